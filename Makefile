@@ -1,0 +1,41 @@
+# Two commands for users: `make quickstart` and `make test`. Everything else is for those who work on Pointsman.
+SHELL := /bin/bash
+PYTHON ?= python3.11
+UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
+RUN := $(UV) run --frozen --quiet
+ARGS ?=
+
+.PHONY: help quickstart test lint unit integration engine verify format crds sync clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+$(UV):
+	@command -v uv >/dev/null || { echo "installing uv into .tools"; $(PYTHON) -m venv .tools && .tools/bin/pip install --quiet uv; }
+
+sync: $(UV) ## install the project's own environment (.venv)
+	@$(UV) sync --frozen --quiet --python $(PYTHON)
+
+test: lint unit integration engine ## all tests, as CI runs them
+
+lint: sync ## ruff, mypy --strict, import contracts, lock file
+	@$(UV) lock --check --quiet
+	@$(RUN) ruff check
+	@$(RUN) ruff format --check --quiet
+	@$(RUN) mypy
+	@PYTHONPATH= $(RUN) lint-imports --no-cache
+
+unit: sync ## pure cores and property tests, about a minute
+	@$(RUN) pytest tests/unit $(ARGS)
+
+integration: sync ## real control plane, NATS and our processes
+	@$(RUN) pytest tests/integration $(ARGS)
+
+engine: sync ## real vLLM on CPU, P/D over NIXL
+	@$(RUN) pytest tests/engine -m "not verify" $(ARGS)
+
+format: sync ## format and mend what ruff can mend
+	@$(RUN) ruff check --fix --quiet; $(RUN) ruff format --quiet
+
+clean: ## remove environments and caches of this folder
+	@rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""The OpenAI gateway with a router that knows the workers' KV caches."""

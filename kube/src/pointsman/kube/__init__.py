@@ -1,0 +1,1 @@
+"""Thin Kubernetes access: auth, server-side apply, mirror, Lease election, Events."""

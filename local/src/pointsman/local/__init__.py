@@ -1,0 +1,1 @@
+"""An embedded cluster on one computer: real control plane, process node, engine environment."""

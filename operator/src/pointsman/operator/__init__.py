@@ -1,0 +1,1 @@
+"""The operator: makes the cluster match each LLMService."""

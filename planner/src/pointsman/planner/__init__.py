@@ -1,0 +1,1 @@
+"""The planner: observe, decide, write Plans."""

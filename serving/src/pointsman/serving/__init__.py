@@ -1,0 +1,1 @@
+"""Pure arithmetic of serving that several rooms need. No I/O, no clock."""

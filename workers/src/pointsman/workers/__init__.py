@@ -1,0 +1,1 @@
+"""What runs inside the engine process: roles, remote prefill, queue, metrics."""
