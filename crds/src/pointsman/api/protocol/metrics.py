@@ -1,0 +1,67 @@
+"""Names of the Prometheus metrics, with their labels, in one place. Units are suffixes; label sets are bounded."""
+
+from typing import Final, NamedTuple
+
+
+class Metric(NamedTuple):
+    """One metric family as it is documented."""
+
+    name: str
+    kind: str  # counter | gauge | histogram
+    labels: tuple[str, ...]
+    help: str
+
+
+GATEWAY_REQUESTS: Final = Metric(
+    "pointsman_gateway_requests_total", "counter", ("service", "endpoint", "code"), "Requests answered, by HTTP status."
+)
+GATEWAY_ARRIVALS: Final = Metric(
+    "pointsman_gateway_arrivals_total", "counter", ("service", "endpoint"), "Requests received, before anything else."
+)
+GATEWAY_PROMPT_TOKENS: Final = Metric(
+    "pointsman_gateway_prompt_tokens", "histogram", ("service",), "Prompt tokens of accepted requests."
+)
+GATEWAY_OUTPUT_TOKENS: Final = Metric(
+    "pointsman_gateway_output_tokens", "histogram", ("service",), "Output tokens of finished requests."
+)
+GATEWAY_TTFT: Final = Metric(
+    "pointsman_gateway_time_to_first_token_seconds", "histogram", ("service", "path"), "TTFT; path: local or remote."
+)
+GATEWAY_TPOT: Final = Metric(
+    "pointsman_gateway_time_per_output_token_seconds", "histogram", ("service", "path"), "Mean TPOT of a request."
+)
+GATEWAY_ITL: Final = Metric(
+    "pointsman_gateway_inter_token_latency_seconds", "histogram", ("service", "path"), "Every inter-token latency."
+)
+GATEWAY_E2E: Final = Metric(
+    "pointsman_gateway_request_seconds", "histogram", ("service", "path"), "Whole request, arrival to last byte."
+)
+GATEWAY_RETRIES: Final = Metric(
+    "pointsman_gateway_retries_total", "counter", ("service", "reason"), "Requests sent to another worker, by reason."
+)
+GATEWAY_FAILURES: Final = Metric(
+    "pointsman_gateway_failures_total", "counter", ("service", "reason"), "Requests that failed for good, by reason."
+)
+GATEWAY_IN_FLIGHT: Final = Metric("pointsman_gateway_in_flight", "gauge", ("service",), "Requests being served now.")
+GATEWAY_WORKERS: Final = Metric(
+    "pointsman_gateway_workers", "gauge", ("service", "role", "state"), "Workers known; state: usable or suspect."
+)
+WORKER_PHASE: Final = Metric("pointsman_worker_phase", "gauge", ("phase",), "1 for the phase the worker is in.")
+WORKER_ROLE: Final = Metric("pointsman_worker_role", "gauge", ("role",), "1 for the role the worker has.")
+WORKER_IN_FLIGHT: Final = Metric("pointsman_worker_in_flight", "gauge", (), "Client requests and prefills in flight.")
+WORKER_LEASES: Final = Metric("pointsman_worker_leases", "gauge", (), "Prefilled KV not yet pulled.")
+WORKER_QUEUE_DEPTH: Final = Metric(
+    "pointsman_worker_prefill_queue_depth", "gauge", (), "Requests waiting in the service's prefill queue."
+)
+WORKER_DECISIONS: Final = Metric(
+    "pointsman_worker_prefill_decisions_total", "counter", ("path", "reason"), "Local/remote decisions, by reason."
+)
+WORKER_PREFILLS: Final = Metric(
+    "pointsman_worker_remote_prefills_total", "counter", ("outcome",), "Prefills done for other workers, by outcome."
+)
+WORKER_PREFILL_SECONDS: Final = Metric(
+    "pointsman_worker_remote_prefill_seconds", "histogram", (), "Time one prefill for another worker took."
+)
+WORKER_LATE_LEASES: Final = Metric(
+    "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."
+)
