@@ -1,0 +1,145 @@
+"""The engine environment: vLLM for CPU, NIXL and torch, apart from the project's own environment.
+
+It is installed once per lock file into ``<cache>/engines/<hash of the lock>`` and shared by every checkout on the
+computer. The rooms that run inside a worker are not installed into it: a small folder of links (``rooms``) puts this
+checkout's sources, or the installed packages, on ``PYTHONPATH``, so an edit is seen by the next worker at once.
+"""
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
+from pathlib import Path
+from typing import Final
+
+LOCK_FILE: Final = Path(__file__).with_name("requirements.lock")
+PYTHON_VERSION: Final = "3.11"  # the lock is resolved for it
+ROOMS: Final = (
+    "api",
+    "serving",
+    "workers",
+    "local",
+)  # of local: its fork server and model maker, which import no other
+SIZE_GIB: Final = 5.4
+Report = Callable[[str], None]
+
+
+class EngineEnvironmentError(Exception):
+    """The engine environment cannot be made; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class EngineEnvironment:
+    """An installed engine environment, seen from one checkout."""
+
+    root: Path
+    rooms: Path
+
+    @property
+    def python(self) -> Path:
+        """The interpreter that can import vLLM."""
+        return self.root / "bin" / "python"
+
+    def variables(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """``base`` (default: this process's environment) with what an engine process on this computer needs."""
+        environment = dict(os.environ if base is None else base)
+        for name in ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
+            environment.pop(name, None)
+        environment["PYTHONPATH"] = str(self.rooms)
+        environment["PATH"] = f"{self.root / 'bin'}:{environment.get('PATH', os.defpath)}"
+        return environment
+
+
+def default_cache() -> Path:
+    """Where Pointsman keeps what is costly to make: ``$POINTSMAN_CACHE``, else ``~/.cache/pointsman``."""
+    return Path(os.environ.get("POINTSMAN_CACHE") or Path.home() / ".cache" / "pointsman")
+
+
+def ensure_engine_environment(cache: Path | None = None, report: Report = print) -> EngineEnvironment:
+    """The engine environment, installed now if this computer does not have it yet (some 2.5 GB to download).
+
+    Raises EngineEnvironmentError if uv is missing or the installation fails. Several processes may call this at once:
+    one installs, the others wait.
+    """
+    engines = (cache or default_cache()) / "engines"
+    engines.mkdir(parents=True, exist_ok=True)
+    key = hashlib.sha256(LOCK_FILE.read_bytes() + PYTHON_VERSION.encode()).hexdigest()[:16]
+    root = engines / key
+    complete = root / "complete"
+    if not complete.exists():
+        with _exclusively(engines / f"{key}.lock", report):
+            if not complete.exists():
+                _install(root, report)
+                complete.touch()
+    return EngineEnvironment(root=root, rooms=_link_rooms(engines / "rooms"))
+
+
+def _install(root: Path, report: Report) -> None:
+    if (sys.platform, os.uname().machine) != ("linux", "x86_64"):
+        raise EngineEnvironmentError(
+            f"the CPU engine is locked for linux on x86_64; this computer is {sys.platform} on {os.uname().machine}"
+        )
+    shutil.rmtree(root, ignore_errors=True)
+    started = time.monotonic()
+    report(f"installing the engine (vLLM for CPU, NIXL, torch; {SIZE_GIB} GiB on disk) into {root}")
+    _uv("venv", "--quiet", "--no-project", "--python", PYTHON_VERSION, str(root))
+    _uv(
+        "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode",
+        "--python", str(root / "bin" / "python"), str(LOCK_FILE),
+    )  # fmt: skip
+    report(f"engine installed in {time.monotonic() - started:.0f} s")
+
+
+def _uv(*arguments: str) -> None:
+    uv = os.environ.get("UV") or shutil.which("uv")
+    if uv is None:
+        raise EngineEnvironmentError("uv is needed to install the engine: 'pip install uv', or use the Makefile")
+    # torch is 0.5 GB and the nvidia libraries 2 GB: the default of 30 s is for small files
+    environment = {"UV_HTTP_TIMEOUT": "600"} | {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
+    finished = subprocess.run([uv, *arguments], env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    if finished.returncode:
+        tail = "\n".join(finished.stderr.strip().splitlines()[-15:])
+        raise EngineEnvironmentError(f"'uv {' '.join(arguments[:2])}' failed with {finished.returncode}:\n{tail}")
+
+
+@contextmanager
+def _exclusively(lock: Path, report: Report) -> Iterator[None]:
+    with lock.open("w") as handle:
+        try:
+            flock(handle, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            report("another process installs the engine; waiting for it")
+            flock(handle, LOCK_EX)
+        yield
+
+
+def _link_rooms(parent: Path) -> Path:
+    """A folder with links to the rooms' code and metadata (the latter carries the entry point of the vLLM plugin)."""
+    links: dict[str, Path] = {}
+    for room in ROOMS:
+        package = importlib.util.find_spec(f"pointsman.{room}")
+        if package is None or not package.submodule_search_locations:
+            raise EngineEnvironmentError(f"the package pointsman-{room} is not installed beside pointsman-local")
+        links[f"pointsman/{room}"] = Path(package.submodule_search_locations[0]).resolve()
+        metadata = importlib.metadata.distribution(f"pointsman-{room}").locate_file("")
+        version = importlib.metadata.version(f"pointsman-{room}")
+        name = f"pointsman_{room}-{version}.dist-info"
+        links[name] = Path(str(metadata)).resolve() / name
+    rooms = parent / hashlib.sha256(repr(sorted(links.items())).encode()).hexdigest()[:16]
+    for name, target in links.items():
+        link = rooms / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            try:
+                link.symlink_to(target)
+            except FileExistsError:  # another process made the same link just now
+                continue
+    return rooms
