@@ -1,0 +1,29 @@
+"""Bounded, seeded load on an OpenAI endpoint, with a record of every request.
+
+``prompts``     what is asked (seeded)      ``client``   one request, timed      ``load``   a closed loop of clients
+``statistics``  pure figures from records   ``types``    Prompt and Record
+"""
+
+from pointsman.local.traffic.client import Endpoint
+from pointsman.local.traffic.load import Traffic, closed_loop, running_load
+from pointsman.local.traffic.prompts import Mix, prompts
+from pointsman.local.traffic.statistics import Latency, Summary, percentile, recent, summarise
+from pointsman.local.traffic.types import Api, Path, Prompt, Record
+
+__all__ = [
+    "Api",
+    "Endpoint",
+    "Latency",
+    "Mix",
+    "Path",
+    "Prompt",
+    "Record",
+    "Summary",
+    "Traffic",
+    "closed_loop",
+    "percentile",
+    "prompts",
+    "recent",
+    "running_load",
+    "summarise",
+]
