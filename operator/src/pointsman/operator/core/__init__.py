@@ -1,0 +1,18 @@
+"""What should be, and what to do about it: pure functions from one frozen snapshot to actions and status.
+
+No I/O, no asyncio, no clock (``Snapshot.now_s`` is the time), no Kubernetes client: an import contract holds it so.
+
+======================= ==============================================================================================
+``snapshot``            everything known about one service at one moment
+``desired``             how many workers each pool should have, what is refused
+``actions``             the typed things the shell can do, each with its ``why``
+``diff``                snapshot -> ordered, bounded list of actions (asks ``roles``, ``drain``, ``deletion``)
+``roles``               which worker gets which role, is verified with whom, becomes routable
+``drain``               who goes first, and when a leaving worker may be deleted
+``deletion``            the end of a service
+``status``              conditions, counts, summary
+``naming``, ``revision``  names; what makes a worker different
+``gateway``, ``children``  manifests of the objects beside the workers
+``adapters``            one module per engine: renders the worker's pod
+======================= ==============================================================================================
+"""

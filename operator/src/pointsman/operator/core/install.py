@@ -1,0 +1,24 @@
+"""What is the same for every service of one installation; the shell fills it from its settings."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Install:
+    """Images, addresses and names that manifests are rendered with.
+
+    ``pod_bind_host``: what servers in pods listen on. ``0.0.0.0`` gives them to ``kubectl port-forward`` too;
+    ``$(POD_IP)`` is for pods that share the network of their host.
+    """
+
+    worker_image: str
+    gateway_image: str
+    image_pull_secrets: tuple[str, ...] = ()
+    image_pull_policy: str = "IfNotPresent"
+    gateway_cluster_role: str = "pointsman-gateway"
+    nats_url: str
+    pod_bind_host: str = "0.0.0.0"
+    cluster_domain: str = "svc"  # http://<service>-gateway.<namespace>.<cluster_domain>
+    gateway_cpu: str = "250m"
+    gateway_memory: str = "512Mi"
+    log_level: str = "INFO"

@@ -1,0 +1,48 @@
+"""Names of what the operator makes. They are computed, never random: making a thing twice is a conflict, not a second thing."""
+
+from collections.abc import Collection, Iterator
+from itertools import count
+from typing import Final
+
+from pointsman.api.protocol.names import GROUP, SECRET_SUFFIX, Role
+
+MAX_SERVICE_NAME_LENGTH: Final = 40  # leaves room for revision, ordinal and suffixes in 63 characters
+
+# Annotations only the operator reads and writes.
+VERIFIED_CONTAINER_ANNOTATION: Final = (
+    f"{GROUP}/verified"  # "<role label>/<container id>": what was proved, and of whom
+)
+DRAIN_REASON_ANNOTATION: Final = f"{GROUP}/drain-reason"  # a DrainReason
+APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"  # on what is applied: hash of the manifest it came from
+
+
+def worker_name(service: str, revision: str, ordinal: int) -> str:
+    """The pod's name. Not tied to a role: a worker keeps its name when it changes its role."""
+    return f"{service}-{revision}-{ordinal}"
+
+
+def worker_ordinal(service: str, revision: str, name: str) -> int | None:
+    """The ordinal in ``name`` if it is a worker's name of this service and revision, else None."""
+    prefix = f"{service}-{revision}-"
+    digits = name.removeprefix(prefix)
+    return int(digits) if name.startswith(prefix) and digits.isascii() and digits.isdigit() else None
+
+
+def free_worker_names(service: str, revision: str, taken: Collection[str]) -> Iterator[str]:
+    """Names of new workers, lowest free ordinal first. A terminating pod is no worker, but still holds its name."""
+    return (name for ordinal in count() if (name := worker_name(service, revision, ordinal)) not in taken)
+
+
+def pool_name(service: str, role: Role) -> str:
+    """Name of the WorkerPool of a role, and of its PodDisruptionBudget."""
+    return f"{service}-{role.label}"
+
+
+def gateway_name(service: str) -> str:
+    """Name of the gateway's Deployment, Service, ServiceAccount and RoleBinding."""
+    return f"{service}-gateway"
+
+
+def secret_name(service: str) -> str:
+    """Name of the Secret with the control token and the NATS credentials."""
+    return f"{service}{SECRET_SUFFIX}"

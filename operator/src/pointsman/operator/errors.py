@@ -1,0 +1,52 @@
+"""What can go wrong in the operator.
+
+OperatorError
+├── SettingsError      the process cannot start as it is configured
+├── Refused            a service that cannot be served as written: a condition says which field and why
+│   └── TemplateError  its pod template cannot be merged
+├── NameConflict       an object of the wanted name belongs to somebody else; it is never adopted
+└── ControlFailed      a worker or gateway did not answer, or said no
+"""
+
+
+class OperatorError(Exception):
+    """Base of the tree."""
+
+
+class SettingsError(OperatorError):
+    """Names the setting, its value, and what would be right."""
+
+
+class Refused(OperatorError):
+    """``reason`` goes into the conditions; the message names field, value, and what would be right."""
+
+    def __init__(self, message: str, reason: str = "InvalidSpec") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class TemplateError(Refused):
+    """``spec.worker.template`` cannot be merged."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"spec.worker.template: {message}", "InvalidTemplate")
+
+
+class NameConflict(OperatorError):
+    """``kind`` ``name`` exists and is not ours."""
+
+    def __init__(self, kind: str, name: str, owner: str) -> None:
+        super().__init__(
+            f"{kind} {name} exists and belongs to {owner}: it is not adopted; rename or delete it, or rename the service"
+        )
+        self.kind = kind
+        self.name = name
+
+
+class ControlFailed(OperatorError):
+    """``status`` is the HTTP status, None when there was no answer at all; ``reason`` is the answer's machine word."""
+
+    def __init__(self, message: str, status: int | None = None, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
