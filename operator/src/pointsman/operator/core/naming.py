@@ -1,4 +1,4 @@
-"""Names of what the operator makes. They are computed, never random: making a thing twice is a conflict, not a second thing."""
+"""Names of what the operator makes: computed, never random. Making a thing twice is a conflict, not a second thing."""
 
 from collections.abc import Collection, Iterator
 from itertools import count
