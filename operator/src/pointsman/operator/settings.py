@@ -70,7 +70,7 @@ class OperatorSettings(BaseSettings):
     def read(cls, arguments: list[str]) -> "OperatorSettings":
         """Settings from flags and environment. Raises SettingsError naming each setting that is missing or wrong."""
         try:
-            return cls(_cli_parse_args=arguments, _cli_exit_on_error=False)  # type: ignore[call-arg]
+            return cls(_cli_parse_args=arguments, _cli_exit_on_error=False)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()
