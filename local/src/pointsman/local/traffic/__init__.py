@@ -2,9 +2,12 @@
 
 ``prompts``     what is asked (seeded)      ``client``   one request, timed      ``load``   a closed loop of clients
 ``statistics``  pure figures from records   ``types``    Prompt and Record
+``exactness``   same tokens from two sides  ``interference``  streams that run while long prompts arrive
 """
 
 from pointsman.local.traffic.client import Endpoint
+from pointsman.local.traffic.exactness import Comparison, Difference, compare
+from pointsman.local.traffic.interference import Interference, Scenario, interfere
 from pointsman.local.traffic.load import Traffic, closed_loop, running_load
 from pointsman.local.traffic.prompts import Mix, prompts
 from pointsman.local.traffic.statistics import Latency, Summary, percentile, recent, summarise
@@ -12,15 +15,21 @@ from pointsman.local.traffic.types import Api, Path, Prompt, Record
 
 __all__ = [
     "Api",
+    "Comparison",
+    "Difference",
     "Endpoint",
+    "Interference",
     "Latency",
     "Mix",
     "Path",
     "Prompt",
     "Record",
+    "Scenario",
     "Summary",
     "Traffic",
     "closed_loop",
+    "compare",
+    "interfere",
     "percentile",
     "prompts",
     "recent",

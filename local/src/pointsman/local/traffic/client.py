@@ -1,6 +1,8 @@
 """One request with the official ``openai`` client, timed and written down whatever becomes of it."""
 
+import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -46,8 +48,14 @@ class Endpoint:
         """Names of the models this endpoint serves."""
         return [model.id async for model in self._client.models.list()]
 
-    async def send(self, prompt: Prompt) -> Record:
-        """Send ``prompt`` greedily and wait for the whole answer. Never raises for what the endpoint does."""
+    async def send(
+        self, prompt: Prompt, *, enough: asyncio.Event | None = None, on_token: Callable[[], None] | None = None
+    ) -> Record:
+        """Send ``prompt`` greedily and wait for the whole answer. Never raises for what the endpoint does.
+
+        A streamed answer is left at the first chunk after ``enough`` is set; ``on_token`` is called at every chunk that
+        brings tokens.
+        """
         answer = _Answer(prompt, time.monotonic())
         try:
             raw = await self._create(prompt)
@@ -55,7 +63,12 @@ class Endpoint:
             parsed = raw.parse()
             if prompt.stream:
                 async for chunk in parsed:
-                    answer.chunk(chunk, time.monotonic())
+                    if answer.chunk(chunk, time.monotonic()) and on_token is not None:
+                        on_token()
+                    if enough is not None and enough.is_set():
+                        answer.left()
+                        await parsed.close()
+                        break
             else:
                 answer.whole(parsed)
         except openai.APIStatusError as error:
@@ -72,7 +85,7 @@ class Endpoint:
             "max_tokens": prompt.max_tokens,
             "temperature": 0.0,
             "stream": prompt.stream,
-            "extra_body": {"return_token_ids": True},
+            "extra_body": {"return_token_ids": True} | ({"ignore_eos": True} if prompt.ignore_eos else {}),
         }
         if prompt.stream:
             options["stream_options"] = {"include_usage": True}
@@ -105,7 +118,9 @@ class _Answer:
             prefill_worker=answered.get(headers.PREFILL_WORKER),
         )
 
-    def chunk(self, chunk: Any, now_s: float) -> None:
+    def chunk(self, chunk: Any, now_s: float) -> bool:
+        """Take one event; whether it brought tokens."""
+        brought = False
         if chunk.usage is not None:
             self._usage(chunk.usage)
         for choice in chunk.choices:
@@ -113,8 +128,13 @@ class _Answer:
             text = choice.text if delta is None else delta.content
             ids = getattr(choice, "token_ids", None)
             if text or ids:
+                brought = True
                 self._token_seconds.append(now_s - self._record.started_s)
             self._add(text, ids, choice.finish_reason)
+        return brought
+
+    def left(self) -> None:
+        self._record = replace(self._record, left=self._record.finish_reason is None)
 
     def whole(self, answer: Any) -> None:
         if answer.usage is not None:
@@ -149,7 +169,7 @@ class _Answer:
             token_ids=tuple(self._token_ids) if self._ids_seen else None,
             token_seconds=tuple(self._token_seconds),
         )
-        if record.error is None and record.finish_reason not in _ENDS:
+        if record.error is None and not record.left and record.finish_reason not in _ENDS:
             return replace(record, error=f"the answer ended with finish_reason {record.finish_reason!r}")
         if record.error is None and not (record.text or record.token_ids):
             return replace(record, error="the answer holds no token")

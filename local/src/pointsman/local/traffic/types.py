@@ -21,7 +21,10 @@ class Path(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One request to send. Either ``text`` or ``token_ids`` is set (a chat prompt is always text)."""
+    """One request to send. Either ``text`` or ``token_ids`` is set (a chat prompt is always text).
+
+    ``ignore_eos`` makes the answer ``max_tokens`` long whatever the model says (vLLM's extension).
+    """
 
     index: int
     api: Api
@@ -29,6 +32,7 @@ class Prompt:
     max_tokens: int
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
+    ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.token_ids is None):
@@ -46,6 +50,7 @@ class Record:
     ``started_s`` is on the monotonic clock of the sender; ``token_seconds`` are the arrival times of the answer's
     token-bearing chunks, counted from ``started_s`` (empty when the answer was not streamed). ``error`` is None if and
     only if the request counts as served: status 200, an end of its own (``stop`` or ``length``) and at least one token.
+    ``left``: the sender had enough and hung up in the middle of a healthy stream, which counts as served too.
     """
 
     prompt: Prompt
@@ -63,6 +68,7 @@ class Record:
     path_reason: str | None = None
     worker: str | None = None
     prefill_worker: str | None = None
+    left: bool = False
 
     @property
     def served(self) -> bool:
@@ -81,7 +87,7 @@ class Record:
 
     def answers_like(self, other: "Record") -> bool:
         """Token-exact: the same tokens (or, where a side does not report ids, the same text) and the same end."""
-        if not (self.served and other.served) or self.finish_reason != other.finish_reason:
+        if not (self.served and other.served) or self.left or other.left or self.finish_reason != other.finish_reason:
             return False
         if self.token_ids is not None and other.token_ids is not None:
             return self.token_ids == other.token_ids

@@ -1,0 +1,89 @@
+"""Running streams while long prompts arrive: the load that separating prefill from decode exists for.
+
+A server that does both stalls every stream for as long as a long prompt computes; the worst inter-token latency of the
+streams shows it. (The scenario of the figure in Zhong et al., DistServe, OSDI 2024, §2.)
+"""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from pointsman.local.traffic.client import Endpoint
+from pointsman.local.traffic.statistics import Latency, Summary, summarise
+from pointsman.local.traffic.types import Api, Prompt, Record
+
+_STREAM_PROMPT_TOKENS = 32
+_STREAM_MAX_TOKENS = 1_900  # more than any run takes: streams are left when the last long prompt is answered
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``streams`` decode while ``arrivals`` prompts of ``prompt_tokens`` come, one every ``interval_seconds``.
+
+    An interval longer than one prefill takes keeps the prefill worker's queue empty: what is measured is the stall of
+    the streams, not a queue. ``vocabulary`` is where token ids are drawn from.
+    """
+
+    streams: int = 3
+    arrivals: int = 4
+    prompt_tokens: int = 2_000
+    interval_seconds: float = 1.5
+    vocabulary: range = range(3, 256)
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """What happened: ``itl`` of the streams from their first tokens on, ``ttft`` of the long prompts."""
+
+    itl: Latency
+    ttft: Latency
+    streams: Summary
+    arrivals: Summary
+
+    @property
+    def failed_requests(self) -> int:
+        """Requests of either kind that were not served."""
+        return self.streams.failed_requests + self.arrivals.failed_requests
+
+
+async def interfere(endpoint: Endpoint, scenario: Scenario, *, timeout_seconds: float = 180.0) -> Interference:
+    """Run ``scenario`` on ``endpoint``. Raises TimeoutError if the streams do not start or it does not end in time."""
+    rng = random.Random(f"interference/{scenario.seed}")
+    flowing = [asyncio.Event() for _ in range(scenario.streams)]
+    enough = asyncio.Event()
+
+    def prompt(index: int, tokens: int, max_tokens: int) -> Prompt:
+        ids = tuple(rng.choice(scenario.vocabulary) for _ in range(tokens))
+        return Prompt(index, Api.COMPLETION, True, max_tokens, token_ids=ids, ignore_eos=True)
+
+    async def arrive(index: int, asked: Prompt) -> Record:
+        await asyncio.sleep(index * scenario.interval_seconds)
+        return await endpoint.send(asked)
+
+    long_prompts = [prompt(index, scenario.prompt_tokens, 2) for index in range(scenario.arrivals)]
+    async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
+        streams = [
+            group.create_task(
+                endpoint.send(
+                    prompt(index, _STREAM_PROMPT_TOKENS, _STREAM_MAX_TOKENS), enough=enough, on_token=flows.set
+                )
+            )
+            for index, flows in enumerate(flowing)
+        ]
+        # A stream that fails at once never flows: its end must not be waited for in vain.
+        for flows, stream in zip(flowing, streams, strict=True):
+            first = group.create_task(flows.wait())
+            await asyncio.wait({first, stream}, return_when=asyncio.FIRST_COMPLETED)
+            flows.set()
+        arrivals = await asyncio.gather(*(arrive(index, asked) for index, asked in enumerate(long_prompts)))
+        enough.set()
+    ended = [stream.result() for stream in streams]
+    shorter = [record for record in ended if record.served and not record.left]
+    if shorter:
+        raise RuntimeError(
+            f"{len(shorter)} of {scenario.streams} streams ended by themselves before the last long prompt was "
+            "answered: the stall of the last arrivals was not measured; use fewer arrivals or a shorter interval"
+        )
+    of_streams, of_arrivals = summarise(ended), summarise(arrivals)
+    return Interference(of_streams.itl, of_arrivals.ttft, of_streams, of_arrivals)
