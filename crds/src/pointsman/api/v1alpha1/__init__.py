@@ -1,0 +1,102 @@
+"""The custom resources of ``pointsman.dev/v1alpha1`` as models: one module a kind.
+
+``INSTALLED`` are the kinds that something acts on; only those become CRDs.
+"""
+
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
+from pointsman.api.v1alpha1.counts import PoolCounts
+from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_FLAGS, owned_flag
+from pointsman.api.v1alpha1.llmservice import (
+    CPU_BLOCK_SIZE_MULTIPLE,
+    MAX_REPLICAS,
+    DrainSpec,
+    EngineSpec,
+    EngineType,
+    GatewayServiceSpec,
+    GatewaySpec,
+    LLMService,
+    LLMServiceSpec,
+    LLMServiceStatus,
+    ModelSpec,
+    PoolSpec,
+    PoolsSpec,
+    PoolsStatus,
+    Routing,
+    TokenSecretReference,
+    WorkerSpec,
+)
+from pointsman.api.v1alpha1.model_source import (
+    ClaimModel,
+    HubModel,
+    ModelSource,
+    ModelSourceError,
+    PathModel,
+    parse_model_source,
+)
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec
+from pointsman.api.v1alpha1.pods import PodTemplate
+from pointsman.api.v1alpha1.resource import (
+    CATEGORY,
+    MAX_SERVICE_NAME_LENGTH,
+    ApiModel,
+    Kind,
+    LocalReference,
+    ObjectMeta,
+    Resource,
+)
+from pointsman.api.v1alpha1.strict import StrictError, parse_strictly
+from pointsman.api.v1alpha1.workerpool import ServiceReference, WorkerPool, WorkerPoolSpec, WorkerPoolStatus
+
+INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool)
+
+__all__ = [
+    "CATEGORY",
+    "CPU_BLOCK_SIZE_MULTIPLE",
+    "ENGINE_CONTAINER",
+    "INSTALLED",
+    "MAX_REPLICAS",
+    "MAX_SERVICE_NAME_LENGTH",
+    "OWNED_FLAGS",
+    "ApiModel",
+    "ClaimModel",
+    "Condition",
+    "ConditionStatus",
+    "ConditionType",
+    "DrainSpec",
+    "EngineSpec",
+    "EngineType",
+    "GatewayServiceSpec",
+    "GatewaySpec",
+    "HubModel",
+    "Kind",
+    "LLMService",
+    "LLMServiceSpec",
+    "LLMServiceStatus",
+    "LocalReference",
+    "ModelSource",
+    "ModelSourceError",
+    "ModelSpec",
+    "ObjectMeta",
+    "PathModel",
+    "PlannerPolicy",
+    "PlannerPolicySpec",
+    "PodTemplate",
+    "PoolCounts",
+    "PoolSpec",
+    "PoolsSpec",
+    "PoolsStatus",
+    "Reason",
+    "Resource",
+    "Routing",
+    "ServiceReference",
+    "StrictError",
+    "TokenSecretReference",
+    "WorkerPool",
+    "WorkerPoolSpec",
+    "WorkerPoolStatus",
+    "WorkerSpec",
+    "owned_flag",
+    "parse_model_source",
+    "parse_strictly",
+    "with_condition",
+]

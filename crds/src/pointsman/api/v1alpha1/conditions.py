@@ -1,0 +1,111 @@
+"""Conditions: their types, every reason there is, and how one is set.
+
+Reasons are stable: tools and people match on them, and ``docs/operations.md`` explains them one by one.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from pointsman.api.v1alpha1.resource import ApiModel
+
+
+class ConditionStatus(StrEnum):
+    """``Unknown`` is said where we could not look; it is not ``False``."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class ConditionType(StrEnum):
+    """What is said about an LLMService; a WorkerPool has ``Ready`` and ``Progressing``."""
+
+    READY = "Ready"  # as many workers serve as were asked for, and the gateway does
+    AVAILABLE = "Available"  # requests are answered, be it by fewer workers than asked for
+    PROGRESSING = "Progressing"  # something is being started, drained or deleted
+    DEGRADED = "Degraded"  # something failed and will not mend itself by waiting
+    PREFILL_READY = "PrefillReady"
+    DECODE_READY = "DecodeReady"
+    GATEWAY_READY = "GatewayReady"
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is."""
+
+    # as it should be
+    AS_DESIRED = "AsDesired"  # everything that was asked for is there and serves
+    SERVING = "Serving"  # requests are answered
+    IDLE = "Idle"  # nothing to do
+    HEALTHY = "Healthy"  # nothing has failed
+
+    # on the way
+    CREATING = "Creating"  # objects are being made
+    WORKERS_STARTING = "WorkersStarting"  # engines load or wait for their role
+    WORKERS_DRAINING = "WorkersDraining"  # workers finish what they have before they go
+    GATEWAY_STARTING = "GatewayStarting"
+    SCALING = "Scaling"  # more or fewer workers are wanted than there are
+    DELETING = "Deleting"  # the service was deleted; streams finish
+    PAUSED = "Paused"  # spec.paused: observed, not touched
+
+    # not serving
+    TOO_FEW_WORKERS = "TooFewWorkers"  # fewer serve than were asked for
+    NO_PREFILL_WORKER = "NoPrefillWorker"
+    NO_DECODE_WORKER = "NoDecodeWorker"
+    GATEWAY_NOT_READY = "GatewayNotReady"
+
+    # failed
+    UNSCHEDULABLE = "Unschedulable"  # the scheduler finds no node; its words are in the message
+    CRASH_LOOP = "CrashLoop"  # the engine ends again and again; its last log lines are in the message
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    MODEL_VOLUME_FORBIDDEN = "ModelVolumeForbidden"  # file:// needs a namespace that allows hostPath
+    POD_REFUSED = "PodRefused"  # the API server did not take a worker pod; its words are in the message
+    TEMPLATE_REFUSED = "TemplateRefused"  # spec.worker.template cannot be merged
+    GATEWAY_REFUSED = "GatewayRefused"  # the API server did not take an object of the gateway
+    VERIFICATION_FAILED = "VerificationFailed"  # a worker did not answer a real request in its role
+    CHANGE_NEEDS_ROLLOUT = "ChangeNeedsRollout"  # workers of an older revision stay: rollouts are not built yet
+    NATS_UNREACHABLE = "NatsUnreachable"  # workers prefill locally until NATS is back
+    OUT_OF_BOUNDS = "OutOfBounds"  # a pool's replicas are outside of the service's minimum and maximum
+
+
+class Condition(ApiModel):
+    """A ``metav1.Condition``."""
+
+    type: str = Field(min_length=1, max_length=64, description="What is said.")
+    status: ConditionStatus
+    reason: str = Field(
+        min_length=1, max_length=128, pattern="^[A-Za-z]+$", description="Why, as a word that tools match on."
+    )
+    message: str = Field(default="", max_length=4096, description="Why, as a sentence.")
+    last_transition_time: datetime = Field(description="When the status last changed.")
+    observed_generation: int = Field(default=0, ge=0, description="The spec's generation this is about.")
+
+
+def with_condition(
+    conditions: Iterable[Condition],
+    condition_type: ConditionType,
+    status: ConditionStatus,
+    reason: Reason,
+    message: str,
+    *,
+    generation: int,
+    now: datetime,
+) -> tuple[Condition, ...]:
+    """``conditions`` with this one set, in its old place or at the end. The time moves only when the status does."""
+    existing = tuple(conditions)
+    before = next((condition for condition in existing if condition.type == condition_type), None)
+    after = Condition(
+        type=condition_type,
+        status=status,
+        reason=reason,
+        message=message[: Condition.model_fields["message"].metadata[0].max_length],
+        last_transition_time=(
+            before.last_transition_time if before and before.status == status else now.replace(microsecond=0)
+        ),
+        observed_generation=generation,
+    )
+    if before is None:
+        return (*existing, after)
+    return tuple(after if condition.type == condition_type else condition for condition in existing)

@@ -1,0 +1,330 @@
+"""LLMService: one model behind one OpenAI-compatible endpoint, served by prefill and decode workers."""
+
+from enum import StrEnum
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.schema.rules import Rule, cel_list, cel_string, extra
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.counts import PoolCounts
+from pointsman.api.v1alpha1.engine_flags import FLAG_NAME_PATTERN, OWNED_FLAGS, OWNED_SHORT_FLAG_PATTERN
+from pointsman.api.v1alpha1.model_source import CLAIM_PATTERN, FORMS, HUB_PATTERN, PATH_PATTERN, SCHEMES
+from pointsman.api.v1alpha1.pods import PodTemplate
+from pointsman.api.v1alpha1.resource import (
+    MAX_SERVICE_NAME_LENGTH,
+    SERVICE_NAME_PATTERN,
+    ApiModel,
+    Column,
+    Kind,
+    LocalReference,
+    Resource,
+)
+
+MAX_REPLICAS: Final = 1000
+CPU_BLOCK_SIZE_MULTIPLE: Final = 32  # vLLM's CPU attention takes no other (reference: vLLM 0.32, cpu_attn)
+
+_SCHEME_RULE = " || ".join(f"self.startsWith('{scheme}://')" for scheme in SCHEMES)
+_SOURCE_PATTERNS = " || ".join(f"self.matches({cel_string(p)})" for p in (HUB_PATTERN, CLAIM_PATTERN, PATH_PATTERN))
+
+_OWNED_ARGUMENTS = (
+    f"self.map(a, a.find({cel_string(FLAG_NAME_PATTERN)}).replace('_', '-'))"
+    f".filter(f, f.matches({cel_string(OWNED_SHORT_FLAG_PATTERN)}) || "
+    f"(size(f) > 2 && {cel_list(OWNED_FLAGS)}.exists(o, o.startsWith(f))))"
+)
+
+_CHANGE_NEEDS_ROLLOUT = "cannot be changed yet (rollouts are not built): create a service of another name beside it"
+
+
+class TokenSecretReference(LocalReference):
+    """A Secret with an access token."""
+
+    key: str = Field(default="token", min_length=1, max_length=253, description="Key in the Secret.")
+
+
+class ModelSpec(ApiModel):
+    """Which model is served, and where its files come from."""
+
+    source: str = Field(
+        min_length=1,
+        max_length=512,
+        description=f"Where the model's files come from: {FORMS}. "
+        "A file:// path is mounted from the node at the identical path; its namespace must allow hostPath.",
+        json_schema_extra=extra(
+            Rule(
+                _SCHEME_RULE,
+                message_expression=f"'\\'' + self + '\\' has no scheme Pointsman knows; write {FORMS}'",
+            ),
+            Rule(
+                f"!({_SCHEME_RULE}) || (({_SOURCE_PATTERNS}) && !self.matches('/[.][.]?(/|$)'))",
+                message_expression=f"'\\'' + self + '\\' is not complete; write {FORMS}'",
+            ),
+        ),
+    )
+    served_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        pattern="^[A-Za-z0-9][A-Za-z0-9._:/-]*$",
+        description="The model's name in requests. Default: the service's name.",
+    )
+    token_secret_ref: TokenSecretReference | None = Field(
+        default=None, description="Secret with the hub's access token, for hf:// sources."
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "!has(self.tokenSecretRef) || self.source.startsWith('hf://')",
+                message_expression="'tokenSecretRef is for hf:// sources, and source is ' + self.source + "
+                "'; leave it out'",
+                field_path=".tokenSecretRef",
+            )
+        )
+    )
+
+
+class EngineType(StrEnum):
+    """The inference engine of the workers."""
+
+    VLLM = "VLLM"
+
+
+class EngineSpec(ApiModel):
+    """The inference engine and its flags."""
+
+    type: EngineType = Field(
+        default=EngineType.VLLM,
+        description="The inference engine: VLLM. SGLang and Simulated are not built yet.",
+        json_schema_extra={
+            # a plain string for the API server: an enum's own message could not say what is planned
+            "enum": None,
+            "maxLength": 32,
+            **extra(
+                Rule(
+                    "self == 'VLLM'",
+                    message_expression="self in ['SGLang', 'Simulated'] ? "
+                    "self + ' is not built yet; use VLLM' : "
+                    "'\\'' + self + '\\' is no engine Pointsman knows; use VLLM'",
+                )
+            ),
+        },
+    )
+    image: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=512,
+        description="Image of the worker. Default: the operator's.",
+    )
+    args: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
+        default=(),
+        max_length=128,
+        description="Flags for the engine, e.g. --max-model-len=32768. Flags that Pointsman sets are refused by name.",
+        json_schema_extra=extra(
+            Rule(
+                f"{_OWNED_ARGUMENTS}.size() == 0",
+                message_expression=f"{_OWNED_ARGUMENTS}.join(', ') + ' is set by Pointsman; leave it out"
+                " (block size, served name, model and token have fields of their own in spec)'",
+            )
+        ),
+    )
+    block_size: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Tokens in one KV block, equal in all workers. Default: the engine's, 128 on CPU. "
+        "On CPU (worker.gpus 0) a multiple of 32.",
+    )
+
+
+class PoolSpec(ApiModel):
+    """How many workers of one role."""
+
+    replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Workers to start with.")
+    min_replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Never fewer, whoever scales.")
+    max_replicas: int = Field(default=MAX_REPLICAS, ge=1, le=MAX_REPLICAS, description="Never more, whoever scales.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.minReplicas <= self.maxReplicas",
+                message_expression="'minReplicas ' + string(self.minReplicas) + ' is above maxReplicas ' + "
+                "string(self.maxReplicas) + '; write minReplicas <= replicas <= maxReplicas'",
+                field_path=".minReplicas",
+            ),
+            Rule(
+                "self.minReplicas > self.maxReplicas || "
+                "(self.minReplicas <= self.replicas && self.replicas <= self.maxReplicas)",
+                message_expression="'replicas is ' + string(self.replicas) + '; write a number from minReplicas ' + "
+                "string(self.minReplicas) + ' to maxReplicas ' + string(self.maxReplicas)",
+                field_path=".replicas",
+            ),
+        )
+    )
+
+
+class PoolsSpec(ApiModel):
+    """The pools of a service, one a role."""
+
+    prefill: PoolSpec = Field(default=PoolSpec(), description="Workers that compute prompts for others.")
+    decode: PoolSpec = Field(default=PoolSpec(), description="Workers that generate tokens, and compute short prompts.")
+
+    def of(self, role: Role) -> PoolSpec:
+        """The pool of a role."""
+        return self.prefill if role is Role.PREFILL else self.decode
+
+
+class WorkerSpec(ApiModel):
+    """One worker: the same for all pools, so that any worker can take any role."""
+
+    gpus: int = Field(default=1, ge=0, le=16, description="GPUs of one worker; 0 runs the engine on CPU.")
+    template: PodTemplate | None = Field(
+        default=None,
+        description="A pod template merged into the worker's pod, lists by their merge keys. "
+        "The engine's container is named engine.",
+    )
+
+    def template_dict(self) -> dict[str, Any]:
+        """The template with exactly the fields the user wrote; empty without one."""
+        return self.template.as_written() if self.template else {}
+
+
+class GatewayServiceSpec(ApiModel):
+    """The Service in front of the gateway."""
+
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(default="ClusterIP", description="Its type.")
+    port: int = Field(default=8000, ge=1, le=65535, description="Its port.")
+
+
+class GatewaySpec(ApiModel):
+    """The gateway: OpenAI API and router of this service."""
+
+    replicas: int = Field(default=1, ge=1, le=100, description="Gateway pods.")
+    service: GatewayServiceSpec = Field(default=GatewayServiceSpec(), description="The Service in front of them.")
+
+
+class DrainSpec(ApiModel):
+    """How workers leave."""
+
+    timeout_seconds: int = Field(
+        default=120,
+        ge=0,
+        le=86400,
+        description="How long a leaving worker may finish its streams, seconds; then they are retried elsewhere.",
+    )
+
+
+class LLMServiceSpec(ApiModel):
+    """What is wanted."""
+
+    model: ModelSpec = Field(description="Which model is served, and where its files come from.")
+    engine: EngineSpec = Field(default=EngineSpec(), description="The inference engine and its flags.")
+    pools: PoolsSpec = Field(default=PoolsSpec(), description="How many workers of each role.")
+    worker: WorkerSpec = Field(default=WorkerSpec(), description="What one worker is.")
+    gateway: GatewaySpec = Field(default=GatewaySpec(), description="OpenAI API and router.")
+    drain: DrainSpec = Field(default=DrainSpec(), description="How workers leave.")
+    paused: bool = Field(default=False, description="Observe and report, but touch nothing.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.worker.gpus > 0 || !has(self.engine.blockSize) || "
+                f"self.engine.blockSize % {CPU_BLOCK_SIZE_MULTIPLE} == 0",
+                message_expression="'engine.blockSize is ' + string(self.engine.blockSize) + "
+                f"' and worker.gpus is 0: on CPU write a multiple of {CPU_BLOCK_SIZE_MULTIPLE} (default 128)'",
+                field_path=".engine.blockSize",
+            ),
+            Rule("self.model == oldSelf.model", message=f"spec.model {_CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
+            Rule("self.engine == oldSelf.engine", message=f"spec.engine {_CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
+            Rule(
+                "self.worker.gpus == oldSelf.worker.gpus",
+                message=f"spec.worker.gpus {_CHANGE_NEEDS_ROLLOUT}",
+                field_path=".worker.gpus",
+            ),
+            reserved={
+                "policyRef": "without a policy replicas stay as they are written; leave policyRef out",
+                "rollout": "a changed model is served by a service of another name; leave rollout out",
+            },
+        )
+    )
+
+
+class Routing(ApiModel):
+    """The numbers that decide where a prompt is computed, as gateways and workers use them now."""
+
+    max_local_prefill_tokens: int | None = Field(
+        default=None, ge=0, description="A decode worker computes at most so many uncached prompt tokens itself."
+    )
+    max_prefill_queue_size: int | None = Field(
+        default=None, ge=0, description="With so many requests queued for prefill, prompts are computed locally."
+    )
+    prefill_token_budget: int | None = Field(
+        default=None, ge=1, description="Prompt tokens a prefill worker takes at once; absent: no limit."
+    )
+    set_by: str | None = Field(default=None, max_length=256, description="Who set them.")
+
+
+class PoolsStatus(ApiModel):
+    """The counts of each pool."""
+
+    prefill: PoolCounts = Field(default=PoolCounts(), description="Prefill workers.")
+    decode: PoolCounts = Field(default=PoolCounts(), description="Decode workers.")
+
+
+class LLMServiceStatus(ApiModel):
+    """What is."""
+
+    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    summary: str | None = Field(default=None, max_length=64, description="Ready workers by role, e.g. 2P4D.")
+    endpoint: str | None = Field(default=None, max_length=512, description="Base URL of the OpenAI API.")
+    pools: PoolsStatus | None = Field(default=None, description="Workers by role and by what they are doing.")
+    revision: str | None = Field(default=None, max_length=64, description="Hash of what makes a worker different.")
+    kv_compatibility: str | None = Field(
+        default=None, max_length=64, description="Workers of equal hash may exchange KV."
+    )
+    routing: Routing | None = Field(default=None, description="The routing numbers in force.")
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Ready, Available, Progressing, Degraded, PrefillReady, DecodeReady, GatewayReady.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+class LLMService(Resource):
+    """One model behind one OpenAI-compatible endpoint, served by prefill and decode workers."""
+
+    resource: ClassVar[Kind] = Kind(
+        kind="LLMService",
+        plural="llmservices",
+        short_names=("llms",),
+        columns=(
+            Column("Workers", ".status.summary", description="Ready workers by role"),
+            Column("Ready", '.status.conditions[?(@.type=="Ready")].status'),
+            Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            Column("Prefill", ".status.pools.prefill.routable", "integer", wide=True),
+            Column("Decode", ".status.pools.decode.routable", "integer", wide=True),
+            Column("Model", ".spec.model.source", wide=True),
+            Column("Endpoint", ".status.endpoint"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+            Column("Message", '.status.conditions[?(@.type=="Ready")].message', wide=True),
+        ),
+        rules=(
+            Rule(
+                f"self.metadata.name.size() <= {MAX_SERVICE_NAME_LENGTH}",
+                message_expression="'metadata.name is \\'' + self.metadata.name + '\\' (' + "
+                "string(self.metadata.name.size()) + "
+                f"' characters); write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods'",
+            ),
+            Rule(
+                f"self.metadata.name.matches({cel_string(SERVICE_NAME_PATTERN)})",
+                message_expression="'metadata.name is \\'' + self.metadata.name + '\\'; write a DNS label that begins "
+                "with a letter (a-z, 0-9, -), because it goes into names of Services'",
+            ),
+        ),
+    )
+
+    kind: Literal["LLMService"] = "LLMService"
+    spec: LLMServiceSpec
+    status: LLMServiceStatus = LLMServiceStatus()

@@ -1,0 +1,282 @@
+"""PlannerPolicy: objectives, budget, allowed actions and guards of the planner; in a cluster or in a file.
+
+The CRD is installed with the planner, which is what acts on it; until then the model serves the planner's own code and
+policy files. Starting values of the constants: Pointsman's planner specification, see the field descriptions.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+
+from pointsman.api.schema.rules import Rule, extra
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
+from pointsman.api.v1alpha1.strict import parse_strictly
+
+
+class Mode(StrEnum):
+    """What becomes of the planner's decisions."""
+
+    SHADOW = "Shadow"  # recorded only
+    APPROVE = "Approve"  # disruptive ones wait for a person
+    ACTIVE = "Active"  # executed
+    EXTERNAL = "External"  # replicas belong to an autoscaler or a person
+
+
+class Objectives(ApiModel):
+    """What a request must meet to count as good."""
+
+    ttft_ms: float = Field(gt=0, le=600_000, description="Time to first token, milliseconds.")
+    ttft_ms_per_prompt_token: float = Field(
+        default=0, ge=0, le=1000, description="Added to ttftMs for every prompt token, milliseconds."
+    )
+    tpot_ms: float = Field(gt=0, le=60_000, description="Mean time per output token of a request, milliseconds.")
+    attainment: float = Field(
+        default=0.95, gt=0, lt=1, description="Share of all arrived requests that must meet both, 0..1."
+    )
+
+
+class Budget(ApiModel):
+    """GPUs of one service; a CPU worker counts as one."""
+
+    max_gpus: int = Field(ge=1, le=100_000, description="Never more, starting and leaving workers included.")
+    min_gpus: int = Field(default=1, ge=1, le=100_000, description="Never fewer.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "Budget":
+        if self.min_gpus > self.max_gpus:
+            raise ValueError(f"minGpus {self.min_gpus} is above maxGpus {self.max_gpus}; write minGpus <= maxGpus")
+        return self
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.minGpus <= self.maxGpus",
+                message_expression="'minGpus ' + string(self.minGpus) + ' is above maxGpus ' + "
+                "string(self.maxGpus) + '; write minGpus <= maxGpus'",
+            )
+        )
+    )
+
+
+class RemotePrefillAction(ApiModel):
+    """Moving the threshold below which a decode worker computes a prompt itself."""
+
+    enabled: bool = Field(default=True, description="Whether the planner may move it.")
+    min_threshold_tokens: int = Field(default=0, ge=0, le=1_000_000, description="Lowest threshold, tokens.")
+    max_threshold_tokens: int = Field(default=8192, ge=0, le=1_000_000, description="Highest threshold, tokens.")
+    max_queue_size: int = Field(default=32, ge=1, le=100_000, description="Most requests queued for prefill.")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RemotePrefillAction":
+        if self.min_threshold_tokens > self.max_threshold_tokens:
+            raise ValueError(
+                f"minThresholdTokens {self.min_threshold_tokens} is above maxThresholdTokens "
+                f"{self.max_threshold_tokens}; write minThresholdTokens <= maxThresholdTokens"
+            )
+        return self
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.minThresholdTokens <= self.maxThresholdTokens",
+                message_expression="'minThresholdTokens ' + string(self.minThresholdTokens) + "
+                "' is above maxThresholdTokens ' + string(self.maxThresholdTokens) + "
+                "'; write minThresholdTokens <= maxThresholdTokens'",
+            )
+        )
+    )
+
+
+class ConvertibleDecodeAction(ApiModel):
+    """Decode workers that lend themselves to prefill for a burst."""
+
+    enabled: bool = Field(default=True, description="Whether the planner may use them.")
+    max_workers: int = Field(default=2, ge=0, le=1000, description="Most at one time.")
+
+
+class RoleSwitchAction(ApiModel):
+    """Switching the role of live workers."""
+
+    enabled: bool = Field(default=True, description="Whether the planner may switch roles.")
+    needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
+    drain_first: bool = Field(default=True, description="Whether old streams finish before the worker takes new work.")
+    min_dwell_seconds: float = Field(default=60, ge=0, le=86_400, description="A worker keeps a new role so long.")
+    opposite_after_seconds: float = Field(
+        default=30, ge=0, le=86_400, description="Not back in the other direction sooner."
+    )
+    max_in_transition_percent: int = Field(default=20, ge=1, le=100, description="Most of a pool at one time.")
+    max_per_10_minutes: int = Field(
+        default=6, ge=1, le=1000, alias="maxPer10Minutes", description="Most switches in ten minutes."
+    )
+
+
+class ScaleOutAction(ApiModel):
+    """Starting workers."""
+
+    enabled: bool = Field(default=True, description="Whether the planner may start workers.")
+    needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
+    lead_seconds: float | None = Field(
+        default=None, gt=0, le=86_400, description="Time from decision to a serving worker. Absent: measured."
+    )
+
+
+class ScaleInAction(ApiModel):
+    """Removing workers."""
+
+    enabled: bool = Field(default=True, description="Whether the planner may remove workers.")
+    needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
+    stabilization_seconds: float = Field(
+        default=300, ge=0, le=86_400, description="The highest need of this time counts."
+    )
+
+
+class Actions(ApiModel):
+    """What the planner may do, from the quickest to the slowest."""
+
+    remote_prefill: RemotePrefillAction = Field(
+        default=RemotePrefillAction(), description="Move the local-prefill threshold; acts on the next request."
+    )
+    convertible_decode: ConvertibleDecodeAction = Field(
+        default=ConvertibleDecodeAction(), description="Let decode workers prefill during a burst."
+    )
+    role_switch: RoleSwitchAction = Field(
+        default=RoleSwitchAction(), description="Switch roles of live workers; acts in seconds."
+    )
+    scale_out: ScaleOutAction = Field(default=ScaleOutAction(), description="Start workers; acts in minutes.")
+    scale_in: ScaleInAction = Field(default=ScaleInAction(), description="Remove workers.")
+
+
+class Forecast(ApiModel):
+    """How the load of the next minutes is foreseen."""
+
+    model: Literal["Kalman"] = Field(default="Kalman", description="Local linear trend on log1p of the arrival rate.")
+    seasonality: Literal["None"] = Field(default="None", description="No seasonal term.")
+
+
+class PerformanceTable(ApiModel):
+    """A published performance table to start from."""
+
+    model: str = Field(min_length=1, max_length=256, description="Model, as a hub names it.")
+    gpu: str = Field(min_length=1, max_length=64, description="GPU, e.g. h100_sxm.")
+    engine: str = Field(default="vllm", min_length=1, max_length=64, description="Engine.")
+    tp: int = Field(default=1, ge=1, le=64, description="Tensor-parallel size.")
+
+
+class Performance(ApiModel):
+    """What the planner knows about speed before it has measured."""
+
+    table: PerformanceTable | None = Field(
+        default=None, description="Start value; without it speed is learned from the running service."
+    )
+
+
+class MetricsSource(StrEnum):
+    """Where observations come from."""
+
+    DIRECT = "Direct"  # scraped from workers and gateways
+    PROMETHEUS = "Prometheus"
+
+
+class Metrics(ApiModel):
+    """Where observations come from, and when they are too old."""
+
+    source: MetricsSource = Field(default=MetricsSource.DIRECT, description="Direct scrape, or a Prometheus.")
+    prometheus_url: str | None = Field(
+        default=None, max_length=512, pattern="^https?://.+", description="Base URL of the Prometheus."
+    )
+    interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Time between observations.")
+    stale_after_seconds: float = Field(
+        default=20, gt=0, le=3600, description="Older values are unknown: nothing disruptive is decided on them."
+    )
+
+    @model_validator(mode="after")
+    def _prometheus_has_a_url(self) -> "Metrics":
+        if (self.source is MetricsSource.PROMETHEUS) != (self.prometheus_url is not None):
+            raise ValueError(f"source is {self.source} and prometheusUrl is {self.prometheus_url}; {_URL_ADVICE}")
+        return self
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "(self.source == 'Prometheus') == has(self.prometheusUrl)",
+                message_expression="'source is ' + self.source + (has(self.prometheusUrl) ? ' and prometheusUrl is ' + "
+                "self.prometheusUrl : ' without prometheusUrl') + '; "
+                "write prometheusUrl with source Prometheus, and only then'",
+            )
+        )
+    )
+
+
+_URL_ADVICE = "write prometheusUrl with source Prometheus, and only then"
+
+
+class Approvals(ApiModel):
+    """Plans that wait for a person."""
+
+    expire_after_seconds: float = Field(default=900, gt=0, le=604_800, description="They wait so long.")
+
+
+class History(ApiModel):
+    """What is kept."""
+
+    plans: int = Field(default=50, ge=1, le=1000, description="Ended plans kept.")
+
+
+class PlannerPolicySpec(ApiModel):
+    """Objectives, budget, allowed actions and guards."""
+
+    mode: Mode = Field(default=Mode.SHADOW, description="What becomes of decisions: Shadow only records them.")
+    objectives: Objectives = Field(description="What a request must meet to count as good.")
+    budget: Budget = Field(description="GPUs of one service.")
+    actions: Actions = Field(default=Actions(), description="What the planner may do.")
+    forecast: Forecast = Field(default=Forecast(), description="How the load is foreseen.")
+    performance: Performance = Field(default=Performance(), description="What is known about speed at the start.")
+    metrics: Metrics = Field(default=Metrics(), description="Where observations come from.")
+    approvals: Approvals = Field(default=Approvals(), description="Plans that wait for a person.")
+    history: History = Field(default=History(), description="What is kept.")
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "PlannerPolicySpec":
+        """Read a policy file, with or without the ``kind``/``metadata`` envelope.
+
+        Raises StrictError with every mistake, each with its path, what is written and the nearest valid name.
+        """
+        if "kind" in document or "apiVersion" in document:
+            return parse_strictly(PlannerPolicy, document).spec
+        return parse_strictly(cls, document.get("spec", document) if set(document) == {"spec"} else document)
+
+
+class PlannerPolicyStatus(ApiModel):
+    """What is."""
+
+    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Ready.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+class PlannerPolicy(Resource):
+    """Objectives, budget, allowed actions and guards of the planner."""
+
+    resource: ClassVar[Kind] = Kind(
+        kind="PlannerPolicy",
+        plural="plannerpolicies",
+        short_names=("ppol",),
+        columns=(
+            Column("Mode", ".spec.mode"),
+            Column("TTFT-ms", ".spec.objectives.ttftMs", "number"),
+            Column("TPOT-ms", ".spec.objectives.tpotMs", "number"),
+            Column("Max-GPUs", ".spec.budget.maxGpus", "integer"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+    )
+
+    kind: Literal["PlannerPolicy"] = "PlannerPolicy"
+    spec: PlannerPolicySpec
+    status: PlannerPolicyStatus = PlannerPolicyStatus()

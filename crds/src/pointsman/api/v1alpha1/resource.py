@@ -1,0 +1,93 @@
+"""What every kind is made of: the models' base, metadata as far as we read it, and how a kind is presented."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from pointsman.api.protocol.names import API_VERSION
+from pointsman.api.schema.rules import Rule
+
+CATEGORY: Final = "pointsman"
+
+# A service's name goes into names of Services (RFC 1035: a letter first) with a suffix, and into pod names.
+MAX_SERVICE_NAME_LENGTH: Final = 40
+SERVICE_NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+
+
+class ApiModel(BaseModel):
+    """Base of all models: camelCase names, frozen, and unknown fields ignored so that a newer CRD never stops an older
+    operator. Files that people write are read strictly instead: see ``pointsman.api.v1alpha1.strict``."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", alias_generator=to_camel, populate_by_name=True)
+
+    def manifest(self) -> dict[str, Any]:
+        """As the API server takes it: camelCase, None left out (absent = unknown or not set)."""
+        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+class ObjectMeta(ApiModel):
+    """``metadata`` as far as Pointsman reads it."""
+
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: datetime | None = None
+    deletion_timestamp: datetime | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: tuple[str, ...] = ()
+
+
+class LocalReference(ApiModel):
+    """The name of an object in the same namespace."""
+
+    name: str = Field(min_length=1, max_length=253, description="Name of the object, in the same namespace.")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of ``kubectl get``; ``wide`` ones only with ``-o wide``."""
+
+    name: str
+    json_path: str
+    type: Literal["string", "integer", "number", "boolean", "date"] = "string"
+    wide: bool = False
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """JSON paths of the ``/scale`` subresource."""
+
+    spec_replicas: str
+    status_replicas: str
+    label_selector: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How a kind is named and shown. ``rules`` are those of the whole object (they may read ``metadata.name``)."""
+
+    kind: str
+    plural: str
+    short_names: tuple[str, ...]
+    columns: tuple[Column, ...]
+    rules: tuple[Rule, ...] = ()
+    status: bool = True
+    scale: Scale | None = None
+    description: str = field(default="")
+
+
+class Resource(ApiModel):
+    """Base of the kinds: the envelope. A kind adds ``spec`` and, where it has one, ``status``."""
+
+    resource: ClassVar[Kind]
+
+    api_version: str = API_VERSION
+    kind: str
+    metadata: ObjectMeta

@@ -1,0 +1,71 @@
+"""Reading what people write by hand: unknown fields are errors, named with path and nearest valid name."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class StrictError(ValueError):
+    """A document has mistakes. ``problems``: one sentence each, the field's path in front."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def parse_strictly(model: type[Model], document: Any) -> Model:
+    """``document`` as ``model``, refusing fields the model does not have. Raises StrictError with all mistakes."""
+    unknown = list(_unknown_fields(model, document, ""))
+    try:
+        parsed = model.model_validate(document)
+    except ValidationError as error:
+        raise StrictError([*unknown, *(_sentence(detail) for detail in error.errors())]) from error
+    if unknown:
+        raise StrictError(unknown)
+    return parsed
+
+
+def _unknown_fields(annotation: Any, value: Any, path: str) -> Iterator[str]:
+    model = _model_in(annotation)
+    if model is not None and isinstance(value, Mapping):
+        if model.model_config.get("extra") == "allow" or path == "metadata":
+            return
+        fields = {field.alias or name: field for name, field in model.model_fields.items()}
+        for key, item in value.items():
+            where = f"{path}.{key}" if path else str(key)
+            if key in fields:
+                yield from _unknown_fields(fields[key].annotation, item, where)
+            else:
+                near = get_close_matches(str(key), fields, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(fields))}"
+                yield f"{where}: there is no such field; {hint}"
+    elif isinstance(value, list | tuple):
+        for number, item in enumerate(value):
+            for argument in get_args(annotation):
+                yield from _unknown_fields(argument, item, f"{path}[{number}]")
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model an annotation such as ``Model``, ``Model | None`` or ``Annotated[Model, …]`` stands for."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType, Annotated):
+        return next((model for argument in get_args(annotation) if (model := _model_in(argument))), None)
+    return None
+
+
+def _sentence(detail: ErrorDetails) -> str:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in detail["loc"]).lstrip(".")
+    if detail["type"] == "missing":
+        return f"{path}: this field is required"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:] if message.startswith("Input") else message
+    written = detail["input"]
+    shown = "" if isinstance(written, Mapping | BaseModel | list) else f"{written!r} is written; "
+    return f"{path}: {shown}{message}"

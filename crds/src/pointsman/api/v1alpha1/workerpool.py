@@ -1,0 +1,106 @@
+"""WorkerPool: all workers of a service that have one role. Made by the operator; has ``/scale``."""
+
+from typing import ClassVar, Final, Literal
+
+from pydantic import Field
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.schema.rules import Rule, extra
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.counts import PoolCounts
+from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
+from pointsman.api.v1alpha1.resource import MAX_SERVICE_NAME_LENGTH, ApiModel, Column, Kind, Resource, Scale
+
+_ROLES: Final = "', '".join(Role)
+
+
+class ServiceReference(ApiModel):
+    """The LLMService a pool belongs to, in the same namespace."""
+
+    name: str = Field(min_length=1, max_length=MAX_SERVICE_NAME_LENGTH, description="Name of the LLMService.")
+
+
+class WorkerPoolSpec(ApiModel):
+    """What is wanted of one role."""
+
+    service_ref: ServiceReference = Field(
+        description="The service this pool belongs to.",
+        json_schema_extra=extra(
+            Rule(
+                "self == oldSelf",
+                message_expression="'serviceRef is ' + oldSelf.name + ' and cannot become ' + self.name + "
+                "'; a pool stays with its service'",
+            )
+        ),
+    )
+    role: Role = Field(
+        description="What the workers of this pool do: Prefill or Decode.",
+        json_schema_extra={
+            "enum": None,
+            "maxLength": 32,
+            **extra(
+                Rule(
+                    f"self in ['{_ROLES}']",
+                    message_expression="'\\'' + self + '\\' is no role; write Prefill or Decode'",
+                ),
+                Rule(
+                    "self == oldSelf",
+                    message_expression="'role is ' + oldSelf + ' and cannot become ' + self + "
+                    "'; scale the service\\'s other pool instead'",
+                ),
+            ),
+        },
+    )
+    replicas: int = Field(
+        ge=1, le=MAX_REPLICAS, description="Workers wanted; written by /scale too. Held within the service's bounds."
+    )
+
+
+class WorkerPoolStatus(PoolCounts):
+    """What is."""
+
+    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    selector: str | None = Field(
+        default=None, max_length=1024, description="Label selector of the workers, as /scale shows it to an autoscaler."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Ready and Progressing.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+class WorkerPool(Resource):
+    """All workers of a service that have one role. Made by the operator; kubectl scale, HPA and KEDA work on it."""
+
+    resource: ClassVar[Kind] = Kind(
+        kind="WorkerPool",
+        plural="workerpools",
+        short_names=("wpool",),
+        columns=(
+            Column("Service", ".spec.serviceRef.name"),
+            Column("Role", ".spec.role"),
+            Column("Desired", ".spec.replicas", "integer"),
+            Column("Existing", ".status.existing", "integer"),
+            Column("Ready", ".status.ready", "integer"),
+            Column("Routable", ".status.routable", "integer"),
+            Column("Draining", ".status.draining", "integer", wide=True),
+            Column("Starting", ".status.starting", "integer", wide=True),
+            Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+        rules=(
+            Rule(
+                "self.metadata.name == self.spec.serviceRef.name + '-' + self.spec.role.lowerAscii()",
+                message_expression="'metadata.name is ' + self.metadata.name + '; the ' + self.spec.role + "
+                "' pool of service ' + self.spec.serviceRef.name + ' is named ' + self.spec.serviceRef.name + '-' + "
+                "self.spec.role.lowerAscii() + ', and the operator makes it'",
+            ),
+        ),
+        scale=Scale(".spec.replicas", ".status.existing", ".status.selector"),
+    )
+
+    kind: Literal["WorkerPool"] = "WorkerPool"
+    spec: WorkerPoolSpec
+    status: WorkerPoolStatus = WorkerPoolStatus()
