@@ -1,0 +1,238 @@
+"""The boundary of the planner: an Observation goes in, a Decision comes out, a State is carried from tick to tick.
+
+Units are in names. None is unknown, never 0. Everything is frozen and made of plain values, so that it can be written
+to a ledger, sent to a person, and replayed.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class WorkerRole(StrEnum):
+    """The two roles, as the custom resources spell them."""
+
+    PREFILL = "Prefill"
+    DECODE = "Decode"
+
+    @property
+    def other(self) -> "WorkerRole":
+        """The role a switch would give."""
+        return WorkerRole.DECODE if self is WorkerRole.PREFILL else WorkerRole.PREFILL
+
+
+class WorkerCondition(StrEnum):
+    """What a worker can do at the moment. Only ``ACTIVE`` ones are capacity now; all of them are billed."""
+
+    STARTING = "Starting"
+    ACTIVE = "Active"
+    SWITCHING = "Switching"
+    DRAINING = "Draining"
+    UNREACHABLE = "Unreachable"  # counted as running, but nothing is known of it
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker. ``role`` is the role it has, or (Switching, Starting) will have."""
+
+    name: str
+    role: WorkerRole
+    condition: WorkerCondition
+    gpus: int = 1  # its weight in the budget; a CPU engine weighs 1
+    in_flight: int | None = None
+    kv_usage: float | None = None  # 0..1
+    role_since_s: float | None = None  # on the observation's clock; None: since its start or longer than known
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What arrived in the observation's window. Token counts are means per request."""
+
+    arrivals_per_s: float
+    prompt_tokens: float | None = None
+    cached_tokens: float | None = None
+    output_tokens: float | None = None
+    prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
+    arrival_scv: float = 1.0  # squared coefficient of variation of inter-arrival times
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What clients got in the window. Attainments are shares of requests, 0..1."""
+
+    ttft_attainment: float | None = None
+    tpot_attainment: float | None = None
+    ttft_p95_ms: float | None = None
+    tpot_p95_ms: float | None = None
+    prefill_queue_depth: float | None = None  # requests waiting for a prefill worker, mean of the window
+    failed_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One measurement of the engine, for calibration: a role's mean over the window, and what it was doing."""
+
+    role: WorkerRole
+    observed_ms: float  # a prefill's time, or a decode step's
+    tokens: float  # prefill: new tokens of a prompt; decode: KV tokens of the batch
+    batch: float = 1.0  # decode: sequences in the step
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingNumbers:
+    """The live numbers of the local/remote rule, as in ``LLMService.status.routing``."""
+
+    max_local_prefill_tokens: int
+    max_prefill_queue_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One service at one moment. A part that could not be read is None; ``age_s`` is the age of the oldest part."""
+
+    at_s: float
+    window_s: float
+    age_s: float
+    workers: tuple[Worker, ...]
+    routing: RoutingNumbers
+    load: Load | None = None
+    service: Service | None = None
+    samples: tuple[EngineSample, ...] = ()
+    kv_capacity_tokens: float | None = None  # of one worker
+    plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
+
+    def active(self, role: WorkerRole) -> int:
+        """Workers that serve ``role`` now."""
+        return sum(w.role is role and w.condition is WorkerCondition.ACTIVE for w in self.workers)
+
+    def committed(self, role: WorkerRole) -> int:
+        """Workers that serve ``role`` or soon will: starting and switching ones count at their new role."""
+        gone = (WorkerCondition.DRAINING,)
+        return sum(w.role is role and w.condition not in gone for w in self.workers)
+
+
+# --- policy: what the PlannerPolicy says, as plain values ---
+
+
+class Mode(StrEnum):
+    """What happens to a decision."""
+
+    SHADOW = "Shadow"
+    APPROVE = "Approve"
+    ACTIVE = "Active"
+    EXTERNAL = "External"
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """``ttft = ttft_ms + ttft_ms_per_prompt_token · prompt``; ``attainment`` is the share that must meet both."""
+
+    ttft_ms: float = 1500.0
+    tpot_ms: float = 40.0
+    ttft_ms_per_prompt_token: float = 0.0
+    attainment: float = 0.95
+
+    def ttft_for(self, prompt_tokens: float) -> float:
+        """The TTFT objective of one prompt, in milliseconds."""
+        return self.ttft_ms + self.ttft_ms_per_prompt_token * prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """A pool's replicas."""
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Everything ``decide`` may and must respect. Defaults are those of the custom resource."""
+
+    mode: Mode = Mode.SHADOW
+    objectives: Objectives = Objectives()
+    max_gpus: int = 16
+    min_gpus: int = 2
+    prefill: Bounds = Bounds(1, 8)
+    decode: Bounds = Bounds(1, 12)
+    interval_s: float = 2.5
+    stale_after_s: float = 20.0
+    remote_prefill: bool = True
+    min_threshold_tokens: int = 0
+    max_threshold_tokens: int = 8192
+    max_queue_size: int = 32
+    role_switch: bool = True
+    min_dwell_s: float = 60.0
+    opposite_after_s: float = 30.0
+    max_in_transition_share: float = 0.20
+    max_switches_per_10_min: int = 6
+    scale_out: bool = True
+    scale_in: bool = True
+    scale_in_stabilization_s: float = 300.0
+
+    def bounds(self, role: WorkerRole) -> Bounds:
+        """The replicas a role's pool may have."""
+        return self.prefill if role is WorkerRole.PREFILL else self.decode
+
+
+# --- decision ---
+
+
+class Reason(StrEnum):
+    """Why a decision is what it is: a stable machine word; the sentence is beside it."""
+
+    STEADY = "Steady"
+    NOT_ENOUGH_DATA = "NotEnoughData"
+    STALE_METRICS = "StaleMetrics"
+    PLAN_IN_PROGRESS = "PlanInProgress"
+    HELD_BACK = "HeldBack"  # something would be better, but a guard (dwell, rate, dead band) holds it
+    THRESHOLD = "Threshold"
+    PREFILL_SHORT = "PrefillShort"
+    DECODE_SHORT = "DecodeShort"
+    BOTH_SHORT = "BothShort"
+    SPARE_CAPACITY = "SpareCapacity"
+    UNSATISFIABLE = "Unsatisfiable"
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """``count`` workers change their role."""
+
+    source: WorkerRole
+    target: WorkerRole
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A layout that was considered. ``rejected_because`` is empty for the chosen one."""
+
+    prefill: int
+    decode: int
+    gpus: int
+    expected_attainment: float
+    cost: float
+    action: str
+    rejected_because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. ``prefill``/``decode`` are the replicas *after* the switches have ended."""
+
+    reason: Reason
+    message: str
+    prefill: int
+    decode: int
+    routing: RoutingNumbers
+    switches: tuple[Switch, ...] = ()
+    changes_layout: bool = False
+    changes_routing: bool = False
+    inputs: tuple[tuple[str, float], ...] = ()  # the numbers used, by name with unit
+    alternatives: tuple[Alternative, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NextTick:
+    """When the core wants to be called next."""
+
+    after_s: float

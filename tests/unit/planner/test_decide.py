@@ -1,0 +1,194 @@
+"""Decisions: what must hold for every one, and the ladder in a closed loop."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    EngineSample,
+    Load,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Service,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+
+LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
+SHORT = Load(arrivals_per_s=90, prompt_tokens=300, output_tokens=300, prompt_length_shares=((300, 1.0),))
+LONG = Load(arrivals_per_s=40, prompt_tokens=4000, output_tokens=30, prompt_length_shares=((4000, 1.0),))
+POLICY = Policy(max_gpus=6, prefill=Bounds(1, 5), decode=Bounds(1, 5), scale_out=False, scale_in=False)
+
+
+def workers(prefill: int, decode: int) -> tuple[Worker, ...]:
+    roles = [WorkerRole.PREFILL] * prefill + [WorkerRole.DECODE] * decode
+    return tuple(Worker(f"w{n}", role, WorkerCondition.ACTIVE) for n, role in enumerate(roles))
+
+
+def observed(at_s: float, load: Load | None, prefill: int = 2, decode: int = 4, **other: object) -> Observation:
+    made = Observation(
+        at_s=at_s, window_s=2.5, age_s=1.0, workers=workers(prefill, decode), routing=RoutingNumbers(512, 32),
+        load=load, service=Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0),
+    )  # fmt: skip
+    return replace(made, **other)  # type: ignore[arg-type]  # tests name real fields
+
+
+def run(loads: list[Load | None], policy: Policy = POLICY, prefill: int = 2, decode: int = 4) -> list[Decision]:
+    """Tick through ``loads``, every decision carried out at once."""
+    state, decisions = State(), []
+    for tick, load in enumerate(loads):
+        at_s = 2.5 * tick
+        state, decision, _ = decide(state, observed(at_s, load, prefill, decode), policy, at_s, LLAMA_8B_H100)
+        prefill, decode = decision.prefill, decision.decode
+        decisions.append(decision)
+    return decisions
+
+
+def test_a_shift_to_long_prompts_turns_a_decode_worker_into_a_prefill_worker_and_back_again() -> None:
+    decisions = run([SHORT] * 40 + [LONG] * 60 + [SHORT] * 80)
+    there = [d for d in decisions[40:100] if d.switches]
+    back = [d for d in decisions[100:] if d.switches]
+    assert there, [d.message for d in decisions[40:60]]
+    assert there[0].switches[0].target is WorkerRole.PREFILL
+    assert there[0].reason is Reason.PREFILL_SHORT
+    assert back, [d.message for d in decisions[100:130]]
+    assert back[0].switches[0].target is WorkerRole.DECODE
+
+
+def test_constant_load_is_answered_once_and_then_left_alone() -> None:
+    decisions = run([SHORT] * 200)
+    moved = [n for n, d in enumerate(decisions) if d.changes_layout]
+    assert all(n < 40 for n in moved)
+
+
+def test_without_a_better_layout_of_the_same_size_it_scales_out_within_the_budget() -> None:
+    policy = replace(POLICY, scale_out=True, max_gpus=8, prefill=Bounds(1, 8), decode=Bounds(1, 8))
+    heavy = replace(LONG, arrivals_per_s=70)
+    decisions = run([heavy] * 60, policy, prefill=2, decode=2)
+    assert any(d.prefill + d.decode > 4 for d in decisions)
+    assert all(d.prefill + d.decode <= 8 for d in decisions)
+
+
+def test_spare_capacity_is_given_back_only_after_it_was_spare_for_long() -> None:
+    policy = replace(POLICY, scale_in=True, min_gpus=2, scale_in_stabilization_s=60)
+    light = replace(SHORT, arrivals_per_s=1)
+    decisions = run([light] * 80, policy, prefill=2, decode=4)
+    first = next(n for n, d in enumerate(decisions) if d.prefill + d.decode < 6)
+    assert 2.5 * first >= 60
+    assert decisions[first].reason is Reason.SPARE_CAPACITY
+
+
+@pytest.mark.parametrize("blind", [{"load": None}, {"age_s": 21.0}])
+def test_what_is_stale_or_unknown_freezes_everything_and_says_so(blind: dict[str, object]) -> None:
+    state = State()
+    for tick in range(20):
+        state, _, _ = decide(state, observed(2.5 * tick, LONG), POLICY, 2.5 * tick, LLAMA_8B_H100)
+    _, decision, _ = decide(state, replace(observed(60, LONG), **blind), POLICY, 60, LLAMA_8B_H100)  # type: ignore[arg-type]
+    assert decision.reason is Reason.STALE_METRICS
+    assert not decision.changes_layout
+    assert not decision.changes_routing
+
+
+def test_without_a_table_it_waits_until_the_service_has_taught_it() -> None:
+    state, decision, _ = decide(State(), observed(0, SHORT), POLICY, 0)
+    assert decision.reason is Reason.NOT_ENOUGH_DATA
+    samples = (
+        EngineSample(WorkerRole.PREFILL, observed_ms=10, tokens=300),
+        EngineSample(WorkerRole.DECODE, observed_ms=7, tokens=4000, batch=8),
+    )
+    _, decision, _ = decide(state, observed(2.5, SHORT, samples=samples), POLICY, 2.5)
+    assert decision.reason is not Reason.NOT_ENOUGH_DATA
+
+
+def test_a_plan_in_progress_is_awaited() -> None:
+    state = State()
+    for tick in range(30):
+        seen = observed(2.5 * tick, LONG, plan_in_progress=True)
+        state, decision, _ = decide(state, seen, POLICY, 2.5 * tick, LLAMA_8B_H100)
+        assert not decision.changes_layout
+        assert decision.reason is Reason.PLAN_IN_PROGRESS
+
+
+def test_missed_token_latency_lowers_the_threshold_at_once() -> None:
+    bad = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
+    _, decision, _ = decide(State(), observed(0, SHORT, service=bad), POLICY, 0, LLAMA_8B_H100)
+    assert decision.routing.max_local_prefill_tokens == 358
+    assert decision.changes_routing
+
+
+def test_a_long_prefill_queue_raises_the_threshold_while_decode_has_room() -> None:
+    queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
+    _, decision, _ = decide(State(), observed(0, LONG, service=queue), POLICY, 0, LLAMA_8B_H100)
+    assert decision.routing.max_local_prefill_tokens == 640
+
+
+def test_dwell_holds_a_switch_back_and_says_for_how_long() -> None:
+    settled = tuple(replace(w, role_since_s=0.0) for w in workers(1, 5))
+    state, policy = State(), replace(POLICY, min_dwell_s=60)
+    decision = None
+    for tick in range(12):
+        seen = replace(observed(2.5 * tick, replace(LONG, arrivals_per_s=30)), workers=settled)
+        state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+    assert decision is not None
+    assert decision.reason is Reason.HELD_BACK
+    assert "kept its role for 60 s" in decision.message
+
+
+loads = st.builds(
+    Load,
+    arrivals_per_s=st.floats(0, 500),
+    prompt_tokens=st.floats(1, 30_000),
+    output_tokens=st.floats(1, 2_000),
+    arrival_scv=st.floats(1, 9),
+)
+services = st.none() | st.builds(
+    Service,
+    ttft_attainment=st.none() | st.floats(0, 1),
+    tpot_attainment=st.none() | st.floats(0, 1),
+    prefill_queue_depth=st.none() | st.floats(0, 1000),
+)
+
+
+@given(
+    history=st.lists(st.tuples(st.none() | loads, services), min_size=1, max_size=25),
+    prefill=st.integers(1, 4),
+    decode=st.integers(1, 4),
+    budget=st.integers(2, 12),
+)
+def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
+    history: list[tuple[Load | None, Service | None]], prefill: int, decode: int, budget: int
+) -> None:
+    policy = Policy(
+        max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6), min_dwell_s=0, opposite_after_s=0,
+        scale_in_stabilization_s=10,
+    )  # fmt: skip
+    state = State()
+    for tick, (load, service) in enumerate(history):
+        seen = observed(2.5 * tick, load, prefill, decode, service=service)
+        state, decision, next_tick = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        assert next_tick.after_s == policy.interval_s
+        assert decision.message
+        if decision.changes_layout:
+            assert decision.prefill + decision.decode <= max(budget, prefill + decode)
+            assert 1 <= decision.prefill <= 6
+            assert 1 <= decision.decode <= 6
+            moved = sum(s.count for s in decision.switches)
+            assert moved <= max(abs(decision.prefill - prefill), abs(decision.decode - decode))
+        threshold = decision.routing.max_local_prefill_tokens
+        assert policy.min_threshold_tokens <= threshold <= policy.max_threshold_tokens
+        prefill, decode = decision.prefill, decision.decode
+
+
+@given(load=loads)
+def test_the_same_inputs_give_the_same_decision(load: Load) -> None:
+    seen = observed(0, load)
+    assert decide(State(), seen, POLICY, 0, LLAMA_8B_H100) == decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
