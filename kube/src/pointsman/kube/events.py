@@ -1,0 +1,235 @@
+"""Kubernetes Events (events.k8s.io/v1): what a user sees under ``kubectl describe``. Never in the way of the work."""
+
+import asyncio
+import logging
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from .client import Kube, Object
+from .clock import SYSTEM_CLOCK, Clock, micro_time
+from .errors import KubeError, NotFound
+from .objects import KubeObject
+from .resources import EVENTS, Resource
+
+log = logging.getLogger(__name__)
+
+EventType = Literal["Normal", "Warning"]
+
+NOTE_LIMIT: Final = 1024  # bytes, the API server's limit
+REASON_LIMIT: Final = 128
+BURST: Final = 25  # new Events per object …
+REFILL_S: Final = 12.0  # … and one more each 12 s
+SERIES_INTERVAL_S: Final = 60.0  # a repeated Event is counted here and written at most this often
+REMEMBERED: Final = 2000
+
+
+class Reference(NamedTuple):
+    """The object an Event is about (``regarding``)."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, resource: Resource, item: KubeObject | Mapping[str, Any]) -> "Reference":
+        """Reference to an object, slim or as JSON."""
+        if isinstance(item, KubeObject):
+            slim = item.metadata
+            return cls(resource.api_version, resource.kind, slim.namespace, slim.name, slim.uid)
+        raw = item["metadata"]
+        return cls(resource.api_version, resource.kind, raw.get("namespace") or "", raw["name"], raw["uid"])
+
+
+class _Key(NamedTuple):
+    regarding: Reference
+    type: EventType
+    reason: str
+    action: str
+    note: str
+
+
+@dataclass
+class _Series:
+    first_seen: datetime
+    last_seen: datetime
+    count: int = 1
+    written_count: int = 0
+    written_at_s: float | None = None
+    name: str = ""
+
+
+@dataclass
+class _Bucket:
+    tokens: float
+    filled_at_s: float
+
+
+@dataclass
+class _Buckets:
+    """Token bucket per object, the least recently used forgotten."""
+
+    clock: Clock
+    buckets: OrderedDict[Reference, _Bucket] = field(default_factory=OrderedDict)
+
+    def take(self, regarding: Reference) -> bool:
+        now_s = self.clock.monotonic_s()
+        bucket = self.buckets.setdefault(regarding, _Bucket(BURST, now_s))
+        self.buckets.move_to_end(regarding)
+        if len(self.buckets) > REMEMBERED:
+            self.buckets.popitem(last=False)
+        bucket.tokens = min(float(BURST), bucket.tokens + (now_s - bucket.filled_at_s) / REFILL_S)
+        bucket.filled_at_s = now_s
+        if bucket.tokens < 1:
+            return False
+        bucket.tokens -= 1
+        return True
+
+
+class EventRecorder:
+    """Records Events without waiting and without raising; ``run()`` writes them.
+
+    The same Event again is a series: counted, and written at most once a minute. New Events are limited per object
+    (25, then 5 a minute), so that an object that flaps cannot flood the API server; what is left out is counted in
+    ``dropped``.
+    """
+
+    def __init__(self, kube: Kube, *, controller: str, instance: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        """``controller`` is who reports ("pointsman.dev/operator"), ``instance`` which of its replicas (the pod's
+        name).
+        """
+        self.dropped = 0
+        """Events left out by the rate limit or because the API server refused them."""
+        self._kube = kube
+        self._controller = controller
+        self._instance = instance
+        self._clock = clock
+        self._series: OrderedDict[_Key, _Series] = OrderedDict()
+        self._buckets = _Buckets(clock)
+        self._dirty: dict[_Key, None] = {}
+        self._wake = asyncio.Event()
+        self._timers: set[_Key] = set()
+
+    def record(
+        self, regarding: Reference, reason: str, note: str, *, warning: bool = False, action: str | None = None
+    ) -> None:
+        """Note that something happened to ``regarding``.
+
+        ``reason`` is CamelCase and stable, ``note`` one sentence for a person (cut at 1 KiB), ``action`` what was done
+        or tried (default: the reason).
+        """
+        kind: EventType = "Warning" if warning else "Normal"
+        key = _Key(regarding, kind, reason[:REASON_LIMIT], (action or reason)[:REASON_LIMIT], _cut(note, NOTE_LIMIT))
+        now = self._clock.now()
+        series = self._series.get(key)
+        if series is not None:
+            series.count += 1
+            series.last_seen = now
+            self._series.move_to_end(key)
+        elif self._buckets.take(regarding):
+            self._series[key] = _Series(first_seen=now, last_seen=now)
+            if len(self._series) > REMEMBERED:
+                forgotten, _ = self._series.popitem(last=False)
+                self._dirty.pop(forgotten, None)
+        else:
+            self.dropped += 1
+            log.debug("event dropped %s %s/%s: %s", key.reason, regarding.namespace, regarding.name, key.note)
+            return
+        self._schedule(key, self._series[key])
+
+    async def run(self) -> None:
+        """Write what is recorded until cancelled; then :meth:`flush` writes the rest."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self.flush(repeats=False)
+
+    async def flush(self, *, repeats: bool = True) -> None:
+        """Write what is due; with ``repeats`` also the counts that wait for their minute. For a clean exit."""
+        if repeats:
+            for key, series in self._series.items():
+                if series.count > series.written_count:
+                    self._dirty[key] = None
+        while self._dirty:
+            key = next(iter(self._dirty))
+            del self._dirty[key]
+            series_now = self._series.get(key)
+            if series_now is not None and series_now.count > series_now.written_count:
+                await self._write(key, series_now)
+
+    def _schedule(self, key: _Key, series: _Series) -> None:
+        now_s = self._clock.monotonic_s()
+        due_s = now_s if series.written_at_s is None else series.written_at_s + SERIES_INTERVAL_S
+        if due_s <= now_s:
+            self._mark(key)
+        elif key not in self._timers:
+            self._timers.add(key)
+            self._clock.call_later(due_s - now_s, lambda: self._mark(key))
+
+    def _mark(self, key: _Key) -> None:
+        self._timers.discard(key)
+        self._dirty[key] = None
+        self._wake.set()
+
+    async def _write(self, key: _Key, series: _Series) -> None:
+        count, series.written_at_s = series.count, self._clock.monotonic_s()
+        namespace = key.regarding.namespace or "default"
+        try:
+            if series.name:
+                try:
+                    body = {"series": {"count": count, "lastObservedTime": micro_time(series.last_seen)}}
+                    await self._kube.patch(EVENTS, series.name, namespace, body)
+                except NotFound:  # Events are kept for an hour
+                    series.name = ""
+            if not series.name:
+                series.name = _event_name(key.regarding.name)
+                await self._kube.create(EVENTS, self._body(key, series, namespace))
+        except KubeError as error:
+            # Refused or unanswered, it is not tried again: the log line has said the same.
+            self.dropped += count - series.written_count
+            log.warning("event not written %s %s/%s: %s", key.reason, namespace, key.regarding.name, error)
+        except Exception:
+            log.exception("event not written %s %s/%s", key.reason, namespace, key.regarding.name)
+        series.written_count = count
+
+    def _body(self, key: _Key, series: _Series, namespace: str) -> Object:
+        regarding = key.regarding
+        body: Object = {
+            "metadata": {"name": series.name, "namespace": namespace},
+            "eventTime": micro_time(series.first_seen),
+            "type": key.type,
+            "reason": key.reason,
+            "action": key.action,
+            "note": key.note,
+            "reportingController": self._controller,
+            "reportingInstance": self._instance[:REASON_LIMIT],
+            "regarding": {
+                "apiVersion": regarding.api_version,
+                "kind": regarding.kind,
+                "name": regarding.name,
+                "uid": regarding.uid,
+            },
+        }
+        if regarding.namespace:
+            body["regarding"]["namespace"] = regarding.namespace
+        if series.count > 1:
+            body["series"] = {"count": series.count, "lastObservedTime": micro_time(series.last_seen)}
+        return body
+
+
+def _event_name(regarding: str) -> str:
+    # A DNS subdomain of at most 253 characters.
+    return f"{regarding[:230].rstrip('.-')}.{uuid.uuid4().hex[:16]}"
+
+
+def _cut(text: str, limit: int) -> str:
+    """At most ``limit`` bytes, never half a character."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= limit:
+        return text
+    return encoded[: limit - 3].decode("utf-8", "ignore") + "…"

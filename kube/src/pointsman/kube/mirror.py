@@ -1,0 +1,400 @@
+"""A local copy of a collection that always converges to what the API server has.
+
+List in pages, then watch; when anything goes wrong, list again and replace, so that what was deleted unseen is swept
+out. Shared by operator, gateway and planner.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from .client import PAGE_LIMIT, WATCH_SILENCE_S, Kube
+from .clock import SYSTEM_CLOCK, Clock
+from .errors import Gone, KubeError, Unreachable, error_from_status
+from .resources import Resource
+
+log = logging.getLogger(__name__)
+
+Key = tuple[str, str]
+"""``(namespace, name)``; the namespace of a cluster-scoped object is empty."""
+
+BACKOFF_FIRST_S: Final = 0.5
+BACKOFF_MAX_S: Final = 30.0
+# The API server ends a watch then; a different time for each spreads the reconnects of many.
+WATCH_TIMEOUT_S: Final = (270.0, 330.0)
+# A watch that ended sooner did not work, whatever it said.
+WATCH_MIN_S: Final = 1.0
+
+
+class HasName(Protocol):
+    """What a mirrored model's ``metadata`` has (:class:`pointsman.kube.objects.Metadata` does)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str | None: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+
+
+M = TypeVar("M")
+
+
+@dataclass(frozen=True)
+class MirrorStats:
+    """For metrics.
+
+    ``age_s``  since the API server last proved the copy current (list, event, bookmark); None before the first list
+    ``relists`` lists after the first; ``failures`` errors since the start; ``last_error`` the newest, None while the
+    watch is well
+    """
+
+    size: int
+    age_s: float | None
+    relists: int
+    failures: int
+    events: int
+    last_error: str | None
+
+
+class Mirror(Generic[M]):
+    """Copy of a resource's objects as slim frozen models (``model=Pod``), or as they are (``model=dict``).
+
+    Usage: make it, start ``run()`` as a task, wait for ``synced``. ``run()`` ends only by cancellation. Reads are of
+    memory and see one moment.
+
+    ``on_change(old, new)`` is called in the event loop for each change, after the copy has it: ``(None, new)`` added,
+    ``(old, new)`` changed, ``(old, None)`` gone. An object that was replaced by another of the same name is first
+    gone, then added. After a cut, changes in between are merged into one. It must not block; an exception in it is
+    logged.
+
+    ``index`` gives the key by which :meth:`by` finds an object (its owner, its node …), None for none.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        resource: Resource,
+        model: type[M],
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        index: Callable[[M], Hashable | None] | None = None,
+        on_change: Callable[[M | None, M | None], None] | None = None,
+        page_limit: int = PAGE_LIMIT,
+        silence_s: float = WATCH_SILENCE_S,
+        watch_timeout_s: tuple[float, float] = WATCH_TIMEOUT_S,
+        backoff_first_s: float = BACKOFF_FIRST_S,
+        backoff_max_s: float = BACKOFF_MAX_S,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.synced: Final = asyncio.Event()
+        """Set once the first list is in; never cleared (see ``age_s`` for how old the copy is)."""
+        self._kube = kube
+        self._resource = resource
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._index = index
+        self._on_change = on_change
+        self._page_limit = page_limit
+        self._silence_s = silence_s
+        self._watch_timeout_s = watch_timeout_s
+        self._backoff_first_s = backoff_first_s
+        self._backoff_max_s = backoff_max_s
+        self._clock = clock
+        self._page: TypeAdapter[_Page[M]] = TypeAdapter(_Page[model])  # type: ignore[valid-type]  # known at run time only
+        self._event: TypeAdapter[_Changed[M] | _Bookmark | _Failure] = TypeAdapter(
+            # mypy knows no types made at run time.
+            Annotated[_Changed[model] | _Bookmark | _Failure, Field(discriminator="type")]  # type: ignore[arg-type,valid-type]
+        )
+        self._objects: dict[Key, M] = {}
+        self._by: dict[Hashable, dict[Key, M]] = {}
+        self._resource_version = ""
+        self._fresh_at_s: float | None = None
+        self._waiters: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._lists = 0
+        self._failures = 0
+        self._events = 0
+        self._last_error: str | None = None
+
+    # --- reads ---
+
+    def get(self, name: str, namespace: str = "") -> M | None:
+        """The object, None when there is none."""
+        return self._objects.get((namespace, name))
+
+    def objects(self) -> tuple[M, ...]:
+        """All objects, an immutable snapshot."""
+        return tuple(self._objects.values())
+
+    def by(self, key: Hashable) -> tuple[M, ...]:
+        """The objects whose index key is ``key``, an immutable snapshot."""
+        return tuple(self._by.get(key, {}).values())
+
+    def view(self) -> Mapping[Key, M]:
+        """All objects by ``(namespace, name)``: a live read-only view, not to be held over an await."""
+        return MappingProxyType(self._objects)
+
+    @property
+    def size(self) -> int:
+        """Number of objects. (No ``__len__``: an empty mirror must not be falsy.)"""
+        return len(self._objects)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds since the API server last proved the copy current; None before the first list.
+
+        Bookmarks come about once a minute, so up to ~70 s is well.
+        """
+        return None if self._fresh_at_s is None else self._clock.monotonic_s() - self._fresh_at_s
+
+    def stats(self) -> MirrorStats:
+        """Figures for metrics."""
+        return MirrorStats(
+            size=self.size,
+            age_s=self.age_s,
+            relists=max(0, self._lists - 1),
+            failures=self._failures,
+            events=self._events,
+            last_error=self._last_error,
+        )
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return when ``condition()`` holds; it is looked at now and after each change of the copy."""
+        if condition():
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (condition, future)
+        self._waiters.append(waiter)
+        try:
+            await future
+        finally:
+            self._waiters = [other for other in self._waiters if other is not waiter]
+
+    # --- following the API server ---
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled; no error ends it."""
+        failures_in_a_row = 0
+        while True:
+            began_s = self._clock.monotonic_s()
+            error: Exception
+            try:
+                await self._list()
+                while True:
+                    watch_began_s = self._clock.monotonic_s()
+                    await self._watch()
+                    if self._clock.monotonic_s() - watch_began_s < WATCH_MIN_S:
+                        raise Unreachable("the watch ended at once")
+            except (KubeError, ValidationError) as known:
+                error = known
+            except Exception as bug:
+                # As loud as can be, but a mirror that died unseen would serve stale objects for ever.
+                log.exception("mirror of %s failed in a way that is not expected", self._resource)
+                error = bug
+            self._failures += 1
+            self._last_error = str(error)
+            if self._clock.monotonic_s() - began_s >= self._backoff_max_s:
+                failures_in_a_row = 0  # it went well for long enough
+            failures_in_a_row += 1
+            # Expired history is normal after a long cut: no reason to wait. Twice in a row it is not.
+            pause_s = 0.0 if isinstance(error, Gone) and failures_in_a_row == 1 else self._back_off_s(failures_in_a_row)
+            log.warning("mirror of %s: %s; listing again in %.1f s", self._resource, error, pause_s)
+            await self._clock.sleep(pause_s)
+
+    def _back_off_s(self, failures_in_a_row: int) -> float:
+        longest_s = self._backoff_first_s * 2.0 ** min(failures_in_a_row - 1, 32)
+        # Full jitter above the half: many mirrors cut at once do not list at once.
+        return min(self._backoff_max_s, longest_s) * random.uniform(0.5, 1.0)
+
+    async def _list(self) -> None:
+        found: dict[Key, M] = {}
+        token: str | None = None
+        while True:
+            body = await self._kube.list_page(
+                self._resource,
+                self._namespace,
+                label_selector=self._label_selector,
+                field_selector=self._field_selector,
+                limit=self._page_limit,
+                continue_token=token,
+            )
+            page = self._page.validate_json(body)
+            for item in page.items:
+                if isinstance(item, dict):  # a list names its items' kind only once
+                    item.setdefault("apiVersion", self._resource.api_version)
+                    item.setdefault("kind", self._resource.kind)
+                found[_identity(item).key] = item
+            token = page.metadata.continue_token
+            if not token:
+                break
+        self._lists += 1
+        self._last_error = None
+        self._resource_version = page.metadata.resource_version
+        self._replace(found)
+        self._fresh_at_s = self._clock.monotonic_s()
+        self.synced.set()
+        self._wake()
+
+    async def _watch(self) -> None:
+        lines = self._kube.watch_lines(
+            self._resource,
+            self._namespace,
+            resource_version=self._resource_version,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            timeout_s=random.uniform(*self._watch_timeout_s),
+            silence_s=self._silence_s,
+        )
+        async with aclosing(lines):
+            async for line in lines:
+                event = self._event.validate_json(line)
+                if isinstance(event, _Failure):
+                    raise error_from_status(event.object)
+                if isinstance(event, _Bookmark):
+                    self._resource_version = event.object.metadata.resource_version
+                else:
+                    self._events += 1
+                    self._resource_version = _identity(event.object).resource_version
+                    self._take(event.object, deleted=event.type == "DELETED")
+                self._fresh_at_s = self._clock.monotonic_s()
+
+    def _replace(self, found: dict[Key, M]) -> None:
+        """The whole truth of a list: what is not in it is gone."""
+        changes: list[tuple[M | None, M | None]] = []
+        for key, old in self._objects.items():
+            new = found.get(key)
+            if new is None:
+                changes.append((old, None))
+            elif _identity(old).version == _identity(new).version:
+                found[key] = old  # unchanged: keep the object, and tell nobody
+            elif _identity(old).uid != _identity(new).uid:
+                changes += [(old, None), (None, new)]
+            else:
+                changes.append((old, new))
+        changes += [(None, new) for key, new in found.items() if key not in self._objects]
+        self._objects = found
+        self._by = {}
+        for key, item in found.items():
+            self._file(key, item)
+        for before, after in changes:
+            self._tell(before, after)
+
+    def _take(self, item: M, *, deleted: bool) -> None:
+        """One event of the watch."""
+        key = _identity(item).key
+        old = self._objects.get(key)
+        if old is not None and _identity(old).version == _identity(item).version:
+            return
+        same = old is not None and _identity(old).uid == _identity(item).uid
+        if deleted and not same:
+            return
+        if old is not None:
+            self._unfile(key, old)
+        if deleted:
+            del self._objects[key]
+            self._tell(old, None)
+        else:
+            self._objects[key] = item
+            self._file(key, item)
+            if old is not None and not same:
+                self._tell(old, None)
+            self._tell(old if same else None, item)
+        self._wake()
+
+    def _file(self, key: Key, item: M) -> None:
+        index_key = None if self._index is None else self._index(item)
+        if index_key is not None:
+            self._by.setdefault(index_key, {})[key] = item
+
+    def _unfile(self, key: Key, item: M) -> None:
+        index_key = None if self._index is None else self._index(item)
+        if index_key is not None:
+            entries = self._by[index_key]
+            del entries[key]
+            if not entries:
+                del self._by[index_key]
+
+    def _tell(self, old: M | None, new: M | None) -> None:
+        if self._on_change is None:
+            return
+        try:
+            self._on_change(old, new)
+        except Exception:
+            log.exception("a change of %s could not be handed on", self._resource)
+
+    def _wake(self) -> None:
+        for condition, future in self._waiters:
+            if future.done():
+                continue
+            try:
+                if condition():
+                    future.set_result(None)
+            except Exception as error:  # noqa: BLE001 - it goes to the one who waits
+                future.set_exception(error)
+
+
+class _Wire(BaseModel):
+    # An object may be a Secret: what does not parse must not be printed.
+    model_config = ConfigDict(populate_by_name=True, hide_input_in_errors=True)
+
+
+class _PageMetadata(_Wire):
+    resource_version: str = Field(alias="resourceVersion")
+    continue_token: str | None = Field(default=None, alias="continue")
+
+
+class _Page(_Wire, Generic[M]):
+    metadata: _PageMetadata
+    items: list[M]
+
+
+class _Changed(_Wire, Generic[M]):
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    object: M
+
+
+class _BookmarkObject(_Wire):
+    metadata: _PageMetadata
+
+
+class _Bookmark(_Wire):
+    type: Literal["BOOKMARK"]
+    object: _BookmarkObject
+
+
+class _Failure(_Wire):
+    type: Literal["ERROR"]
+    object: dict[str, Any]
+
+
+class _Identity(NamedTuple):
+    """Which object, and which state of it."""
+
+    key: Key
+    uid: str
+    resource_version: str
+
+    @property
+    def version(self) -> tuple[str, str]:
+        return (self.uid, self.resource_version)
+
+
+def _identity(item: Any) -> _Identity:
+    if isinstance(item, dict):
+        metadata = item["metadata"]
+        key = (metadata.get("namespace") or "", metadata["name"])
+        return _Identity(key, metadata["uid"], metadata["resourceVersion"])
+    slim: HasName = item.metadata
+    return _Identity((slim.namespace or "", slim.name), slim.uid, slim.resource_version)

@@ -1,0 +1,119 @@
+"""The slim pod that operator, gateway and planner share."""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from .objects import KubeObject, Slim
+
+
+class Condition(Slim):
+    """One of ``status.conditions``; ``status`` is "True", "False" or "Unknown"."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    last_transition_time: datetime | None = None
+
+
+class Terminated(Slim):
+    """How a container's run ended."""
+
+    exit_code: int
+    signal: int | None = None
+    reason: str = ""
+    message: str = ""
+    finished_at: datetime | None = None
+
+
+class Waiting(Slim):
+    """Why a container does not run: ``reason`` is "ContainerCreating", "CrashLoopBackOff", "ImagePullBackOff" …"""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Running(Slim):
+    """Since when a container runs."""
+
+    started_at: datetime | None = None
+
+
+class ContainerState(Slim):
+    """Exactly one of the three, or none before the kubelet has looked."""
+
+    waiting: Waiting | None = None
+    running: Running | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Slim):
+    """One of ``status.containerStatuses``; ``last_state`` is the run before the last restart."""
+
+    name: str
+    ready: bool = False
+    started: bool | None = None
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodSpec(Slim):
+    """Of a pod's spec, where it was put; empty ``node_name`` is not yet."""
+
+    node_name: str = ""
+    termination_grace_period_seconds: int | None = None
+
+
+class PodStatus(Slim):
+    """What the kubelet (or, before it, the scheduler) says about the pod."""
+
+    phase: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    # Not podIP's camelCase.
+    pod_ip: str | None = Field(default=None, alias="podIP")
+    start_time: datetime | None = None
+    conditions: tuple[Condition, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(KubeObject):
+    """A pod."""
+
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def terminating(self) -> bool:
+        """Deletion was asked for; the pod may serve until its grace period ends."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def finished(self) -> bool:
+        """No container will run again."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def ready(self) -> bool:
+        """The condition Ready is True (readiness gates and probes passed)."""
+        condition = self.condition("Ready")
+        return condition is not None and condition.status == "True"
+
+    @property
+    def unschedulable(self) -> str | None:
+        """The scheduler's message when it found no node; None otherwise."""
+        condition = self.condition("PodScheduled")
+        if condition is None or condition.status != "False" or condition.reason != "Unschedulable":
+            return None
+        return condition.message
+
+    def condition(self, kind: str) -> Condition | None:
+        """The condition of type ``kind``, None when it was never set."""
+        return next((condition for condition in self.status.conditions if condition.type == kind), None)
+
+    def container(self, name: str) -> ContainerStatus | None:
+        """The status of a container, None before the kubelet has reported it."""
+        return next((status for status in self.status.container_statuses if status.name == name), None)
