@@ -15,7 +15,18 @@ import aiohttp
 from pydantic_core import from_json
 
 from .clock import SYSTEM_CLOCK, Clock
-from .errors import ApiError, Gone, NotFound, ServerFault, Throttled, Unreachable, error_from_answer, error_from_status
+from .errors import (
+    ApiError,
+    Conflict,
+    Gone,
+    Invalid,
+    NotFound,
+    ServerFault,
+    Throttled,
+    Unreachable,
+    error_from_answer,
+    error_from_status,
+)
 from .resources import PODS, SERVICE_ACCOUNTS, Resource
 from .transport import Answer, Transport, connect
 
@@ -450,17 +461,23 @@ class Kube:
             ]
             patch = [*checks, *body]
             content_type = _JSON_PATCH
-        answer = await self._write(
-            "patch",
-            resource,
-            namespace,
-            name,
-            subresource=subresource,
-            body=patch,
-            query=self._write_query(dry_run, field_validation),
-            content_type=content_type,
-            timeout_s=timeout_s,
-        )
+        try:
+            answer = await self._write(
+                "patch",
+                resource,
+                namespace,
+                name,
+                subresource=subresource,
+                body=patch,
+                query=self._write_query(dry_run, field_validation),
+                content_type=content_type,
+                timeout_s=timeout_s,
+            )
+        except Invalid as error:
+            # Another uid is a precondition that failed; to the API server it is a field that cannot be changed.
+            if uid is not None and {cause.field for cause in error.causes} == {"metadata.uid"}:
+                raise Conflict(error.message, status=409, reason="Conflict", causes=error.causes) from error
+            raise
         return _object(answer)
 
     async def replace(
