@@ -254,6 +254,13 @@ def _keep_forking() -> None:
     CpuPlatform.check_and_update_config = classmethod(check_and_update_config)
 
 
+def _inspect_models_here() -> None:
+    """vLLM asks a fresh process about a model's class, lest CUDA be initialised; here that would import all again."""
+    from vllm.model_executor.models import registry
+
+    registry._run_in_subprocess = lambda inspect: inspect()
+
+
 def _run(argv: Sequence[str]) -> None:
     """Run ``[python, "-m", module, …]`` or ``[python, script, …]`` as ``__main__`` of this process."""
     for entry in reversed(os.environ.get("PYTHONPATH", "").split(os.pathsep)):
@@ -311,6 +318,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     started = time.monotonic()
     preload()
     _keep_forking()
+    _inspect_models_here()
     _forks_die_together()
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
