@@ -1,0 +1,147 @@
+"""RoleSwitch: change the role of one live worker. Job-like: made once, carried out once, kept as a record."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.schema.rules import Rule, extra
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
+from pointsman.api.v1alpha1.workerpool import ServiceReference
+
+_ROLES: Final = "', '".join(Role)
+_ROLE_RULE: Final = Rule(
+    f"self in ['{_ROLES}']", message_expression="'\\'' + self + '\\' is no role; write Prefill or Decode'"
+)
+
+
+class SwitchPhase(StrEnum):
+    """Where a switch is. The last three are its ends."""
+
+    PENDING = "Pending"  # not begun: it waits for a worker, for another switch, or for its service
+    UNROUTING = "Unrouting"  # gateways let go of the worker
+    DRAINING = "Draining"  # the worker finishes what it has (drainFirst)
+    SWITCHING = "Switching"  # the worker takes its new role
+    VERIFYING = "Verifying"  # it answers a real request in the new role
+    ROLLING_BACK = "RollingBack"  # it gets its old role back, and proves itself in it
+    COMPLETED = "Completed"
+    ROLLED_BACK = "RolledBack"  # the worker is back in its old role; no replica was moved
+    FAILED = "Failed"  # refused, or the worker was lost on the way and is replaced
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will happen any more."""
+        return self in (SwitchPhase.COMPLETED, SwitchPhase.ROLLED_BACK, SwitchPhase.FAILED)
+
+
+class SwitchWay(StrEnum):
+    """How a role was changed."""
+
+    HOT = "Hot"  # label and worker state; the engine runs on
+
+
+class RoleSwitchSpec(ApiModel):
+    """Which worker is to do what."""
+
+    service_ref: ServiceReference = Field(description="The service, in the same namespace.")
+    worker_name: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=63,
+        description="Pod of the worker to switch. Default: the one whose switch costs least.",
+    )
+    from_role: Role = Field(
+        alias="from",
+        description="The role it has: Prefill or Decode.",
+        json_schema_extra={"enum": None, "maxLength": 32, **extra(_ROLE_RULE)},
+    )
+    to_role: Role = Field(
+        alias="to",
+        description="The role it gets: Prefill or Decode.",
+        json_schema_extra={"enum": None, "maxLength": 32, **extra(_ROLE_RULE)},
+    )
+    drain_first: bool = Field(
+        default=True,
+        description="Finish everything in the old role before the new one begins. False: the worker takes work of its "
+        "new role at once while old streams finish.",
+    )
+    drain_timeout_seconds: int = Field(
+        default=120,
+        ge=1,
+        le=86400,
+        description="How long it may finish its old work, seconds; then it is rolled back, with nothing lost.",
+    )
+    reason: str | None = Field(default=None, max_length=1024, description="Why, for people and logs.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.from != self.to",
+                message_expression="'from and to are both ' + self.to + '; a switch goes from one role to the other'",
+                field_path=".to",
+            ),
+            Rule("self == oldSelf", message="spec cannot be changed; delete this switch and create another one"),
+            reserved={"approval": "create the switch when it may happen; leave approval out"},
+        )
+    )
+
+
+class PhaseTime(ApiModel):
+    """When a phase began."""
+
+    phase: SwitchPhase
+    at: datetime
+
+
+class RoleSwitchStatus(ApiModel):
+    """How far it is."""
+
+    phase: SwitchPhase | None = Field(default=None, description="Where the switch is.")
+    worker: str | None = Field(default=None, max_length=63, description="The worker's pod.")
+    worker_uid: str | None = Field(default=None, max_length=64, description="The pod's uid.")
+    way: SwitchWay | None = Field(default=None, description="How the role is changed.")
+    reason: str | None = Field(
+        default=None, max_length=128, pattern="^[A-Za-z]+$", description="Why it is where it is, as a word."
+    )
+    message: str | None = Field(default=None, max_length=4096, description="Why it is where it is, as a sentence.")
+    phases: tuple[PhaseTime, ...] = Field(
+        default=(), max_length=16, description="When each phase began, in the order they were reached."
+    )
+    seconds: float | None = Field(
+        default=None, ge=0, description="From creation to routable in the new role (or in the old one again), seconds."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=8,
+        description="Complete or Failed, as kubectl wait knows them from Jobs.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+
+
+class RoleSwitch(Resource):
+    """Change the role of one live worker, in seconds and without a restart."""
+
+    resource: ClassVar[Kind] = Kind(
+        kind="RoleSwitch",
+        plural="roleswitches",
+        short_names=("rsw",),
+        columns=(
+            Column("Service", ".spec.serviceRef.name"),
+            Column("Worker", ".status.worker"),
+            Column("From", ".spec.from"),
+            Column("To", ".spec.to"),
+            Column("Phase", ".status.phase"),
+            Column("Seconds", ".status.seconds", "number"),
+            Column("Way", ".status.way", wide=True),
+            Column("Reason", ".status.reason"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+            Column("Message", ".status.message", wide=True),
+        ),
+    )
+
+    kind: Literal["RoleSwitch"] = "RoleSwitch"
+    spec: RoleSwitchSpec
+    status: RoleSwitchStatus = RoleSwitchStatus()
