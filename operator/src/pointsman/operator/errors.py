@@ -8,6 +8,8 @@ OperatorError
 └── ControlFailed      a worker or gateway did not answer, or said no
 """
 
+from pointsman.api.v1alpha1.conditions import Reason
+
 
 class OperatorError(Exception):
     """Base of the tree."""
@@ -20,7 +22,7 @@ class SettingsError(OperatorError):
 class Refused(OperatorError):
     """``reason`` goes into the conditions; the message names field, value, and what would be right."""
 
-    def __init__(self, message: str, reason: str = "InvalidSpec") -> None:
+    def __init__(self, message: str, reason: Reason = Reason.INVALID_SPEC) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -29,7 +31,7 @@ class TemplateError(Refused):
     """``spec.worker.template`` cannot be merged."""
 
     def __init__(self, message: str) -> None:
-        super().__init__(f"spec.worker.template: {message}", "InvalidTemplate")
+        super().__init__(f"spec.worker.template: {message}", Reason.TEMPLATE_REFUSED)
 
 
 class NameConflict(OperatorError):

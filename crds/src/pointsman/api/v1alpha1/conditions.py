@@ -58,9 +58,14 @@ class Reason(StrEnum):
 
     # failed
     UNSCHEDULABLE = "Unschedulable"  # the scheduler finds no node; its words are in the message
+    WORKER_CRASHED = "WorkerCrashed"  # an engine ended and is started again; its last log lines are in the message
+    CONTAINER_NOT_STARTED = "ContainerNotStarted"  # the kubelet cannot start it, e.g. a Secret or volume is missing
     CRASH_LOOP = "CrashLoop"  # the engine ends again and again; its last log lines are in the message
     IMAGE_PULL_FAILED = "ImagePullFailed"
     MODEL_VOLUME_FORBIDDEN = "ModelVolumeForbidden"  # file:// needs a namespace that allows hostPath
+    INVALID_SPEC = "InvalidSpec"  # the message names field, value, and what would be right
+    NOT_IMPLEMENTED = "NotImplemented"  # not built yet; the message names the field
+    NAME_CONFLICT = "NameConflict"  # an object of a name we need belongs to somebody else; it is never adopted
     POD_REFUSED = "PodRefused"  # the API server did not take a worker pod; its words are in the message
     TEMPLATE_REFUSED = "TemplateRefused"  # spec.worker.template cannot be merged
     GATEWAY_REFUSED = "GatewayRefused"  # the API server did not take an object of the gateway

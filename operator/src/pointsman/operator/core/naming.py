@@ -6,8 +6,6 @@ from typing import Final
 
 from pointsman.api.protocol.names import GROUP, SECRET_SUFFIX, Role
 
-MAX_SERVICE_NAME_LENGTH: Final = 40  # leaves room for revision, ordinal and suffixes in 63 characters
-
 # Annotations only the operator reads and writes.
 VERIFIED_CONTAINER_ANNOTATION: Final = (
     f"{GROUP}/verified"  # "<role label>/<container id>": what was proved, and of whom

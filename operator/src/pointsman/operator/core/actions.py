@@ -1,0 +1,112 @@
+"""What the operator can do.
+
+An action is data with a ``why``; the shell executes it, and its failure changes nothing but the next snapshot. Every
+action is safe to repeat.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core.snapshot import DrainReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """``why`` is one sentence for a person: log line and Event say it."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerAction(Action):
+    """Done to one pod; the uid keeps it from hitting a successor of the same name."""
+
+    worker: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddFinalizer(Action):
+    """Before the first worker exists, so that no service ever goes without its workers being drained."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveFinalizer(Action):
+    """The service may go; garbage collection takes what it owned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyReplicas(Action):
+    """Write ``replicas`` into a pool and remember it there, in one write under ``resource_version``."""
+
+    role: Role
+    replicas: int
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopGateway(Action):
+    """Scale the gateway's Deployment to zero: its pods stop accepting and finish their streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateWorker(Action):
+    """Create one pod. The name is computed, so a repeat is a conflict with ourselves."""
+
+    name: str
+    role: Role
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GiveRole(WorkerAction):
+    """POST role on the worker's control API."""
+
+    url: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyWorker(WorkerAction):
+    """POST verify: a real request in the role; prefill with a partner that pulls the KV."""
+
+    url: str
+    role: Role
+    partner_url: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRoutable(WorkerAction):
+    """Write the label that gateways obey. ``proof`` (what was verified) is written with ``True``."""
+
+    routable: bool
+    proof: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginDrain(WorkerAction):
+    """Mark the pod as leaving, and not routable, in one write."""
+
+    reason: DrainReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelDrain(WorkerAction):
+    """The worker is needed again; it gets its role anew."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskDrain(WorkerAction):
+    """POST drain on the worker's control API: it takes nothing new."""
+
+    url: str
+    reason: DrainReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteWorker(WorkerAction):
+    """Delete the pod under its uid. ``lossless`` is False when a deadline, not idleness, ended the drain."""
+
+    lossless: bool = True

@@ -1,0 +1,147 @@
+"""Parts that every manifest shares, and the small objects beside the workers: pools, Secret, PodDisruptionBudgets."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pointsman.api.protocol.names import (
+    API_VERSION,
+    COMPONENT_LABEL,
+    COMPONENT_WORKER,
+    COPIED_REPLICAS_ANNOTATION,
+    MANAGED_BY,
+    MANAGED_BY_LABEL,
+    ROLE_LABEL,
+    SECRET_CONTROL_TOKEN,
+    SECRET_NATS_PASSWORD,
+    SECRET_NATS_USER,
+    SERVICE_LABEL,
+    Role,
+)
+from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION, pool_name, secret_name
+from pointsman.operator.core.revision import digest
+from pointsman.operator.core.snapshot import Service
+
+POD_SECURITY: Final[Mapping[str, Any]] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+}
+
+
+def labels(service: Service, component: str | None = None, role: Role | None = None) -> dict[str, str]:
+    """Labels of an object that belongs to ``service``."""
+    found = {SERVICE_LABEL: service.name, MANAGED_BY_LABEL: MANAGED_BY}
+    if component is not None:
+        found[COMPONENT_LABEL] = component
+    if role is not None:
+        found[ROLE_LABEL] = role.label
+    return found
+
+
+def owner_reference(service: Service) -> dict[str, Any]:
+    """The service owns what is made for it: garbage collection cleans up."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "LLMService",
+        "name": service.name,
+        "uid": service.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def metadata(service: Service, name: str, component: str | None = None, role: Role | None = None) -> dict[str, Any]:
+    """``metadata`` of an object that belongs to ``service``."""
+    return {
+        "name": name,
+        "namespace": service.namespace,
+        "labels": labels(service, component, role),
+        "ownerReferences": [owner_reference(service)],
+    }
+
+
+def stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """``manifest`` with its own hash as an annotation, so that a later look sees whether it is still the wanted one."""
+    body = dict(manifest)
+    meta = dict(body["metadata"])
+    meta["annotations"] = {**meta.get("annotations", {}), APPLIED_HASH_ANNOTATION: digest(manifest, 16)}
+    body["metadata"] = meta
+    return body
+
+
+def is_current(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """``live`` came from ``wanted`` (both stamped) and nobody changed what ``wanted`` says."""
+    stamp = wanted["metadata"]["annotations"][APPLIED_HASH_ANNOTATION]
+    found = (live["metadata"].get("annotations") or {}).get(APPLIED_HASH_ANNOTATION)
+    return found == stamp and _says_all_of(live, wanted)
+
+
+def _says_all_of(live: Any, wanted: Any) -> bool:
+    """Every field of ``wanted`` is in ``live`` with that value; what the API server filled in does not count."""
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(
+            key in live and _says_all_of(live[key], value) for key, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(live) == len(wanted)
+            and all(_says_all_of(one, other) for one, other in zip(live, wanted, strict=True))
+        )
+    return bool(live == wanted)
+
+
+def worker_pool(service: Service, role: Role) -> dict[str, Any]:
+    """A new WorkerPool, seeded with the service's number. Afterwards only ``CopyReplicas`` and ``/scale`` write it."""
+    replicas = service.spec.pools.of(role).replicas
+    meta = metadata(service, pool_name(service.name, role), role=role)
+    meta["annotations"] = {COPIED_REPLICAS_ANNOTATION: str(replicas)}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "WorkerPool",
+        "metadata": meta,
+        "spec": {"serviceRef": {"name": service.name}, "role": role.value, "replicas": replicas},
+    }
+
+
+def worker_selector(service: Service, role: Role) -> dict[str, str]:
+    """Labels that select the workers of one pool."""
+    return {SERVICE_LABEL: service.name, COMPONENT_LABEL: COMPONENT_WORKER, ROLE_LABEL: role.label}
+
+
+def disruption_budget(service: Service, role: Role, replicas: int) -> dict[str, Any]:
+    """At most one worker of a pool is evicted at a time, and never the last.
+
+    An integer ``minAvailable``: percentages and ``maxUnavailable`` need an owner with ``/scale``, which the pods' owner
+    (the service) has not.
+    """
+    return stamped(
+        {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": metadata(service, pool_name(service.name, role), role=role),
+            "spec": {
+                "minAvailable": max(1, replicas - 1),
+                "selector": {"matchLabels": worker_selector(service, role)},
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            },
+        }
+    )
+
+
+def service_secret(service: Service, control_token: str, nats_user: str, nats_password: str) -> dict[str, Any]:
+    """The Secret that workers and gateway take their control token and NATS credentials from."""
+    values = {
+        SECRET_CONTROL_TOKEN: control_token,
+        SECRET_NATS_USER: nats_user,
+        SECRET_NATS_PASSWORD: nats_password,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(service, secret_name(service.name)),
+        "type": "Opaque",
+        "data": {key: base64.b64encode(value.encode()).decode() for key, value in values.items()},
+    }

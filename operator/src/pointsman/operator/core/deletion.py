@@ -1,0 +1,37 @@
+"""The end of a service: the gateway stops accepting and finishes its streams, the workers drain, then it may go."""
+
+from collections.abc import Iterator
+
+from pointsman.operator.core.actions import Action, BeginDrain, RemoveFinalizer, StopGateway
+from pointsman.operator.core.drain import drain_step
+from pointsman.operator.core.snapshot import DrainReason, Snapshot
+
+
+def deletion_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """What to do next for a service that is being deleted. Nothing is ever created here."""
+    service = snapshot.service
+    if not service.has_finalizer:
+        return
+    if service.skip_drain:
+        yield RemoveFinalizer(why="the skip-drain annotation says not to wait")
+        return
+    if snapshot.gateway_replicas:
+        yield StopGateway(why="the service is deleted: no new request is accepted")
+    staying = [worker for worker in snapshot.workers if not worker.terminating]
+    since_s = service.deleting_since_s if service.deleting_since_s is not None else snapshot.now_s
+    streams_may_run = snapshot.now_s < since_s + service.spec.drain.timeout_seconds
+    gateway_gone = not snapshot.gateway_replicas and not snapshot.gateways
+    for worker in staying:
+        if worker.draining:
+            action = drain_step(worker, snapshot)
+            if action is not None:
+                yield action
+        elif gateway_gone or not streams_may_run:
+            yield BeginDrain(
+                worker=worker.name,
+                uid=worker.uid,
+                reason=DrainReason.SERVICE_DELETED,
+                why="the service is deleted and its gateway is gone",
+            )
+    if not staying and (gateway_gone or not streams_may_run):
+        yield RemoveFinalizer(why="no gateway and no worker is left")

@@ -1,0 +1,163 @@
+"""From a snapshot to an ordered, bounded list of actions. This is the whole of what the operator decides."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core.actions import (
+    Action,
+    AddFinalizer,
+    BeginDrain,
+    CancelDrain,
+    CopyReplicas,
+    CreateWorker,
+    DeleteWorker,
+)
+from pointsman.operator.core.deletion import deletion_actions
+from pointsman.operator.core.desired import must_copy, pool_target
+from pointsman.operator.core.drain import choose_returners, choose_victims, drain_step
+from pointsman.operator.core.naming import free_worker_names
+from pointsman.operator.core.roles import role_actions
+from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, Snapshot, Worker
+
+DRAIN_POLL_S: Final = 0.5
+START_POLL_S: Final = 1.0
+MAX_ACTIONS: Final = 64  # of one pass: a pass stays short, and the next begins from a fresh look
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """``actions`` in order; ``truncated``: there was more to do than one pass may, so look again at once."""
+
+    actions: tuple[Action, ...]
+    truncated: bool = False
+
+
+class WorkerRenderer(Protocol):
+    """An engine adapter bound to one service: a worker's name and role to its pod."""
+
+    revision: str
+
+    def __call__(self, name: str, role: Role) -> Mapping[str, Any]: ...
+
+
+def decide(snapshot: Snapshot, render: WorkerRenderer | None) -> Decision:
+    """What to do now. ``render`` None: the spec is refused, so nothing is made, but what lives is still cared for.
+
+    Order: the finalizer before the first side effect; replicas; what leaves before what comes, so that no budget is
+    ever exceeded on the way.
+    """
+    if snapshot.service.deleting_since_s is not None:
+        return _bounded(deletion_actions(snapshot))
+    if snapshot.service.spec.paused:
+        return Decision(actions=())
+    return _bounded(_actions(snapshot, render))
+
+
+def _bounded(actions: Iterator[Action]) -> Decision:
+    taken = tuple(islice(actions, MAX_ACTIONS + 1))
+    return Decision(actions=taken[:MAX_ACTIONS], truncated=len(taken) > MAX_ACTIONS)
+
+
+def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Action]:
+    service = snapshot.service
+    if not service.has_finalizer:
+        yield AddFinalizer(why="its workers are drained before it goes")
+        return
+    for role, pool in snapshot.pools.items():
+        if must_copy(service.spec, role, pool):
+            replicas = service.spec.pools.of(role).replicas
+            yield CopyReplicas(
+                role=role,
+                replicas=replicas,
+                resource_version=pool.resource_version,
+                why=f"spec.pools.{role.label}.replicas was set to {replicas}",
+            )
+    yield from role_actions(snapshot)
+    taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
+    for role in Role:
+        yield from _pool_actions(snapshot, role, render, taken)
+
+
+def _pool_actions(snapshot: Snapshot, role: Role, render: WorkerRenderer | None, taken: set[str]) -> Iterator[Action]:
+    target = pool_target(snapshot, role)
+    workers = snapshot.of(role)
+    for worker in workers:
+        if worker.finished and not worker.draining and not worker.stays_finished(snapshot.now_s):
+            yield DeleteWorker(
+                worker=worker.name, uid=worker.uid, why=f"its pod is {worker.phase} and will not start again"
+            )
+    leaving = [worker for worker in workers if worker.draining]
+    active = [worker for worker in workers if worker.active]
+    missing = target.replicas - len(active) - sum(worker.stays_finished(snapshot.now_s) for worker in workers)
+    returning = choose_returners(leaving, max(0, missing))
+    for worker in returning:
+        yield CancelDrain(
+            worker=worker.name, uid=worker.uid, why=f"pool {role.label} wants {target.replicas}, it is needed again"
+        )
+    for worker in leaving:
+        if worker not in returning:
+            action = drain_step(worker, snapshot)
+            if action is not None:
+                yield action
+    for worker in choose_victims(active, max(0, -missing), render.revision if render else ""):
+        yield BeginDrain(
+            worker=worker.name,
+            uid=worker.uid,
+            reason=DrainReason.SCALE_DOWN,
+            why=f"pool {role.label} has {len(active)}, wants {target.replicas}",
+        )
+    if render is not None:
+        new = max(0, min(missing - len(returning), target.limit - len(active) - len(leaving)))
+        for name in islice(free_worker_names(snapshot.service.name, render.revision, frozenset(taken)), new):
+            taken.add(name)
+            yield CreateWorker(
+                name=name,
+                role=role,
+                manifest=render(name, role),
+                why=f"pool {role.label} has {len(active)}, wants {target.replicas}",
+            )
+
+
+def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
+    """Whose state the next decision needs: those on their way in or out, and all of a pool that must shrink."""
+    asked: list[Worker] = []
+    shrinking = {
+        role
+        for role in Role
+        if sum(worker.active for worker in snapshot.of(role)) > pool_target(snapshot, role).replicas
+    }
+    for worker in snapshot.workers:
+        if worker.terminating or not worker.container.running or worker.pod_ip is None:
+            continue
+        on_its_way_in = worker.active and worker.pod_ready and not (worker.proved and worker.routable_label)
+        if worker.draining or on_its_way_in or (worker.role in shrinking and worker.ready):
+            asked.append(worker)
+    return tuple(asked)
+
+
+def gateways_must_report(snapshot: Snapshot) -> bool:
+    """A drain needs to know what the gateways use."""
+    return any(worker.draining and not worker.terminating for worker in snapshot.workers)
+
+
+def next_look_s(snapshot: Snapshot) -> float | None:
+    """In how many seconds to look again though nothing changes by itself in the cluster; None: a change will tell.
+
+    What happens inside workers (an engine that loads, streams that end) is seen only by asking.
+    """
+    waits = [
+        max(0.0, worker.created_s + FINISHED_KEPT_S - snapshot.now_s)
+        for worker in snapshot.workers
+        if worker.stays_finished(snapshot.now_s) and not worker.terminating
+    ]
+    if any(worker.draining and not worker.terminating for worker in snapshot.workers):
+        waits.append(DRAIN_POLL_S)
+    elif workers_to_ask(snapshot):
+        waits.append(START_POLL_S)
+    service = snapshot.service
+    if service.deleting_since_s is not None and service.has_finalizer:
+        waits.append(max(0.0, service.deleting_since_s + service.spec.drain.timeout_seconds - snapshot.now_s))
+    return min(waits, default=None)

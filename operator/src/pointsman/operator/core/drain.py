@@ -1,0 +1,100 @@
+"""Who leaves first, and when a leaving worker may be deleted.
+
+The steps, each visible on the pod or at the worker, so that a restarted operator goes on where it was:
+mark (label ``routable=false`` and the time, one write) → every ready gateway stopped using it → the worker takes
+nothing new → nothing in flight, queued or leased → delete. A deadline ends every wait.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core.actions import AskDrain, DeleteWorker, SetRoutable, WorkerAction
+from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
+
+
+def choose_victims(workers: Iterable[Worker], count: int, revision: str) -> list[Worker]:
+    """The ``count`` workers whose going costs least.
+
+    Unready first; then those of an older revision; then the fewest in-flight tokens (a worker that did not answer
+    counts as busiest: unknown is not zero); then the newest.
+    """
+
+    def cost(worker: Worker) -> tuple[bool, bool, float, float, str]:
+        in_flight_tokens = float(worker.state.in_flight_tokens) if worker.state else float("inf")
+        return (
+            worker.ready,
+            worker.revision == revision,
+            in_flight_tokens if worker.ready else 0.0,
+            -worker.created_s,
+            worker.name,
+        )
+
+    return sorted(workers, key=cost)[:count]
+
+
+def choose_returners(workers: Iterable[Worker], count: int) -> list[Worker]:
+    """The ``count`` leaving workers that are taken back when they are needed again: the least drained first."""
+    able = [
+        worker
+        for worker in workers
+        if worker.draining
+        and worker.drain_reason is DrainReason.SCALE_DOWN
+        and worker.container.running
+        and not worker.finished
+    ]
+    return sorted(able, key=lambda worker: (-(worker.drain_started_s or 0.0), worker.name))[:count]
+
+
+def deadline_s(worker: Worker, snapshot: Snapshot) -> float:
+    """When the drain of ``worker`` ends whatever is in flight; a deleted service's clock starts with its deletion."""
+    timeout_s = snapshot.service.spec.drain.timeout_seconds
+    started_s = worker.drain_started_s if worker.drain_started_s is not None else snapshot.now_s
+    if worker.drain_reason is DrainReason.SERVICE_DELETED and snapshot.service.deleting_since_s is not None:
+        started_s = snapshot.service.deleting_since_s
+    return started_s + timeout_s
+
+
+def users_of(worker: Worker, snapshot: Snapshot) -> Sequence[str]:
+    """Gateways that may still send to ``worker``: those that said so, and those that did not say yet.
+
+    One that could not be reached was waited for and is passed over; a worker that drains answers it with "try another".
+    """
+    return [
+        gateway.name
+        for gateway in snapshot.gateways
+        if gateway.ready and not gateway.unreachable and (gateway.uses is None or worker.uid in gateway.uses)
+    ]
+
+
+def drain_step(worker: Worker, snapshot: Snapshot) -> WorkerAction | None:
+    """The next step of a leaving worker; None while something is waited for."""
+    name, uid, state = worker.name, worker.uid, worker.state
+    reason = worker.drain_reason or DrainReason.SCALE_DOWN
+    if worker.finished or not worker.container.running:
+        return DeleteWorker(worker=name, uid=uid, why=f"{reason}: its container does not run, nothing is in flight")
+    if not worker.pod_ready and worker.verified is None:
+        return DeleteWorker(worker=name, uid=uid, why=f"{reason}: it never served")
+    if snapshot.now_s >= deadline_s(worker, snapshot):
+        left = f"{state.in_flight} in flight, {state.leases} leases" if state else "it does not answer"
+        return DeleteWorker(
+            worker=name,
+            uid=uid,
+            lossless=False,
+            why=f"{reason}: drain.timeoutSeconds {snapshot.service.spec.drain.timeout_seconds} is over ({left})",
+        )
+    if worker.routable_label:
+        return SetRoutable(worker=name, uid=uid, routable=False, why=f"{reason}: it drains")
+    if state is None or worker.busy is not None:
+        return None
+    released = not users_of(worker, snapshot)
+    takes_work = state.phase is WorkerPhase.SERVING
+    if takes_work:
+        # A prefill worker pulls by itself, so it can stop before the gateways have let go; clients of a decode worker
+        # would only be sent on to another one.
+        if (released or state.role is Role.PREFILL) and worker.control_url is not None:
+            return AskDrain(worker=name, uid=uid, url=worker.control_url, reason=reason, why=f"{reason}: it drains")
+        return None
+    if released and (state.idle or state.phase is WorkerPhase.FAILED):
+        return DeleteWorker(worker=name, uid=uid, why=f"{reason}: nothing in flight, queued or leased")
+    return None

@@ -1,0 +1,145 @@
+"""The gateway of a service: Deployment, Service, ServiceAccount and the RoleBinding that lets it see the workers."""
+
+from typing import Any
+
+from pointsman.api.protocol import names
+from pointsman.operator.core import children
+from pointsman.operator.core.install import Install
+from pointsman.operator.core.naming import gateway_name, secret_name
+from pointsman.operator.core.snapshot import Service
+
+_GRACE_MARGIN_SECONDS = 15
+
+
+def gateway_objects(service: Service, install: Install) -> list[dict[str, Any]]:
+    """The objects in the order they are applied: identity and rights before the pods that need them."""
+    objects = [_service_account(service), _role_binding(service, install), _service(service)]
+    return [children.stamped(item) for item in (*objects, _deployment(service, install))]
+
+
+def endpoint(service: Service, install: Install) -> str:
+    """Where clients reach the service inside the cluster."""
+    host = f"{gateway_name(service.name)}.{service.namespace}.{install.cluster_domain}"
+    return f"http://{host}:{service.spec.gateway.service.port}/v1"
+
+
+def _metadata(service: Service) -> dict[str, Any]:
+    return children.metadata(service, gateway_name(service.name), names.COMPONENT_GATEWAY)
+
+
+def _service_account(service: Service) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": _metadata(service),
+        "automountServiceAccountToken": True,
+    }
+
+
+def _role_binding(service: Service, install: Install) -> dict[str, Any]:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(service),
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": install.gateway_cluster_role,
+        },
+        "subjects": [
+            {"kind": "ServiceAccount", "name": gateway_name(service.name), "namespace": service.namespace},
+        ],
+    }
+
+
+def _service(service: Service) -> dict[str, Any]:
+    wanted = service.spec.gateway.service
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(service),
+        "spec": {
+            "type": str(wanted.type),
+            "selector": children.labels(service, names.COMPONENT_GATEWAY),
+            "ports": [{"name": "http", "port": wanted.port, "targetPort": "http", "protocol": "TCP"}],
+        },
+    }
+
+
+def _deployment(service: Service, install: Install) -> dict[str, Any]:
+    selector = {names.SERVICE_LABEL: service.name, names.COMPONENT_LABEL: names.COMPONENT_GATEWAY}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(service),
+        "spec": {
+            "replicas": service.spec.gateway.replicas,
+            "selector": {"matchLabels": selector},
+            # A new gateway is ready before an old one stops accepting.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+            "template": {
+                "metadata": {"labels": children.labels(service, names.COMPONENT_GATEWAY)},
+                "spec": _pod_spec(service, install),
+            },
+        },
+    }
+
+
+def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
+    plain = {
+        names.ENV_BIND_HOST: install.pod_bind_host,
+        names.ENV_NAMESPACE: service.namespace,
+        names.ENV_SERVICE: service.name,
+        names.ENV_SERVICE_UID: service.uid,
+        names.ENV_SERVED_NAME: service.served_name,
+        names.ENV_NATS_URL: install.nats_url,
+        names.ENV_DRAIN_TIMEOUT_SECONDS: str(service.spec.drain.timeout_seconds),
+        "POINTSMAN_LOG_LEVEL": install.log_level,
+        "HOME": "/tmp",
+    }
+    env: list[dict[str, Any]] = [
+        {"name": names.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "POINTSMAN_GATEWAY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        *({"name": name, "value": value} for name, value in plain.items()),
+    ]
+    for name, key in (
+        (names.ENV_CONTROL_TOKEN, names.SECRET_CONTROL_TOKEN),
+        (names.ENV_NATS_USER, names.SECRET_NATS_USER),
+        (names.ENV_NATS_PASSWORD, names.SECRET_NATS_PASSWORD),
+    ):
+        reference = {"name": secret_name(service.name), "key": key}
+        env.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
+    pod_spec: dict[str, Any] = {
+        "serviceAccountName": gateway_name(service.name),
+        "terminationGracePeriodSeconds": service.spec.drain.timeout_seconds + _GRACE_MARGIN_SECONDS,
+        "securityContext": dict(children.POD_SECURITY),
+        "containers": [
+            {
+                "name": "gateway",
+                "image": install.gateway_image,
+                "imagePullPolicy": install.image_pull_policy,
+                "command": ["python", "-m", "pointsman.gateway"],
+                "env": env,
+                "ports": [{"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"}],
+                "readinessProbe": {
+                    "httpGet": {"path": "/health", "port": names.GATEWAY_PORT},
+                    "periodSeconds": 1,
+                    "timeoutSeconds": 3,
+                },
+                "livenessProbe": {
+                    "httpGet": {"path": "/health", "port": names.GATEWAY_PORT},
+                    "periodSeconds": 10,
+                    "timeoutSeconds": 10,
+                    "failureThreshold": 6,
+                },
+                "resources": {"requests": {"cpu": install.gateway_cpu, "memory": install.gateway_memory}},
+                "securityContext": dict(children.CONTAINER_SECURITY),
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+            }
+        ],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    if install.image_pull_secrets:
+        pod_spec["imagePullSecrets"] = [{"name": name} for name in install.image_pull_secrets]
+    return pod_spec

@@ -1,0 +1,41 @@
+"""What makes a worker different from another, and which workers may exchange KV."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+
+_REVISION_LENGTH: Final = 9
+_COMPATIBILITY_LENGTH: Final = 8
+
+
+def digest(value: Any, length: int) -> str:
+    """The first ``length`` hex digits of the SHA-256 of ``value`` as canonical JSON."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def revision(spec: LLMServiceSpec) -> str:
+    """Hash of what the user wrote that reaches the engine.
+
+    Not in it: replicas, roles, scaling, drain, gateway, labels of the template (a change of those restarts nothing),
+    and the operator's default image: an upgrade of the operator alone makes no worker outdated.
+    """
+    template = spec.worker.template_dict()
+    template.pop("metadata", None)
+    return digest(
+        {
+            "model": spec.model.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "engine": spec.engine.model_dump(mode="json", by_alias=True, exclude_none=True),
+            "gpus": spec.worker.gpus,
+            "template": template,
+        },
+        _REVISION_LENGTH,
+    )
+
+
+def kv_compatibility(inputs: Mapping[str, Any]) -> str:
+    """Hash of what decides whether two engines may exchange KV; the engine's adapter says what that is."""
+    return digest(dict(inputs), _COMPATIBILITY_LENGTH)

@@ -1,0 +1,91 @@
+"""Which worker gets which role, how it is proved, and when it becomes routable.
+
+A worker starts without a role. The operator gives it the role of its label, has it answer a real request in that role,
+and only then writes ``routable``. The proof names the container: a restarted container has none, so it comes back
+without a role and walks the same way again.
+"""
+
+from collections.abc import Iterator
+
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core.actions import GiveRole, SetRoutable, VerifyWorker, WorkerAction
+from pointsman.operator.core.desired import pool_target
+from pointsman.operator.core.snapshot import Snapshot, Worker
+
+
+def role_actions(snapshot: Snapshot) -> Iterator[WorkerAction]:
+    """The next step of every worker on its way to routable; workers that are there get none."""
+    for worker in snapshot.workers:
+        if worker.active and worker.role is not None and worker.busy is None:
+            action = _next_step(worker, worker.role, snapshot)
+            if action is not None:
+                yield action
+
+
+def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction | None:
+    state, url = worker.state, worker.control_url
+    if worker.routable_label and not worker.proved:
+        return SetRoutable(
+            worker=worker.name,
+            uid=worker.uid,
+            routable=False,
+            why=f"its container was not proved as {role} worker (it restarted, or its role was changed)",
+        )
+    if state is None or url is None or state.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
+        return None
+    serves_role = state.role is role and state.phase is WorkerPhase.SERVING
+    if worker.routable_label and not serves_role:
+        return SetRoutable(
+            worker=worker.name,
+            uid=worker.uid,
+            routable=False,
+            why=f"it says it is {state.phase} with role {state.role or 'none'}, not serving as {role} worker",
+        )
+    if not serves_role:
+        return GiveRole(
+            worker=worker.name, uid=worker.uid, url=url, role=role, why=f"its pool is {role.label}, it is {state.phase}"
+        )
+    if state.verified is role:
+        if worker.routable_label:
+            return None
+        return SetRoutable(
+            worker=worker.name,
+            uid=worker.uid,
+            routable=True,
+            proof=worker.proof,
+            why=f"it answered a real request as {role} worker",
+        )
+    if role is Role.DECODE:
+        return VerifyWorker(
+            worker=worker.name, uid=worker.uid, url=url, role=role, partner_url=None, why="its role is not proved yet"
+        )
+    partner = prefill_partner(worker, snapshot)
+    if partner is None and pool_target(snapshot, Role.DECODE).replicas > 0:
+        return None  # a worker that can pull comes; `status` says what is waited for
+    return VerifyWorker(
+        worker=worker.name,
+        uid=worker.uid,
+        url=url,
+        role=role,
+        partner_url=partner.control_url if partner else None,
+        why=f"its role is not proved yet; {partner.name if partner else 'nobody'} pulls its KV",
+    )
+
+
+def prefill_partner(worker: Worker, snapshot: Snapshot) -> Worker | None:
+    """Who pulls the KV when ``worker`` is verified as prefill worker: a proved decode worker before one just started.
+
+    Only equal ``kv_compatibility`` is ever paired.
+    """
+    candidates = [
+        other
+        for other in snapshot.workers
+        if other.uid != worker.uid
+        and other.active
+        and other.pod_ip is not None
+        and other.pod_ready
+        and other.kv_compatibility == worker.kv_compatibility
+        and (other.ready or (other.state is not None and other.state.phase in (WorkerPhase.IDLE, WorkerPhase.SERVING)))
+    ]
+    return min(candidates, key=lambda other: (other.role is not Role.DECODE, not other.ready, other.name), default=None)

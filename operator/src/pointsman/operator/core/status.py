@@ -1,0 +1,340 @@
+"""What is said about a service: counts, the summary, and conditions with stable reasons."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
+from pointsman.api.v1alpha1.counts import PoolCounts
+from pointsman.api.v1alpha1.llmservice import LLMServiceStatus, PoolsStatus
+from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
+from pointsman.operator.core.children import worker_selector
+from pointsman.operator.core.desired import PoolTarget, pool_target
+from pointsman.operator.core.snapshot import Snapshot, Worker
+
+_MESSAGE_LIMIT: Final = 1500
+_IMAGE_FAILURES: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+_START_FAILURES: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Something that will not mend itself by waiting. ``role`` None: it is not about one pool's workers."""
+
+    reason: Reason
+    message: str
+    role: Role | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The whole outcome of one look at a service: what is written, and the sentence that is logged."""
+
+    status: LLMServiceStatus
+    pools: dict[Role, WorkerPoolStatus]
+    reason: Reason
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    status: bool
+    reason: Reason
+    message: str
+
+
+def report(
+    snapshot: Snapshot,
+    problems: Sequence[Problem],
+    *,
+    endpoint: str,
+    revision: str | None,
+    kv_compatibility: str | None,
+    before: LLMServiceStatus,
+    now: datetime,
+) -> Report:
+    """The status of the service and of its pools. ``before`` is the present one: its times stay where nothing flips.
+
+    ``problems`` are those the shell met (refused objects, failed verifications); what pods say is found here.
+    """
+    found = [*problems, *worker_problems(snapshot)]
+    counts = {role: pool_counts(snapshot, role) for role in Role}
+    verdicts = {
+        ConditionType.PREFILL_READY: _pool_ready(snapshot, Role.PREFILL, counts[Role.PREFILL], found),
+        ConditionType.DECODE_READY: _pool_ready(snapshot, Role.DECODE, counts[Role.DECODE], found),
+        ConditionType.GATEWAY_READY: _gateway_ready(snapshot, found),
+    }
+    ready = _ready(list(verdicts.values()), found)
+    progressing = _progressing(snapshot, counts, revision)
+    everything = {
+        ConditionType.READY: ready,
+        ConditionType.AVAILABLE: _available(snapshot, counts),
+        ConditionType.PROGRESSING: progressing,
+        ConditionType.DEGRADED: _degraded(found),
+        **verdicts,
+    }
+    summary = f"{counts[Role.PREFILL].routable}P{counts[Role.DECODE].routable}D"
+    status = LLMServiceStatus(
+        observed_generation=snapshot.service.generation,
+        summary=summary,
+        endpoint=endpoint,
+        pools=PoolsStatus(prefill=counts[Role.PREFILL], decode=counts[Role.DECODE]),
+        revision=revision,
+        kv_compatibility=kv_compatibility,
+        routing=before.routing,
+        conditions=_conditions(before.conditions, everything, snapshot.service.generation, now),
+    )
+    pools = {role: _pool_status(snapshot, role, counts[role], verdicts, now) for role in Role if role in snapshot.pools}
+    first = ready if not ready.status else progressing if progressing.status else ready
+    return Report(status=status, pools=pools, reason=first.reason, sentence=f"{summary}: {first.message}")
+
+
+def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
+    """The counts of one pool; terminating pods are in none of them."""
+    workers = snapshot.of(role)
+    active = [worker for worker in workers if worker.active]
+    ready = sum(worker.ready for worker in active)
+    return PoolCounts(
+        desired=pool_target(snapshot, role).replicas,
+        existing=len(active),
+        ready=ready,
+        routable=sum(worker.ready and worker.routable for worker in active),
+        draining=sum(worker.draining for worker in workers),
+        starting=len(active) - ready,
+    )
+
+
+def worker_problems(snapshot: Snapshot) -> Iterable[Problem]:
+    """What the pods of a service say has failed."""
+    for worker in snapshot.workers:
+        if worker.terminating or worker.ready:
+            continue
+        problem = _problem_of(worker)
+        if problem is not None:
+            yield problem
+    for gateway in snapshot.gateways:
+        if (
+            not gateway.ready
+            and not gateway.terminating
+            and gateway.waiting_reason
+            in (
+                "CrashLoopBackOff",
+                *_IMAGE_FAILURES,
+                *_START_FAILURES,
+            )
+        ):
+            yield Problem(
+                reason=Reason.GATEWAY_NOT_READY,
+                message=f"gateway {gateway.name}: {gateway.waiting_reason} {gateway.message}".strip(),
+            )
+
+
+def _problem_of(worker: Worker) -> Problem | None:
+    container, name = worker.container, worker.name
+    why = container.waiting_reason
+    if worker.unschedulable is not None:
+        return Problem(
+            reason=Reason.UNSCHEDULABLE, message=f"{name} waits for a node: {worker.unschedulable}", role=worker.role
+        )
+    if worker.finished:
+        return Problem(
+            reason=Reason.WORKER_CRASHED,
+            message=f"{name} is {worker.phase}: {container.last_exit_message or worker.message or 'no reason given'}",
+            role=worker.role,
+        )
+    if why in _IMAGE_FAILURES:
+        return Problem(
+            reason=Reason.IMAGE_PULL_FAILED, message=f"{name}: {why} {container.waiting_message}", role=worker.role
+        )
+    if why in _START_FAILURES:
+        return Problem(
+            reason=Reason.CONTAINER_NOT_STARTED, message=f"{name}: {why} {container.waiting_message}", role=worker.role
+        )
+    if container.last_exit_code is None:
+        return None
+    again = why == "CrashLoopBackOff" or container.restarts > 1
+    return Problem(
+        reason=Reason.CRASH_LOOP if again else Reason.WORKER_CRASHED,
+        message=(
+            f"{name} ended with exit code {container.last_exit_code}"
+            f"{f' ({container.last_exit_reason})' if container.last_exit_reason else ''}, restarts: "
+            f"{container.restarts}; its last lines: {_tail(container.last_exit_message) or 'none'}"
+        ),
+        role=worker.role,
+    )
+
+
+def _tail(text: str, limit: int = 600) -> str:
+    text = text.strip()
+    return text if len(text) <= limit else "…" + text[-limit:]
+
+
+def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem]) -> _Verdict:
+    target = pool_target(snapshot, role)
+    have = f"{counts.routable} of {counts.desired} {role.label} workers serve"
+    if counts.routable >= counts.desired:
+        return _Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
+    mine = next((problem for problem in problems if problem.role is role), None)
+    if mine is not None:
+        return _Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
+    starting = [worker for worker in snapshot.of(role) if worker.active and not worker.ready]
+    if starting:
+        doing = ", ".join(f"{worker.name} {_doing(worker)}" for worker in starting[:3])
+        more = f" and {len(starting) - 3} more" if len(starting) > 3 else ""
+        return _Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
+    if counts.routable == 0:
+        empty = Reason.NO_PREFILL_WORKER if role is Role.PREFILL else Reason.NO_DECODE_WORKER
+        return _Verdict(status=False, reason=empty, message=have)
+    return _Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
+
+
+def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
+    if target.asked == target.replicas:
+        return sentence
+    bounds = snapshot.service.spec.pools.of(target.role)
+    return (
+        f"{sentence}; the pool asks for {target.asked}, spec.pools.{target.role.label} allows "
+        f"{bounds.min_replicas} to {bounds.max_replicas}"
+    )
+
+
+def _doing(worker: Worker) -> str:
+    if worker.busy is not None:
+        return worker.busy
+    if not worker.container.running:
+        return "waits for its container" if worker.node else "waits for a node"
+    if not worker.pod_ready:
+        return "loads its engine"
+    if worker.state is None:
+        return "does not answer yet" if worker.asked else "waits for its role"
+    if worker.state.role is None:
+        return "waits for its role"
+    if worker.state.verified is not worker.role:
+        return "waits to be verified" if worker.role is Role.DECODE else "waits for a decode worker to be verified with"
+    return "becomes routable"
+
+
+def _gateway_ready(snapshot: Snapshot, problems: Sequence[Problem]) -> _Verdict:
+    ready = sum(gateway.ready and not gateway.terminating for gateway in snapshot.gateways)
+    wanted = snapshot.service.spec.gateway.replicas
+    have = f"{ready} of {wanted} gateways are ready"
+    if ready >= wanted and snapshot.gateway_replicas != 0:
+        return _Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
+    failed = next((p for p in problems if p.reason in (Reason.GATEWAY_REFUSED, Reason.GATEWAY_NOT_READY)), None)
+    if failed is not None:
+        return _Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
+    if snapshot.service.deleting_since_s is not None:
+        return _Verdict(status=False, reason=Reason.DELETING, message=have)
+    return _Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
+
+
+def _ready(verdicts: Sequence[_Verdict], problems: Sequence[Problem]) -> _Verdict:
+    general = next((problem for problem in problems if problem.role is None), None)
+    missing = [verdict for verdict in verdicts if not verdict.status]
+    if general is not None:
+        return _Verdict(status=False, reason=general.reason, message=general.message)
+    if not missing:
+        return _Verdict(status=True, reason=Reason.AS_DESIRED, message="; ".join(v.message for v in verdicts))
+    return _Verdict(status=False, reason=missing[0].reason, message="; ".join(v.message for v in missing))
+
+
+def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> _Verdict:
+    gateways = sum(gateway.ready and not gateway.terminating for gateway in snapshot.gateways)
+    if not gateways:
+        return _Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
+    if not counts[Role.DECODE].routable:
+        return _Verdict(status=False, reason=Reason.NO_DECODE_WORKER, message="no decode worker serves")
+    alone = "" if counts[Role.PREFILL].routable else "; without a prefill worker, decode workers compute all prompts"
+    return _Verdict(status=True, reason=Reason.SERVING, message=f"requests are answered{alone}")
+
+
+def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: str | None) -> _Verdict:
+    service = snapshot.service
+    if service.deleting_since_s is not None:
+        left = sum(not worker.terminating for worker in snapshot.workers)
+        return _Verdict(
+            status=True,
+            reason=Reason.DELETING,
+            message=f"deleted; {len(snapshot.gateways)} gateways and {left} workers finish what they have",
+        )
+    if service.spec.paused:
+        return _Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
+    draining = sum(count.draining for count in counts.values())
+    if draining:
+        return _Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{draining} workers drain")
+    starting = sum(count.starting for count in counts.values())
+    if starting:
+        return _Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
+    if any(count.existing != count.desired for count in counts.values()):
+        wanted = ", ".join(f"{role.label} {counts[role].existing} of {counts[role].desired}" for role in Role)
+        return _Verdict(status=True, reason=Reason.SCALING, message=wanted)
+    outdated = sorted(worker.name for worker in snapshot.workers if worker.active and worker.revision != revision)
+    if revision is not None and outdated:
+        return _Verdict(
+            status=False,
+            reason=Reason.CHANGE_NEEDS_ROLLOUT,
+            message=(
+                f"{len(outdated)} workers are of an older revision than {revision} and stay (rollouts are not built): "
+                f"delete them one by one to replace them: {', '.join(outdated[:5])}"
+            ),
+        )
+    return _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+
+
+def _degraded(problems: Sequence[Problem]) -> _Verdict:
+    if not problems:
+        return _Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
+    return _Verdict(status=True, reason=problems[0].reason, message="; ".join(problem.message for problem in problems))
+
+
+def _conditions(
+    before: tuple[Condition, ...], verdicts: dict[ConditionType, _Verdict], generation: int, now: datetime
+) -> tuple[Condition, ...]:
+    conditions = before
+    for kind, verdict in verdicts.items():
+        conditions = with_condition(
+            conditions,
+            kind,
+            ConditionStatus.TRUE if verdict.status else ConditionStatus.FALSE,
+            verdict.reason,
+            verdict.message[:_MESSAGE_LIMIT],
+            generation=generation,
+            now=now,
+        )
+    return conditions
+
+
+def _pool_status(
+    snapshot: Snapshot, role: Role, counts: PoolCounts, verdicts: dict[ConditionType, _Verdict], now: datetime
+) -> WorkerPoolStatus:
+    pool = snapshot.pools[role]
+    ready = verdicts[ConditionType.PREFILL_READY if role is Role.PREFILL else ConditionType.DECODE_READY]
+    target = pool_target(snapshot, role)
+    if target.asked != target.replicas:
+        progressing = _Verdict(
+            status=False, reason=Reason.OUT_OF_BOUNDS, message=_with_bounds("held in bounds", target, snapshot)
+        )
+    elif counts.draining:
+        progressing = _Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{counts.draining} drain")
+    elif counts.starting:
+        progressing = _Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{counts.starting} start")
+    elif counts.existing != counts.desired:
+        progressing = _Verdict(
+            status=True, reason=Reason.SCALING, message=f"{counts.existing} exist, {counts.desired} are wanted"
+        )
+    else:
+        progressing = _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+    selector = ",".join(f"{key}={value}" for key, value in worker_selector(snapshot.service, role).items())
+    return WorkerPoolStatus(
+        **counts.model_dump(),
+        observed_generation=pool.generation,
+        selector=selector,
+        conditions=_conditions(
+            pool.status.conditions,
+            {ConditionType.READY: ready, ConditionType.PROGRESSING: progressing},
+            pool.generation,
+            now,
+        ),
+    )

@@ -1,0 +1,60 @@
+"""The user's pod template over ours, as `kubectl patch --type strategic` would merge it.
+
+Maps merge, null removes, lists with a merge key merge by it, other lists are replaced. The keys are those of the
+Kubernetes API reference (``patchMergeKey`` of PodSpec and Container). Directives (``$patch`` …) are refused.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pointsman.operator.errors import TemplateError
+
+_MERGE_KEYS: Final = {
+    "containers": "name",
+    "initContainers": "name",
+    "ephemeralContainers": "name",
+    "volumes": "name",
+    "imagePullSecrets": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "volumeDevices": "devicePath",
+    "ports": "containerPort",
+    "hostAliases": "ip",
+    "topologySpreadConstraints": "topologyKey",
+    "resourceClaims": "name",
+}
+
+
+def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """``base`` with ``patch`` over it; neither is changed. Raises TemplateError naming the field."""
+    merged = dict(base)
+    for key, value in patch.items():
+        field = f"{path}.{key}" if path else key
+        if key.startswith("$"):
+            raise TemplateError(f"{field}: merge directives are not supported, write the fields themselves")
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, Mapping):
+            below = merged.get(key)
+            merged[key] = strategic_merge(below if isinstance(below, Mapping) else {}, value, field)
+        elif isinstance(value, list) and key in _MERGE_KEYS:
+            merged[key] = _merge_list(merged.get(key) or [], value, _MERGE_KEYS[key], field)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _merge_list(base: list[Any], patch: list[Any], merge_key: str, path: str) -> list[Any]:
+    merged = list(base)
+    places = {item.get(merge_key): place for place, item in enumerate(merged) if isinstance(item, Mapping)}
+    for number, item in enumerate(patch):
+        field = f"{path}[{number}]"
+        if not isinstance(item, Mapping) or merge_key not in item:
+            raise TemplateError(f"{field} has no {merge_key}: entries of this list are told apart by it")
+        place = places.get(item[merge_key])
+        if place is None:
+            places[item[merge_key]] = len(merged)
+            merged.append(strategic_merge({}, item, field))
+        else:
+            merged[place] = strategic_merge(merged[place], item, field)
+    return merged

@@ -1,0 +1,138 @@
+"""From any state, through lost actions, crashes, restarts and reorderings, a service ends where its spec says."""
+
+import random
+from dataclasses import replace
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core.diff import decide, next_look_s, workers_to_ask
+from pointsman.operator.core.snapshot import Container, DrainReason, Worker
+from unit.operator.world import KV, Engine, Render, World, service, spec
+
+pool_numbers = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)).map(
+    lambda numbers: (sorted(numbers)[1], sorted(numbers)[0], sorted(numbers)[2])
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """A world in the middle of anything: workers of every age, phase, role, label and fate."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    note(f"seed {seed}")
+    dice = random.Random(seed)
+    wanted = spec(prefill=draw(pool_numbers), decode=draw(pool_numbers), drain_s=draw(st.sampled_from([0, 5, 60])))
+    world = World(service=service(wanted, has_finalizer=draw(st.booleans())), dice=dice)
+    room = {role: wanted.pools.of(role).max_replicas for role in Role}
+    for number in range(draw(st.integers(0, 6))):
+        role = dice.choice(list(Role))
+        terminating = dice.random() < 0.2
+        if not terminating and not room[role]:
+            continue
+        room[role] -= not terminating
+        engine = Engine(
+            phase=dice.choice(list(WorkerPhase)), role=dice.choice([None, *Role]), in_flight=dice.randrange(3)
+        )
+        if engine.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
+            engine = Engine()
+        draining = dice.random() < 0.3
+        verified = dice.choice([None, f"{role.label}/c0", "decode/before"])
+        if verified == f"{role.label}/c0":  # only a container that served has this proof
+            engine = Engine(phase=WorkerPhase.SERVING, role=role, verified=role, in_flight=dice.randrange(3))
+        uid = f"old-{number}"
+        world.engines[uid] = engine
+        world.pods[uid] = Worker(
+            name=f"chat-r-{number}",
+            uid=uid,
+            resource_version="1",
+            created_s=900.0 + number,
+            role=role,
+            revision="r",
+            kv_compatibility=KV,
+            phase="Running",
+            pod_ip="127.0.0.1",
+            terminating=terminating,
+            pod_ready=engine.phase is not WorkerPhase.STARTING,
+            routable_label=not draining and dice.random() < 0.5,
+            verified=verified,
+            drain_started_s=990.0 if draining else None,
+            drain_reason=DrainReason.SCALE_DOWN if draining else None,
+            container=Container(running=True, id="c0"),
+        )
+    for role in Role:
+        bounds = wanted.pools.of(role)
+        world.pools[role] = replace(world.pools[role], replicas=dice.randint(1, bounds.max_replicas))
+    return world
+
+
+@settings(max_examples=150, deadline=None)
+@given(worlds(), st.floats(0.0, 0.4))
+def test_every_state_converges_once_misfortune_ends(world: World, misfortune: float) -> None:
+    world.misfortune = misfortune
+    for _ in range(30):
+        world.reconcile()
+        world.tick()
+    world.misfortune = 0.0
+    assert world.run(200), [(pod.name, pod.role, world.engines[uid]) for uid, pod in world.pods.items()]
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds())
+def test_a_role_that_served_is_never_emptied_by_the_operator(world: World) -> None:
+    """Without crashes, a role with a routable worker keeps one through any change of the numbers."""
+    assert world.run(200)
+    for _ in range(40):
+        if world.dice.random() < 0.2:
+            role = world.dice.choice(list(Role))
+            world.pools[role] = replace(world.pools[role], replicas=world.dice.randint(1, 4))
+        world.reconcile()
+        world.tick()
+        for role in Role:
+            assert world.routable(role), f"no {role} worker is routable"
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds(), st.floats(0.0, 0.3))
+def test_a_deleted_service_ends_with_no_worker_and_no_finalizer(world: World, misfortune: float) -> None:
+    world.service = replace(world.service, has_finalizer=True, deleting_since_s=world.now_s)
+    world.misfortune = misfortune
+    for _ in range(400):
+        before = set(world.pods)
+        world.reconcile()
+        assert set(world.pods) <= before, "a deleted service got a new worker"
+        world.tick()
+        if not world.service.has_finalizer:
+            break
+    assert not world.service.has_finalizer
+    assert all(pod.terminating for pod in world.pods.values())
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds())
+def test_a_settled_service_needs_no_action_no_question_and_no_timer(world: World) -> None:
+    assert world.run(200)
+    snapshot = world.snapshot()
+    assert decide(snapshot, Render()).actions == ()
+    assert workers_to_ask(snapshot) == ()
+    assert next_look_s(snapshot) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_a_paused_service_is_not_touched(world: World) -> None:
+    world.service = replace(world.service, spec=world.service.spec.model_copy(update={"paused": True}))
+    assert decide(world.snapshot(), Render()).actions == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_without_a_renderer_nothing_is_created_but_what_lives_is_cared_for(world: World) -> None:
+    world.service = replace(world.service, has_finalizer=True)
+    for _ in range(20):
+        before = set(world.pods)
+        for action in decide(world.snapshot(), None).actions:
+            world.execute(action)
+        world.tick()
+        assert set(world.pods) <= before

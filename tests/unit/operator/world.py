@@ -1,0 +1,295 @@
+"""A service's world for the pure core: pods, workers, gateways and time, with seeded misfortune.
+
+It executes the core's actions as the shell and the cluster would, loses some of them, and checks at every step what may
+never happen. No I/O, no clock.
+"""
+
+import random
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pointsman.api.protocol.control import WorkerPhase, WorkerState
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.operator.core import actions as act
+from pointsman.operator.core.diff import Decision, decide, workers_to_ask
+from pointsman.operator.core.snapshot import Container, GatewayPod, Pool, Service, Snapshot, Worker
+
+KV = "c0ffee12"
+
+
+def spec(
+    *,
+    prefill: tuple[int, int, int] = (1, 1, 4),
+    decode: tuple[int, int, int] = (1, 1, 4),
+    drain_s: int = 60,
+    **fields: Any,
+) -> LLMServiceSpec:
+    """A spec; pools as (replicas, min, max)."""
+
+    def pool(numbers: tuple[int, int, int]) -> dict[str, int]:
+        return dict(zip(("replicas", "minReplicas", "maxReplicas"), numbers, strict=True))
+
+    return LLMServiceSpec.model_validate(
+        {
+            "model": {"source": "file:///models/tiny"},
+            "worker": {"gpus": 0},
+            "pools": {"prefill": pool(prefill), "decode": pool(decode)},
+            "drain": {"timeoutSeconds": drain_s},
+            **fields,
+        }
+    )
+
+
+def service(wanted: LLMServiceSpec | None = None, **fields: Any) -> Service:
+    """A service called chat."""
+    return Service(
+        **{"namespace": "default", "name": "chat", "uid": "u-chat", "generation": 1, "spec": wanted or spec(), **fields}
+    )
+
+
+def state(
+    worker: str = "chat-r-0", phase: WorkerPhase = WorkerPhase.SERVING, role: Role | None = None, **fields: Any
+) -> WorkerState:
+    """What a worker says about itself; idle unless told otherwise."""
+    numbers = {"in_flight": 0, "in_flight_tokens": 0, "queued_prefills": 0, "leases": 0, "block_size": 128}
+    return WorkerState(
+        **{"worker": worker, "instance": "i", "phase": phase, "role": role, "kv_compatibility": KV, **numbers, **fields}
+    )
+
+
+@dataclass(frozen=True)
+class Render:
+    """Stands where an engine adapter would."""
+
+    revision: str = "r"
+
+    def __call__(self, name: str, role: Role) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "role": role}
+
+
+@dataclass
+class Engine:
+    """The inside of one worker."""
+
+    phase: WorkerPhase = WorkerPhase.STARTING
+    role: Role | None = None
+    verified: Role | None = None
+    in_flight: int = 0
+    leases: int = 0
+
+
+@dataclass
+class World:
+    """Pods by uid, the engines in them, two gateways that follow the labels with a delay."""
+
+    service: Service
+    dice: random.Random
+    now_s: float = 1000.0
+    pools: dict[Role, Pool] = field(default_factory=dict)
+    pods: dict[str, Worker] = field(default_factory=dict)
+    engines: dict[str, Engine] = field(default_factory=dict)
+    gateways: dict[str, set[str]] = field(default_factory=lambda: {"g-0": set(), "g-1": set()})
+    misfortune: float = 0.0  # chance that an action is lost, a worker crashes, an answer is missing
+    uids: int = 0
+    served_once: set[Role] = field(default_factory=set)
+    lost_work: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for role in Role:
+            wanted = self.service.spec.pools.of(role).replicas
+            self.pools.setdefault(
+                role, Pool(uid=f"p-{role}", resource_version="1", replicas=wanted, copied_replicas=wanted)
+            )
+
+    def snapshot(self, *, answers: bool = True) -> Snapshot:
+        """What the operator would see, workers asked as the core wants."""
+        bare = Snapshot(
+            now_s=self.now_s,
+            service=self.service,
+            pools=dict(self.pools),
+            workers=tuple(self.pods.values()),
+            gateways=tuple(GatewayPod(name=name, ready=True) for name in self.gateways),
+            gateway_replicas=len(self.gateways),
+        )
+        asked = {worker.uid for worker in workers_to_ask(bare)}
+        workers = tuple(
+            replace(worker, asked=worker.uid in asked, state=self._answer(worker) if worker.uid in asked else None)
+            for worker in bare.workers
+        )
+        gateways = tuple(
+            GatewayPod(name=name, ready=True, uses=None if self._unlucky() else frozenset(uids))
+            for name, uids in self.gateways.items()
+        )
+        return replace(bare, workers=workers, gateways=gateways)
+
+    def _answer(self, worker: Worker) -> WorkerState | None:
+        engine = self.engines[worker.uid]
+        if self._unlucky() or not worker.container.running:
+            return None
+        return state(
+            worker.name,
+            engine.phase,
+            engine.role,
+            verified=engine.verified,
+            in_flight=engine.in_flight,
+            in_flight_tokens=100 * engine.in_flight,
+            leases=engine.leases,
+        )
+
+    def _unlucky(self) -> bool:
+        return self.dice.random() < self.misfortune
+
+    # --- the operator acts ---
+
+    def reconcile(self) -> Decision:
+        """One pass: decide, execute what is not lost, in any order where something goes wrong."""
+        decision = decide(self.snapshot(), Render())
+        todo = list(decision.actions)
+        if self.misfortune:
+            self.dice.shuffle(todo)
+        for action in todo:
+            if not self._unlucky():
+                self.execute(action)
+        return decision
+
+    def execute(self, action: act.Action) -> None:
+        """Do what the shell would do, checking what may never happen."""
+        match action:
+            case act.AddFinalizer():
+                self.service = replace(self.service, has_finalizer=True)
+            case act.RemoveFinalizer():
+                self.service = replace(self.service, has_finalizer=False)
+            case act.StopGateway():
+                self.gateways.clear()
+            case act.CopyReplicas():
+                self.pools[action.role] = replace(
+                    self.pools[action.role], replicas=action.replicas, copied_replicas=action.replicas
+                )
+            case act.CreateWorker():
+                self._create(action)
+            case act.WorkerAction() if action.uid in self.pods:
+                self._touch(action, self.pods[action.uid])
+            case act.WorkerAction():
+                pass  # gone meanwhile: the API server answers 404 or a uid conflict
+            case _:
+                raise AssertionError(f"the world does not know {action}")
+
+    def _create(self, action: act.CreateWorker) -> None:
+        if any(pod.name == action.name for pod in self.pods.values()):
+            return  # 409
+        self.uids += 1
+        uid = f"w-{self.uids}"
+        self.pods[uid] = Worker(
+            name=action.name,
+            uid=uid,
+            resource_version="1",
+            created_s=self.now_s,
+            role=action.role,
+            revision="r",
+            kv_compatibility=KV,
+            pod_ip="127.0.0.1",
+        )
+        self.engines[uid] = Engine()
+        limit = self.service.spec.pools.of(action.role).max_replicas
+        there = [
+            pod for pod in self.pods.values() if pod.role is action.role and not pod.terminating and not pod.finished
+        ]
+        assert len(there) <= limit, f"{len(there)} {action.role} workers, maxReplicas is {limit}"
+
+    def _touch(self, action: act.WorkerAction, pod: Worker) -> None:
+        engine, uid = self.engines[pod.uid], pod.uid
+        match action:
+            case act.GiveRole() if pod.container.running and engine.phase is not WorkerPhase.STARTING:
+                engine.role, engine.phase = action.role, WorkerPhase.SERVING
+            case act.VerifyWorker() if engine.role is action.role:
+                engine.verified = action.role
+            case act.AskDrain() if pod.container.running:
+                engine.phase = WorkerPhase.DRAINING
+            case act.SetRoutable():
+                self.pods[uid] = replace(
+                    pod, routable_label=action.routable, verified=action.proof if action.routable else pod.verified
+                )
+            case act.BeginDrain():
+                self.pods[uid] = replace(
+                    pod, routable_label=False, drain_started_s=self.now_s, drain_reason=action.reason
+                )
+            case act.CancelDrain():
+                self.pods[uid] = replace(pod, drain_started_s=None, drain_reason=None)
+            case act.DeleteWorker():
+                self._delete(action, pod)
+
+    def _delete(self, action: act.DeleteWorker, pod: Worker) -> None:
+        engine = self.engines[pod.uid]
+        if pod.container.running and (engine.in_flight or engine.leases):
+            began = pod.drain_started_s
+            assert began is not None, f"{pod.name} was deleted without a drain: {action.why}"
+            since = min(began, self.service.deleting_since_s or began)
+            over = self.now_s >= since + self.service.spec.drain.timeout_seconds
+            assert over and not action.lossless, f"{pod.name} was deleted with work before its deadline: {action.why}"
+            self.lost_work.append(pod.name)
+        self.pods[pod.uid] = replace(pod, terminating=True)
+
+    # --- the rest of the world goes on ---
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """Time passes: kubelets start containers, engines load, gateways follow labels, streams end, things break."""
+        self.now_s += seconds
+        for uid, pod in list(self.pods.items()):
+            engine = self.engines[uid]
+            if pod.terminating:
+                if self.dice.random() < 0.5:
+                    del self.pods[uid], self.engines[uid]
+                continue
+            if self._unlucky() and self.dice.random() < 0.3:
+                self._crash(uid, pod)
+            elif not pod.container.running:
+                self.pods[uid] = replace(
+                    pod,
+                    phase="Running",
+                    container=replace(pod.container, running=True, id=f"c{pod.container.restarts}"),
+                )
+            elif engine.phase is WorkerPhase.STARTING:
+                engine.phase = WorkerPhase.IDLE
+                self.pods[uid] = replace(pod, pod_ready=True)
+            elif engine.phase is WorkerPhase.DRAINING or not pod.routable_label:
+                engine.in_flight = max(0, engine.in_flight - 1)
+                engine.leases = max(0, engine.leases - 1)
+        for uses in self.gateways.values():
+            if self.dice.random() < 0.7:
+                uses.clear()
+                uses.update(uid for uid, pod in self.pods.items() if pod.routable and not pod.terminating)
+            for uid in uses & set(self.engines):
+                if self.engines[uid].phase is WorkerPhase.SERVING and self.dice.random() < 0.5:
+                    self.engines[uid].in_flight = min(5, self.engines[uid].in_flight + 1)
+
+    def _crash(self, uid: str, pod: Worker) -> None:
+        self.engines[uid] = Engine()
+        restarts = pod.container.restarts + 1
+        container = Container(running=False, restarts=restarts, last_exit_code=137)
+        self.pods[uid] = replace(pod, container=container, pod_ready=False)
+
+    # --- what is asked of it ---
+
+    def routable(self, role: Role) -> list[Worker]:
+        """Workers of a role that a gateway may use."""
+        return [pod for pod in self.pods.values() if pod.role is role and pod.active and pod.ready and pod.routable]
+
+    def settled(self) -> bool:
+        """Every pool has exactly what it should, all of it routable, nothing leaving."""
+        for role, pool in self.pools.items():
+            bounds = self.service.spec.pools.of(role)
+            wanted = min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
+            there = [pod for pod in self.pods.values() if pod.role is role]
+            if len(there) != wanted or len(self.routable(role)) != wanted:
+                return False
+        return True
+
+    def run(self, passes: int) -> bool:
+        """Reconcile and let time pass until all is settled; False when it is not after so many passes."""
+        for _ in range(passes):
+            if self.settled() and not decide(self.snapshot(), Render()).actions:
+                return True
+            self.reconcile()
+            self.tick()
+        return False
