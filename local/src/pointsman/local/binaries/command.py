@@ -1,0 +1,49 @@
+"""``python -m pointsman.local binaries``: find or build the programs, and say where they are."""
+
+import argparse
+import sys
+from typing import Final
+
+from pointsman.local.binaries import CONTROL_PLANE, TOOLS, ensure_all, find
+from pointsman.local.errors import BinaryError
+
+_EPILOG: Final = """
+examples:
+  python -m pointsman.local binaries               build what the control plane needs
+  python -m pointsman.local binaries helm kwok     build these
+  python -m pointsman.local binaries --list        say what is there, build nothing
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Find or build programs; prints one line ``name  path`` each."""
+    parser = argparse.ArgumentParser(
+        prog="python -m pointsman.local binaries",
+        description="Find the programs of the embedded cluster, or build them from pinned Go modules.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"any of: {', '.join(TOOLS)} (default: the control plane's)"
+    )
+    parser.add_argument("--list", action="store_true", help="only say what is there")
+    options = parser.parse_args(argv)
+    try:
+        if options.list:
+            for name in options.names or TOOLS:
+                found = find(name)
+                print(f"{name:<24} {found.path or 'not built yet'}")
+                for reason in found.passed_over:
+                    print(f"{'':<24} ({reason})")
+            return 0
+        paths = ensure_all(options.names or CONTROL_PLANE, _tell)
+    except BinaryError as error:
+        print(f"pointsman: {error}", file=sys.stderr)
+        return 1
+    for name, path in paths.items():
+        print(f"{name:<24} {path}")
+    return 0
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,32 @@
+"""What integration tests share: one control plane for the whole run, a namespace of its own for each test."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pointsman.local.binaries import ensure
+from pointsman.local.control_plane import ControlPlane
+
+
+@pytest.fixture(scope="session")
+def binary() -> Callable[[str], Path]:
+    """``binary("helm")``: path of a program of the embedded cluster, built now if this computer has none."""
+    return ensure
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A real control plane without nodes. Shared: a test that kills parts of one makes its own."""
+    with ControlPlane.temporary() as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A namespace of this test's own; deleted afterwards, without waiting."""
+    name = f"test-{secrets.token_hex(4)}"
+    control_plane.kubectl("create", "namespace", name)
+    yield name
+    control_plane.kubectl("delete", "namespace", name, "--wait=false")

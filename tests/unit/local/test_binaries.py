@@ -1,0 +1,97 @@
+"""Which programs are found, and that what is built is pinned."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pointsman.local.binaries
+from pointsman.local.binaries import TOOLS, find
+from pointsman.local.binaries.versions import near_enough, parse_version
+from pointsman.local.errors import BinaryError
+
+GO = Path(pointsman.local.binaries.__file__).with_name("go")
+
+
+@pytest.mark.parametrize(
+    ("output", "version"),
+    [
+        ("Client Version: v1.32.4-dispatcher\nKustomize Version: v5.5.0", (1, 32)),
+        ("Kubernetes v1.36.3", (1, 36)),
+        ("etcd Version: 3.7.3\nGit SHA: Not provided\nGo Version: go1.26.8", (3, 7)),
+        ("nats-server: v2.15.2", (2, 15)),
+        ("no version", None),
+    ],
+)
+def test_the_first_version_in_a_programs_output_is_its_own(output: str, version: tuple[int, int] | None) -> None:
+    assert parse_version(output) == version
+
+
+@given(st.integers(0, 99), st.integers(0, 99))
+def test_one_minor_off_is_near_enough_and_two_is_not(major: int, minor: int) -> None:
+    assert near_enough((major, minor + 1), (major, minor))
+    assert near_enough((major, minor), (major, minor + 1))
+    assert not near_enough((major, minor + 2), (major, minor))
+    assert not near_enough((major + 1, minor), (major, minor))
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_version_is_the_one_the_pinned_module_requires(name: str) -> None:
+    tool = TOOLS[name]
+    lines = [line.removeprefix("require ").split() for line in (GO / tool.module / "go.mod").read_text().splitlines()]
+    required = {line[0]: line[1] for line in lines if len(line) >= 2}
+    module = max((path for path in required if tool.package.startswith(path)), key=len)
+
+    assert required[module] == tool.version
+    assert (GO / tool.module / "go.sum").exists()
+
+
+def test_all_staging_modules_of_kubernetes_are_replaced_by_the_published_ones() -> None:
+    text = (GO / "kubernetes" / "go.mod").read_text()
+    replaced = [line.split() for line in text[text.index("replace (") :].splitlines()[1:] if "=>" in line]
+
+    assert len(replaced) == 33
+    assert {line[-1] for line in replaced} == {TOOLS["kube-apiserver"].version.replace("v1.", "v0.")}
+
+
+def test_a_program_of_another_version_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(_program(tmp_path / "assets", "helm", "v3.19.0")))
+    monkeypatch.setenv("PATH", f"{_program(tmp_path / 'old', 'helm', 'v4.1.0')}:/usr/bin:/bin")
+
+    found = find("helm")
+
+    assert found.path is None
+    assert found.passed_over == (
+        f"{tmp_path}/assets/helm is passed over: it is 3.19, wanted is v4.3.1 or a neighbour",
+        f"{tmp_path}/old/helm is passed over: it is 4.1, wanted is v4.3.1 or a neighbour",
+    )
+
+
+def test_a_program_from_kubebuilder_assets_comes_before_path_and_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POINTSMAN_CACHE", str(tmp_path / "cache"))
+    _program(tmp_path / "cache" / "binaries" / "helm-v4.3.1", "helm", "v4.3.1")
+    assert find("helm").path == tmp_path / "cache" / "binaries" / "helm-v4.3.1" / "helm"
+
+    monkeypatch.setenv("PATH", f"{_program(tmp_path / 'path', 'helm', 'v4.2.0')}:/usr/bin:/bin")
+    assert find("helm").path == tmp_path / "path" / "helm"
+
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(_program(tmp_path / "assets", "helm", "v4.4.1")))
+    assert find("helm").path == tmp_path / "assets" / "helm"
+
+
+def test_an_unknown_program_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(BinaryError, match="no program 'kubelet' here"):
+        find("kubelet")
+
+
+def _program(directory: Path, name: str, version: str) -> Path:
+    """A directory with a program that tells a version, and nothing more."""
+    directory.mkdir(parents=True)
+    path = directory / name
+    path.write_text(f"#!/bin/sh\necho {version}\n")
+    path.chmod(0o755)
+    return directory
