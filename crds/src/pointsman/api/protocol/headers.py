@@ -10,10 +10,13 @@ MAX_PREFILL_QUEUE_SIZE: Final = "X-Pointsman-Max-Prefill-Queue-Size"
 EXPECTED_CACHED_TOKENS: Final = "X-Pointsman-Expected-Cached-Tokens"  # the router's view, a hint
 DEADLINE_MS: Final = "X-Pointsman-Deadline-Ms"  # time left for the first token when the gateway sent it, milliseconds
 
+# worker -> worker, with the control token in Authorization: the decode leg of a verification, taken in any role
+VERIFICATION: Final = "X-Pointsman-Verification"
+
 # worker -> gateway
 RETRY: Final = "X-Pointsman-Retry"  # on a 503: this worker did not begin; the value is a RetryReason
 PREFILL: Final = "X-Pointsman-Prefill"  # "local" or "remote"
-PREFILL_REASON: Final = "X-Pointsman-Prefill-Reason"  # a LocalReason or "remote", see pointsman.serving.local_remote
+PREFILL_REASON: Final = "X-Pointsman-Prefill-Reason"  # a PrefillReason, see pointsman.serving.local_remote
 PREFILL_WORKER: Final = "X-Pointsman-Prefill-Worker"  # pod name, when remote
 WORKER: Final = "X-Pointsman-Worker"  # pod name of the worker that answers
 

@@ -126,6 +126,18 @@ def reply_inbox_prefix(namespace: str, service_uid: str, worker: str) -> str:
     )
 
 
+def prefill_signal_subject(namespace: str, service_uid: str, kv_compatibility: str) -> str:
+    """Where decode workers tell the prefill workers of a group what became of a request (PrefillSignal, core NATS)."""
+    return ".".join(
+        (
+            "pointsman.signal",
+            _subject_token("namespace", namespace),
+            _subject_token("service uid", service_uid),
+            _subject_token("kv compatibility", kv_compatibility),
+        )
+    )
+
+
 def kv_metrics_subject(namespace: str, service_uid: str, worker: str = "*") -> str:
     """Where a worker publishes its KvMetrics; a gateway subscribes with the default ``*``."""
     token = worker if worker == "*" else _subject_token("worker", worker)

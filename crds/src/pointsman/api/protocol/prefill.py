@@ -83,8 +83,9 @@ class PrefillOutcome(StrEnum):
 class PrefillReply(Wire):
     """The answer. ``kv_transfer_params`` go to the decode engine unchanged.
 
-    ``lease_age_seconds``: how old the lease was when this was sent. Decode workers measure age on their own monotonic
-    clock from the receipt of the answer plus this, so the hosts' clocks need not agree.
+    ``lease_age_seconds``: how old the lease was when this was sent (an answer may be sent again), for logs. A decode
+    worker takes a lease to be as old as its own request: the time since it published is at least the lease's age on
+    any clock, however long the answer was on its way, so the hosts' clocks need not agree.
     """
 
     request_id: str
@@ -95,3 +96,17 @@ class PrefillReply(Wire):
     queued_seconds: float | None = None
     prefill_seconds: float | None = None
     detail: str = ""
+
+
+class SignalKind(StrEnum):
+    """What became of a prefill request on the decode side."""
+
+    PULLED = "pulled"  # the decode engine has the KV, or has told the prefill engine to free it
+    CANCELLED = "cancelled"  # nobody waits any more: drop it, or stop computing it
+
+
+class PrefillSignal(Wire):
+    """Decode worker to the prefill workers of its group. A hint: lost ones cost pinned KV or wasted work, no more."""
+
+    request_id: str
+    kind: SignalKind

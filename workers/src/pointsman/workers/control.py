@@ -1,0 +1,77 @@
+"""The control API of a worker: ``/pointsman/v1/…`` on the engine's port, for the operator and the gateways."""
+
+import hmac
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from pydantic import ValidationError
+
+from pointsman.api.protocol import control as wire
+from pointsman.workers.errors import ControlRefusedError
+from pointsman.workers.sidecar import Sidecar
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/pointsman/v1/"
+JSON = "application/json"
+BYTES = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ControlAnswer:
+    """One HTTP answer."""
+
+    status: int
+    content: bytes
+    content_type: str = JSON
+
+
+def authorized(headers: Mapping[str, str], token: str) -> bool:
+    """Whether the request carries the service's control token; takes as long for a wrong one as for the right one."""
+    return hmac.compare_digest(headers.get("authorization", "").encode(), f"Bearer {token}".encode())
+
+
+class ControlApi:
+    """Carries out control requests on one worker."""
+
+    def __init__(self, sidecar: Sidecar) -> None:
+        self._sidecar = sidecar
+
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> ControlAnswer:
+        """Answer one request; ``headers`` have lower-case names."""
+        if not authorized(headers, self._sidecar.settings.control_token.get_secret_value()):
+            return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "the control API needs the service's control token")
+        try:
+            return await self._route(method, path, body)
+        except ControlRefusedError as error:
+            return _error(error.status, error.reason, error.message)
+        except ValidationError as error:
+            return _error(HTTPStatus.BAD_REQUEST, "BadRequest", str(error))
+
+    async def _route(self, method: str, path: str, body: bytes) -> ControlAnswer:
+        sidecar = self._sidecar
+        match method, path:
+            case "GET", wire.STATE_PATH:
+                return _ok(sidecar.state())
+            case "POST", wire.ROLE_PATH:
+                return _ok(sidecar.assign(wire.RoleRequest.model_validate_json(body)))
+            case "POST", wire.DRAIN_PATH:
+                return _ok(sidecar.drain(wire.DrainRequest.model_validate_json(body or b"{}")))
+            case "POST", wire.VERIFY_PATH:
+                return _ok(await sidecar.verify(wire.VerifyRequest.model_validate_json(body)))
+            case "GET", wire.MODEL_PATH:
+                return _ok(await sidecar.model())
+            case "GET", _ if path.startswith(f"{wire.MODEL_FILES_PATH}/"):
+                content = await sidecar.model_file(path.removeprefix(f"{wire.MODEL_FILES_PATH}/"))
+                return ControlAnswer(HTTPStatus.OK, content, BYTES)
+        return _error(HTTPStatus.NOT_FOUND, "NoSuchPath", f"{method} {path} is nothing this worker knows")
+
+
+def _ok(message: wire.Wire) -> ControlAnswer:
+    return ControlAnswer(HTTPStatus.OK, message.wire().encode())
+
+
+def _error(status: HTTPStatus, reason: str, message: str) -> ControlAnswer:
+    return ControlAnswer(status, wire.ControlError(reason=reason, message=message).wire().encode())

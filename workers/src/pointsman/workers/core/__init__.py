@@ -1,0 +1,1 @@
+"""Pure rules of a worker: no I/O, no asyncio, no clock."""

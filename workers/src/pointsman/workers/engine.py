@@ -1,0 +1,223 @@
+"""The engine as this room uses it, and the one way it is reached: calling its ASGI application in this process.
+
+No socket, no second HTTP parser: a prefill leg is a function call on the engine's own event loop, and a cancelled call
+aborts the request in the engine, as a client that hangs up does.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from pointsman.workers.core.prompts import COMPLETIONS_PATH
+from pointsman.workers.errors import EngineUnavailableError
+from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+AsgiApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Engine(Protocol):
+    """What the code beside an engine needs of it."""
+
+    @property
+    def facts(self) -> EngineFacts:
+        """What does not change while it runs."""
+
+    def load(self) -> EngineLoad:
+        """Its gauges now; reads memory only."""
+
+    async def post(self, path: str, body: Mapping[str, Any], *, request_id: str) -> EngineAnswer:
+        """Send one request and return its whole answer; cancelling the call aborts it in the engine.
+
+        Raises EngineUnavailableError if there is no well-formed answer at all.
+        """
+
+    async def healthy(self) -> bool:
+        """Whether it can compute."""
+
+    async def release(self, kv_transfer_params: Mapping[str, Any], *, model: str, request_id: str) -> None:
+        """Free KV that was prefilled elsewhere for a request nobody wants any more. Best effort."""
+
+
+class AsgiEngine:
+    """vLLM's (or any) OpenAI server as the ASGI application ``app``.
+
+    ``host``: the application object requests carry as ``scope["app"]`` (Starlette's handlers need it).
+    """
+
+    def __init__(self, app: AsgiApp, *, host: Any = None, registry: CollectorRegistry = REGISTRY) -> None:
+        self._app = app
+        self._host = host
+        self._gauges = _VllmGauges(registry)
+        self._facts = _facts_of(host)
+
+    @property
+    def facts(self) -> EngineFacts:
+        """From the server's own configuration object."""
+        return self._facts
+
+    def load(self) -> EngineLoad:
+        """From the Prometheus registry the server writes to in this process."""
+        return self._gauges.read()
+
+    async def post(self, path: str, body: Mapping[str, Any], *, request_id: str) -> EngineAnswer:
+        """Call the application in this task's name; see Engine."""
+        return await self._call("POST", path, json.dumps(body).encode(), request_id)
+
+    async def healthy(self) -> bool:
+        """What the server's /health says."""
+        try:
+            return (await self._call("GET", "/health", b"", "health")).status == 200
+        except EngineUnavailableError:
+            return False
+
+    async def release(self, kv_transfer_params: Mapping[str, Any], *, model: str, request_id: str) -> None:
+        """Tell the engine that holds the KV to free it, through this engine's connector.
+
+        vLLM has a call for exactly this (a request aborted before it was scheduled makes the connector notify the
+        prefill side); a server without it pulls the KV for one token instead.
+        """
+        client = getattr(getattr(self._host, "state", None), "engine_client", None)
+        notify = getattr(client, "notify_kv_transfer_request_rejected", None)
+        if notify is not None:
+            await notify(request_id, dict(kv_transfer_params))
+            return
+        body = {"model": model, "prompt": [0], "max_tokens": 1, "kv_transfer_params": dict(kv_transfer_params)}
+        await self.post(COMPLETIONS_PATH, body, request_id=request_id)
+
+    async def _call(self, method: str, path: str, body: bytes, request_id: str) -> EngineAnswer:
+        response = _Response()
+        gone = asyncio.Event()
+        call = asyncio.create_task(
+            self._run(_http_scope(method, path, body, request_id, self._host), body, gone, response),
+            name=f"engine {path} {request_id}",
+        )
+        try:
+            await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # A hung-up client is how an ASGI server learns of a cancelled request; then the call ends by itself.
+            gone.set()
+            with suppress(EngineUnavailableError):
+                await call
+            raise
+        return response.answer(path)
+
+    async def _run(self, scope: Scope, body: bytes, gone: asyncio.Event, response: "_Response") -> None:
+        sent = False
+
+        async def receive() -> Message:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        try:
+            await self._app(scope, receive, response.take)
+        except Exception as error:
+            raise EngineUnavailableError(f"{scope['path']}: {type(error).__name__}: {error}") from error
+
+
+class _Response:
+    """Collects the messages of one ASGI response."""
+
+    def __init__(self) -> None:
+        self._status: int | None = None
+        self._chunks: list[bytes] = []
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+        elif message["type"] == "http.response.body":
+            self._chunks.append(message.get("body", b""))
+
+    def answer(self, path: str) -> EngineAnswer:
+        if self._status is None:
+            raise EngineUnavailableError(f"{path}: no response")
+        raw = b"".join(self._chunks)
+        try:
+            body = json.loads(raw) if raw else {}
+        except ValueError as error:
+            raise EngineUnavailableError(f"{path}: HTTP {self._status} with a body that is no JSON") from error
+        return EngineAnswer(self._status, body if isinstance(body, dict) else {})
+
+
+def _http_scope(method: str, path: str, body: bytes, request_id: str, host: Any) -> Scope:
+    headers = [
+        (b"host", b"localhost"),
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        (b"x-request-id", request_id.encode()),
+    ]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+        "state": {},
+        "app": host,
+    }
+
+
+def _facts_of(host: Any) -> EngineFacts:
+    """From ``app.state.vllm_config``, where vLLM's server keeps it; nothing is assumed about other servers."""
+    config = getattr(getattr(host, "state", None), "vllm_config", None)
+    if config is None:
+        return EngineFacts()
+    model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+    return EngineFacts(
+        max_model_len=model.max_model_len,
+        block_size=cache.block_size,
+        max_running_requests=scheduler.max_num_seqs,
+        total_kv_blocks=cache.num_gpu_blocks,
+        model_directory=str(model.tokenizer or model.model),
+    )
+
+
+class _VllmGauges:
+    """Reads the few samples needed out of the registry without rendering all of /metrics."""
+
+    _NAMES = (
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+        "vllm:kv_cache_usage_perc",
+        "vllm:prefix_cache_queries",
+        "vllm:prefix_cache_hits",
+    )
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def read(self) -> EngineLoad:
+        found: dict[str, float] = {}
+        wanted = [*self._NAMES, *(f"{name}_total" for name in self._NAMES)]
+        for family in self._registry.restricted_registry(wanted).collect():
+            for sample in family.samples:
+                name = sample.name.removesuffix("_total")
+                if name in self._NAMES:  # one engine per process: several label sets would be ranks of it
+                    found[name] = found.get(name, 0.0) + sample.value
+        running = found.get("vllm:num_requests_running")
+        waiting = found.get("vllm:num_requests_waiting")
+        queries = found.get("vllm:prefix_cache_queries")
+        return EngineLoad(
+            running=None if running is None else int(running),
+            waiting=None if waiting is None else int(waiting),
+            kv_usage=found.get("vllm:kv_cache_usage_perc"),
+            prefix_hit_rate=found.get("vllm:prefix_cache_hits", 0.0) / queries if queries else None,
+        )

@@ -1,0 +1,33 @@
+"""What can go wrong beside the engine, one tree."""
+
+from http import HTTPStatus
+
+
+class WorkerError(Exception):
+    """Base of every error of this room."""
+
+
+class EngineUnavailableError(WorkerError):
+    """The engine did not answer, or answered with an error; says which call and what came back."""
+
+
+class QueueUnavailableError(WorkerError):
+    """The prefill queue cannot be reached or does not exist right now."""
+
+
+class QueueFullError(WorkerError):
+    """The prefill queue holds as many requests as it may."""
+
+
+class PromptTooLargeError(WorkerError):
+    """The request is larger than one NATS message may be."""
+
+
+class ControlRefusedError(WorkerError):
+    """A control request that is not carried out: HTTP status, CamelCase reason, a sentence for a person."""
+
+    def __init__(self, status: HTTPStatus, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message

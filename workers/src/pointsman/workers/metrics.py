@@ -1,0 +1,64 @@
+"""``pointsman_worker_*``: written to the registry the engine's own /metrics shows."""
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.control import WorkerPhase, WorkerState
+from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.prefill import PrefillOutcome
+from pointsman.serving.local_remote import PrefillReason
+
+_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
+
+
+class WorkerMetrics:
+    """One worker's metric families. Every label value exists from the start, so that rates begin at 0."""
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        def gauge(metric: named.Metric) -> Gauge:
+            return Gauge(metric.name, metric.help, metric.labels, registry=registry)
+
+        def counter(metric: named.Metric) -> Counter:
+            return Counter(metric.name, metric.help, metric.labels, registry=registry)
+
+        self._phase = gauge(named.WORKER_PHASE)
+        self._role = gauge(named.WORKER_ROLE)
+        self._in_flight = gauge(named.WORKER_IN_FLIGHT)
+        self._leases = gauge(named.WORKER_LEASES)
+        self._queue_depth = gauge(named.WORKER_QUEUE_DEPTH)
+        self._decisions = counter(named.WORKER_DECISIONS)
+        self._prefills = counter(named.WORKER_PREFILLS)
+        self._prefill_seconds = Histogram(
+            named.WORKER_PREFILL_SECONDS.name, named.WORKER_PREFILL_SECONDS.help, registry=registry, buckets=_SECONDS
+        )
+        self._late_leases = counter(named.WORKER_LATE_LEASES)
+        for reason in PrefillReason:
+            self._decisions.labels(path=_path(reason), reason=reason.value)
+        for outcome in PrefillOutcome:
+            self._prefills.labels(outcome=outcome.value)
+
+    def show(self, state: WorkerState, queue_depth: int | None) -> None:
+        """Set the gauges; an unknown queue depth is NaN, not 0."""
+        for phase in WorkerPhase:
+            self._phase.labels(phase=phase.value).set(phase is state.phase)
+        for role in Role:
+            self._role.labels(role=role.value).set(role is state.role)
+        self._in_flight.set(state.in_flight)
+        self._leases.set(state.leases)
+        self._queue_depth.set(float("nan") if queue_depth is None else queue_depth)
+
+    def decided(self, reason: PrefillReason) -> None:
+        """One client request was prefilled where ``reason`` says."""
+        self._decisions.labels(path=_path(reason), reason=reason.value).inc()
+        if reason is PrefillReason.LEASE_SPENT:
+            self._late_leases.inc()
+
+    def prefilled(self, outcome: PrefillOutcome, seconds: float | None) -> None:
+        """One prefill for another worker ended; ``seconds`` if the engine did it."""
+        self._prefills.labels(outcome=outcome.value).inc()
+        if seconds is not None:
+            self._prefill_seconds.observe(seconds)
+
+
+def _path(reason: PrefillReason) -> str:
+    return "remote" if reason is PrefillReason.REMOTE else "local"

@@ -1,0 +1,429 @@
+"""Pointsman inside the engine's server: an ASGI middleware for vLLM's ``--middleware``.
+
+It answers the control API, refuses work that is not this worker's, has long prompts prefilled by other workers before
+the engine sees the request, and passes everything else through, chunk by chunk.
+"""
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pydantic import ValidationError
+
+from pointsman.api.protocol import headers as names
+from pointsman.api.protocol.control import RetryReason, WorkerPhase
+from pointsman.serving.local_remote import PrefillReason, RoutingRule
+from pointsman.workers.control import PREFIX, ControlApi, authorized
+from pointsman.workers.core.prompts import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    LocalPrompt,
+    TextPrompt,
+    TokenPrompt,
+    read_prompt,
+    with_remote_prefill,
+    without_client_transfer_params,
+)
+from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
+from pointsman.workers.errors import EngineUnavailableError
+from pointsman.workers.metrics import WorkerMetrics
+from pointsman.workers.remote_prefill import PromptToPrefill
+from pointsman.workers.settings import WorkerSettings
+from pointsman.workers.sidecar import ClientRequest, Sidecar
+from pointsman.workers.types import PrefillPath
+
+log = logging.getLogger(__name__)
+
+# Half of the time to the first token may go into waiting for a remote prefill: the other half is for doing it here.
+REMOTE_SHARE_OF_DEADLINE = 0.5
+RETRY_AFTER_SECONDS = "1"
+_WORK = ("/v1/", "/inference/")
+_PREFILLABLE = frozenset({COMPLETIONS_PATH, CHAT_PATH})
+
+
+class PointsmanMiddleware:
+    """Wraps ``app``. ``make_sidecar`` gets it and the host application; by default settings are the environment's."""
+
+    def __init__(self, app: AsgiApp, make_sidecar: Callable[[AsgiApp, Any], Sidecar] | None = None) -> None:
+        self._app = app
+        self._make_sidecar = make_sidecar or _sidecar_from_environment
+        self._sidecar: Sidecar | None = None
+        self._control: ControlApi | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection; the lifespan one starts and stops everything."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(scope, receive, send)
+        elif scope["type"] == "http" and self._sidecar is not None and self._control is not None:
+            await self._http(self._sidecar, self._control, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_when_started(message: Message) -> None:
+            if message["type"] == "lifespan.startup.complete":
+                self._sidecar = self._make_sidecar(self._app, scope.get("app"))
+                self._control = ControlApi(self._sidecar)
+                await self._sidecar.start()
+            await send(message)
+
+        async def receive_after_stopping() -> Message:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown" and self._sidecar is not None:
+                await self._sidecar.stop()
+            return message
+
+        await self._app(scope, receive_after_stopping, send_when_started)
+
+    async def _http(self, sidecar: Sidecar, control: ControlApi, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        is_control = path.startswith(PREFIX)
+        if not is_control and (scope["method"] != "POST" or not path.startswith(_WORK)):
+            await self._app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        client = _Client(receive)
+        body = await client.read_body()
+        if body is None:
+            return
+        if is_control:
+            answer = await control.handle(scope["method"], path, headers, body)
+            await _respond(send, answer.status, answer.content, answer.content_type)
+            return
+        verification = names.VERIFICATION.lower() in headers and authorized(
+            headers, sidecar.settings.control_token.get_secret_value()
+        )
+        refusal = sidecar.roles.refusal
+        if refusal is not None and not (
+            verification and sidecar.roles.phase not in (WorkerPhase.STARTING, WorkerPhase.FAILED)
+        ):
+            await _refuse(send, sidecar.settings.worker, refusal)
+            return
+        with sidecar.serving() as counted:
+            exchange = _Exchange(sidecar, self._app, scope, client, send, headers, body, counted)
+            await exchange.run(keep_transfer_params=verification)
+
+
+class _Client:
+    """The client's side of one request: its body, then whether it is still there."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._next: asyncio.Task[Message] | None = None
+
+    async def read_body(self) -> bytes | None:
+        """The whole body; None if the client left before it was sent."""
+        chunks: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return None
+            chunks.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    async def gone(self) -> Message:
+        """Return when the client has left. May be cancelled and asked again: no message is lost."""
+        while True:
+            if self._next is None:
+                self._next = asyncio.ensure_future(self._receive())
+            message = await asyncio.shield(self._next)
+            if message["type"] == "http.disconnect":
+                return message
+            self._next = None
+
+    def replay(self, body: bytes) -> Receive:
+        """What the application receives: ``body`` at once, then the disconnect when it comes."""
+        sent = False
+
+        async def receive() -> Message:
+            nonlocal sent
+            if not sent:
+                sent = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await self.gone()
+
+        return receive
+
+    async def close(self) -> None:
+        """End a wait that is still on."""
+        if self._next is not None:
+            self._next.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._next
+
+
+class _Exchange:
+    """One client request on its way through the engine."""
+
+    def __init__(
+        self,
+        sidecar: Sidecar,
+        app: AsgiApp,
+        scope: Scope,
+        client: _Client,
+        send: Send,
+        headers: Mapping[str, str],
+        body: bytes,
+        counted: ClientRequest,
+    ) -> None:
+        self._sidecar = sidecar
+        self._app = app
+        self._scope = scope
+        self._client = client
+        self._send = send
+        self._headers = headers
+        self._body = body
+        self._counted = counted
+        self._path: str = scope["path"]
+        self._arrived_s = time.monotonic()
+        self._request_id = headers.get(names.REQUEST_ID.lower()) or uuid.uuid4().hex
+
+    async def run(self, *, keep_transfer_params: bool) -> None:
+        """Serve it; ``keep_transfer_params`` for a verification, which brings its own."""
+        try:
+            await self._run(keep_transfer_params=keep_transfer_params)
+        finally:
+            await self._client.close()
+
+    async def _run(self, *, keep_transfer_params: bool) -> None:
+        body = _json_object(self._body)
+        if body is None or keep_transfer_params or self._path not in _PREFILLABLE:
+            raw = self._body if body is None or keep_transfer_params else _dump(without_client_transfer_params(body))
+            await self._engine(raw, PrefillPath(PrefillReason.UNSUPPORTED))
+            return
+        body = without_client_transfer_params(body)
+        token_ids, path = await self._where(body)
+        if path is None:
+            return  # the client left
+        kv = path.kv
+        if kv is not None and not self._sidecar.remote.usable(kv):
+            self._sidecar.remote.release(kv, self._model(body))
+            path = PrefillPath(PrefillReason.LEASE_SPENT, path.new_tokens)
+        elif kv is not None:
+            leg = with_remote_prefill(self._path, body, token_ids, kv.kv_transfer_params)
+            try:
+                served = await self._engine(_dump(leg), path)
+            finally:
+                # However this leg ended, the engine here has pulled the KV or told the other one to free it.
+                await self._sidecar.remote.pulled(kv.request_id)
+            if served:
+                self._decided(path)
+                return
+            path = PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
+        self._decided(path)
+        await self._engine(_dump(body), path)
+
+    def _decided(self, path: PrefillPath) -> None:
+        self._sidecar.metrics.decided(path.reason)
+        log.info(
+            "request %s: prefilled %s: %s, %s new tokens%s",
+            self._request_id,
+            "remotely" if path.remote else "locally",
+            path.reason.value,
+            "?" if path.new_tokens is None else path.new_tokens,
+            f", by {path.kv.prefill_worker}" if path.kv is not None else "",
+        )
+
+    async def _where(self, body: Mapping[str, Any]) -> tuple[tuple[int, ...], PrefillPath | None]:
+        """The prompt's token ids and where it is prefilled; None when the client left meanwhile."""
+        rule = self._rule()
+        prompt = read_prompt(self._path, body)
+        if isinstance(prompt, TextPrompt):
+            if prompt.utf8_bytes <= rule.max_local_prefill_tokens:
+                return (), PrefillPath(PrefillReason.SHORT)
+            prompt = await self._tokenised(prompt)
+        if isinstance(prompt, LocalPrompt):
+            return (), PrefillPath(PrefillReason.UNSUPPORTED)
+        self._counted.tokens += len(prompt.token_ids)
+        salt = body.get("cache_salt")
+        model = self._model(body)
+        asked = PromptToPrefill(
+            client_request_id=self._request_id,
+            model=model,
+            token_ids=prompt.token_ids,
+            cache_salt=salt if isinstance(salt, str) else None,
+            cached_tokens=self._sidecar.cached_tokens(
+                prompt.token_ids, salt, model=model, hint=self._number(names.EXPECTED_CACHED_TOKENS) or 0
+            ),
+            time_left_s=self._time_left_s(),
+        )
+        leg = asyncio.create_task(self._sidecar.remote.prefill(asked, rule))
+        gone = asyncio.create_task(self._client.gone())
+        try:
+            await asyncio.wait({leg, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not gone.done():
+                return prompt.token_ids, await leg
+            if leg.done() and (kv := leg.result().kv) is not None:
+                self._sidecar.remote.release(kv, model)
+            log.info("request %s: the client left during the prefill", self._request_id)
+            return (), None
+        finally:
+            for task in (leg, gone):
+                task.cancel()
+            await asyncio.gather(leg, gone, return_exceptions=True)
+
+    async def _tokenised(self, prompt: TextPrompt) -> TokenPrompt | LocalPrompt:
+        try:
+            answer = await self._sidecar.engine.post(
+                "/tokenize", prompt.body, request_id=f"tokenize-{self._request_id}"
+            )
+        except EngineUnavailableError as error:
+            log.info("request %s: %s", self._request_id, error)
+            return LocalPrompt("prompt")
+        tokens = answer.body.get("tokens")
+        return TokenPrompt(tuple(tokens)) if answer.status == 200 and tokens else LocalPrompt("prompt")
+
+    def _model(self, body: Mapping[str, Any]) -> str:
+        return str(body.get("model") or self._sidecar.settings.served_name)
+
+    def _rule(self) -> RoutingRule:
+        """The routing numbers that came with the request, else the ones of the role."""
+        rule = self._sidecar.rule
+        local = self._number(names.MAX_LOCAL_PREFILL_TOKENS)
+        queue = self._number(names.MAX_PREFILL_QUEUE_SIZE)
+        return RoutingRule(
+            rule.max_local_prefill_tokens if local is None else local,
+            rule.max_prefill_queue_size if queue is None else queue,
+        )
+
+    def _time_left_s(self) -> float | None:
+        deadline_ms = self._number(names.DEADLINE_MS)
+        if deadline_ms is None:
+            return None
+        return deadline_ms / 1000 * REMOTE_SHARE_OF_DEADLINE - (time.monotonic() - self._arrived_s)
+
+    def _number(self, header: str) -> int | None:
+        """A header that is a number of 0 or more; anything else is as if it were not there."""
+        value = self._headers.get(header.lower(), "")
+        return int(value) if value.isascii() and value.isdigit() else None
+
+    async def _engine(self, body: bytes, path: PrefillPath) -> bool:
+        """Pass the request on. False: the remote leg failed before anything was sent, and the client still waits."""
+        answer = _Answer(self._send, self._sidecar, self._counted, self._answer_headers(path), discard_5xx=path.remote)
+        await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
+        return not answer.discarded
+
+    def _answer_headers(self, path: PrefillPath) -> list[tuple[bytes, bytes]]:
+        told = {names.WORKER: self._sidecar.settings.worker}
+        if self._path in _PREFILLABLE:
+            told[names.PREFILL] = "remote" if path.remote else "local"
+            told[names.PREFILL_REASON] = path.reason.value
+        if path.kv is not None:
+            told[names.PREFILL_WORKER] = path.kv.prefill_worker
+        return [(name.lower().encode(), value.encode()) for name, value in told.items()]
+
+
+class _Answer:
+    """The engine's answer on its way to the client.
+
+    The start is held until the first piece of the body, so that an answer that is none (aborted before its first token,
+    or a failed remote leg) can still be turned into a retry.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        sidecar: Sidecar,
+        counted: ClientRequest,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        discard_5xx: bool,
+    ) -> None:
+        self._send = send
+        self._sidecar = sidecar
+        self._counted = counted
+        self._headers = headers
+        self._discard_5xx = discard_5xx
+        self._start: Message | None = None
+        self._refused = False
+        self.discarded = False
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            self.discarded = self._discard_5xx and message["status"] >= 500
+            return
+        if self.discarded or self._refused:
+            return
+        if message["type"] != "http.response.body":
+            await self._send(message)
+            return
+        chunk: bytes = message.get("body", b"")
+        if self._start is not None:
+            start, self._start = self._start, None
+            if start["status"] == 200 and _is_abort(chunk):
+                self._refused = True
+                self._sidecar.engine_aborted()
+                await _refuse(self._send, self._sidecar.settings.worker, RetryReason.ENGINE_ABORTED)
+                return
+            await self._send({**start, "headers": [*start.get("headers", ()), *self._headers]})
+        self._counted.tokens += chunk.count(b"data: ")
+        await self._send(message)
+
+
+def _is_abort(chunk: bytes) -> bool:
+    """Whether a whole answer, or the first event of a stream, says that the engine did not do the request."""
+    if b'"abort"' not in chunk:
+        return False
+    content = chunk.split(b"\n", 1)[0].removeprefix(b"data: ")
+    body = _json_object(content) or {}
+    return any(choice.get("finish_reason") == "abort" for choice in body.get("choices") or ())
+
+
+def _json_object(raw: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(raw)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _dump(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def _with_length(scope: Scope, length: int) -> Scope:
+    headers = [
+        (name, value)
+        for name, value in scope["headers"]
+        if name.lower() not in (b"content-length", b"transfer-encoding")
+    ]
+    return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
+
+
+async def _refuse(send: Send, worker: str, reason: RetryReason) -> None:
+    """503 before anything began: the gateway sends the request to another worker."""
+    message = f"worker {worker} does not take this request: {reason.value}"
+    content = _dump({"error": {"message": message, "type": "service_unavailable", "code": 503}})
+    more = [
+        (names.RETRY.lower().encode(), reason.value.encode()),
+        (names.WORKER.lower().encode(), worker.encode()),
+        (b"retry-after", RETRY_AFTER_SECONDS.encode()),
+    ]
+    await _respond(send, 503, content, "application/json", more)
+
+
+async def _respond(
+    send: Send, status: int, content: bytes, content_type: str, more: list[tuple[bytes, bytes]] | None = None
+) -> None:
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(content)).encode()),
+        *(more or ()),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
+
+def _sidecar_from_environment(app: AsgiApp, host: Any) -> Sidecar:
+    try:
+        settings = WorkerSettings()
+    except ValidationError as error:
+        raise SystemExit(f"the worker's environment is not complete: {error}") from error
+    return Sidecar(settings, AsgiEngine(app, host=host), WorkerMetrics())

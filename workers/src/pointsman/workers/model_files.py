@@ -1,0 +1,73 @@
+"""The tokenizer and template files of the model, for gateways, which mount no model."""
+
+import asyncio
+import hashlib
+import importlib
+from pathlib import Path
+
+from pointsman.api.protocol.control import ModelFile
+
+NAMES = frozenset(
+    {
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "chat_template.jinja",
+        "chat_template.json",
+    }
+)
+
+
+class ModelFiles:
+    """The files of one model directory (or of a hub name that is in the local cache), by content."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._paths: dict[str, Path] | None = None
+        self._files: tuple[ModelFile, ...] = ()
+        self._reading = asyncio.Lock()
+
+    async def files(self) -> tuple[ModelFile, ...]:
+        """All files, by name; raises FileNotFoundError if the model is not on this machine."""
+        async with self._reading:
+            if self._paths is None:
+                self._files, self._paths = await asyncio.to_thread(_read, self._model)
+        return self._files
+
+    async def content(self, sha256: str) -> bytes | None:
+        """The bytes of one file; None if there is no such file."""
+        await self.files()
+        path = (self._paths or {}).get(sha256)
+        return None if path is None else await asyncio.to_thread(path.read_bytes)
+
+
+def digest(files: tuple[ModelFile, ...]) -> str:
+    """Equal for equal names and contents."""
+    return hashlib.sha256("".join(f"{file.name} {file.sha256}\n" for file in files).encode()).hexdigest()
+
+
+def _read(model: str) -> tuple[tuple[ModelFile, ...], dict[str, Path]]:
+    found: list[ModelFile] = []
+    paths: dict[str, Path] = {}
+    for path in sorted(_directory(model).iterdir()):
+        if path.name in NAMES and path.is_file():
+            content = path.read_bytes()
+            sha256 = hashlib.sha256(content).hexdigest()
+            found.append(ModelFile(name=path.name, sha256=sha256, bytes=len(content)))
+            paths[sha256] = path
+    return tuple(found), paths
+
+
+def _directory(model: str) -> Path:
+    path = Path(model)
+    if path.is_dir():
+        return path
+    # The engine has loaded the model, so its environment has the hub's client and its cache the files.
+    hub = importlib.import_module("huggingface_hub")
+    return Path(hub.snapshot_download(model, local_files_only=True))

@@ -1,0 +1,200 @@
+"""The prefill queue of one service on NATS JetStream: the stream, publishing to it, its depth, and pulling from it.
+
+One work-queue stream per service and one durable consumer per KV-compatibility group (a work-queue stream refuses
+consumers that overlap). The stream refuses new requests when it is full (``discard: new``): the decode worker then
+prefills locally.
+
+Two habits of JetStream shape the puller. A pull that is withdrawn can take a message with it, which then lies in
+nobody's hands for a whole ack wait: so pulls are short and always end by themselves. And a ``nak`` puts a message
+behind later ones and counts as a delivery: so nothing is ever given back.
+"""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js.api import (
+    AckPolicy,
+    ConsumerConfig,
+    DeliverPolicy,
+    DiscardPolicy,
+    RetentionPolicy,
+    StorageType,
+    StreamConfig,
+)
+
+from pointsman.api.protocol import names
+from pointsman.api.protocol.prefill import PULL_EXPIRES_SECONDS, PrefillRequest
+from pointsman.workers.errors import PromptTooLargeError, QueueFullError, QueueUnavailableError
+from pointsman.workers.nats_link import NatsLink
+from pointsman.workers.settings import WorkerSettings
+from pointsman.workers.types import QueueDepth
+
+log = logging.getLogger(__name__)
+
+PUBLISH_TIMEOUT_SECONDS = 1.0
+DEPTH_TIMEOUT_SECONDS = 0.25
+MAX_AGE_SECONDS = 900.0  # a backstop for a queue nobody pulls from; requests have deadlines of seconds
+DUPLICATE_WINDOW_SECONDS = 30.0
+STREAM_FULL = 10077  # JetStream's JSStreamStoreFailedF: "maximum messages exceeded"
+
+NATS_ERRORS = (nats.errors.Error, TimeoutError, OSError)
+
+
+class PrefillQueue:
+    """What a decode worker does with the queue."""
+
+    def __init__(self, settings: WorkerSettings, link: NatsLink) -> None:
+        self._settings = settings
+        self._link = link
+        self.stream = names.prefill_stream(settings.namespace, settings.service_uid)
+        self.subject = names.prefill_subject(settings.namespace, settings.service_uid, settings.kv_compatibility)
+        self.consumer = names.prefill_consumer(settings.kv_compatibility)
+        self._publishing = 0
+        self._published = 0
+        link.on_connected(self._ensure)
+
+    async def publish(self, request: PrefillRequest) -> None:
+        """Put a request on the queue; returns when the stream has it.
+
+        Raises QueueFullError, PromptTooLargeError, or QueueUnavailableError; after the last of these the request may be
+        on the queue or not.
+        """
+        frame = request.encode()
+        client = self._link.client
+        if len(frame) > client.max_payload:
+            raise PromptTooLargeError(f"a request of {len(frame)} bytes; NATS takes {client.max_payload}")
+        self._publishing += 1
+        try:
+            await self._link.jetstream.publish(
+                self.subject,
+                frame,
+                timeout=PUBLISH_TIMEOUT_SECONDS,
+                stream=self.stream,
+                headers={"Nats-Msg-Id": request.request_id},
+            )
+        except nats.js.errors.APIError as error:
+            if error.err_code == STREAM_FULL:
+                raise QueueFullError(f"stream {self.stream}: {error.description}") from error
+            raise QueueUnavailableError(f"stream {self.stream}: {error.description}") from error
+        except NATS_ERRORS as error:
+            raise QueueUnavailableError(f"stream {self.stream}: {error or type(error).__name__}") from error
+        finally:
+            self._publishing -= 1
+        self._published += 1
+
+    async def depth(self) -> QueueDepth:
+        """How long the queue is now; raises QueueUnavailableError.
+
+        A burst of requests asks before any of them is on the queue: what this worker is publishing, or has published
+        since it asked, counts as waiting.
+        """
+        published = self._published
+        try:
+            info = await self._link.client.jetstream(timeout=DEPTH_TIMEOUT_SECONDS).consumer_info(
+                self.stream, self.consumer
+            )
+        except NATS_ERRORS as error:
+            raise QueueUnavailableError(f"consumer {self.consumer}: {error or type(error).__name__}") from error
+        waiting = (info.num_pending or 0) + self._publishing + self._published - published
+        return QueueDepth(waiting=waiting, in_progress=info.num_ack_pending or 0, pulls=info.num_waiting or 0)
+
+    async def _ensure(self, client: Client) -> None:
+        """Create stream and consumer, or bring them to what this version wants. Every worker does, at every connect."""
+        jetstream = self._link.jetstream
+        settings = self._settings
+        stream = StreamConfig(
+            name=self.stream,
+            subjects=[names.prefill_subjects(settings.namespace, settings.service_uid)],
+            retention=RetentionPolicy.WORK_QUEUE,
+            discard=DiscardPolicy.NEW,
+            max_msgs=settings.prefill_queue_limit,
+            max_age=MAX_AGE_SECONDS,
+            storage=StorageType.FILE,
+            duplicate_window=DUPLICATE_WINDOW_SECONDS,
+        )
+        consumer = ConsumerConfig(
+            durable_name=self.consumer,
+            filter_subject=self.subject,
+            ack_policy=AckPolicy.EXPLICIT,
+            deliver_policy=DeliverPolicy.ALL,
+            ack_wait=settings.ack_wait_seconds,
+            max_ack_pending=settings.prefill_queue_limit,
+            max_deliver=-1,
+        )
+        try:
+            try:
+                await jetstream.add_stream(stream)
+            except nats.js.errors.BadRequestError:  # it exists with another configuration
+                await jetstream.update_stream(stream)
+            await jetstream.add_consumer(self.stream, consumer)
+        except NATS_ERRORS as error:
+            raise QueueUnavailableError(f"stream {self.stream}: {error or type(error).__name__}") from error
+
+
+class PrefillPuller:
+    """What a prefill worker does with the queue: take requests, one at a time, in order."""
+
+    def __init__(self, queue: PrefillQueue, link: NatsLink) -> None:
+        self._queue = queue
+        self._link = link
+        self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
+        self._subscription: Subscription | None = None
+        self._inbox = ""
+        self._client: Client | None = None
+        self._pulls = 0
+        link.on_connected(self._subscribe)
+
+    async def pull(self) -> Msg | None:
+        """The next request, or None if none came within a pull's life; raises QueueUnavailableError.
+
+        Not to be cancelled: a message may be on its way until the server says that the pull has ended.
+        """
+        while not self._arrived.empty():  # of an earlier pull whose end was not heard
+            message = self._arrived.get_nowait()
+            if _status(message) is None:
+                return message
+        self._pulls += 1
+        reply = f"{self._inbox}.{self._pulls}"
+        ask = {"batch": 1, "expires": int(PULL_EXPIRES_SECONDS * 1e9)}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._queue.stream}.{self._queue.consumer}"
+        try:
+            await self._link.client.publish(subject, json.dumps(ask).encode(), reply=reply)
+        except NATS_ERRORS as error:
+            raise QueueUnavailableError(f"pull: {error or type(error).__name__}") from error
+        while True:
+            try:
+                # The server ends every pull with a message or a status; silence means that the connection was lost.
+                message = await asyncio.wait_for(self._arrived.get(), PULL_EXPIRES_SECONDS + 1.0)
+            except TimeoutError:
+                return None
+            status = _status(message)
+            if status is None:
+                return message
+            if message.subject != reply:
+                continue
+            if status not in ("404", "408"):
+                raise QueueUnavailableError(f"pull: {status} {(message.headers or {}).get('Description', '')}")
+            return None
+
+    async def _subscribe(self, client: Client) -> None:
+        if client is self._client:
+            return  # nats-py keeps subscriptions over a reconnect
+        self._client = client
+        self._inbox = client.new_inbox()
+        self._subscription = await client.subscribe(f"{self._inbox}.*", cb=self._arrive)
+
+    async def _arrive(self, message: Msg) -> None:
+        await self._arrived.put(message)
+
+
+def _status(message: Msg) -> str | None:
+    """The status of a message that is about a pull rather than a request; None for a request."""
+    headers: dict[str, Any] | None = message.headers
+    return None if message.data or not headers else headers.get("Status")

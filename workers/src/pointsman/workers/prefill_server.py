@@ -1,0 +1,336 @@
+"""The prefill worker's side: take requests off the queue within the token budget, compute, answer, acknowledge.
+
+A request is acknowledged only after its answer is out: if this worker dies before, the queue gives it to another.
+While it waits here or is being computed, heartbeats keep the queue from taking it for lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from pydantic import ValidationError
+
+from pointsman.api.protocol import names
+from pointsman.api.protocol.prefill import (
+    MalformedPrefillRequest,
+    PrefillOutcome,
+    PrefillReply,
+    PrefillRequest,
+    PrefillSignal,
+    SignalKind,
+)
+from pointsman.workers.core.admission import PrefillLimits
+from pointsman.workers.core.duplicates import SeenRequests
+from pointsman.workers.core.leases import LeaseLedger
+from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
+from pointsman.workers.engine import Engine
+from pointsman.workers.errors import EngineUnavailableError, QueueUnavailableError
+from pointsman.workers.metrics import WorkerMetrics
+from pointsman.workers.nats_link import NatsLink
+from pointsman.workers.prefill_queue import PrefillPuller
+from pointsman.workers.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+MAX_DELIVERIES = 5  # a request that kills its worker must not kill them all
+RETRY_SECONDS = 0.25  # between pulls that fail
+_NO_CONTEXT_LIMIT = 2**31
+
+
+@dataclass(slots=True)
+class _Job:
+    """A request in this worker's hands. ``delivery`` is the latest one of it: the one to acknowledge."""
+
+    request: PrefillRequest
+    delivery: Msg
+    taken_s: float
+    compute: asyncio.Task[PrefillReply] | None = None
+    heartbeats: asyncio.Task[None] | None = None
+
+
+class PrefillServer:
+    """Serves the prefill queue while ``pulling`` is on. ``clock``: monotonic seconds; ``unix``: wall clock."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        engine: Engine,
+        link: NatsLink,
+        puller: PrefillPuller,
+        metrics: WorkerMetrics,
+        ledger: LeaseLedger,
+        *,
+        clock: Callable[[], float],
+        unix: Callable[[], float],
+        on_engine_abort: Callable[[], None],
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._link = link
+        self._puller = puller
+        self._metrics = metrics
+        self._ledger = ledger
+        self._clock = clock
+        self._unix = unix
+        self._on_engine_abort = on_engine_abort
+        self._seen = SeenRequests(keep_s=settings.lease_seconds)
+        self._wanted = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._pull_outstanding = False
+        self._waiting: _Job | None = None  # pulled, but the budget has no room yet: at most one
+        self._running: dict[str, _Job] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._client: Client | None = None
+        self._budget_tokens: int | None = None
+        link.on_connected(self._subscribe)
+
+    @property
+    def pulling(self) -> bool:
+        """Whether it takes requests."""
+        return self._wanted.is_set()
+
+    @pulling.setter
+    def pulling(self, on: bool) -> None:
+        if on:
+            self._wanted.set()
+        else:
+            self._wanted.clear()
+
+    @property
+    def budget_tokens(self) -> int | None:
+        """Prompt tokens computed at one time; None: no limit."""
+        return self._budget_tokens
+
+    @budget_tokens.setter
+    def budget_tokens(self, tokens: int | None) -> None:
+        self._budget_tokens = tokens
+        self._changed.set()
+
+    @property
+    def running(self) -> int:
+        """Requests being computed."""
+        return len(self._running)
+
+    @property
+    def running_tokens(self) -> int:
+        """Prompt tokens of those."""
+        return sum(len(job.request.token_ids) for job in self._running.values())
+
+    @property
+    def queued(self) -> int:
+        """Requests pulled and not begun; while no longer pulling, also the pull that may still bring one."""
+        return (self._waiting is not None) + (self._pull_outstanding and not self.pulling)
+
+    async def stop(self) -> None:
+        """End what is being computed at once; requests in hand are redelivered to others after the ack wait."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def run(self) -> None:
+        """Take requests until cancelled."""
+        while True:
+            await self._wanted.wait()
+            await self._link.ready.wait()
+            self._changed.clear()
+            if not self._limits().wants_another(self._lengths()):
+                await self._changed.wait()
+                continue
+            self._pull_outstanding = True
+            try:
+                delivery = await self._puller.pull()
+            except QueueUnavailableError as error:
+                log.info("cannot pull: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            finally:
+                self._pull_outstanding = False
+            if delivery is not None:
+                await self._take(delivery)
+
+    async def _take(self, delivery: Msg) -> None:
+        """Begin one request, as soon as the budget allows."""
+        try:
+            request = PrefillRequest.decode(delivery.data)
+        except MalformedPrefillRequest as error:
+            log.error("a prefill request that cannot be read is dropped: %s", error)
+            await self._acknowledge(delivery)
+            return
+        known = self._running.get(request.request_id)
+        if known is not None:
+            known.delivery = delivery  # redelivered although we live: the newer delivery is the one to acknowledge
+            log.warning("request %s: redelivered while being computed here", request.request_id)
+            return
+        earlier = self._seen.answered(request.request_id, self._clock())
+        if earlier is not None:
+            age_s = self._clock() - earlier.at_s
+            await self._answer(request, delivery, earlier.reply.model_copy(update={"lease_age_seconds": age_s}))
+            return
+        job = _Job(request, delivery, self._clock())
+        job.heartbeats = self._spawn(self._keep_alive(job))
+        self._waiting = job
+        try:
+            while not (
+                self._limits().admits(len(request.token_ids), self._lengths())
+                or self._seen.is_cancelled(request.request_id)
+            ):
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self._waiting = None
+        refusal = self._refusal(request, delivery.metadata.num_delivered)
+        if self._seen.is_cancelled(request.request_id):
+            job.heartbeats.cancel()
+            await self._acknowledge(job.delivery)
+            log.info("request %s: cancelled before it began", request.request_id)
+        elif refusal is not None:
+            job.heartbeats.cancel()
+            self._metrics.prefilled(refusal.outcome, None)
+            await self._answer(request, job.delivery, refusal)
+        else:
+            self._running[request.request_id] = job
+            self._spawn(self._run(job))
+
+    async def _run(self, job: _Job) -> None:
+        request = job.request
+        reply: PrefillReply | None = None
+        job.compute = asyncio.create_task(self._compute(job), name=f"prefill {request.request_id}")
+        try:
+            reply = await job.compute
+        except asyncio.CancelledError:
+            if not self._seen.is_cancelled(request.request_id):
+                job.compute.cancel()
+                raise
+            log.info("request %s: cancelled while being computed", request.request_id)
+        finally:
+            if job.heartbeats is not None:
+                job.heartbeats.cancel()
+            del self._running[request.request_id]
+            self._changed.set()
+        if reply is None:
+            await self._acknowledge(job.delivery)
+            return
+        self._seen.answer(reply, self._clock())
+        self._metrics.prefilled(reply.outcome, reply.prefill_seconds)
+        log.info(
+            "request %s: %s, %d tokens, queued %.3f s, computed %.3f s",
+            request.request_id,
+            reply.outcome.value,
+            len(request.token_ids),
+            reply.queued_seconds or 0.0,
+            reply.prefill_seconds or 0.0,
+        )
+        await self._answer(request, job.delivery, reply)
+
+    async def _compute(self, job: _Job) -> PrefillReply:
+        """The prefill leg against the own engine."""
+        request = job.request
+        begun_s = self._clock()
+        body = prefill_leg(request.model, request.token_ids, request.cache_salt)
+        try:
+            answer = await self._engine.post(COMPLETIONS_PATH, body, request_id=f"prefill-{request.request_id}")
+        except EngineUnavailableError as error:
+            return self._reply(request, PrefillOutcome.FAILED, str(error))
+        now_s = self._clock()
+        params = answer.body.get(KV_TRANSFER_PARAMS)
+        if answer.finish_reason == "abort":
+            self._on_engine_abort()
+        if answer.status != 200 or answer.finish_reason != "length" or not isinstance(params, dict):
+            detail = f"HTTP {answer.status}, finish_reason {answer.finish_reason}: {answer.body.get('error', '')}"
+            return self._reply(request, PrefillOutcome.FAILED, detail)
+        self._ledger.begin(request.request_id, now_s)
+        return self._reply(request, PrefillOutcome.DONE).model_copy(
+            update={
+                "kv_transfer_params": params,
+                "queued_seconds": begun_s - job.taken_s,
+                "prefill_seconds": now_s - begun_s,
+            }
+        )
+
+    def _refusal(self, request: PrefillRequest, deliveries: int) -> PrefillReply | None:
+        """Why a request is not computed at all: too late, not for this engine, or every worker that tried it died."""
+        settings = self._settings
+        if request.deadline_unix_ms is not None and request.deadline_unix_ms <= self._unix() * 1000:
+            return self._reply(request, PrefillOutcome.EXPIRED, "taken off the queue after its deadline")
+        for field, theirs, ours in (
+            ("block size", request.block_size, settings.block_size),
+            ("KV compatibility", request.kv_compatibility, settings.kv_compatibility),
+        ):
+            if theirs != ours:
+                return self._reply(request, PrefillOutcome.REFUSED, f"{field} is {theirs}, this engine's is {ours}")
+        if deliveries > MAX_DELIVERIES:
+            return self._reply(request, PrefillOutcome.REFUSED, f"delivered {deliveries} times without an answer")
+        return None
+
+    def _reply(self, request: PrefillRequest, outcome: PrefillOutcome, detail: str = "") -> PrefillReply:
+        return PrefillReply(
+            request_id=request.request_id, outcome=outcome, prefill_worker=self._settings.worker, detail=detail
+        )
+
+    async def _answer(self, request: PrefillRequest, delivery: Msg, reply: PrefillReply) -> None:
+        """Answer, then acknowledge: in this order, or a death in between would lose the request."""
+        try:
+            await self._link.client.publish(request.reply_to, reply.wire().encode())
+        except (QueueUnavailableError, nats.errors.Error) as error:
+            # Not acknowledged: NATS redelivers it when it is back, and the answer is given from memory.
+            log.warning("request %s: the answer could not be sent: %s", request.request_id, error)
+            return
+        await self._acknowledge(delivery)
+
+    async def _acknowledge(self, delivery: Msg) -> None:
+        try:
+            await delivery.ack()
+        except nats.errors.Error as error:
+            log.warning("an acknowledgement could not be sent, the request comes again: %s", error)
+
+    async def _keep_alive(self, job: _Job) -> None:
+        while True:
+            await asyncio.sleep(self._settings.heartbeat_seconds)
+            try:
+                await job.delivery.in_progress()
+            except nats.errors.Error as error:
+                log.info("request %s: heartbeat could not be sent: %s", job.request.request_id, error)
+
+    def _limits(self) -> PrefillLimits:
+        return PrefillLimits(
+            budget_tokens=self.budget_tokens,
+            max_requests=self._settings.max_concurrent_prefills,
+            max_context_tokens=self._engine.facts.max_model_len or _NO_CONTEXT_LIMIT,
+        )
+
+    def _lengths(self) -> list[int]:
+        return [len(job.request.token_ids) for job in self._running.values()]
+
+    async def _subscribe(self, client: Client) -> None:
+        if client is self._client:
+            return  # nats-py keeps subscriptions over a reconnect
+        settings = self._settings
+        subject = names.prefill_signal_subject(settings.namespace, settings.service_uid, settings.kv_compatibility)
+        await client.subscribe(subject, cb=self._on_signal)
+        self._client = client
+
+    async def _on_signal(self, message: Msg) -> None:
+        try:
+            signal = PrefillSignal.model_validate_json(message.data)
+        except ValidationError as error:
+            log.warning("a signal that is no PrefillSignal: %s", error)
+            return
+        if signal.kind is SignalKind.PULLED:
+            self._ledger.end(signal.request_id)
+            return
+        self._seen.cancel(signal.request_id, self._clock())
+        self._changed.set()
+        job = self._running.get(signal.request_id)
+        if job is not None and job.compute is not None:
+            job.compute.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,65 @@
+"""Settings of one worker process, from the environment the operator renders (``POINTSMAN_*``, ``POD_IP``)."""
+
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pointsman.api.protocol import names, prefill
+from pointsman.serving.local_remote import DEFAULT_RULE
+
+
+class WorkerSettings(BaseSettings):
+    """What a worker is and how it serves. Durations in seconds, lengths in tokens."""
+
+    model_config = SettingsConfigDict(env_prefix="POINTSMAN_", frozen=True, extra="ignore", populate_by_name=True)
+
+    namespace: str
+    service: str
+    service_uid: str
+    worker: str = Field(description="name of the pod; stable over restarts of its container")
+    pod_uid: str = ""
+    pod_ip: str = Field(default="127.0.0.1", validation_alias=AliasChoices("pod_ip", names.ENV_POD_IP))
+    bind_host: str = "0.0.0.0"
+    kv_compatibility: str = Field(description="only workers with the same value exchange KV")
+    block_size: int = Field(ge=1)
+    model: str = Field(description="what the engine's --model gets: a path or a hub name")
+    served_name: str
+    gpus: int = Field(default=0, ge=0)
+    control_token: SecretStr = Field(min_length=16)
+    drain_timeout_seconds: float = Field(default=300.0, gt=0)
+
+    nats_url: str | None = Field(default=None, description="none: every prompt is prefilled locally")
+    nats_user: str | None = None
+    nats_password: SecretStr | None = None
+
+    max_local_prefill_tokens: int = Field(
+        default=DEFAULT_RULE.max_local_prefill_tokens,
+        ge=0,
+        description="until the operator or a request says otherwise",
+    )
+    max_prefill_queue_size: int = Field(default=DEFAULT_RULE.max_prefill_queue_size, ge=0)
+    max_concurrent_prefills: int = Field(default=8, ge=1, description="prefills for other workers at one time")
+    prefill_queue_limit: int = Field(default=1024, ge=1, description="requests the service's stream holds at most")
+    ack_wait_seconds: float = Field(default=prefill.ACK_WAIT_SECONDS, gt=0)
+    heartbeat_seconds: float = Field(default=prefill.HEARTBEAT_SECONDS, gt=0)
+    lease_seconds: float = Field(
+        default=prefill.LEASE_SECONDS, gt=0, description="kv_lease_duration the engine was started with"
+    )
+
+    @field_validator("namespace", "service_uid", "worker", "kv_compatibility")
+    @classmethod
+    def _one_subject_token(cls, value: str, info: ValidationInfo) -> str:
+        names.prefill_stream("namespace", value)  # raises ValueError with a sentence
+        return value
+
+    @field_validator("heartbeat_seconds")
+    @classmethod
+    def _several_heartbeats_in_an_ack_wait(cls, value: float, info: ValidationInfo) -> float:
+        ack_wait = info.data.get("ack_wait_seconds")
+        if ack_wait is not None and value > ack_wait / 2:
+            raise ValueError(f"heartbeat_seconds is {value}: it must be at most half of ack_wait_seconds ({ack_wait})")
+        return value
+
+    @property
+    def own_host(self) -> str:
+        """The address at which this pod reaches its own servers."""
+        return self.pod_ip if self.bind_host in ("0.0.0.0", "::") else self.bind_host

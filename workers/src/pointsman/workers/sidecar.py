@@ -1,0 +1,283 @@
+"""Everything that runs beside one engine, put together: role, remote prefill, prefill server, feeds, control."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any
+
+from pointsman.api.protocol.control import (
+    DrainRequest,
+    ModelInfo,
+    RoleRequest,
+    VerifyRequest,
+    VerifyResult,
+    WorkerState,
+)
+from pointsman.api.protocol.names import KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT, Role
+from pointsman.serving.local_remote import RoutingRule
+from pointsman.workers.core.leases import LeaseLedger
+from pointsman.workers.core.prefix_index import PrefixIndex
+from pointsman.workers.core.roles import EngineCondition, RoleState
+from pointsman.workers.engine import Engine
+from pointsman.workers.errors import ControlRefusedError
+from pointsman.workers.kv_events import KvEventFeed
+from pointsman.workers.kv_metrics import KvMetricsPublisher
+from pointsman.workers.metrics import WorkerMetrics
+from pointsman.workers.model_files import ModelFiles, digest
+from pointsman.workers.nats_link import NatsLink
+from pointsman.workers.prefill_queue import PrefillPuller, PrefillQueue
+from pointsman.workers.prefill_server import PrefillServer
+from pointsman.workers.remote_prefill import RemotePrefill
+from pointsman.workers.settings import WorkerSettings
+from pointsman.workers.verification import Verifier
+
+log = logging.getLogger(__name__)
+
+HEALTH_LOOK_SECONDS = 0.5
+
+
+class ClientRequest:
+    """A request of a client while it is served; ``tokens`` grows with the answer."""
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+
+class Sidecar:
+    """One worker. ``clock``: monotonic seconds; ``unix``: wall clock."""
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        engine: Engine,
+        metrics: WorkerMetrics,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        unix: Callable[[], float] = time.time,
+    ) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.metrics = metrics
+        self.instance = uuid.uuid4().hex
+        self._clock = clock
+        self._roles = RoleState()
+        self._verified: Role | None = None
+        self._clients: set[ClientRequest] = set()
+        self._ledger = LeaseLedger(settings.lease_seconds)
+        self._index = PrefixIndex(settings.block_size)
+        host = settings.own_host
+        self._feed = KvEventFeed(
+            self._index, settings.worker, f"tcp://{host}:{KV_EVENTS_PORT}", f"tcp://{host}:{KV_EVENTS_REPLAY_PORT}"
+        )
+        self._link = NatsLink(settings)
+        self._queue = PrefillQueue(settings, self._link)
+        self._server = PrefillServer(
+            settings,
+            engine,
+            self._link,
+            PrefillPuller(self._queue, self._link),
+            metrics,
+            self._ledger,
+            clock=clock,
+            unix=unix,
+            on_engine_abort=self.engine_aborted,
+        )
+        self.remote = RemotePrefill(settings, engine, self._link, self._queue, clock=clock, unix=unix)
+        self._publisher = KvMetricsPublisher(settings, engine, self._link, self, clock=clock)
+        self._verifier = Verifier(settings, engine, self._ledger, clock=clock)
+        self._files = ModelFiles(engine.facts.model_directory or settings.model)
+        self.rule = RoutingRule(settings.max_local_prefill_tokens, settings.max_prefill_queue_size)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Begin; returns at once. The engine may still be starting, NATS may be away."""
+        self._link.start()
+        self._supervise(self._server.run(), "prefill queue")
+        self._supervise(self._watch_engine(), "engine health")
+        self._supervise(self._feed.run(), "KV events")
+        if self.settings.nats_url is not None:
+            self._supervise(self._publisher.run(), "KV metrics")
+
+    async def stop(self) -> None:
+        """End everything that ``start`` began."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._server.stop()
+        await self.remote.stop()
+        await self._link.stop()
+
+    # --- what the middleware asks ---
+
+    @property
+    def roles(self) -> RoleState:
+        """Role, drain and engine condition now."""
+        return self._roles
+
+    @property
+    def role(self) -> Role | None:
+        """The role now."""
+        return self._roles.role
+
+    @property
+    def queue_depth(self) -> int | None:
+        """Requests waiting in the prefill queue when it was last looked at; None: not known."""
+        return self.remote.last_depth
+
+    @contextmanager
+    def serving(self) -> Iterator[ClientRequest]:
+        """Count one client request as in flight."""
+        request = ClientRequest()
+        self._clients.add(request)
+        try:
+            yield request
+        finally:
+            self._clients.discard(request)
+
+    def cached_tokens(self, token_ids: tuple[int, ...], salt: str | None, *, model: str, hint: int) -> int:
+        """Length of the prefix of a prompt that the engine here holds; ``hint`` serves until KV events are heard."""
+        if model != self.settings.served_name:
+            return 0  # an adapter's blocks are not in the index
+        if not self._feed.live:
+            return min(hint, len(token_ids))
+        return self._index.cached_tokens(token_ids, salt)
+
+    def engine_aborted(self) -> None:
+        """The engine answered "abort": it is shutting down and does not do what it accepts. Take nothing new."""
+        if not self._roles.draining:
+            log.warning("the engine aborts requests: this worker takes no new work until it is given its role again")
+            self._change(self._roles.drained())
+
+    # --- what the control API does ---
+
+    def state(self) -> WorkerState:
+        """This worker about itself."""
+        load = self.engine.load()
+        server = self._server
+        held = None if load.kv_usage is None else load.kv_usage > 0
+        leases = self._ledger.outstanding(self._clock(), engine_holds_blocks=held)
+        return WorkerState(
+            worker=self.settings.worker,
+            instance=self.instance,
+            phase=self._roles.phase,
+            role=self._roles.role,
+            in_flight=len(self._clients) + server.running,
+            in_flight_tokens=sum(client.tokens for client in self._clients) + server.running_tokens,
+            queued_prefills=server.queued,
+            leases=len(leases),
+            oldest_lease_seconds=max(leases.values(), default=None),
+            verified=self._verified,
+            kv_usage=load.kv_usage,
+            cached_blocks=len(self._index) if self._feed.live else None,
+            block_size=self.settings.block_size,
+            max_model_len=self.engine.facts.max_model_len,
+            kv_compatibility=self.settings.kv_compatibility,
+            prefill_token_budget=server.budget_tokens,
+            nats_connected=None if self.settings.nats_url is None else self._link.is_connected,
+        )
+
+    def assign(self, request: RoleRequest) -> WorkerState:
+        """Give or take the role; raises ControlRefusedError for one this worker cannot take now."""
+        if request.role is not None and self._roles.engine is not EngineCondition.UP:
+            raise ControlRefusedError(
+                HTTPStatus.CONFLICT,
+                "EngineNotUp",
+                f"the engine is {self._roles.engine.name.lower()}: no role can be taken",
+            )
+        if request.role is Role.PREFILL and self.settings.nats_url is None:
+            raise ControlRefusedError(
+                HTTPStatus.CONFLICT, "NoPrefillQueue", "started without POINTSMAN_NATS_URL: there is no queue to serve"
+            )
+        self._server.budget_tokens = request.prefill_token_budget
+        settings = self.settings
+        local, queue = request.max_local_prefill_tokens, request.max_prefill_queue_size
+        self.rule = RoutingRule(
+            settings.max_local_prefill_tokens if local is None else local,
+            settings.max_prefill_queue_size if queue is None else queue,
+        )
+        self._change(self._roles.assigned(request.role))
+        return self.state()
+
+    def drain(self, request: DrainRequest) -> WorkerState:
+        """Take nothing new; keep what is here."""
+        log.info("drain asked for: %s", request.reason or "no reason given")
+        self._change(self._roles.drained())
+        return self.state()
+
+    async def verify(self, request: VerifyRequest) -> VerifyResult:
+        """Prove a role with a real request."""
+        result = await self._verifier.verify(request)
+        if result.ok:
+            self._verified = request.role
+        elif self._verified is request.role:
+            self._verified = None
+        return result
+
+    async def model(self) -> ModelInfo:
+        """What a gateway needs to tokenise for this worker; raises ControlRefusedError while it is not known."""
+        facts = self.engine.facts
+        try:
+            files = await self._files.files()
+        except OSError as error:
+            raise ControlRefusedError(HTTPStatus.NOT_FOUND, "NoModelFiles", str(error)) from error
+        if facts.max_model_len is None:
+            raise ControlRefusedError(HTTPStatus.CONFLICT, "EngineNotUp", "the engine has not said its context length")
+        return ModelInfo(
+            served_name=self.settings.served_name,
+            max_model_len=facts.max_model_len,
+            block_size=self.settings.block_size,
+            files=files,
+            digest=digest(files),
+        )
+
+    async def model_file(self, sha256: str) -> bytes:
+        """The bytes of one of the model's files; raises ControlRefusedError if there is none."""
+        content = await self._files.content(sha256)
+        if content is None:
+            raise ControlRefusedError(HTTPStatus.NOT_FOUND, "NoSuchFile", f"no file of this model has sha256 {sha256}")
+        return content
+
+    # --- inside ---
+
+    def _change(self, roles: RoleState) -> None:
+        if roles != self._roles:
+            log.info(
+                "%s/%s: role %s, phase %s -> role %s, phase %s",
+                self.settings.namespace,
+                self.settings.worker,
+                self._roles.role,
+                self._roles.phase,
+                roles.role,
+                roles.phase,
+            )
+        self._roles = roles
+        self._server.pulling = roles.pulls_prefills
+
+    async def _watch_engine(self) -> None:
+        while True:
+            if await self.engine.healthy():
+                condition = EngineCondition.UP
+            elif self._roles.engine is EngineCondition.STARTING:
+                condition = EngineCondition.STARTING
+            else:
+                condition = EngineCondition.FAILED
+            if condition is not self._roles.engine:
+                self._change(self._roles.with_engine(condition))
+            self.metrics.show(self.state(), self.queue_depth)
+            await asyncio.sleep(HEALTH_LOOK_SECONDS)
+
+    def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run ``work`` for the life of this worker. If it ends by a bug, the worker says so and takes no more work."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s ended: the worker drains", task.get_name(), exc_info=task.exception())
+            self._change(self._roles.drained())

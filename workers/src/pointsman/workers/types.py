@@ -1,0 +1,81 @@
+"""Boundary types of this room: what its modules hand to each other."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pointsman.serving.local_remote import PrefillReason
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What does not change while an engine runs. None = unknown. Blocks are KV blocks of ``block_size`` tokens."""
+
+    max_model_len: int | None = None
+    block_size: int | None = None
+    max_running_requests: int | None = None
+    total_kv_blocks: int | None = None
+    model_directory: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """An engine's gauges at one moment. None = unknown; shares are 0..1."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_usage: float | None = None
+    prefix_hit_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    """A whole answer of the engine: HTTP status and JSON body (empty if it was none)."""
+
+    status: int
+    body: Mapping[str, Any]
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of the first choice; "abort" means the engine did not do it, whatever the status says."""
+        choices = self.body.get("choices") or [{}]
+        reason = choices[0].get("finish_reason")
+        return reason if isinstance(reason, str) else None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDepth:
+    """The prefill queue of one KV-compatibility group: requests nobody has taken, taken ones, and waiting pulls."""
+
+    waiting: int
+    in_progress: int
+    pulls: int
+
+    @property
+    def outstanding(self) -> int:
+        """Everything that is not answered."""
+        return self.waiting + self.in_progress
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteKv:
+    """KV that another worker has computed for a request here and that may be pulled now."""
+
+    request_id: str
+    kv_transfer_params: Mapping[str, Any]
+    prefill_worker: str
+    usable_until_s: float  # on this worker's monotonic clock
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillPath:
+    """Where a request's prompt is prefilled, why, and, when remote, the KV to pull."""
+
+    reason: PrefillReason
+    new_tokens: int | None = None
+    kv: RemoteKv | None = None
+
+    @property
+    def remote(self) -> bool:
+        """Whether another worker computed it."""
+        return self.kv is not None
