@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from pointsman.api.protocol import headers
-from pointsman.local.traffic import Api, Endpoint, Mix, Path, Prompt, closed_loop, prompts, running_load
+from pointsman.local.traffic import Api, Endpoint, Mix, PrefillPath, Prompt, closed_loop, prompts, running_load
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STREAMED = Prompt(0, Api.COMPLETION, True, 4, text="hello")
@@ -68,7 +68,7 @@ async def test_a_streamed_answer_is_recorded_with_its_tokens_times_path_and_work
     assert record.text == "bcd"
     assert len(record.token_seconds) == 3
     assert list(record.token_seconds) == sorted(record.token_seconds)
-    assert (record.path, record.worker, record.prefill_worker) == (Path.REMOTE, "d-0", "p-0")
+    assert (record.path, record.worker, record.prefill_worker) == (PrefillPath.REMOTE, "d-0", "p-0")
     assert (record.prompt_tokens, record.completion_tokens, record.status) == (5, 3, 200)
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pointsman.local.traffic import Endpoint, Scenario, interfere
 
-SCENARIO = Scenario(streams=2, arrivals=2, prompt_tokens=300, interval_seconds=0.0)
+SCENARIO = Scenario(streams=2, arrivals=2, prompt_tokens=300, pause_seconds=0.05)
 
 
 class OneServer:

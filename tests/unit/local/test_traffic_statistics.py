@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.local.traffic import Api, Latency, Path, Prompt, Record, percentile, recent, summarise
+from pointsman.local.traffic import Api, Latency, PrefillPath, Prompt, Record, percentile, recent, summarise
 
 PROMPT = Prompt(0, Api.COMPLETION, True, 8, text="a")
 seconds = st.floats(min_value=0, max_value=1e4)
@@ -50,8 +50,10 @@ def test_inter_token_latencies_are_the_gaps_between_chunks_and_sum_to_the_stream
 
 
 def test_failed_requests_are_counted_and_give_no_latency_and_no_path() -> None:
-    good = record(token_seconds=(0.1, 0.2), path=Path.REMOTE, worker="d", prefill_worker="p", completion_tokens=2)
-    bad = record(error="HTTP 503", status=503, token_seconds=(0.001, 9.0), path=Path.LOCAL, worker="x")
+    good = record(
+        token_seconds=(0.1, 0.2), path=PrefillPath.REMOTE, worker="d", prefill_worker="p", completion_tokens=2
+    )
+    bad = record(error="HTTP 503", status=503, token_seconds=(0.001, 9.0), path=PrefillPath.LOCAL, worker="x")
     summary = summarise([good, bad])
     assert (summary.requests, summary.failed_requests) == (2, 1)
     assert (summary.remote_prefills, summary.local_prefills, summary.paths_unknown) == (1, 0, 0)

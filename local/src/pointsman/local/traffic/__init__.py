@@ -11,7 +11,7 @@ from pointsman.local.traffic.interference import Interference, Scenario, interfe
 from pointsman.local.traffic.load import Traffic, closed_loop, running_load
 from pointsman.local.traffic.prompts import Mix, prompts
 from pointsman.local.traffic.statistics import Latency, Summary, percentile, recent, summarise
-from pointsman.local.traffic.types import Api, Path, Prompt, Record
+from pointsman.local.traffic.types import Api, PrefillPath, Prompt, Record
 
 __all__ = [
     "Api",
@@ -21,7 +21,7 @@ __all__ = [
     "Interference",
     "Latency",
     "Mix",
-    "Path",
+    "PrefillPath",
     "Prompt",
     "Record",
     "Scenario",

@@ -11,7 +11,7 @@ import openai
 from openai.types import CompletionUsage
 
 from pointsman.api.protocol import headers
-from pointsman.local.traffic.types import Api, Path, Prompt, Record
+from pointsman.local.traffic.types import Api, PrefillPath, Prompt, Record
 
 _ENDS = frozenset({"stop", "length"})  # anything else ("abort", "error") is no answer
 
@@ -112,7 +112,7 @@ class _Answer:
         self._record = replace(
             self._record,
             status=status,
-            path=Path(path) if path in set(Path) else None,
+            path=PrefillPath(path) if path in set(PrefillPath) else None,
             path_reason=answered.get(headers.PREFILL_REASON),
             worker=answered.get(headers.WORKER),
             prefill_worker=answered.get(headers.PREFILL_WORKER),

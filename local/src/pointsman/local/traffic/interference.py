@@ -1,6 +1,6 @@
 """Running streams while long prompts arrive: the load that separating prefill from decode exists for.
 
-A server that does both stalls every stream for as long as a long prompt computes; the worst inter-token latency of the
+A server that does both stalls every stream while a long prompt computes; the worst inter-token latency of the
 streams shows it. (The scenario of the figure in Zhong et al., DistServe, OSDI 2024, §2.)
 """
 
@@ -13,21 +13,21 @@ from pointsman.local.traffic.statistics import Latency, Summary, summarise
 from pointsman.local.traffic.types import Api, Prompt, Record
 
 _STREAM_PROMPT_TOKENS = 32
-_STREAM_MAX_TOKENS = 1_900  # more than any run takes: streams are left when the last long prompt is answered
+_STREAM_MAX_TOKENS = 4_000  # more than any run takes: streams are left when the last long prompt is answered
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``streams`` decode while ``arrivals`` prompts of ``prompt_tokens`` come, one every ``interval_seconds``.
+    """``streams`` decode while ``arrivals`` prompts of ``prompt_tokens`` come, each ``pause_seconds`` after the last.
 
-    An interval longer than one prefill takes keeps the prefill worker's queue empty: what is measured is the stall of
-    the streams, not a queue. ``vocabulary`` is where token ids are drawn from.
+    One long prompt at a time, however fast the computer is: what is measured is the stall of the streams, not a queue.
+    ``vocabulary`` is where token ids are drawn from.
     """
 
     streams: int = 3
     arrivals: int = 4
     prompt_tokens: int = 2_000
-    interval_seconds: float = 1.5
+    pause_seconds: float = 0.25
     vocabulary: range = range(3, 256)
     seed: int = 0
 
@@ -57,10 +57,6 @@ async def interfere(endpoint: Endpoint, scenario: Scenario, *, timeout_seconds: 
         ids = tuple(rng.choice(scenario.vocabulary) for _ in range(tokens))
         return Prompt(index, Api.COMPLETION, True, max_tokens, token_ids=ids, ignore_eos=True)
 
-    async def arrive(index: int, asked: Prompt) -> Record:
-        await asyncio.sleep(index * scenario.interval_seconds)
-        return await endpoint.send(asked)
-
     long_prompts = [prompt(index, scenario.prompt_tokens, 2) for index in range(scenario.arrivals)]
     async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
         streams = [
@@ -76,14 +72,17 @@ async def interfere(endpoint: Endpoint, scenario: Scenario, *, timeout_seconds: 
             first = group.create_task(flows.wait())
             await asyncio.wait({first, stream}, return_when=asyncio.FIRST_COMPLETED)
             flows.set()
-        arrivals = await asyncio.gather(*(arrive(index, asked) for index, asked in enumerate(long_prompts)))
+        arrivals: list[Record] = []
+        for asked in long_prompts:
+            await asyncio.sleep(scenario.pause_seconds)
+            arrivals.append(await endpoint.send(asked))
         enough.set()
     ended = [stream.result() for stream in streams]
     shorter = [record for record in ended if record.served and not record.left]
     if shorter:
         raise RuntimeError(
             f"{len(shorter)} of {scenario.streams} streams ended by themselves before the last long prompt was "
-            "answered: the stall of the last arrivals was not measured; use fewer arrivals or a shorter interval"
+            "answered: the stall of the last arrivals was not measured; use fewer arrivals"
         )
     of_streams, of_arrivals = summarise(ended), summarise(arrivals)
     return Interference(of_streams.itl, of_arrivals.ttft, of_streams, of_arrivals)

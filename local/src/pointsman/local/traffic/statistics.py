@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from pointsman.local.traffic.types import Path, Record
+from pointsman.local.traffic.types import PrefillPath, Record
 
 
 def percentile(values: Sequence[float], percent: float) -> float | None:
@@ -59,8 +59,8 @@ def summarise(records: Sequence[Record]) -> Summary:
     return Summary(
         requests=len(records),
         failed_requests=len(records) - len(served),
-        remote_prefills=sum(record.path is Path.REMOTE for record in served),
-        local_prefills=sum(record.path is Path.LOCAL for record in served),
+        remote_prefills=sum(record.path is PrefillPath.REMOTE for record in served),
+        local_prefills=sum(record.path is PrefillPath.LOCAL for record in served),
         paths_unknown=sum(record.path is None for record in served),
         output_tokens=sum(record.completion_tokens or 0 for record in served),
         ttft=Latency.of(record.ttft_seconds for record in served if record.ttft_seconds is not None),

@@ -12,7 +12,7 @@ class Api(StrEnum):
     COMPLETION = "completion"  # /v1/completions
 
 
-class Path(StrEnum):
+class PrefillPath(StrEnum):
     """Where the prompt's KV was computed, as the worker that answered says in ``X-Pointsman-Prefill``."""
 
     LOCAL = "local"
@@ -64,7 +64,7 @@ class Record:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     token_seconds: tuple[float, ...] = ()
-    path: Path | None = None
+    path: PrefillPath | None = None
     path_reason: str | None = None
     worker: str | None = None
     prefill_worker: str | None = None
