@@ -1,0 +1,1 @@
+"""`make quickstart`: the main job on real parts, explained while it runs."""
