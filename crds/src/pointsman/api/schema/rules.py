@@ -1,5 +1,6 @@
 """What is written beside a model for the API server: CEL rules, and fields that are refused by name until they work."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -7,36 +8,41 @@ from typing import Any, Final
 VALIDATIONS: Final = "x-kubernetes-validations"
 PRESERVE_UNKNOWN: Final = "x-kubernetes-preserve-unknown-fields"
 _RESERVED: Final = "x-pointsman-reserved"  # read and removed by the structural pass
+_PLACEHOLDER: Final = re.compile(r"{([^{}]+)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One CEL rule. Exactly one of ``message`` and ``message_expression`` (CEL that gives a string) is written.
+    """One CEL rule and what the API server says when it does not hold.
 
-    A message names what was written and what would be right; the API server puts the field's path in front of it.
-    ``field_path`` narrows that path, e.g. ``.minReplicas``.
+    ``message`` names what was written and what would be right; the API server puts the field's path in front of it.
+    ``{…}`` in it is CEL: ``"replicas is {self.replicas}"``. ``field_path`` narrows the path.
     """
 
     rule: str
-    message: str | None = None
-    message_expression: str | None = None
+    message: str
     field_path: str | None = None
-    reason: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.message is None) == (self.message_expression is None):
-            raise ValueError(f"rule {self.rule!r} needs exactly one of message and message_expression")
 
     def manifest(self) -> dict[str, str]:
         """As an entry of ``x-kubernetes-validations``."""
-        entry = {
-            "rule": self.rule,
-            "message": self.message,
-            "messageExpression": self.message_expression,
-            "fieldPath": self.field_path,
-            "reason": self.reason,
-        }
-        return {key: value for key, value in entry.items() if value is not None}
+        entry = {"rule": self.rule}
+        entry |= message_entry(self.message)
+        if self.field_path is not None:
+            entry["fieldPath"] = self.field_path
+        return entry
+
+
+def message_entry(message: str) -> dict[str, str]:
+    """``message`` where it is constant; a ``messageExpression`` where it has placeholders.
+
+    With ``format``, not ``+``: the API server's cost estimator knows no bound for ``string(number)`` or for the joined
+    list of a ``filter``, and refuses a concatenation with either.
+    """
+    parts = _PLACEHOLDER.split(message)  # text, CEL, text, CEL, …, text
+    if len(parts) == 1:
+        return {"message": message}
+    text = "%s".join(part.replace("%", "%%") for part in parts[::2])
+    return {"messageExpression": f"{cel_string(text)}.format([{', '.join(parts[1::2])}])"}
 
 
 def extra(
@@ -46,7 +52,8 @@ def extra(
 
     ``reserved`` maps fields that are designed but not built to what to do instead. They are in the schema only so that
     the API server refuses them by name, instead of dropping them in silence; the models do not have them.
-    ``schema`` is taken over as it is, e.g. ``x-kubernetes-list-type``.
+    ``schema`` is taken over as it is. There, ``"enum": None`` takes an enumeration away: the API server's own message
+    for one cannot say what is planned, a rule can.
     """
     result: dict[str, Any] = dict(schema or {})
     if rules:
@@ -54,6 +61,10 @@ def extra(
     if reserved:
         result[_RESERVED] = dict(reserved)
     return result
+
+
+LIST_BY_NAME: Final = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]}
+LIST_BY_TYPE: Final = {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]}
 
 
 def reserved_fields(schema: dict[str, Any]) -> dict[str, Any]:
@@ -64,7 +75,7 @@ def reserved_fields(schema: dict[str, Any]) -> dict[str, Any]:
             "description": f"Not built yet, and refused: {instead}.",
             "type": "object",
             PRESERVE_UNKNOWN: True,
-            VALIDATIONS: [{"rule": "false", "message": f"{name} is not built yet: {instead}"}],
+            VALIDATIONS: [Rule("false", f"{name} is not built yet: {instead}").manifest()],
         }
         for name, instead in reserved.items()
     }

@@ -76,10 +76,10 @@ class Reason(StrEnum):
 
 
 class Condition(ApiModel):
-    """A ``metav1.Condition``."""
+    """A condition, as Kubernetes writes them (metav1.Condition)."""
 
     type: str = Field(min_length=1, max_length=64, description="What is said.")
-    status: ConditionStatus
+    status: ConditionStatus = Field(description="Unknown is said where we could not look; it is not False.")
     reason: str = Field(
         min_length=1, max_length=128, pattern="^[A-Za-z]+$", description="Why, as a word that tools match on."
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.schema.rules import Rule, cel_list, cel_string, extra
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, cel_string, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.engine_flags import FLAG_NAME_PATTERN, OWNED_FLAGS, OWNED_SHORT_FLAG_PATTERN
@@ -28,10 +28,10 @@ CPU_BLOCK_SIZE_MULTIPLE: Final = 32  # vLLM's CPU attention takes no other (refe
 _SCHEME_RULE = " || ".join(f"self.startsWith('{scheme}://')" for scheme in SCHEMES)
 _SOURCE_PATTERNS = " || ".join(f"self.matches({cel_string(p)})" for p in (HUB_PATTERN, CLAIM_PATTERN, PATH_PATTERN))
 
-_OWNED_ARGUMENTS = (
+_OWNED_FLAGS = (
     f"self.map(a, a.find({cel_string(FLAG_NAME_PATTERN)}).replace('_', '-'))"
     f".filter(f, f.matches({cel_string(OWNED_SHORT_FLAG_PATTERN)}) || "
-    f"(size(f) > 2 && {cel_list(OWNED_FLAGS)}.exists(o, o.startsWith(f))))"
+    f"(f.size() > 2 && {cel_list(OWNED_FLAGS)}.exists(o, o.startsWith(f))))"
 )
 
 _CHANGE_NEEDS_ROLLOUT = "cannot be changed yet (rollouts are not built): create a service of another name beside it"
@@ -54,11 +54,11 @@ class ModelSpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 _SCHEME_RULE,
-                message_expression=f"'\\'' + self + '\\' has no scheme Pointsman knows; write {FORMS}'",
+                f"'{{self}}' has no scheme Pointsman knows; write {FORMS}",
             ),
             Rule(
                 f"!({_SCHEME_RULE}) || (({_SOURCE_PATTERNS}) && !self.matches('/[.][.]?(/|$)'))",
-                message_expression=f"'\\'' + self + '\\' is not complete; write {FORMS}'",
+                f"'{{self}}' is not complete; write {FORMS}",
             ),
         ),
     )
@@ -77,8 +77,7 @@ class ModelSpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "!has(self.tokenSecretRef) || self.source.startsWith('hf://')",
-                message_expression="'tokenSecretRef is for hf:// sources, and source is ' + self.source + "
-                "'; leave it out'",
+                "tokenSecretRef is for hf:// sources, and source is {self.source}; leave it out",
                 field_path=".tokenSecretRef",
             )
         )
@@ -97,19 +96,11 @@ class EngineSpec(ApiModel):
     type: EngineType = Field(
         default=EngineType.VLLM,
         description="The inference engine: VLLM. SGLang and Simulated are not built yet.",
-        json_schema_extra={
-            # a plain string for the API server: an enum's own message could not say what is planned
-            "enum": None,
-            "maxLength": 32,
-            **extra(
-                Rule(
-                    "self == 'VLLM'",
-                    message_expression="self in ['SGLang', 'Simulated'] ? "
-                    "self + ' is not built yet; use VLLM' : "
-                    "'\\'' + self + '\\' is no engine Pointsman knows; use VLLM'",
-                )
-            ),
-        },
+        json_schema_extra=extra(
+            Rule("!(self in ['SGLang', 'Simulated'])", "{self} is not built yet; use VLLM"),
+            Rule("self in ['VLLM', 'SGLang', 'Simulated']", "'{self}' is no engine Pointsman knows; use VLLM"),
+            schema={"enum": None, "maxLength": 32},
+        ),
     )
     image: str | None = Field(
         default=None,
@@ -123,9 +114,9 @@ class EngineSpec(ApiModel):
         description="Flags for the engine, e.g. --max-model-len=32768. Flags that Pointsman sets are refused by name.",
         json_schema_extra=extra(
             Rule(
-                f"{_OWNED_ARGUMENTS}.size() == 0",
-                message_expression=f"{_OWNED_ARGUMENTS}.join(', ') + ' is set by Pointsman; leave it out"
-                " (block size, served name, model and token have fields of their own in spec)'",
+                f"{_OWNED_FLAGS}.size() == 0",
+                f"{{{_OWNED_FLAGS}}} is set by Pointsman; leave it out"
+                " (block size, served name, model and token have fields of their own in spec)",
             )
         ),
     )
@@ -149,15 +140,15 @@ class PoolSpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "self.minReplicas <= self.maxReplicas",
-                message_expression="'minReplicas ' + string(self.minReplicas) + ' is above maxReplicas ' + "
-                "string(self.maxReplicas) + '; write minReplicas <= replicas <= maxReplicas'",
+                "minReplicas {self.minReplicas} is above maxReplicas {self.maxReplicas}; "
+                "write minReplicas <= replicas <= maxReplicas",
                 field_path=".minReplicas",
             ),
             Rule(
                 "self.minReplicas > self.maxReplicas || "
                 "(self.minReplicas <= self.replicas && self.replicas <= self.maxReplicas)",
-                message_expression="'replicas is ' + string(self.replicas) + '; write a number from minReplicas ' + "
-                "string(self.minReplicas) + ' to maxReplicas ' + string(self.maxReplicas)",
+                "replicas is {self.replicas}; write a number from minReplicas {self.minReplicas} "
+                "to maxReplicas {self.maxReplicas}",
                 field_path=".replicas",
             ),
         )
@@ -231,15 +222,15 @@ class LLMServiceSpec(ApiModel):
             Rule(
                 "self.worker.gpus > 0 || !has(self.engine.blockSize) || "
                 f"self.engine.blockSize % {CPU_BLOCK_SIZE_MULTIPLE} == 0",
-                message_expression="'engine.blockSize is ' + string(self.engine.blockSize) + "
-                f"' and worker.gpus is 0: on CPU write a multiple of {CPU_BLOCK_SIZE_MULTIPLE} (default 128)'",
+                "engine.blockSize is {self.engine.blockSize} and worker.gpus is 0: "
+                f"on CPU write a multiple of {CPU_BLOCK_SIZE_MULTIPLE} (default 128)",
                 field_path=".engine.blockSize",
             ),
-            Rule("self.model == oldSelf.model", message=f"spec.model {_CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
-            Rule("self.engine == oldSelf.engine", message=f"spec.engine {_CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
+            Rule("self.model == oldSelf.model", f"spec.model {_CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
+            Rule("self.engine == oldSelf.engine", f"spec.engine {_CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
             Rule(
                 "self.worker.gpus == oldSelf.worker.gpus",
-                message=f"spec.worker.gpus {_CHANGE_NEEDS_ROLLOUT}",
+                f"spec.worker.gpus {_CHANGE_NEEDS_ROLLOUT}",
                 field_path=".worker.gpus",
             ),
             reserved={
@@ -288,7 +279,7 @@ class LLMServiceStatus(ApiModel):
         default=(),
         max_length=16,
         description="Ready, Available, Progressing, Degraded, PrefillReady, DecodeReady, GatewayReady.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
 
@@ -313,14 +304,13 @@ class LLMService(Resource):
         rules=(
             Rule(
                 f"self.metadata.name.size() <= {MAX_SERVICE_NAME_LENGTH}",
-                message_expression="'metadata.name is \\'' + self.metadata.name + '\\' (' + "
-                "string(self.metadata.name.size()) + "
-                f"' characters); write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods'",
+                "metadata.name is '{self.metadata.name}' ({self.metadata.name.size()} characters); "
+                f"write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods",
             ),
             Rule(
                 f"self.metadata.name.matches({cel_string(SERVICE_NAME_PATTERN)})",
-                message_expression="'metadata.name is \\'' + self.metadata.name + '\\'; write a DNS label that begins "
-                "with a letter (a-z, 0-9, -), because it goes into names of Services'",
+                "metadata.name is '{self.metadata.name}'; write a DNS label that begins with a letter (a-z, 0-9, -), "
+                "because it goes into names of Services",
             ),
         ),
     )

@@ -10,10 +10,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from pointsman.api.schema.rules import Rule, extra
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
 from pointsman.api.v1alpha1.strict import parse_strictly
+
+_URL_ADVICE = "write prometheusUrl with source Prometheus, and only then"
 
 
 class Mode(StrEnum):
@@ -54,8 +56,7 @@ class Budget(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "self.minGpus <= self.maxGpus",
-                message_expression="'minGpus ' + string(self.minGpus) + ' is above maxGpus ' + "
-                "string(self.maxGpus) + '; write minGpus <= maxGpus'",
+                "minGpus {self.minGpus} is above maxGpus {self.maxGpus}; write minGpus <= maxGpus",
             )
         )
     )
@@ -82,9 +83,8 @@ class RemotePrefillAction(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "self.minThresholdTokens <= self.maxThresholdTokens",
-                message_expression="'minThresholdTokens ' + string(self.minThresholdTokens) + "
-                "' is above maxThresholdTokens ' + string(self.maxThresholdTokens) + "
-                "'; write minThresholdTokens <= maxThresholdTokens'",
+                "minThresholdTokens {self.minThresholdTokens} is above maxThresholdTokens {self.maxThresholdTokens}; "
+                "write minThresholdTokens <= maxThresholdTokens",
             )
         )
     )
@@ -202,15 +202,11 @@ class Metrics(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "(self.source == 'Prometheus') == has(self.prometheusUrl)",
-                message_expression="'source is ' + self.source + (has(self.prometheusUrl) ? ' and prometheusUrl is ' + "
-                "self.prometheusUrl : ' without prometheusUrl') + '; "
-                "write prometheusUrl with source Prometheus, and only then'",
+                "source is {self.source} and prometheusUrl is "
+                "{has(self.prometheusUrl) ? self.prometheusUrl : 'absent'}; " + _URL_ADVICE,
             )
         )
     )
-
-
-_URL_ADVICE = "write prometheusUrl with source Prometheus, and only then"
 
 
 class Approvals(ApiModel):
@@ -257,7 +253,7 @@ class PlannerPolicyStatus(ApiModel):
         default=(),
         max_length=16,
         description="Ready.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Final, Literal
 from pydantic import Field
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.schema.rules import Rule, extra
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
@@ -28,28 +28,20 @@ class WorkerPoolSpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "self == oldSelf",
-                message_expression="'serviceRef is ' + oldSelf.name + ' and cannot become ' + self.name + "
-                "'; a pool stays with its service'",
+                "serviceRef is {oldSelf.name} and cannot become {self.name}; a pool stays with its service",
             )
         ),
     )
     role: Role = Field(
         description="What the workers of this pool do: Prefill or Decode.",
-        json_schema_extra={
-            "enum": None,
-            "maxLength": 32,
-            **extra(
-                Rule(
-                    f"self in ['{_ROLES}']",
-                    message_expression="'\\'' + self + '\\' is no role; write Prefill or Decode'",
-                ),
-                Rule(
-                    "self == oldSelf",
-                    message_expression="'role is ' + oldSelf + ' and cannot become ' + self + "
-                    "'; scale the service\\'s other pool instead'",
-                ),
+        json_schema_extra=extra(
+            Rule(f"self in ['{_ROLES}']", "'{self}' is no role; write Prefill or Decode"),
+            Rule(
+                "self == oldSelf",
+                "role is {oldSelf} and cannot become {self}; scale the service's other pool instead",
             ),
-        },
+            schema={"enum": None, "maxLength": 32},
+        ),
     )
     replicas: int = Field(
         ge=1, le=MAX_REPLICAS, description="Workers wanted; written by /scale too. Held within the service's bounds."
@@ -67,7 +59,7 @@ class WorkerPoolStatus(PoolCounts):
         default=(),
         max_length=16,
         description="Ready and Progressing.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
 
@@ -93,9 +85,9 @@ class WorkerPool(Resource):
         rules=(
             Rule(
                 "self.metadata.name == self.spec.serviceRef.name + '-' + self.spec.role.lowerAscii()",
-                message_expression="'metadata.name is ' + self.metadata.name + '; the ' + self.spec.role + "
-                "' pool of service ' + self.spec.serviceRef.name + ' is named ' + self.spec.serviceRef.name + '-' + "
-                "self.spec.role.lowerAscii() + ', and the operator makes it'",
+                "metadata.name is {self.metadata.name}; the {self.spec.role} pool of service "
+                "{self.spec.serviceRef.name} is named {self.spec.serviceRef.name}-{self.spec.role.lowerAscii()}, "
+                "and the operator makes it",
             ),
         ),
         scale=Scale(".spec.replicas", ".status.existing", ".status.selector"),
