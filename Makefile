@@ -34,6 +34,9 @@ integration: sync ## real control plane, NATS and our processes
 engine: sync ## real vLLM on CPU, P/D over NIXL
 	@$(RUN) pytest tests/engine -m "not verify" $(ARGS)
 
+crds: sync ## write crds/*.yaml, the chart's copy and docs/api.md from the models
+	@$(RUN) python -m pointsman.api.schema
+
 format: sync ## format and mend what ruff can mend
 	@$(RUN) ruff check --fix --quiet; $(RUN) ruff format --quiet
 

@@ -7,15 +7,13 @@ from typing import ClassVar, Final, Literal
 from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.schema.rules import Rule, extra
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
 from pointsman.api.v1alpha1.workerpool import ServiceReference
 
 _ROLES: Final = "', '".join(Role)
-_ROLE_RULE: Final = Rule(
-    f"self in ['{_ROLES}']", message_expression="'\\'' + self + '\\' is no role; write Prefill or Decode'"
-)
+_ROLE_RULE: Final = Rule(f"self in ['{_ROLES}']", "'{self}' is no role; write Prefill or Decode")
 
 
 class SwitchPhase(StrEnum):
@@ -56,12 +54,12 @@ class RoleSwitchSpec(ApiModel):
     from_role: Role = Field(
         alias="from",
         description="The role it has: Prefill or Decode.",
-        json_schema_extra={"enum": None, "maxLength": 32, **extra(_ROLE_RULE)},
+        json_schema_extra=extra(_ROLE_RULE, schema={"enum": None, "maxLength": 32}),
     )
     to_role: Role = Field(
         alias="to",
         description="The role it gets: Prefill or Decode.",
-        json_schema_extra={"enum": None, "maxLength": 32, **extra(_ROLE_RULE)},
+        json_schema_extra=extra(_ROLE_RULE, schema={"enum": None, "maxLength": 32}),
     )
     drain_first: bool = Field(
         default=True,
@@ -80,10 +78,10 @@ class RoleSwitchSpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 "self.from != self.to",
-                message_expression="'from and to are both ' + self.to + '; a switch goes from one role to the other'",
+                "from and to are both {self.to}; a switch goes from one role to the other",
                 field_path=".to",
             ),
-            Rule("self == oldSelf", message="spec cannot be changed; delete this switch and create another one"),
+            Rule("self == oldSelf", "spec cannot be changed; delete this switch and create another one"),
             reserved={"approval": "create the switch when it may happen; leave approval out"},
         )
     )
@@ -117,7 +115,7 @@ class RoleSwitchStatus(ApiModel):
         default=(),
         max_length=8,
         description="Complete or Failed, as kubectl wait knows them from Jobs.",
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+        json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
 

@@ -1,0 +1,181 @@
+"""The models of the custom resources, and the pure functions beside them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.api.v1alpha1 import (
+    OWNED_FLAGS,
+    ClaimModel,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    HubModel,
+    LLMService,
+    ModelSource,
+    ModelSourceError,
+    PathModel,
+    PlannerPolicySpec,
+    Reason,
+    StrictError,
+    owned_flag,
+    parse_model_source,
+    with_condition,
+)
+
+NOW = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def ready(status: ConditionStatus, now: datetime, before: tuple[Condition, ...] = ()) -> tuple[Condition, ...]:
+    return with_condition(before, ConditionType.READY, status, Reason.AS_DESIRED, "all is well", generation=3, now=now)
+
+
+def test_the_transition_time_moves_only_when_the_status_flips() -> None:
+    first = ready(ConditionStatus.TRUE, NOW)
+    later = NOW + timedelta(minutes=5)
+    assert ready(ConditionStatus.TRUE, later, first)[0].last_transition_time == NOW.replace(microsecond=0)
+    assert ready(ConditionStatus.FALSE, later, first)[0].last_transition_time == later.replace(microsecond=0)
+
+
+def test_a_condition_keeps_its_place_and_its_neighbours() -> None:
+    other = with_condition((), ConditionType.DEGRADED, ConditionStatus.FALSE, Reason.HEALTHY, "", generation=1, now=NOW)
+    both = ready(ConditionStatus.FALSE, NOW, ready(ConditionStatus.TRUE, NOW) + other)
+    assert [condition.type for condition in both] == ["Ready", "Degraded"]
+    assert both[0].status == "False"
+
+
+def test_a_message_longer_than_the_api_takes_is_cut() -> None:
+    long = with_condition(
+        (), ConditionType.READY, ConditionStatus.FALSE, Reason.CRASH_LOOP, "x" * 5000, generation=1, now=NOW
+    )
+    assert len(long[0].message) == 4096
+
+
+@pytest.mark.parametrize(
+    ("source", "parsed"),
+    [
+        ("hf://meta-llama/Llama-3.1-8B-Instruct", HubModel("meta-llama/Llama-3.1-8B-Instruct")),
+        ("hf://Qwen/Qwen3-8B@refs/pr/7", HubModel("Qwen/Qwen3-8B", "refs/pr/7")),
+        ("pvc://models/llama/8b", ClaimModel("models", "llama/8b")),
+        ("file:///mnt/models/llama", PathModel("/mnt/models/llama")),
+    ],
+)
+def test_a_model_source_is_read(source: str, parsed: ModelSource) -> None:
+    assert parse_model_source(source) == parsed
+
+
+@pytest.mark.parametrize(
+    "source", ["s3://bucket/model", "hf://llama", "pvc://models", "file://relative/path", "file:///a/../etc", "/mnt/m"]
+)
+def test_a_wrong_model_source_is_refused_with_the_forms_there_are(source: str) -> None:
+    with pytest.raises(ModelSourceError, match=r"write|itself") as refusal:
+        parse_model_source(source)
+    assert source in str(refusal.value)
+
+
+@given(st.sampled_from(OWNED_FLAGS), st.data())
+def test_an_owned_flag_is_found_in_every_spelling(flag: str, data: st.DataObject) -> None:
+    spelled = "--" + "".join(data.draw(st.sampled_from("-_")) if letter == "-" else letter for letter in flag[2:])
+    tail = data.draw(st.sampled_from(["", "=1", ".key=1", '={"a": 1}']))
+    assert owned_flag(spelled + tail) is not None
+    shortened = spelled[: data.draw(st.integers(min_value=3, max_value=len(spelled)))]
+    assert owned_flag(shortened + tail) is not None
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--max-model-len=32768",
+        "--model-impl",
+        "--config-format=hf",
+        "--dtype",
+        "float32",
+        "--tensor-parallel-size",
+        "-tp",
+        "-q",
+        "--enforce-eager",
+        "--kv-cache-memory-bytes=1G",
+        "--kv-cache-dtype",
+        "--no-enable-chunked-prefill",
+        "--max-num-batched-tokens",
+        "--enable-expert-parallel",
+        "--",
+    ],
+)
+def test_the_users_own_flags_are_left_alone(argument: str) -> None:
+    assert owned_flag(argument) is None
+
+
+def test_a_template_comes_back_exactly_as_it_was_written() -> None:
+    template = {
+        "metadata": {"annotations": {"a": "b"}},
+        "spec": {
+            "nodeSelector": {"gpu": "h100"},
+            "tolerations": None,
+            "containers": [
+                {"name": "engine", "env": [{"name": "A", "value": "x"}], "resources": {"limits": {"cpu": 1}}}
+            ],
+        },
+    }
+    service = LLMService.model_validate(
+        {
+            "metadata": {"name": "chat"},
+            "spec": {"model": {"source": "file:///m"}, "worker": {"template": template}, "fromTheFuture": 1},
+        }
+    )
+    assert service.spec.worker.template_dict() == template
+
+
+POLICY = {"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}}
+
+
+def test_a_policy_file_is_read_with_or_without_its_envelope() -> None:
+    bare = PlannerPolicySpec.from_document(POLICY)
+    enveloped = PlannerPolicySpec.from_document(
+        {
+            "apiVersion": "pointsman.dev/v1alpha1",
+            "kind": "PlannerPolicy",
+            "metadata": {"name": "chat", "labels": {"a": "b"}},
+            "spec": POLICY,
+        }
+    )
+    assert bare == enveloped == PlannerPolicySpec.from_document({"spec": POLICY})
+    assert bare.mode == "Shadow"
+    assert bare.manifest()["actions"]["roleSwitch"]["maxPer10Minutes"] == 6
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"objectivs": {}}, "objectivs: there is no such field; did you mean objectives?"),
+        (
+            {"actions": {"roleSwitch": {"minDwell": 3}}},
+            "actions.roleSwitch.minDwell: there is no such field; did you mean",
+        ),
+        (
+            {"mode": "Shadow!"},
+            "mode: 'Shadow!' is written; input should be 'Shadow', 'Approve', 'Active' or 'External'",
+        ),
+        ({"budget": {"maxGpus": 2, "minGpus": 4}}, "budget: minGpus 4 is above maxGpus 2; write minGpus <= maxGpus"),
+        ({"budget": {}}, "budget.maxGpus: this field is required"),
+        ({"metrics": {"source": "Prometheus"}}, "metrics: source is Prometheus and prometheusUrl is None; write"),
+        (
+            {"objectives": {"ttftMs": 0, "tpotMs": 40}},
+            "objectives.ttftMs: 0 is written; input should be greater than 0",
+        ),
+    ],
+)
+def test_a_mistake_in_a_policy_file_is_named_with_path_value_and_what_is_right(
+    change: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(StrictError) as refusal:
+        PlannerPolicySpec.from_document({**POLICY, **change})
+    assert any(sentence in problem for problem in refusal.value.problems), refusal.value.problems
+
+
+def test_all_mistakes_of_a_policy_file_are_reported_at_once() -> None:
+    with pytest.raises(StrictError) as refusal:
+        PlannerPolicySpec.from_document({"mode": "On", "budgets": {}})
+    assert len(refusal.value.problems) == 4  # the unknown field, the mode, and the two required fields
