@@ -1,0 +1,84 @@
+"""What this gateway has in flight at each worker: the part of the load that no metric shows yet."""
+
+from dataclasses import dataclass, field
+
+from pointsman.gateway.types import WorkerKey
+
+
+@dataclass(slots=True)
+class Totals:
+    """Sums over one worker's requests of this gateway."""
+
+    pending_requests: int = 0
+    pending_tokens: int = 0
+    active_requests: int = 0
+    active_tokens: int = 0
+    last_chosen: int = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent and not ended."""
+        return self.pending_requests + self.active_requests
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request at one worker: pending until its first token, then active, until ``end``."""
+
+    _totals: Totals
+    _prompt_tokens: int
+    _new_tokens: int
+    _generated: int = 0
+    _state: str = "pending"
+
+    def produced(self, tokens: int) -> None:
+        """``tokens`` more arrived; the first of them ends the wait for the prefill."""
+        if self._state == "ended" or tokens <= 0:
+            return
+        totals = self._totals
+        if self._state == "pending":
+            self._state = "active"
+            totals.pending_requests -= 1
+            totals.pending_tokens -= self._new_tokens
+            totals.active_requests += 1
+            totals.active_tokens += self._prompt_tokens
+        self._generated += tokens
+        totals.active_tokens += tokens
+
+    def end(self) -> None:
+        """The request left the worker, however. Ending twice is ending once."""
+        totals = self._totals
+        if self._state == "pending":
+            totals.pending_requests -= 1
+            totals.pending_tokens -= self._new_tokens
+        elif self._state == "active":
+            totals.active_requests -= 1
+            totals.active_tokens -= self._prompt_tokens + self._generated
+        self._state = "ended"
+
+
+@dataclass(slots=True)
+class LoadBook:
+    """Totals per worker. A worker that discovery forgot stays until its last request ended."""
+
+    _totals: dict[WorkerKey, Totals] = field(default_factory=dict)
+    _sequence: int = 0
+
+    def begin(self, worker: WorkerKey, *, prompt_tokens: int, overlap_tokens: int) -> Entry:
+        """A request of ``prompt_tokens`` goes to ``worker``, which is thought to hold ``overlap_tokens`` of it."""
+        totals = self._totals.setdefault(worker, Totals())
+        self._sequence += 1
+        totals.last_chosen = self._sequence
+        entry = Entry(totals, prompt_tokens, max(prompt_tokens - overlap_tokens, 0))
+        totals.pending_requests += 1
+        totals.pending_tokens += entry._new_tokens
+        return entry
+
+    def of(self, worker: WorkerKey) -> Totals:
+        """Totals of ``worker``."""
+        return self._totals.get(worker) or Totals()
+
+    def sweep(self, known: set[WorkerKey]) -> None:
+        """Drop workers that are not ``known`` and have nothing of ours in flight."""
+        for key in [k for k, totals in self._totals.items() if k not in known and not totals.in_flight]:
+            del self._totals[key]

@@ -1,0 +1,299 @@
+"""What a client's body means: checked, split into the choices it asks for, and rewritten for the engine.
+
+Two ways lead to an engine:
+
+* **tokens**: the gateway renders and tokenises; the engine's ``/v1/completions`` gets ids. This is the normal way.
+* **body**: the client's body goes to the engine's endpoint of the same name, because what it asks for needs code that
+  only the engine has (tool and reasoning parsers, chat log-probabilities, multimodal parts …). `needs_engine` says why.
+
+A field that would reach into the service (KV transfer parameters, beam search over P/D) is refused by name.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, RequestInvalid
+
+MAX_CHOICES = 64
+"""``n`` times the number of prompts in one request."""
+
+
+class Endpoint(StrEnum):
+    """The OpenAI endpoints that generate; the value is the metric label."""
+
+    CHAT = "chat"
+    COMPLETIONS = "completions"
+
+    @property
+    def path(self) -> str:
+        """Path at the engine and at the gateway."""
+        return "/v1/chat/completions" if self is Endpoint.CHAT else "/v1/completions"
+
+    @property
+    def id_prefix(self) -> str:
+        """How ids of answers begin."""
+        return "chatcmpl-" if self is Endpoint.CHAT else "cmpl-"
+
+
+REFUSED: dict[str, str] = {
+    "kv_transfer_params": "the service decides itself where a prompt is prefilled; leave it out",
+    "ec_transfer_params": "the service decides itself where an encoder runs; leave it out",
+    "use_beam_search": "beam search is not supported; leave it out or set it to false",
+    "best_of": "candidates are not ranked here; use 'n' and choose among the answers",
+    "prompt_embeds": "prompts are text or token ids; use 'prompt'",
+}
+
+# What decides how tokens are sampled and when they end: the engine's completions endpoint takes it under the same name.
+_SAMPLING = frozenset(
+    {
+        "temperature", "top_p", "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output",
+        "ignore_eos", "min_tokens", "skip_special_tokens", "spaces_between_special_tokens", "presence_penalty",
+        "frequency_penalty", "repetition_penalty", "length_penalty", "logit_bias", "allowed_token_ids", "bad_words",
+        "response_format", "structured_outputs", "priority", "cache_salt", "stream", "stream_options", "user",
+        "repetition_detection", "stream_interval", "vllm_xargs",
+    }
+)  # fmt: skip
+
+# Says nothing to an engine: OpenAI's own bookkeeping.
+_BOOKKEEPING = frozenset(
+    {
+        "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls", "user",
+        "prediction", "verbosity",
+    }
+)  # fmt: skip
+
+_CHAT_TOKENS = (
+    _SAMPLING
+    | (_BOOKKEEPING - {"prediction", "verbosity"})
+    | {"messages", "model", "n", "max_tokens", "max_completion_tokens", "return_token_ids"}
+)
+_COMPLETION_TOKENS = (
+    _SAMPLING
+    | (_BOOKKEEPING - {"prediction", "verbosity"})
+    | {
+        "prompt", "model", "n", "max_tokens", "logprobs", "return_token_ids", "add_special_tokens",
+        "return_tokens_as_token_ids",
+    }
+)  # fmt: skip
+
+_PLAIN_ROLES = frozenset({"system", "user", "assistant"})
+_PLAIN_MESSAGE = frozenset({"role", "content", "name"})
+_BILLING_HEADER = "x-anthropic-billing-header"  # vLLM strips such a line from system messages; leave that to it
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One prompt of a completions request: text or token ids."""
+
+    text: str | None = None
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request that passed the checks."""
+
+    endpoint: Endpoint
+    body: dict[str, Any]
+    stream: bool
+    include_usage: bool
+    n: int
+    prompts: tuple[Prompt, ...]  # empty for chat
+    with_token_ids: bool
+
+
+def read(endpoint: Endpoint, data: bytes, served_name: str) -> Ask:
+    """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestInvalid(f"The request body is not JSON: {error}.") from error
+    if not isinstance(body, dict):
+        raise RequestInvalid(f"The request body is a JSON {_json_type(body)}; it must be an object.")
+    for field, instead in REFUSED.items():
+        if body.get(field):
+            raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
+    model = body.get("model")
+    if model is None or model == "":
+        raise RequestInvalid(f"'model' is missing; this service serves '{served_name}'.", param="model")
+    if model != served_name:
+        raise ModelNotFound(f"The model {model!r} does not exist; this service serves '{served_name}'.", param="model")
+    stream = _boolean(body, "stream")
+    options = body.get("stream_options")
+    if options is not None and not isinstance(options, dict):
+        raise RequestInvalid(f"'stream_options' is {options!r}; it must be an object.", param="stream_options")
+    if options and not stream:
+        raise RequestInvalid("'stream_options' is only for 'stream': true.", param="stream_options")
+    n = body.get("n")
+    n = 1 if n is None else n
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise RequestInvalid(f"'n' is {n!r}; it must be a whole number of at least 1.", param="n")
+    prompts = () if endpoint is Endpoint.CHAT else _prompts(body.get("prompt"))
+    if endpoint is Endpoint.CHAT:
+        _check_messages(body.get("messages"))
+    choices = n * max(len(prompts), 1)
+    if choices > MAX_CHOICES:
+        raise RequestInvalid(
+            f"The request asks for {choices} answers ('n' times the prompts); at most {MAX_CHOICES} are allowed.",
+            param="n",
+        )
+    return Ask(
+        endpoint=endpoint,
+        body=body,
+        stream=stream,
+        include_usage=bool(options and options.get("include_usage")),
+        n=n,
+        prompts=prompts,
+        with_token_ids=_boolean(body, "return_token_ids"),
+    )
+
+
+def needs_engine(ask: Ask) -> str | None:
+    """Why this body must go to the engine as it is; None: the gateway can tokenise it."""
+    body = ask.body
+    options = body.get("stream_options")
+    if options and options.get("continuous_usage_stats"):
+        return "stream_options.continuous_usage_stats"
+    known = _CHAT_TOKENS if ask.endpoint is Endpoint.CHAT else _COMPLETION_TOKENS
+    for field, value in body.items():
+        if field not in known and not _asks_for_nothing(field, value):
+            return field
+    if ask.endpoint is Endpoint.CHAT:
+        for message in body["messages"]:
+            reason = _message_needs_engine(message)
+            if reason is not None:
+                return reason
+    return None
+
+
+def max_output_tokens(ask: Ask, *, prompt_tokens: int, max_model_len: int, model_default: int | None) -> int | None:
+    """``max_tokens`` for the engine's completions endpoint; None: the endpoint's own default holds.
+
+    A chat without a limit may fill the context (or the ``max_new_tokens`` of the model's generation config), while a
+    completion's default is 16; that is vLLM's behaviour of the two endpoints. Raises ContextLengthExceeded.
+    """
+    param = "messages" if ask.endpoint is Endpoint.CHAT else "prompt"
+    if prompt_tokens >= max_model_len:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {max_model_len} tokens, and '{param}' has {prompt_tokens}; "
+            "shorten it so that at least one token can follow.",
+            param=param,
+        )
+    limit = ask.body.get("max_tokens")
+    if ask.endpoint is Endpoint.CHAT and ask.body.get("max_completion_tokens") is not None:
+        limit = ask.body["max_completion_tokens"]
+    if limit is None and ask.endpoint is Endpoint.CHAT:
+        room = max_model_len - prompt_tokens
+        limit = room if model_default is None else min(room, model_default)
+    return limit
+
+
+def token_body(ask: Ask, token_ids: list[int], *, max_tokens: int | None, sample: int) -> bytes:
+    """The engine's completions body for one choice. ``sample`` is its number among the ``n`` of its prompt.
+
+    A given seed is counted up per sample, as vLLM does for ``n``.
+    """
+    kept = _SAMPLING if ask.endpoint is Endpoint.CHAT else _SAMPLING | {"logprobs", "return_tokens_as_token_ids"}
+    body: dict[str, Any] = {field: value for field, value in ask.body.items() if field in kept}
+    if sample and isinstance(body.get("seed"), int):
+        body["seed"] += sample
+    body |= {"model": ask.body["model"], "prompt": token_ids, "return_token_ids": True}
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
+    return msgspec.json.encode(body)
+
+
+def plain_body(ask: Ask) -> bytes:
+    """The client's own body for the engine's endpoint of the same name."""
+    return msgspec.json.encode(ask.body)
+
+
+def _message_needs_engine(message: dict[str, Any]) -> str | None:
+    role, content = message.get("role"), message.get("content")
+    if role not in _PLAIN_ROLES:
+        return f"a message of role {role!r}"
+    if not isinstance(content, str):
+        return "message content that is not a string"
+    for field, value in message.items():
+        if field not in _PLAIN_MESSAGE and value not in (None, [], ""):
+            return f"message field {field!r}"
+    if role == "system" and content.startswith(_BILLING_HEADER):
+        return "a billing header in a system message"
+    return None
+
+
+def _asks_for_nothing(field: str, value: Any) -> bool:
+    """Whether ``value`` is what the engine assumes anyway when ``field`` is absent."""
+    match field:
+        case "add_generation_prompt" | "include_reasoning":
+            return value in (None, True)
+        case "tool_choice":
+            return value in (None, "none")
+        case _:
+            return value in (None, False, 0, "", [], {})
+
+
+def _prompts(prompt: Any) -> tuple[Prompt, ...]:
+    match prompt:
+        case str() if prompt:
+            return (Prompt(text=prompt),)
+        case [int(), *_]:
+            return (_token_prompt(prompt),)
+        case [str(), *_] if all(isinstance(item, str) and item for item in prompt):
+            return tuple(Prompt(text=item) for item in prompt)
+        case [list(), *_] if all(isinstance(item, list) and item for item in prompt):
+            return tuple(_token_prompt(item) for item in prompt)
+        case None | "" | []:
+            raise RequestInvalid("'prompt' is missing or empty; give a text or a list of token ids.", param="prompt")
+        case _:
+            raise RequestInvalid(
+                f"'prompt' is a {_json_type(prompt)} of mixed or wrong items; give a text, a list of texts, "
+                "a list of token ids or a list of such lists.",
+                param="prompt",
+            )
+
+
+def _token_prompt(ids: list[Any]) -> Prompt:
+    for item in ids:
+        if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 2**32:
+            raise RequestInvalid(f"'prompt' holds {item!r}; token ids are whole numbers of 0 or more.", param="prompt")
+    return Prompt(token_ids=tuple(ids))
+
+
+def _check_messages(messages: Any) -> None:
+    if not isinstance(messages, list) or not messages:
+        raise RequestInvalid("'messages' is missing or empty; give at least one message.", param="messages")
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise RequestInvalid(
+                f"'messages[{number}]' must be an object with a 'role'; got {_json_type(message)}.",
+                param=f"messages[{number}]",
+            )
+
+
+def _boolean(body: dict[str, Any], field: str) -> bool:
+    value = body.get(field)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        raise RequestInvalid(f"'{field}' is {value!r}; it must be true or false.", param=field)
+    return value
+
+
+def _json_type(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "list"
+        case _:
+            return "object"

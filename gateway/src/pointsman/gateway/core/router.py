@@ -1,0 +1,114 @@
+"""Which decode worker a request goes to: cost functions over a snapshot, lowest cost wins, ties at random.
+
+A cost function sees all candidates at once (some terms are relative to the fleet) and returns one number each.
+Unknown is not zero: a worker whose load is unknown is taken to be as loaded as the most loaded one that is known, so
+silence never attracts requests; when nobody's load is known the term says nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from random import Random
+
+from pointsman.gateway.types import Candidate, Choice
+
+CostFunction = Callable[[int, Sequence[Candidate]], list[float]]
+"""(prompt tokens, candidates) -> one cost each."""
+
+DECODE_TOKEN_WEIGHT = 0.05
+"""What one token of context in a running decode costs beside one token to prefill: a decode step reads it, a prefill
+computes it. It decides only between workers whose prefill work is about equal."""
+
+KV_PRESSURE_FROM = 0.9
+"""Above this share of used KV blocks a new request is likely to preempt another, whose prompt is computed again."""
+
+
+class RouterName(StrEnum):
+    """The cost functions by the name settings use."""
+
+    TOKEN_LOAD = "token-load"
+    OVERLAP_RATIO = "overlap-ratio"
+    LEAST_LOADED = "least-loaded"
+    ROUND_ROBIN = "round-robin"
+
+
+class NoCandidates(LookupError):
+    """A choice among no workers."""
+
+
+def token_load(prompt_tokens: int, candidates: Sequence[Candidate]) -> list[float]:
+    """Work in tokens that stands between this request and its answer there: the default.
+
+    Time to first token: what is not cached, plus the prompts already sent there and not yet begun, plus what others
+    queued there (taken to be as long as this one). Harm to running streams: their context, weighted. Memory: near a
+    full KV cache, the prompt that a preemption would compute again.
+    """
+    waiting = _known_or_worst([c.load.waiting for c in candidates])
+    usage = _known_or_worst([c.load.kv_usage for c in candidates])
+    costs = []
+    for candidate, queued, used in zip(candidates, waiting, usage, strict=True):
+        new_tokens = max(prompt_tokens - candidate.overlap_tokens, 0)
+        queued_by_others = max(queued - candidate.pending_requests, 0) * prompt_tokens
+        pressure = max(used - KV_PRESSURE_FROM, 0) / (1 - KV_PRESSURE_FROM)
+        costs.append(
+            new_tokens
+            + candidate.pending_tokens
+            + queued_by_others
+            + DECODE_TOKEN_WEIGHT * (candidate.active_tokens + prompt_tokens)
+            + pressure * prompt_tokens
+        )
+    return costs
+
+
+def overlap_ratio(prompt_tokens: int, candidates: Sequence[Candidate]) -> list[float]:
+    """``-(2 · overlap/prompt − kv_usage − waiting/max(waiting))``: the KV router of Dynamo's 2025 design."""
+    waiting = _known_or_worst([c.load.waiting for c in candidates])
+    usage = _known_or_worst([c.load.kv_usage for c in candidates])
+    most = max(waiting, default=0)
+    return [
+        -(
+            2 * (candidate.overlap_tokens / prompt_tokens if prompt_tokens else 0.0)
+            - used
+            - (queued / most if most else 0.0)
+        )
+        for candidate, queued, used in zip(candidates, waiting, usage, strict=True)
+    ]
+
+
+def least_loaded(_prompt_tokens: int, candidates: Sequence[Candidate]) -> list[float]:
+    """Fewest requests of this gateway in flight."""
+    return [float(candidate.pending_requests + candidate.active_requests) for candidate in candidates]
+
+
+def round_robin(_prompt_tokens: int, candidates: Sequence[Candidate]) -> list[float]:
+    """The one chosen longest ago."""
+    return [float(candidate.last_chosen) for candidate in candidates]
+
+
+COST_FUNCTIONS: dict[RouterName, CostFunction] = {
+    RouterName.TOKEN_LOAD: token_load,
+    RouterName.OVERLAP_RATIO: overlap_ratio,
+    RouterName.LEAST_LOADED: least_loaded,
+    RouterName.ROUND_ROBIN: round_robin,
+}
+
+
+def choose(cost: CostFunction, prompt_tokens: int, candidates: Sequence[Candidate], rng: Random) -> Choice:
+    """The candidate of lowest cost, at random among equals. Raises NoCandidates."""
+    if not candidates:
+        raise NoCandidates("no candidates")
+    costs = cost(prompt_tokens, candidates)
+    lowest = min(costs)
+    # Sums of the same terms in another order differ in the last bits only: those are ties too.
+    tolerance = 1e-9 * max(1.0, abs(lowest))
+    best = [candidate for candidate, value in zip(candidates, costs, strict=True) if value - lowest <= tolerance]
+    chosen = best[0] if len(best) == 1 else rng.choice(best)
+    return Choice(
+        chosen.key,
+        chosen.overlap_tokens,
+        {candidate.key: value for candidate, value in zip(candidates, costs, strict=True)},
+    )
+
+
+def _known_or_worst(values: Sequence[float | None]) -> list[float]:
+    worst = max((value for value in values if value is not None), default=0.0)
+    return [worst if value is None else value for value in values]

@@ -1,0 +1,258 @@
+"""Server-sent events of an OpenAI stream: splitting, reading, turning completion chunks into what a client asked for.
+
+A gateway that knows the tokens always asks the engine's completions endpoint with ``return_token_ids``. Clients see
+neither that endpoint nor those ids unless they asked for them: a *translator* reads each event of the engine and writes
+the bytes the client gets. One decode and one encode per chunk is all the work a streamed token costs here.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+DONE = b"data: [DONE]\n\n"
+
+
+class EventSplitter:
+    """Cuts a byte stream into the ``data`` payloads of its events. Comments and other fields are dropped."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Payloads of the events that ``received`` completes."""
+        data = self._rest + received if self._rest else received
+        *events, self._rest = data.split(b"\n\n")
+        return [event[6:] for event in events if event.startswith(b"data: ")]
+
+
+class EngineError(msgspec.Struct, kw_only=True):
+    """The error object of an OpenAI-shaped error, in a stream or as a body."""
+
+    message: str = ""
+    type: str = "server_error"
+    param: str | None = None
+    code: int | str | None = None
+
+    @property
+    def is_clients(self) -> bool:
+        """The request itself is at fault: another worker would refuse it too."""
+        return isinstance(self.code, int) and 400 <= self.code < 500 and self.code not in (408, 429)
+
+
+class CompletionChoice(msgspec.Struct, kw_only=True):
+    """The choice of a completion chunk, as vLLM sends it."""
+
+    text: str = ""
+    logprobs: msgspec.Raw = msgspec.Raw(b"null")
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw(b"")
+    token_ids: list[int] | None = None
+
+
+class CompletionChunk(msgspec.Struct, kw_only=True):
+    """One event of a completions stream: the fields the gateway acts on or passes on."""
+
+    choices: list[CompletionChoice] = []
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    system_fingerprint: str | None = None
+    error: EngineError | None = None
+
+
+class _ChatDelta(msgspec.Struct, kw_only=True):
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: msgspec.Raw = msgspec.Raw(b"")
+
+
+class _ChatChoice(msgspec.Struct, kw_only=True):
+    delta: _ChatDelta = msgspec.field(default_factory=_ChatDelta)
+    finish_reason: str | None = None
+    text: str | None = None
+
+
+class _AnyChunk(msgspec.Struct, kw_only=True):
+    choices: list[_ChatChoice] = []
+    error: EngineError | None = None
+
+
+_decode_completion = msgspec.json.Decoder(CompletionChunk).decode
+_decode_any = msgspec.json.Decoder(_AnyChunk).decode
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Step:
+    """What one event of the engine means: bytes for the client, tokens it brought, and how the answer ended if so.
+
+    ``usage`` is set (as JSON) for the event after the last choice that brings nothing but usage.
+    """
+
+    out: bytes = b""
+    usage: bytes = b""
+    tokens: int = 0
+    finish_reason: str | None = None
+    error: EngineError | None = None
+    done: bool = False
+
+
+class MalformedEvent(ValueError):
+    """An event that is no chunk of an OpenAI stream."""
+
+
+class Translator(Protocol):
+    """Reads the engine's events of one attempt; a retry begins with a new one."""
+
+    def read(self, data: bytes) -> Step:
+        """The step that the payload of one event is. Raises MalformedEvent."""
+        ...
+
+
+@dataclass(slots=True)
+class Identity:
+    """What every chunk of one answer repeats."""
+
+    id: str
+    created: int
+    model: str
+
+
+class CompletionTranslator:
+    """Completion chunks to completion chunks: the client's id, no token ids unless asked for."""
+
+    def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
+        self._prefix = _head(identity, "text_completion")
+        self._index = choice_index
+        self._with_token_ids = with_token_ids
+
+    def read(self, data: bytes) -> Step:
+        """See Translator."""
+        if data == b"[DONE]":
+            return Step(done=True)
+        chunk = _read_completion(data)
+        if chunk.error is not None:
+            return Step(error=chunk.error)
+        if not chunk.choices:
+            return _usage_step(self._prefix, chunk)
+        choice = chunk.choices[0]
+        body: dict[str, Any] = {
+            "index": self._index,
+            "text": choice.text,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish_reason,
+        }
+        if choice.finish_reason is not None:
+            body["stop_reason"] = choice.stop_reason
+        if self._with_token_ids:
+            body["token_ids"] = choice.token_ids
+            if bytes(choice.prompt_token_ids):
+                body["prompt_token_ids"] = choice.prompt_token_ids
+        out = b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + _tail(chunk) + b"}\n\n"
+        return Step(out, tokens=_tokens(choice), finish_reason=choice.finish_reason)
+
+
+class ChatTranslator:
+    """Completion chunks to chat chunks: a first chunk with the role, then content deltas."""
+
+    def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
+        self._prefix = _head(identity, "chat.completion.chunk")
+        self._index = choice_index
+        self._with_token_ids = with_token_ids
+        self._begun = False
+
+    def read(self, data: bytes) -> Step:
+        """See Translator."""
+        if data == b"[DONE]":
+            return Step(done=True)
+        chunk = _read_completion(data)
+        if chunk.error is not None:
+            return Step(error=chunk.error)
+        if not chunk.choices:
+            return _usage_step(self._prefix, chunk)
+        choice = chunk.choices[0]
+        out = b""
+        if not self._begun:
+            self._begun = True
+            out = self._event({"role": "assistant", "content": ""}, None, b"", prompt=choice.prompt_token_ids)
+        extra: dict[str, Any] = {}
+        if choice.finish_reason is not None:
+            extra["stop_reason"] = choice.stop_reason
+        if self._with_token_ids:
+            extra["token_ids"] = choice.token_ids
+        out += self._event({"content": choice.text}, choice.finish_reason, _tail(chunk), **extra)
+        return Step(out, tokens=_tokens(choice), finish_reason=choice.finish_reason)
+
+    def _event(
+        self,
+        delta: dict[str, str],
+        finish_reason: str | None,
+        tail: bytes,
+        *,
+        prompt: msgspec.Raw | None = None,
+        **extra: Any,
+    ) -> bytes:
+        body = {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **extra}
+        if self._with_token_ids and prompt is not None and bytes(prompt):
+            tail += b',"prompt_token_ids":' + bytes(prompt)
+        return b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + tail + b"}\n\n"
+
+
+class VerbatimTranslator:
+    """The engine's events as they are; read only for their end, their errors and their first token.
+
+    Without token ids one chunk counts as one token: engines send a chunk a token unless told to batch them.
+    """
+
+    def read(self, data: bytes) -> Step:
+        """See Translator."""
+        if data == b"[DONE]":
+            return Step(done=True)
+        try:
+            chunk = _decode_any(data)
+        except msgspec.MsgspecError as error:
+            raise MalformedEvent(f"{error}: {data[:200]!r}") from error
+        if chunk.error is not None:
+            return Step(error=chunk.error)
+        tokens = sum(
+            1 for c in chunk.choices if c.text or c.delta.content or c.delta.reasoning or bytes(c.delta.tool_calls)
+        )
+        finish_reason = next((c.finish_reason for c in chunk.choices if c.finish_reason is not None), None)
+        return Step(b"data: " + data + b"\n\n", tokens=tokens, finish_reason=finish_reason)
+
+
+def error_event(body: dict[str, Any]) -> bytes:
+    """An error as an event of a stream that has begun (the official clients raise on it)."""
+    return b"data: " + _encode(body) + b"\n\n"
+
+
+def _read_completion(data: bytes) -> CompletionChunk:
+    try:
+        return _decode_completion(data)
+    except msgspec.MsgspecError as error:
+        raise MalformedEvent(f"{error}: {data[:200]!r}") from error
+
+
+def _head(identity: Identity, kind: str) -> bytes:
+    head = _encode({"id": identity.id, "object": kind, "created": identity.created, "model": identity.model})
+    return head[:-1]
+
+
+def _tail(chunk: CompletionChunk) -> bytes:
+    tail = b""
+    if bytes(chunk.usage) != b"null":
+        tail = b',"usage":' + bytes(chunk.usage)
+    if chunk.system_fingerprint is not None:
+        tail += b',"system_fingerprint":' + _encode(chunk.system_fingerprint)
+    return tail
+
+
+def _usage_step(prefix: bytes, chunk: CompletionChunk) -> Step:
+    usage = bytes(chunk.usage)
+    if usage == b"null":
+        return Step()
+    return Step(b"data: " + prefix + b',"choices":[]' + _tail(chunk) + b"}\n\n", usage)
+
+
+def _tokens(choice: CompletionChoice) -> int:
+    return len(choice.token_ids) if choice.token_ids is not None else int(bool(choice.text))

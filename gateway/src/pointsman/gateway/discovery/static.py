@@ -1,0 +1,107 @@
+"""Workers from a YAML file, for use without Kubernetes. A changed file is taken within a second.
+
+::
+
+    workers:
+      - name: decode-0
+        url: http://127.0.0.1:8100
+        role: Decode                      # or Prefill
+        kvEvents: tcp://127.0.0.1:5557    # optional, with kvEventsReplay: the worker's KV cache becomes known
+        kvEventsReplay: tcp://127.0.0.1:5558
+    routing: {maxLocalPrefillTokens: 512, maxPrefillQueueSize: 8}   # optional
+    serviceUid: 3f0e…                                               # optional, for KV metrics over NATS
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from pointsman.api.protocol.names import Role
+from pointsman.gateway.types import Discovered, Worker, WorkerKey
+from pointsman.serving.local_remote import RoutingRule
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+
+
+class EndpointsFileInvalid(ValueError):
+    """The file says something that is no set of workers; the message names the field."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", alias_generator=to_camel, populate_by_name=True)
+
+
+class _WorkerEntry(_Strict):
+    name: str = Field(min_length=1)
+    url: str = Field(pattern=r"^https?://[^/]+$")
+    role: Role
+    kv_events: str | None = None
+    kv_events_replay: str | None = None
+
+
+class _Routing(_Strict):
+    max_local_prefill_tokens: int = Field(ge=0)
+    max_prefill_queue_size: int = Field(ge=0)
+
+
+class _File(_Strict):
+    workers: list[_WorkerEntry]
+    routing: _Routing | None = None
+    service_uid: str | None = None
+
+
+def read_file(path: Path) -> Discovered:
+    """The workers in the file. Raises EndpointsFileInvalid or OSError."""
+    try:
+        content = _File.model_validate(yaml.safe_load(path.read_text()) or {})
+    except (yaml.YAMLError, ValidationError) as error:
+        raise EndpointsFileInvalid(f"{path}: {error}") from error
+    names = [entry.name for entry in content.workers]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise EndpointsFileInvalid(f"{path}: workers: the name {sorted(twice)[0]!r} appears twice; names are unique")
+    routing = content.routing
+    return Discovered(
+        workers=tuple(
+            Worker(
+                key=WorkerKey(f"{entry.name}@{entry.url}"),
+                name=entry.name,
+                url=entry.url,
+                role=entry.role,
+                kv_events=entry.kv_events,
+                kv_events_replay=entry.kv_events_replay,
+            )
+            for entry in content.workers
+        ),
+        rule=RoutingRule(routing.max_local_prefill_tokens, routing.max_prefill_queue_size) if routing else None,
+        service_uid=content.service_uid,
+    )
+
+
+async def follow_file(path: Path, found: Callable[[Discovered], None]) -> None:
+    """Report the file's workers now and after every change, until cancelled.
+
+    A file that is gone or wrong in between leaves the last workers as they are: an editor at work is no outage.
+    """
+    seen: tuple[int, int, int] | None = None
+    complained = ""
+    while True:
+        try:
+            state = path.stat()
+            stamp = (state.st_mtime_ns, state.st_size, state.st_ino)
+            if stamp != seen:
+                found(read_file(path))
+                seen = stamp
+                complained = ""
+        except (OSError, EndpointsFileInvalid) as error:
+            if str(error) != complained:
+                complained = str(error)
+                log.error("endpoints file not usable", extra={"file": str(path), "why": complained})
+        await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,103 @@
+"""Everything that can go wrong with a request, in the shape OpenAI's clients expect.
+
+GatewayError
+├── RequestInvalid            400  a field of the request is wrong; names it
+│   └── ContextLengthExceeded 400
+├── ModelNotFound             404
+├── Unauthorized              401  the gateway's own report without the service's token
+├── NoWorkerAvailable         503  no routable decode worker, or all refused, for as long as a request may wait
+├── WorkersFailed             502  attempts on several workers failed before the first token
+├── RefusedByEngine           4xx  the engine's own answer, passed on
+└── StreamBroken                   after the first token: an error event, for the status is already 200
+"""
+
+from http import HTTPStatus
+from typing import Any
+
+
+class GatewayError(Exception):
+    """A request that ends in an error. ``reason`` is a bounded word for metrics."""
+
+    status: int = HTTPStatus.INTERNAL_SERVER_ERROR
+    type: str = "server_error"
+    code: str | int | None = None
+    reason: str = "internal"
+    retry_after_seconds: int | None = None
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+    def body(self) -> dict[str, Any]:
+        """``{"error": {message, type, param, code}}``."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+
+class RequestInvalid(GatewayError):
+    """The client's mistake: the message names the field, its value and what would be right."""
+
+    status = HTTPStatus.BAD_REQUEST
+    type = "invalid_request_error"
+    code = "invalid_value"
+    reason = "invalid-request"
+
+
+class ContextLengthExceeded(RequestInvalid):
+    """Prompt and answer do not fit the model's context."""
+
+    code = "context_length_exceeded"
+
+
+class ModelNotFound(GatewayError):
+    """The request names a model that this service does not serve."""
+
+    status = HTTPStatus.NOT_FOUND
+    type = "invalid_request_error"
+    code = "model_not_found"
+    reason = "model-not-found"
+
+
+class Unauthorized(GatewayError):
+    """No or a wrong control token."""
+
+    status = HTTPStatus.UNAUTHORIZED
+    type = "invalid_request_error"
+    code = "unauthorized"
+    reason = "unauthorized"
+
+
+class NoWorkerAvailable(GatewayError):
+    """Nobody to send the request to."""
+
+    status = HTTPStatus.SERVICE_UNAVAILABLE
+    code = "no_worker_available"
+    reason = "no-worker"
+    retry_after_seconds = 1
+
+
+class WorkersFailed(GatewayError):
+    """Every attempt failed before its first token."""
+
+    status = HTTPStatus.BAD_GATEWAY
+    code = "workers_failed"
+    reason = "workers-failed"
+    retry_after_seconds = 1
+
+
+class RefusedByEngine(GatewayError):
+    """The engine refused the request for good; its answer goes to the client as it is."""
+
+    reason = "refused-by-engine"
+
+    def __init__(self, status: int, answer: bytes) -> None:
+        super().__init__(f"engine answered {status}")
+        self.status = status
+        self.answer = answer
+
+
+class StreamBroken(GatewayError):
+    """The answer broke off after tokens had been sent to the client."""
+
+    code = "stream_broken"
+    reason = "stream-broken"

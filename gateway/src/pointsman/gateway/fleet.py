@@ -1,0 +1,227 @@
+"""The workers this gateway knows, which of them it may use at this moment, and the choice among them."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from pointsman.api.protocol.control import EndpointsReport, EndpointState
+from pointsman.api.protocol.names import Role
+from pointsman.gateway.core.index import KvIndex
+from pointsman.gateway.core.load_book import Entry, LoadBook
+from pointsman.gateway.core.router import CostFunction, choose
+from pointsman.gateway.processor import Model
+from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Worker, WorkerKey
+from pointsman.serving.local_remote import RoutingRule
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Member:
+    """One worker of the routable set, and what this gateway found out about it."""
+
+    worker: Worker
+    model: Model | None = None
+    suspect_until_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A worker chosen for one attempt. ``entry`` must be ended by whoever got it."""
+
+    worker: Worker
+    choice: Choice
+    entry: Entry
+    rule: RoutingRule | None
+
+
+class Fleet:
+    """The routable set. Discovery replaces it as a whole; everything else annotates its members.
+
+    A worker is *usable* for client requests when it is a decode worker and its model is known; one to which
+    connections fail right now is *suspect* and used only when there is no other.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        rng: Random,
+        cost: CostFunction,
+        index: KvIndex,
+        load_of: Callable[[Worker], Load],
+        suspect_seconds: float,
+    ) -> None:
+        self.index = index
+        self.book = LoadBook()
+        self.synced = False
+        self.rule: RoutingRule | None = None
+        self.service_uid: str | None = None
+        self._members: dict[WorkerKey, Member] = {}
+        self._last_model: Model | None = None
+        self._clock = clock
+        self._rng = rng
+        self._cost = cost
+        self._load_of = load_of
+        self._suspect_seconds = suspect_seconds
+        self._changed = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def workers(self) -> tuple[Worker, ...]:
+        """The routable set, of both roles."""
+        return tuple(member.worker for member in self._members.values())
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after every change of the routable set."""
+        self._listeners.append(listener)
+
+    def apply(self, discovered: Discovered) -> None:
+        """Discovery's newest word. What is known about workers that stay is kept."""
+        before = self._members
+        self._members = {}
+        for worker in discovered.workers:
+            old = before.get(worker.key)
+            keep = old is not None and old.worker.url == worker.url
+            self._members[worker.key] = Member(
+                worker, old.model if keep and old else None, old.suspect_until_s if keep and old else 0.0
+            )
+        for key in before.keys() - self._members.keys():
+            self.index.cleared(key)
+            log.info("worker left", extra={"worker": before[key].worker.name, "role": before[key].worker.role})
+        for key in self._members.keys() - before.keys():
+            worker = self._members[key].worker
+            log.info("worker joined", extra={"worker": worker.name, "role": worker.role, "url": worker.url})
+        if discovered.rule != self.rule:
+            log.info("routing numbers", extra={"rule": str(discovered.rule)})
+        self.rule = discovered.rule
+        self.service_uid = discovered.service_uid or self.service_uid
+        self.synced = True
+        self.book.sweep(set(self._members))
+        self._notify()
+        for listener in self._listeners:
+            listener()
+
+    def set_model(self, key: WorkerKey, model: Model) -> None:
+        """``key`` serves ``model``: from now on it is usable."""
+        member = self._members.get(key)
+        if member is not None:
+            member.model = model
+            self._last_model = self.model or model
+            self._notify()
+
+    def needs_model(self) -> list[Worker]:
+        """Decode workers whose model is not known yet."""
+        return [m.worker for m in self._members.values() if m.model is None and m.worker.role is Role.DECODE]
+
+    @property
+    def model(self) -> Model | None:
+        """What most usable workers serve; the last such when there are none; None if there never was one."""
+        models = {m.model.digest: m.model for m in self._usable() if m.model is not None}
+        if not models:
+            return self._last_model
+        counts = Counter(m.model.digest for m in self._usable() if m.model is not None)
+        # A model on which the gateway's own rendering was proved wins a tie.
+        best = max(models, key=lambda digest: (counts[digest], models[digest].chat_proved, digest))
+        return models[best]
+
+    def pick(
+        self, *, prompt_tokens: int, chain: Sequence[int], digest: str | None, avoid: Collection[WorkerKey]
+    ) -> Pick | None:
+        """A worker for one attempt, or None when nobody may take it now.
+
+        ``digest``: only workers of this model (the prompt was tokenised with it); ``avoid``: tried already.
+        """
+        now_s = self._clock()
+        usable = [m for m in self._usable() if m.worker.key not in avoid]
+        if digest is not None:
+            usable = [m for m in usable if m.model is not None and m.model.digest == digest]
+        trusted = [m for m in usable if m.suspect_until_s <= now_s]
+        members = trusted or usable
+        if not members:
+            return None
+        matches = self.index.matches(chain) if chain else {}
+        candidates = []
+        for member in members:
+            key = member.worker.key
+            totals = self.book.of(key)
+            block_size = member.model.info.block_size if member.model is not None else 0
+            candidates.append(
+                Candidate(
+                    key=key,
+                    overlap_tokens=matches.get(key, 0) * block_size,
+                    load=self._load_of(member.worker),
+                    pending_requests=totals.pending_requests,
+                    pending_tokens=totals.pending_tokens,
+                    active_requests=totals.active_requests,
+                    active_tokens=totals.active_tokens,
+                    last_chosen=totals.last_chosen,
+                )
+            )
+        choice = choose(self._cost, prompt_tokens, candidates, self._rng)
+        entry = self.book.begin(choice.key, prompt_tokens=prompt_tokens, overlap_tokens=choice.overlap_tokens)
+        return Pick(self._members[choice.key].worker, choice, entry, self.rule)
+
+    def suspect(self, key: WorkerKey) -> None:
+        """A connection to this worker failed: prefer others for a moment."""
+        member = self._members.get(key)
+        if member is not None:
+            member.suspect_until_s = self._clock() + self._suspect_seconds
+
+    def trust(self, key: WorkerKey) -> None:
+        """This worker answered."""
+        member = self._members.get(key)
+        if member is not None:
+            member.suspect_until_s = 0.0
+
+    def counts(self) -> dict[tuple[Role, str], int]:
+        """Members by role and state (``usable``, ``suspect`` or ``unknown-model``)."""
+        now_s = self._clock()
+        counts: Counter[tuple[Role, str]] = Counter()
+        for member in self._members.values():
+            if member.suspect_until_s > now_s:
+                state = "suspect"
+            elif member.model is None and member.worker.role is Role.DECODE:
+                state = "unknown-model"
+            else:
+                state = "usable"
+            counts[member.worker.role, state] += 1
+        return dict(counts)
+
+    def report(self, gateway: str) -> EndpointsReport:
+        """The routable set as the operator's drain reads it."""
+        now_s = self._clock()
+        return EndpointsReport(
+            gateway=gateway,
+            synced=self.synced,
+            endpoints=tuple(
+                EndpointState(
+                    worker=m.worker.name,
+                    uid=m.worker.key,
+                    url=m.worker.url,
+                    role=m.worker.role,
+                    in_flight=self.book.of(m.worker.key).in_flight,
+                    suspect=m.suspect_until_s > now_s,
+                )
+                for m in sorted(self._members.values(), key=lambda m: m.worker.name)
+            ),
+        )
+
+    async def wait_change(self, timeout_seconds: float) -> None:
+        """Return when the set or a member's model changed, or after ``timeout_seconds``."""
+        changed = self._changed
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await changed.wait()
+        except TimeoutError:
+            return
+
+    def _usable(self) -> list[Member]:
+        return [m for m in self._members.values() if m.worker.role is Role.DECODE and m.model is not None]
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,95 @@
+"""The newest KvMetrics of every worker of the service, from NATS. What is old is unknown, not what it was."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from pydantic import ValidationError
+
+from pointsman.api.protocol.kv import KV_METRICS_STALE_SECONDS, KvMetrics
+from pointsman.api.protocol.names import kv_metrics_subject
+from pointsman.gateway.settings import Settings
+from pointsman.gateway.types import UNKNOWN_LOAD, Load, Worker
+
+log = logging.getLogger(__name__)
+
+CONNECT_RETRY_SECONDS = 1.0
+
+
+class KvMetricsFeed:
+    """Subscribes to ``pointsman.kv.<namespace>.<service uid>.*`` and remembers the newest of each worker."""
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float]) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._newest: dict[str, tuple[float, KvMetrics]] = {}
+
+    def load_of(self, worker: Worker) -> Load:
+        """What ``worker`` said within the last KV_METRICS_STALE_SECONDS."""
+        found = self._newest.get(worker.name)
+        if found is None or self._clock() - found[0] > KV_METRICS_STALE_SECONDS:
+            return UNKNOWN_LOAD
+        return Load(kv_usage=found[1].gpu_cache_usage_perc, waiting=found[1].num_requests_waiting)
+
+    def take(self, data: bytes) -> None:
+        """One message. Older ones of the same instance (NATS keeps no order over reconnects) are dropped."""
+        try:
+            metrics = KvMetrics.model_validate_json(data)
+        except ValidationError as error:
+            log.warning("kv metrics not understood", extra={"why": str(error)})
+            return
+        before = self._newest.get(metrics.worker)
+        if before is not None and before[1].instance == metrics.instance and before[1].sequence >= metrics.sequence:
+            return
+        self._newest[metrics.worker] = (self._clock(), metrics)
+        self._forget_old()
+
+    async def run(self, service_uid: Callable[[], Awaitable[str]]) -> None:
+        """Subscribe once the service's uid is known; reconnect for ever. Ends by cancellation."""
+        subject = kv_metrics_subject(self._settings.namespace, await service_uid())
+        while True:
+            try:
+                client = await self._connect()
+                break
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                log.warning("nats not reachable", extra={"why": str(error) or type(error).__name__})
+                await asyncio.sleep(CONNECT_RETRY_SECONDS)
+
+        async def received(message: Msg) -> None:
+            self.take(message.data)
+
+        try:
+            await client.subscribe(subject, cb=received)
+            log.info("kv metrics followed", extra={"subject": subject})
+            await asyncio.Event().wait()
+        finally:
+            await client.close()
+
+    async def _connect(self) -> Client:
+        settings = self._settings
+        if settings.nats_url is None:
+            raise RuntimeError("kv metrics need nats_url")
+
+        async def failed(error: Exception) -> None:
+            log.warning("nats", extra={"why": str(error) or type(error).__name__})
+
+        password = settings.nats_password.get_secret_value() if settings.nats_password is not None else None
+        return await nats.connect(
+            settings.nats_url,
+            user=settings.nats_user,
+            password=password,
+            name=f"pointsman-gateway {settings.namespace}/{settings.service}",
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            error_cb=failed,
+        )
+
+    def _forget_old(self) -> None:
+        """Workers that fell silent long ago, so that a service's life does not fill memory with pod names."""
+        if len(self._newest) > 1024:
+            oldest_s = self._clock() - KV_METRICS_STALE_SECONDS
+            self._newest = {name: kept for name, kept in self._newest.items() if kept[0] >= oldest_s}

@@ -1,0 +1,88 @@
+"""The gateway's Prometheus metrics, by the names and labels of the wire contract."""
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from pointsman.api.protocol import metrics as names
+
+# Geometric, about three per factor of two where the objectives of users lie.
+_LATENCY_S = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
+    0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
+)  # fmt: skip
+_TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+
+
+class GatewayMetrics:
+    """One registry per process. ``service`` is a label of every family."""
+
+    def __init__(self, service: str) -> None:
+        self.registry = CollectorRegistry()
+        self._service = service
+        self.requests = _counter(names.GATEWAY_REQUESTS, self.registry)
+        self.arrivals = _counter(names.GATEWAY_ARRIVALS, self.registry)
+        self.retries = _counter(names.GATEWAY_RETRIES, self.registry)
+        self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
+        self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, _TOKENS, self.registry).labels(service)
+        self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, _TOKENS, self.registry).labels(service)
+        self.ttft = _histogram(names.GATEWAY_TTFT, _LATENCY_S, self.registry)
+        self.tpot = _histogram(names.GATEWAY_TPOT, _LATENCY_S, self.registry)
+        self.itl = _histogram(names.GATEWAY_ITL, _LATENCY_S, self.registry)
+        self.e2e = _histogram(names.GATEWAY_E2E, _LATENCY_S, self.registry)
+        self.in_flight = Gauge(
+            names.GATEWAY_IN_FLIGHT.name, names.GATEWAY_IN_FLIGHT.help, ["service"], registry=self.registry
+        ).labels(service)
+        self.workers = Gauge(
+            names.GATEWAY_WORKERS.name, names.GATEWAY_WORKERS.help, names.GATEWAY_WORKERS.labels, registry=self.registry
+        )
+
+    def by_path(self, path: str) -> "PathMetrics":
+        """The latency histograms of one path (``local`` or ``remote``), looked up once per request."""
+        return PathMetrics(self, self._service, path)
+
+    def arrived(self, endpoint: str) -> None:
+        """A request came in."""
+        self.arrivals.labels(self._service, endpoint).inc()
+
+    def answered(self, endpoint: str, code: int) -> None:
+        """A request was answered with HTTP status ``code``."""
+        self.requests.labels(self._service, endpoint, str(code)).inc()
+
+    def retried(self, reason: str) -> None:
+        """A request goes to another worker."""
+        self.retries.labels(self._service, reason).inc()
+
+    def failed(self, reason: str) -> None:
+        """A request failed for good."""
+        self.failures.labels(self._service, reason).inc()
+
+    def set_workers(self, counts: dict[tuple[str, str], int]) -> None:
+        """Workers by (role, state)."""
+        self.workers.clear()
+        for (role, state), count in counts.items():
+            self.workers.labels(self._service, role, state).set(count)
+
+    def expose(self) -> bytes:
+        """The text format."""
+        return generate_latest(self.registry)
+
+
+class PathMetrics:
+    """Latency histograms with their labels resolved."""
+
+    __slots__ = ("e2e", "itl", "tpot", "ttft")
+
+    def __init__(self, metrics: GatewayMetrics, service: str, path: str) -> None:
+        self.ttft = metrics.ttft.labels(service, path)
+        self.tpot = metrics.tpot.labels(service, path)
+        self.itl = metrics.itl.labels(service, path)
+        self.e2e = metrics.e2e.labels(service, path)
+
+
+def _counter(metric: names.Metric, registry: CollectorRegistry) -> Counter:
+    return Counter(metric.name, metric.help, metric.labels, registry=registry)
+
+
+def _histogram(metric: names.Metric, buckets: Sequence[float], registry: CollectorRegistry) -> Histogram:
+    return Histogram(metric.name, metric.help, metric.labels, buckets=buckets, registry=registry)

@@ -1,0 +1,118 @@
+"""From messages to token ids, exactly as the engine would: the model's own tokenizer and chat template.
+
+The gateway mounts no model. Tokenizer and template files come from a worker, named by content hash, and are checked
+against it. That the gateway's rendering equals the engine's is not assumed but *proved* for every worker before it is
+relied on: a few probe conversations and texts are tokenised on both sides (`proof_probes`). An engine may have been
+started with another template, another content format or other defaults; then chats go to it as they are.
+
+transformers is used without torch; it renders with the same code and sandbox as vLLM.
+"""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from pointsman.api.protocol.control import ModelInfo
+from pointsman.gateway.errors import RequestInvalid
+
+INLINE_CHARACTERS = 20_000
+"""Longer prompts are tokenised in a thread, so that they do not stall the streams of others (about 1 ms each)."""
+
+
+class TokenizerUnusable(RuntimeError):
+    """The files make no tokenizer here; says why."""
+
+
+class TextProcessor:
+    """Tokenizer and chat template of one model."""
+
+    def __init__(self, tokenizer: Any, *, default_max_tokens: int | None = None) -> None:
+        self._tokenizer = tokenizer
+        self.default_max_tokens = default_max_tokens
+
+    @classmethod
+    def load(cls, folder: Path) -> "TextProcessor":
+        """The tokenizer in ``folder``. Runs no code from there. Raises TokenizerUnusable."""
+        # Imported here: it takes a second, and a gateway answers /health before it knows any model.
+        from transformers import AutoTokenizer
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.set_verbosity_error()
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:
+            raise TokenizerUnusable(f"{type(error).__name__}: {error}") from error
+        return cls(tokenizer, default_max_tokens=_default_max_tokens(folder))
+
+    @cached_property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be rendered at all."""
+        return bool(self._tokenizer.chat_template)
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a completion's prompt."""
+        return list(self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
+
+    def render(self, messages: list[dict[str, Any]]) -> list[int]:
+        """Token ids of a conversation that ends where the assistant begins. Raises RequestInvalid.
+
+        ``messages`` hold plain text only (`pointsman.gateway.core.requests.needs_engine` sees to that).
+        """
+        try:
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except (jinja2.TemplateError, ValueError, TypeError) as error:
+            raise RequestInvalid(f"The model's chat template refuses 'messages': {error}.", param="messages") from error
+        return self.encode(text, add_special_tokens=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """What one or more workers serve, and how far the gateway can stand in for their tokenizer.
+
+    ``chat_proved``: the gateway renders conversations to the same ids as the engine; ``text_proved``: likewise texts.
+    ``doubt`` says why not.
+    """
+
+    info: ModelInfo
+    processor: TextProcessor | None
+    text_proved: bool
+    chat_proved: bool
+    doubt: str = ""
+
+    @property
+    def digest(self) -> str:
+        """Equal digests tokenise alike, with the same trust."""
+        return f"{self.info.digest}/{self.info.served_name}/{int(self.text_proved)}{int(self.chat_proved)}"
+
+
+PROBE_TEXTS = (
+    "The pointsman works the switches of a railway.",
+    "  leading and trailing blanks \n\n tabs\t and ünïcödé — 线路 🚉 <s></s> ",
+)
+
+PROBE_CHATS: tuple[list[dict[str, Any]], ...] = (
+    [{"role": "user", "content": "Which line is free?"}],
+    [{"role": "system", "content": "You are a pointsman."}, {"role": "user", "content": " Über 线路 🚉?\n"}],
+    [
+        {"role": "user", "content": "One"},
+        {"role": "assistant", "content": "Two"},
+        {"role": "user", "content": "Three"},
+        {"role": "assistant", "content": "Four\n\nfive"},
+        {"role": "user", "content": "Six"},
+    ],
+)
+"""Single turn, system message, several turns, text beyond ASCII, blanks at the edges: where renderings differ."""
+
+
+def _default_max_tokens(folder: Path) -> int | None:
+    """``max_new_tokens`` of the model's generation config: vLLM's default limit of a chat answer."""
+    path = folder / "generation_config.json"
+    try:
+        value = json.loads(path.read_text()).get("max_new_tokens")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return value if isinstance(value, int) else None

@@ -1,0 +1,417 @@
+"""The HTTP face: OpenAI's endpoints, health, metrics, and the report of the routable set."""
+
+import asyncio
+import hmac
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from pointsman.api.protocol import headers
+from pointsman.api.protocol.control import ENDPOINTS_PATH
+from pointsman.gateway.core.answers import add_usage, gather
+from pointsman.gateway.core.requests import Endpoint, read
+from pointsman.gateway.core.sse import DONE, error_event
+from pointsman.gateway.errors import (
+    GatewayError,
+    ModelNotFound,
+    NoWorkerAvailable,
+    RefusedByEngine,
+    RequestInvalid,
+    StreamBroken,
+    Unauthorized,
+)
+from pointsman.gateway.fleet import Fleet
+from pointsman.gateway.forward import Answer, Forwarder, Provenance
+from pointsman.gateway.metrics import GatewayMetrics, PathMetrics
+from pointsman.gateway.planning import Job, Plan, new_request_id, plan
+from pointsman.gateway.processor import Model
+
+log = logging.getLogger(__name__)
+access = logging.getLogger("pointsman.gateway.access")
+
+_REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
+FAN_OUT_BUFFER_EVENTS = 64
+
+
+@dataclass(slots=True)
+class Record:
+    """What the access line and the metrics say about one request."""
+
+    request_id: str
+    endpoint: Endpoint
+    arrived_s: float
+    stream: bool = False
+    status: int = 0
+    prompt_tokens: int | None = None
+    output_tokens: int = 0
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    choices: int = 1
+    verbatim: str | None = None
+    provenance: Provenance | None = None
+    outcome: str = "ok"
+    itl: Any = field(default=None, repr=False)
+
+    def tokens_came(self, now_s: float, tokens: int, metrics: Callable[[str], PathMetrics]) -> None:
+        """``tokens`` reached the gateway in one read of the network."""
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+            paths = metrics(self.provenance.path if self.provenance else "local")
+            paths.ttft.observe(now_s - self.arrived_s)
+            self.itl = paths.itl
+        elif self.choices == 1 and self.last_token_s is not None:
+            # With several choices interleaved there is no such thing as the gap between two tokens.
+            self.itl.observe(now_s - self.last_token_s)
+            tokens_of_one_read = tokens - 1
+            for _ in range(tokens_of_one_read):
+                self.itl.observe(0.0)
+        self.last_token_s = now_s
+        self.output_tokens += tokens
+
+
+class GatewayServer:
+    """Handlers over a fleet and a forwarder. ``clock`` is monotonic seconds, ``wall`` Unix seconds for ``created``."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        forwarder: Forwarder,
+        metrics: GatewayMetrics,
+        name: str,
+        control_token: str,
+        patience_seconds: float,
+        max_body_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._fleet = fleet
+        self._forwarder = forwarder
+        self._metrics = metrics
+        self._name = name
+        self._token = control_token
+        self._patience_seconds = patience_seconds
+        self._max_body_bytes = max_body_bytes
+        self._clock = clock
+        self._wall = wall
+        self.stopping = False
+
+    def application(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[_openai_errors])
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{model:.+}", self._model)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/ready", self._ready)
+        app.router.add_get("/metrics", self._expose)
+        app.router.add_get(ENDPOINTS_PATH, self._endpoints)
+        return app
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, Endpoint.CHAT)
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, Endpoint.COMPLETIONS)
+
+    async def _generate(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
+        given = request.headers.get(headers.REQUEST_ID, "")
+        record = Record(given if _REQUEST_ID.match(given) else new_request_id(), endpoint, self._clock())
+        self._metrics.arrived(endpoint)
+        self._metrics.in_flight.inc()
+        try:
+            return await self._serve(request, record)
+        except GatewayError as error:
+            record.status, record.outcome = error.status, error.reason
+            self._metrics.failed(error.reason)
+            return _error_response(error, record.request_id)
+        except asyncio.CancelledError:
+            record.status, record.outcome = 499, "client-left"
+            raise
+        except web.HTTPException:
+            raise
+        except Exception:
+            record.status, record.outcome = 500, "internal"
+            self._metrics.failed("internal")
+            log.exception("request failed by a defect", extra={"request_id": record.request_id})
+            return _error_response(GatewayError("The gateway failed on this request."), record.request_id)
+        finally:
+            self._metrics.in_flight.dec()
+            self._finish(record)
+
+    async def _serve(self, request: web.Request, record: Record) -> web.StreamResponse:
+        data = await request.read()
+        model = await self._model_known()
+        ask = read(record.endpoint, data, model.info.served_name)
+        record.stream = ask.stream
+        planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
+        record.verbatim = planned.verbatim
+        record.prompt_tokens = planned.prompt_tokens
+        record.choices = len(planned.jobs)
+        self._metrics.prompt_tokens.observe(planned.prompt_tokens)
+        if ask.stream:
+            return await self._stream(request, planned, record)
+        answers = await _all(self._forwarder.answer(job.leg) for job in planned.jobs)
+        return self._whole(planned, answers, record)
+
+    def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
+        record.provenance = answers[0].provenance
+        if planned.verbatim is not None:
+            body = answers[0].body
+            body.pop("kv_transfer_params", None)
+        else:
+            body = gather(planned.ask, planned.identity, [answer.body for answer in answers])
+        record.output_tokens = (body.get("usage") or {}).get("completion_tokens", 0)
+        record.status = 200
+        return web.Response(
+            body=msgspec.json.encode(body),
+            content_type="application/json",
+            headers=_answer_headers(record),
+        )
+
+    async def _stream(self, request: web.Request, planned: Plan, record: Record) -> web.StreamResponse:
+        events = self._one(planned.jobs[0], record) if len(planned.jobs) == 1 else self._many(planned, record)
+        async with aclosing(events):
+            head = await anext(events)  # raises before anything was sent: the error keeps its HTTP status
+            response = web.StreamResponse(headers=_answer_headers(record))
+            response.content_type = "text/event-stream"
+            response.headers["Cache-Control"] = "no-cache"
+            record.status = 200
+            await response.prepare(request)
+            try:
+                await response.write(head)
+                async for out in events:
+                    await response.write(out)
+            except StreamBroken as error:
+                record.outcome = error.reason
+                self._metrics.failed(error.reason)
+                log.warning("stream broken", extra={"request_id": record.request_id, "detail": error.message})
+                await response.write(error_event(error.body()) + DONE)
+            except ConnectionError as error:
+                record.outcome = "client-left"
+                raise asyncio.CancelledError from error
+            await response.write_eof()
+        return response
+
+    async def _one(self, job: Job, record: Record) -> AsyncGenerator[bytes, None]:
+        """Bytes of a stream with one choice. The first item comes with the first token."""
+        stream, head = await self._forwarder.open(job.leg, job.translator)
+        try:
+            record.provenance = stream.provenance
+            record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
+            yield head + (DONE if stream.ended else b"")
+            while not stream.ended:
+                out, tokens = await self._forwarder.pull(stream)
+                if tokens:
+                    record.tokens_came(self._clock(), tokens, self._metrics.by_path)
+                if stream.ended:
+                    out += DONE
+                if out:
+                    yield out
+        finally:
+            stream.close()
+
+    async def _many(self, planned: Plan, record: Record) -> AsyncGenerator[bytes, None]:
+        """Bytes of a stream with several choices, interleaved as they come; usage is added up at the end."""
+        queue: asyncio.Queue[bytes | None] = asyncio.Queue(FAN_OUT_BUFFER_EVENTS)
+        usages: list[dict[str, Any] | None] = [None] * len(planned.jobs)
+
+        async def follow(number: int, job: Job) -> None:
+            stream, head = await self._forwarder.open(job.leg, job.translator, hold_usage=True)
+            try:
+                record.provenance = record.provenance or stream.provenance
+                record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
+                await queue.put(head)
+                while not stream.ended:
+                    out, tokens = await self._forwarder.pull(stream)
+                    if tokens:
+                        record.tokens_came(self._clock(), tokens, self._metrics.by_path)
+                    if out:
+                        await queue.put(out)
+                if stream.usage:
+                    usages[number] = msgspec.json.decode(stream.usage)
+            finally:
+                stream.close()
+
+        async def follow_all() -> None:
+            try:
+                await _all(follow(number, job) for number, job in enumerate(planned.jobs))
+            finally:
+                await queue.put(None)
+
+        everything = asyncio.create_task(follow_all())
+        try:
+            while (out := await queue.get()) is not None:
+                yield out
+            await everything
+            total = add_usage(usages, samples=planned.ask.n)
+            yield (_usage_event(planned, total) if total is not None else b"") + DONE
+        finally:
+            everything.cancel()
+            await asyncio.gather(everything, return_exceptions=True)
+
+    async def _model_known(self) -> Model:
+        """What is served. Raises NoWorkerAvailable when no worker said so for as long as a request may wait."""
+        deadline_s = self._clock() + self._patience_seconds
+        while (model := self._fleet.model) is None:
+            left_s = deadline_s - self._clock()
+            if left_s <= 0:
+                raise NoWorkerAvailable("No decode worker is known yet; try again.")
+            await self._fleet.wait_change(left_s)
+        return model
+
+    def _finish(self, record: Record) -> None:
+        now_s = self._clock()
+        self._metrics.answered(record.endpoint, record.status)
+        paths = self._metrics.by_path(record.provenance.path if record.provenance else "local")
+        if record.status == 200 and record.outcome == "ok":
+            paths.e2e.observe(now_s - record.arrived_s)
+            self._metrics.output_tokens.observe(record.output_tokens)
+            if record.first_token_s is not None and record.last_token_s is not None and record.choices == 1:
+                later = record.output_tokens - 1
+                if later > 0:
+                    paths.tpot.observe((record.last_token_s - record.first_token_s) / later)
+        found = record.provenance
+        access.info(
+            "request",
+            extra={
+                "request_id": record.request_id,
+                "endpoint": record.endpoint.value,
+                "status": record.status,
+                "outcome": record.outcome,
+                "stream": record.stream,
+                "worker": found.worker if found else None,
+                "prefill": found.prefill if found else None,
+                "prefill_reason": found.prefill_reason if found else None,
+                "verbatim": record.verbatim,
+                "prompt_tokens": record.prompt_tokens,
+                "output_tokens": record.output_tokens,
+                "ttft_ms": _ms(record.first_token_s, record.arrived_s),
+                "total_ms": _ms(now_s, record.arrived_s),
+            },
+        )
+
+    async def _models(self, _request: web.Request) -> web.Response:
+        model = await self._model_known()
+        return web.json_response({"object": "list", "data": [self._card(model)]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        model = await self._model_known()
+        asked = request.match_info["model"]
+        if asked != model.info.served_name:
+            raise ModelNotFound(f"The model {asked!r} does not exist; this service serves '{model.info.served_name}'.")
+        return web.json_response(self._card(model))
+
+    def _card(self, model: Model) -> dict[str, Any]:
+        return {
+            "id": model.info.served_name,
+            "object": "model",
+            "created": int(self._wall()),
+            "owned_by": "pointsman",
+            "max_model_len": model.info.max_model_len,
+        }
+
+    async def _health(self, _request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, _request: web.Request) -> web.Response:
+        if self.stopping:
+            return web.Response(status=503, text="stopping\n")
+        if not self._fleet.synced:
+            return web.Response(status=503, text="the set of workers is not known yet\n")
+        return web.Response(text="ok\n")
+
+    async def _expose(self, _request: web.Request) -> web.Response:
+        self._metrics.set_workers({(role.label, state): n for (role, state), n in self._fleet.counts().items()})
+        return web.Response(body=self._metrics.expose(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def _endpoints(self, request: web.Request) -> web.Response:
+        given = request.headers.get(headers.CONTROL_TOKEN, "")
+        if not self._token or not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            raise Unauthorized("This path needs the service's control token.")
+        return web.Response(text=self._fleet.report(self._name).wire(), content_type="application/json")
+
+
+@web.middleware
+async def _openai_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Errors of routing and of the small endpoints, in OpenAI's shape too."""
+    try:
+        return await handler(request)
+    except GatewayError as error:
+        return _error_response(error, "")
+    except web.HTTPException as error:
+        if error.status < 400:
+            raise
+        known = RequestInvalid(_HTTP_MESSAGES.get(error.status, error.reason).format(request=request))
+        return web.json_response(known.body(), status=error.status)
+
+
+_HTTP_MESSAGES = {
+    404: "There is no {request.path} here; the paths are /v1/chat/completions, /v1/completions and /v1/models.",
+    405: "{request.path} does not take {request.method}.",
+    413: "The request body is too large.",
+}
+
+
+def _error_response(error: GatewayError, request_id: str) -> web.Response:
+    found = {headers.REQUEST_ID: request_id} if request_id else {}
+    if error.retry_after_seconds is not None:
+        found["Retry-After"] = str(error.retry_after_seconds)
+    body = error.answer if isinstance(error, RefusedByEngine) else msgspec.json.encode(error.body())
+    return web.Response(body=body, status=error.status, content_type="application/json", headers=found)
+
+
+def _answer_headers(record: Record) -> dict[str, str]:
+    found = {headers.REQUEST_ID: record.request_id}
+    provenance = record.provenance
+    if provenance is not None:
+        found[headers.WORKER] = provenance.worker
+        for name, value in (
+            (headers.PREFILL, provenance.prefill),
+            (headers.PREFILL_REASON, provenance.prefill_reason),
+            (headers.PREFILL_WORKER, provenance.prefill_worker),
+        ):
+            if value is not None:
+                found[name] = value
+    return found
+
+
+def _usage_event(planned: Plan, usage: dict[str, Any]) -> bytes:
+    identity = planned.identity
+    kind = "chat.completion.chunk" if planned.ask.endpoint is Endpoint.CHAT else "text_completion"
+    event = {
+        "id": identity.id,
+        "object": kind,
+        "created": identity.created,
+        "model": identity.model,
+        "choices": [],
+        "usage": usage,
+    }
+    return b"data: " + msgspec.json.encode(event) + b"\n\n"
+
+
+async def _all(work: Any) -> list[Any]:
+    """Results of all, or the first failure, the rest cancelled. One alone needs no task of its own."""
+    pending = list(work)
+    if len(pending) == 1:
+        return [await pending[0]]
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(item) for item in pending]
+    except ExceptionGroup as failures:
+        raise failures.exceptions[0] from failures
+    return [task.result() for task in tasks]
+
+
+def _ms(later_s: float | None, earlier_s: float) -> float | None:
+    return None if later_s is None else round((later_s - earlier_s) * 1000, 2)

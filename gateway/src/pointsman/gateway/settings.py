@@ -1,0 +1,71 @@
+"""Settings of the gateway process: environment (``POINTSMAN_*``) and flags of the same names."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import AliasChoices, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pointsman.api.protocol import names
+from pointsman.gateway.core.router import RouterName
+
+
+class Settings(BaseSettings):
+    """Everything the gateway process can be told. Where workers are: ``endpoints_file``, or the Kubernetes API."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="POINTSMAN_",
+        populate_by_name=True,
+        cli_parse_args=True,
+        cli_kebab_case=True,
+        cli_prog_name="python -m pointsman.gateway",
+        cli_hide_none_type=True,
+    )
+
+    namespace: str = Field(default="default", description="namespace of the service")
+    service: str = Field(description="name of the LLMService this gateway serves")
+    service_uid: str | None = Field(
+        default=None, description="uid of the LLMService; without it, it is read from the Kubernetes API"
+    )
+    gateway: str = Field(
+        default="gateway",
+        validation_alias=AliasChoices("POINTSMAN_GATEWAY", "POINTSMAN_POD_NAME", "gateway"),
+        description="this gateway's own name in its report",
+    )
+    bind_host: str = Field(default="0.0.0.0", description="address to listen on")
+    port: int = Field(default=names.GATEWAY_PORT, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    endpoints_file: Path | None = Field(
+        default=None, description="workers from this YAML file, watched for changes, in place of the Kubernetes API"
+    )
+    control_token: SecretStr = Field(default=SecretStr(""), description="the service's token for the control API")
+    nats_url: str | None = Field(default=None, description="NATS for the workers' KV metrics; without it unknown load")
+    nats_user: str | None = Field(default=None)
+    nats_password: SecretStr | None = Field(default=None)
+    router: RouterName = Field(default=RouterName.TOKEN_LOAD, description="cost function of the router")
+    router_seed: int | None = Field(default=None, description="seed of the router's random ties, for tests")
+    patience_seconds: float = Field(
+        default=10.0, ge=0, le=600, description="how long a request may wait for a worker before it is answered 503"
+    )
+    max_attempts: int = Field(default=8, ge=1, le=100, description="workers tried for one answer")
+    connect_timeout_seconds: float = Field(default=2.0, gt=0, le=60)
+    inactivity_timeout_seconds: float = Field(
+        default=120.0, gt=0, le=3600, description="a stream that brings nothing for so long has died"
+    )
+    answer_timeout_seconds: float = Field(
+        default=900.0, gt=0, le=86400, description="limit of one answer that is not streamed"
+    )
+    suspect_seconds: float = Field(
+        default=2.0, ge=0, le=300, description="how long a worker is avoided after a connection to it failed"
+    )
+    max_body_mib: int = Field(default=32, ge=1, le=1024, description="largest request body, MiB")
+    shutdown_seconds: float = Field(default=30.0, ge=0, le=3600, description="time open streams get at SIGTERM")
+    model_cache: Path | None = Field(
+        default=None, description="folder for tokenizer files by content hash; default: a temporary folder"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
+
+    @model_validator(mode="after")
+    def _credentials_come_together(self) -> Self:
+        if (self.nats_user is None) != (self.nats_password is None):
+            raise ValueError("nats_user and nats_password are set together or not at all")
+        return self

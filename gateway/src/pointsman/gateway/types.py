@@ -1,0 +1,74 @@
+"""The values that pass between discovery, router, forwarder and server. Frozen; None is unknown."""
+
+from dataclasses import dataclass, field
+from typing import NewType
+
+from pointsman.api.protocol.names import Role
+from pointsman.serving.local_remote import RoutingRule
+
+WorkerKey = NewType("WorkerKey", str)
+"""Identity of a worker: its pod's uid, so a new pod of an old name is another worker."""
+
+
+EngineHash = int | bytes
+"""An engine's own name of a KV block: opaque here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker as discovery found it. Being here means: label says routable and the pod is Ready."""
+
+    key: WorkerKey
+    name: str  # the pod's name
+    url: str  # http://host:port of engine and control API
+    role: Role
+    kv_events: str | None = None  # ZMQ endpoint, None: this worker's cache is unknown
+    kv_events_replay: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """What discovery knows. ``workers``: the routable set; ``rule``: the numbers, None where nobody set them."""
+
+    workers: tuple[Worker, ...] = ()
+    rule: RoutingRule | None = None
+    service_uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a worker last published about itself; a value too old to be believed is None."""
+
+    kv_usage: float | None = None  # 0..1
+    waiting: int | None = None  # requests in the engine's queue
+
+
+UNKNOWN_LOAD = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One worker in one routing decision.
+
+    ``pending_tokens`` are prompt tokens that this gateway sent there and that have no first token yet;
+    ``active_tokens`` prompt plus generated tokens of the requests that stream from there. Both are exact for this
+    gateway and run ahead of the worker's own metrics.
+    """
+
+    key: WorkerKey
+    overlap_tokens: int = 0
+    load: Load = UNKNOWN_LOAD
+    pending_requests: int = 0
+    pending_tokens: int = 0
+    active_requests: int = 0
+    active_tokens: int = 0
+    last_chosen: int = 0  # sequence number of this gateway's last choice of it; 0: never
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A routing decision and the numbers it rests on (the debug log line shows them)."""
+
+    key: WorkerKey
+    overlap_tokens: int
+    costs: dict[WorkerKey, float] = field(default_factory=dict)

@@ -1,0 +1,230 @@
+"""A stand-in for a worker: speaks vLLM's completions, /tokenize and the control API's model part; has no model.
+
+Used where a test needs many workers, or one that misbehaves at an exact moment. What real engines answer is tested in
+tests/engine. Its "model" is a pure function: the answer to a prompt is the prompt's bytes reversed, token by token, so
+a test knows every token.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from multidict import CIMultiDict
+
+from fixtures.plain_tokenizer import file_digests
+from pointsman.api.protocol import headers
+from pointsman.api.protocol.control import MODEL_FILES_PATH, MODEL_PATH, ModelFile, ModelInfo
+
+SERVED_NAME = "stand-in"
+BLOCK_SIZE = 16
+MAX_MODEL_LEN = 4096
+TOKEN = "the-control-token"
+
+
+@dataclass
+class Behaviour:
+    """What the worker does with one request. Without any, it answers.
+
+    ``tokens`` come first; then the connection is cut (``cut``), the engine aborts (``abort``), reports an error in the
+    stream (``error_event``) or waits for ``gate``. ``status`` answers at once with that status (and retry reason).
+    """
+
+    tokens: int = 0
+    status: int | None = None
+    retry: str | None = None
+    cut: bool = False
+    abort: bool = False
+    error_event: bool = False
+    gate: asyncio.Event | None = None
+    body: dict[str, Any] | None = None
+
+
+@dataclass
+class Seen:
+    """One request as it arrived."""
+
+    path: str
+    headers: CIMultiDict[str]
+    body: dict[str, Any]
+
+
+@dataclass
+class StandInWorker:
+    """See the module. ``behaviours`` are used up one per request, in order."""
+
+    name: str
+    folder: Path
+    tokenizer: Any
+    url: str = ""
+    behaviours: deque[Behaviour] = field(default_factory=deque)
+    seen: list[Seen] = field(default_factory=list)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
+    other_template: bool = False  # /tokenize renders chats differently from the files
+    answers: int = 0
+
+    def application(self) -> web.Application:
+        """Its HTTP application."""
+        app = web.Application()
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_get(MODEL_PATH, self._model)
+        app.router.add_get(MODEL_FILES_PATH + "/{digest}", self._file)
+        return app
+
+    def output(self, prompt: list[int]) -> list[int]:
+        """The whole answer this "model" gives: the prompt reversed, special tokens left out."""
+        return [token for token in reversed(prompt) if token > 4]
+
+    async def _model(self, request: web.Request) -> web.Response:
+        if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {TOKEN}":
+            return web.Response(status=401)
+        digests = file_digests(self.folder)
+        info = ModelInfo(
+            served_name=SERVED_NAME,
+            max_model_len=MAX_MODEL_LEN,
+            block_size=BLOCK_SIZE,
+            files=tuple(
+                ModelFile(name=name, sha256=digest, bytes=(self.folder / name).stat().st_size)
+                for name, digest in digests.items()
+            ),
+            digest=hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
+        )
+        return web.Response(text=info.wire(), content_type="application/json")
+
+    async def _file(self, request: web.Request) -> web.Response:
+        wanted = request.match_info["digest"]
+        name = next(name for name, digest in file_digests(self.folder).items() if digest == wanted)
+        return web.Response(body=(self.folder / name).read_bytes())
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if "prompt" in body:
+            ids = self.tokenizer(body["prompt"])["input_ids"]
+        else:
+            text = self.tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
+            ids = self.tokenizer("Rules.\n" + text if self.other_template else text, add_special_tokens=False)[
+                "input_ids"
+            ]
+        return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": MAX_MODEL_LEN})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.seen.append(Seen(request.path, request.headers.copy(), body))
+        self.answers += 1
+        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "call-1", "type": "function",
+                   "function": {"name": "set_switch", "arguments": '{"track": 7}'}}]}  # fmt: skip
+        if not body.get("stream"):
+            return web.json_response(
+                {
+                    "id": "chatcmpl-engine", "object": "chat.completion", "created": 1, "model": SERVED_NAME,
+                    "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}],
+                    "usage": {"prompt_tokens": 5, "completion_tokens": 3, "total_tokens": 8},
+                }
+            )  # fmt: skip
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        head = {"id": "chatcmpl-engine", "object": "chat.completion.chunk", "created": 1, "model": SERVED_NAME}
+        call = message["tool_calls"][0] | {"index": 0}  # type: ignore[index]
+        for delta, reason in (({"role": "assistant", "content": ""}, None), ({"tool_calls": [call]}, "tool_calls")):
+            chunk = head | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
+            await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.seen.append(Seen(request.path, request.headers.copy(), body))
+        behaviour = self.behaviours.popleft() if self.behaviours else None
+        try:
+            return await self._answer(request, body, behaviour)
+        except (asyncio.CancelledError, ConnectionError):
+            self.cancelled.set()
+            raise
+
+    async def _answer(
+        self, request: web.Request, body: dict[str, Any], behaviour: Behaviour | None
+    ) -> web.StreamResponse:
+        if behaviour is not None and behaviour.status is not None:
+            found = {headers.RETRY: behaviour.retry} if behaviour.retry else {}
+            error = behaviour.body or {"error": {"message": "not now", "type": "error", "code": behaviour.status}}
+            return web.json_response(error, status=behaviour.status, headers=found)
+        prompt = body["prompt"]
+        tokens = self.output(prompt)[: body.get("max_tokens", 16)]
+        if behaviour is not None:
+            tokens = tokens[: behaviour.tokens]
+        worker = {headers.WORKER: self.name, headers.PREFILL: "local", headers.PREFILL_REASON: "short"}
+        head = {"id": f"cmpl-{request.headers[headers.REQUEST_ID]}", "object": "text_completion", "created": 1,
+                "model": SERVED_NAME}  # fmt: skip
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens),
+                 "total_tokens": len(prompt) + len(tokens)}  # fmt: skip
+        if not body.get("stream"):
+            if behaviour is not None and behaviour.gate is not None:
+                self.begun.set()
+                await behaviour.gate.wait()
+            if behaviour is not None and behaviour.cut:
+                self._cut(request)
+            aborted = behaviour is not None and behaviour.abort
+            choice = {"index": 0, "text": self.tokenizer.decode(tokens), "logprobs": None, "stop_reason": None,
+                      "finish_reason": "abort" if aborted else "length", "token_ids": tokens,
+                      "prompt_token_ids": prompt}  # fmt: skip
+            self.answers += not aborted
+            return web.json_response(head | {"choices": [choice], "usage": usage}, headers=worker)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **worker})
+        await response.prepare(request)
+        async for event in self._events(body, prompt, tokens, behaviour):
+            await response.write(b"data: " + json.dumps(head | event).encode() + b"\n\n")
+        self.begun.set()
+        if behaviour is not None:
+            if behaviour.gate is not None:
+                await behaviour.gate.wait()
+            if behaviour.cut:
+                self._cut(request)
+            return response
+        if (body.get("stream_options") or {}).get("include_usage"):
+            await response.write(b"data: " + json.dumps(head | {"choices": [], "usage": usage}).encode() + b"\n\n")
+        await response.write(b"data: [DONE]\n\n")
+        self.answers += 1
+        return response
+
+    async def _events(
+        self, body: dict[str, Any], prompt: list[int], tokens: list[int], behaviour: Behaviour | None
+    ) -> AsyncIterator[dict[str, Any]]:
+        for number, token in enumerate(tokens):
+            last = behaviour is None and number == len(tokens) - 1
+            choice: dict[str, Any] = {"index": 0, "text": self.tokenizer.decode([token]), "logprobs": None,
+                                      "finish_reason": "length" if last else None, "token_ids": [token]}  # fmt: skip
+            if number == 0:
+                choice["prompt_token_ids"] = prompt
+            yield {"choices": [choice]}
+        if behaviour is not None and behaviour.abort:
+            yield {"choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "abort", "token_ids": []}]}
+        if behaviour is not None and behaviour.error_event:
+            yield {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}
+
+    def _cut(self, request: web.Request) -> None:
+        if request.transport is not None:
+            request.transport.abort()  # type: ignore[attr-defined]
+        raise ConnectionResetError("cut on purpose")
+
+
+@asynccontextmanager
+async def running(worker: StandInWorker, *, port: int = 0) -> AsyncIterator[StandInWorker]:
+    """Serve ``worker`` on a free port of 127.0.0.1 (or ``port``)."""
+    runner = web.AppRunner(worker.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port)
+    await site.start()
+    worker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield worker
+    finally:
+        await runner.cleanup()

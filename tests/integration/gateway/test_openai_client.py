@@ -1,0 +1,181 @@
+"""What the official client sees: answers, streams, usage, errors."""
+
+import openai
+import pytest
+
+from integration.gateway.conftest import Room
+from integration.gateway.stand_in_worker import MAX_MODEL_LEN, SERVED_NAME, StandInWorker
+
+CONVERSATION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which track is free?"}]
+
+
+def chat_prompt(worker: StandInWorker) -> list[int]:
+    """What the gateway must have made of CONVERSATION, by the model's own template."""
+    text = worker.tokenizer.apply_chat_template(CONVERSATION, tokenize=False, add_generation_prompt=True)
+    return list(worker.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+async def test_a_completion_and_its_stream_bring_the_same_text_and_usage(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    prompt = worker.tokenizer("The points are set.")["input_ids"]
+    expected = worker.tokenizer.decode(worker.output(prompt)[:12])
+
+    whole = await gateway.client.completions.create(model=SERVED_NAME, prompt="The points are set.", max_tokens=12)
+    stream = await gateway.client.completions.create(
+        model=SERVED_NAME,
+        prompt="The points are set.",
+        max_tokens=12,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+
+    assert whole.choices[0].text == expected
+    assert whole.choices[0].finish_reason == "length"
+    assert "".join(c.choices[0].text for c in chunks if c.choices) == expected
+    assert [c.choices[0].finish_reason for c in chunks if c.choices] == [None] * 11 + ["length"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (len(prompt), 12)
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert worker.seen[0].body["prompt"] == prompt
+
+
+async def test_a_chat_is_rendered_and_tokenised_by_the_gateway_and_comes_back_as_chat(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    prompt = chat_prompt(worker)
+    expected = worker.tokenizer.decode(worker.output(prompt)[:9])
+
+    whole = await gateway.client.chat.completions.create(
+        model=SERVED_NAME, messages=CONVERSATION, max_completion_tokens=9, temperature=0
+    )
+    stream = await gateway.client.chat.completions.create(
+        model=SERVED_NAME,
+        messages=CONVERSATION,
+        max_tokens=9,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    chunks = [chunk async for chunk in stream]
+
+    assert [seen.path for seen in worker.seen] == ["/v1/completions"] * 2
+    assert [seen.body["prompt"] for seen in worker.seen] == [prompt] * 2
+    assert worker.seen[0].body["temperature"] == 0
+    assert whole.object == "chat.completion"
+    assert whole.choices[0].message.content == expected
+    assert whole.choices[0].message.role == "assistant"
+    assert whole.choices[0].finish_reason == "length"
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert all(chunk.object == "chat.completion.chunk" for chunk in chunks)
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == expected
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+    assert chunks[-1].usage == whole.usage
+
+
+async def test_a_chat_without_a_limit_may_fill_the_context(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    await gateway.client.chat.completions.create(model=SERVED_NAME, messages=CONVERSATION)
+    assert worker.seen[0].body["max_tokens"] == MAX_MODEL_LEN - len(chat_prompt(worker))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tools_go_to_the_engines_own_chat_endpoint(room: Room, stream: bool) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    tools = [{"type": "function", "function": {"name": "set_switch", "parameters": {"type": "object"}}}]
+
+    if stream:
+        chunks = [
+            chunk
+            async for chunk in await gateway.client.chat.completions.create(
+                model=SERVED_NAME, messages=CONVERSATION, tools=tools, stream=True
+            )
+        ]
+        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+    else:
+        answer = await gateway.client.chat.completions.create(model=SERVED_NAME, messages=CONVERSATION, tools=tools)
+        calls = answer.choices[0].message.tool_calls or []
+
+    assert [call.function.name for call in calls] == ["set_switch"]
+    assert worker.seen[0].path == "/v1/chat/completions"
+    assert worker.seen[0].body["tools"] == tools
+
+
+async def test_several_answers_are_fanned_out_with_their_own_seeds_and_one_usage(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers, router="round-robin")
+    ask = {"model": SERVED_NAME, "prompt": ["first", "second"], "n": 2, "seed": 7, "max_tokens": 4}
+
+    whole = await gateway.client.completions.create(**ask)
+    stream = await gateway.client.completions.create(**ask, stream=True, stream_options={"include_usage": True})
+    texts = ["", "", "", ""]
+    usage = None
+    async for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+        usage = chunk.usage or usage
+
+    seen = [seen for worker in workers for seen in worker.seen]
+    assert [choice.index for choice in whole.choices] == [0, 1, 2, 3]
+    assert [choice.text for choice in whole.choices] == texts == ["tsri", "tsri", "dnoc", "dnoc"]
+    assert sorted(s.body["seed"] for s in seen) == [7, 7, 7, 7, 8, 8, 8, 8]
+    assert len({s.headers["X-Request-Id"] for s in seen}) == 8
+    assert usage == whole.usage
+    assert whole.usage is not None
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (6 + 7, 16)
+
+
+async def test_the_model_list_names_the_served_model_and_wrong_names_are_refused(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    assert [model.id async for model in gateway.client.models.list()] == [SERVED_NAME]
+    with pytest.raises(openai.NotFoundError) as refused:
+        await gateway.client.chat.completions.create(model="gpt-4", messages=CONVERSATION)
+    assert refused.value.code == "model_not_found"
+    assert "'stand-in'" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"prompt": ""}, "prompt", "missing or empty"),
+        ({"prompt": "x", "n": 0}, "n", "at least 1"),
+        ({"prompt": "x", "stream": "yes"}, "stream", "true or false"),
+        ({"prompt": "x", "kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params", "not accepted"),
+        ({"prompt": "x" * 5000}, "prompt", "maximum context length is 4096"),
+        ({"prompt": [1, -2]}, "prompt", "-2"),
+    ],
+)
+async def test_a_wrong_field_is_refused_by_name(
+    shared: tuple[StandInWorker, openai.AsyncOpenAI], body: dict[str, object], param: str, says: str
+) -> None:
+    worker, client = shared
+    with pytest.raises(openai.BadRequestError) as refused:
+        await client.post("/completions", body={"model": SERVED_NAME, **body}, cast_to=object)
+    assert refused.value.param == param
+    assert says in refused.value.message
+    assert refused.value.type == "invalid_request_error"
+    assert worker.seen == []
+
+
+@pytest.fixture
+async def shared(room: Room) -> tuple[StandInWorker, openai.AsyncOpenAI]:
+    (worker,) = await room.workers(1)
+    return worker, (await room.gateway([worker])).client
+
+
+async def test_the_engines_own_refusal_reaches_the_client_unchanged(room: Room) -> None:
+    from integration.gateway.stand_in_worker import Behaviour
+
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    refusal = {"error": {"message": "top_p is 2", "type": "BadRequestError", "param": "top_p", "code": 400}}
+    worker.behaviours.append(Behaviour(status=400, body=refusal))
+    with pytest.raises(openai.BadRequestError) as refused:
+        await gateway.client.completions.create(model=SERVED_NAME, prompt="x", top_p=2)
+    assert refused.value.body == refusal["error"]
+    assert len(worker.seen) == 1
