@@ -5,7 +5,8 @@ OperatorError
 ├── Refused            a service that cannot be served as written: a condition says which field and why
 │   └── TemplateError  its pod template cannot be merged
 ├── NameConflict       an object of the wanted name belongs to somebody else; it is never adopted
-└── ControlFailed      a worker or gateway did not answer, or said no
+├── ControlFailed      a worker or gateway did not answer, or said no
+└── NotLeading         the Lease is lost, so no write is made
 """
 
 from pointsman.api.v1alpha1.conditions import Reason
@@ -52,3 +53,7 @@ class ControlFailed(OperatorError):
         super().__init__(message)
         self.status = status
         self.reason = reason
+
+
+class NotLeading(OperatorError):
+    """This process lost its Lease; whoever holds it now does the work."""

@@ -30,11 +30,6 @@ class OperatorSettings(BaseSettings):
     )
     lease_name: str = Field(default="pointsman-operator", description="Name of the Lease.")
     watch_namespace: str = Field(default="", description="The one namespace to work in; empty: all of them.")
-    kubeconfig: str = Field(
-        default="",
-        validation_alias=AliasChoices("KUBECONFIG", "kubeconfig"),
-        description="Path of a kubeconfig; empty: the pod's service account.",
-    )
     bind_host: str = Field(default="0.0.0.0", description="Where /healthz, /readyz and /metrics are served.")
     bind_port: int = Field(default=METRICS_PORT, ge=0, le=65535, description="Port of the same; 0: any free one.")
 
@@ -88,6 +83,7 @@ class OperatorSettings(BaseSettings):
             image_pull_policy=self.image_pull_policy,
             gateway_cluster_role=self.gateway_cluster_role,
             nats_url=self.nats_url,
+            nats_authenticates=bool(self.nats_user),
             pod_bind_host=self.pod_bind_host,
             log_level=self.log_level,
         )

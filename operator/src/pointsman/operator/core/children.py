@@ -9,6 +9,9 @@ from pointsman.api.protocol.names import (
     COMPONENT_LABEL,
     COMPONENT_WORKER,
     COPIED_REPLICAS_ANNOTATION,
+    ENV_CONTROL_TOKEN,
+    ENV_NATS_PASSWORD,
+    ENV_NATS_USER,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     ROLE_LABEL,
@@ -18,6 +21,7 @@ from pointsman.api.protocol.names import (
     SERVICE_LABEL,
     Role,
 )
+from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.revision import digest
 from pointsman.operator.core.snapshot import Service
@@ -129,6 +133,17 @@ def disruption_budget(service: Service, role: Role, replicas: int) -> dict[str, 
             },
         }
     )
+
+
+def secret_env(service: Service, install: Install) -> list[dict[str, Any]]:
+    """Environment of a container that takes its token and credentials from the service's Secret."""
+    keys = {ENV_CONTROL_TOKEN: SECRET_CONTROL_TOKEN}
+    if install.nats_authenticates:
+        keys |= {ENV_NATS_USER: SECRET_NATS_USER, ENV_NATS_PASSWORD: SECRET_NATS_PASSWORD}
+    return [
+        {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name(service.name), "key": key}}}
+        for name, key in keys.items()
+    ]
 
 
 def service_secret(service: Service, control_token: str, nats_user: str, nats_password: str) -> dict[str, Any]:

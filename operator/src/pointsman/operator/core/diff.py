@@ -38,7 +38,8 @@ class Decision:
 class WorkerRenderer(Protocol):
     """An engine adapter bound to one service: a worker's name and role to its pod."""
 
-    revision: str
+    @property
+    def revision(self) -> str: ...
 
     def __call__(self, name: str, role: Role) -> Mapping[str, Any]: ...
 

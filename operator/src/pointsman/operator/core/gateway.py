@@ -5,7 +5,7 @@ from typing import Any
 from pointsman.api.protocol import names
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import gateway_name, secret_name
+from pointsman.operator.core.naming import gateway_name
 from pointsman.operator.core.snapshot import Service
 
 _GRACE_MARGIN_SECONDS = 15
@@ -93,23 +93,19 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
         names.ENV_SERVICE_UID: service.uid,
         names.ENV_SERVED_NAME: service.served_name,
         names.ENV_NATS_URL: install.nats_url,
-        names.ENV_DRAIN_TIMEOUT_SECONDS: str(service.spec.drain.timeout_seconds),
-        "POINTSMAN_LOG_LEVEL": install.log_level,
+        "POINTSMAN_SHUTDOWN_SECONDS": str(service.spec.drain.timeout_seconds),
+        "POINTSMAN_LOG_LEVEL": install.log_level.lower(),
         "HOME": "/tmp",
     }
     env: list[dict[str, Any]] = [
         {"name": names.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "POINTSMAN_GATEWAY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         *({"name": name, "value": value} for name, value in plain.items()),
+        *children.secret_env(service, install),
     ]
-    for name, key in (
-        (names.ENV_CONTROL_TOKEN, names.SECRET_CONTROL_TOKEN),
-        (names.ENV_NATS_USER, names.SECRET_NATS_USER),
-        (names.ENV_NATS_PASSWORD, names.SECRET_NATS_PASSWORD),
-    ):
-        reference = {"name": secret_name(service.name), "key": key}
-        env.append({"name": name, "valueFrom": {"secretKeyRef": reference}})
     pod_spec: dict[str, Any] = {
+        # A Service named "pointsman" would have the kubelet inject POINTSMAN_PORT=tcp://…
+        "enableServiceLinks": False,
         "serviceAccountName": gateway_name(service.name),
         "terminationGracePeriodSeconds": service.spec.drain.timeout_seconds + _GRACE_MARGIN_SECONDS,
         "securityContext": dict(children.POD_SECURITY),

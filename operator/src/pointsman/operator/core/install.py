@@ -17,6 +17,7 @@ class Install:
     image_pull_policy: str = "IfNotPresent"
     gateway_cluster_role: str = "pointsman-gateway"
     nats_url: str
+    nats_authenticates: bool = True  # its user and password are in the services' Secrets
     pod_bind_host: str = "0.0.0.0"
     cluster_domain: str = "svc"  # http://<service>-gateway.<namespace>.<cluster_domain>
     gateway_cpu: str = "250m"

@@ -16,7 +16,6 @@ from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.model_source import ClaimModel, HubModel, ModelSourceError, PathModel, parse_model_source
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import secret_name
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import Service
 from pointsman.operator.core.strategic_merge import strategic_merge
@@ -156,9 +155,6 @@ def _protocol_env(service: Service, install: Install, model: str, adapter: VllmA
     def field(path: str) -> dict[str, Any]:
         return {"fieldRef": {"fieldPath": path}}
 
-    def secret(key: str) -> dict[str, Any]:
-        return {"secretKeyRef": {"name": secret_name(service.name), "key": key}}
-
     plain = {
         names.ENV_BIND_HOST: install.pod_bind_host,
         names.ENV_NAMESPACE: service.namespace,
@@ -170,7 +166,7 @@ def _protocol_env(service: Service, install: Install, model: str, adapter: VllmA
         names.ENV_MODEL: model,
         names.ENV_SERVED_NAME: service.served_name,
         names.ENV_GPUS: str(spec.worker.gpus),
-        names.ENV_DRAIN_TIMEOUT_SECONDS: str(spec.drain.timeout_seconds),
+        names.ENV_DRAIN_TIMEOUT_SECONDS: str(max(1, spec.drain.timeout_seconds)),
         "HOME": "/tmp",  # the root file system is read-only
     }
     return [
@@ -178,9 +174,7 @@ def _protocol_env(service: Service, install: Install, model: str, adapter: VllmA
         {"name": names.ENV_WORKER, "valueFrom": field("metadata.name")},
         {"name": names.ENV_POD_UID, "valueFrom": field("metadata.uid")},
         *({"name": name, "value": value} for name, value in plain.items()),
-        {"name": names.ENV_CONTROL_TOKEN, "valueFrom": secret(names.SECRET_CONTROL_TOKEN)},
-        {"name": names.ENV_NATS_USER, "valueFrom": secret(names.SECRET_NATS_USER)},
-        {"name": names.ENV_NATS_PASSWORD, "valueFrom": secret(names.SECRET_NATS_PASSWORD)},
+        *children.secret_env(service, install),
     ]
 
 

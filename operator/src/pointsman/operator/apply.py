@@ -1,0 +1,232 @@
+"""Writes to the API server. Each is idempotent, and none is made by a process that does not lead."""
+
+import base64
+import contextlib
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, Final
+
+from pointsman.api.protocol import names
+from pointsman.api.protocol.names import Role
+from pointsman.kube import resources
+from pointsman.kube.client import Kube, Object
+from pointsman.kube.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.errors import AlreadyExists, Conflict, NotFound
+from pointsman.kube.resources import Resource
+from pointsman.operator.core import actions as act
+from pointsman.operator.core.children import is_current, service_secret, worker_pool
+from pointsman.operator.core.naming import (
+    DRAIN_REASON_ANNOTATION,
+    VERIFIED_CONTAINER_ANNOTATION,
+    gateway_name,
+    pool_name,
+    secret_name,
+)
+from pointsman.operator.core.snapshot import Service
+from pointsman.operator.errors import NameConflict, NotLeading
+from pointsman.operator.observe import is_owned_by, owner_in_words
+from pointsman.operator.pods import Expectations
+
+_KINDS: Final[Mapping[str, Resource]] = {
+    resource.kind: resource
+    for resource in (
+        resources.SERVICES,
+        resources.SERVICE_ACCOUNTS,
+        resources.ROLE_BINDINGS,
+        resources.DEPLOYMENTS,
+        resources.POD_DISRUPTION_BUDGETS,
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NatsCredentials:
+    """Copied into each service's Secret."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return "NatsCredentials(…)"
+
+
+class Writer:
+    """The writes of one leader. Raises KubeError, NameConflict, NotLeading."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        expectations: Expectations,
+        nats: NatsCredentials,
+        leads: Callable[[], bool],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._kube = kube
+        self._expectations = expectations
+        self._nats = nats
+        self._leads = leads
+        self._clock = clock
+
+    def _fence(self) -> None:
+        if not self._leads():
+            raise NotLeading("the Lease is lost: no write is made")
+
+    # --- the objects beside the workers ---
+
+    async def ensure(self, service: Service, manifest: Mapping[str, Any]) -> bool:
+        """Make a stamped manifest so; True if that took a write. Raises NameConflict for a stranger's object."""
+        resource, name = _KINDS[manifest["kind"]], manifest["metadata"]["name"]
+        live = await self._kube.find(resource, name, service.namespace)
+        if live is not None:
+            refuse_stranger(resource, live, service.uid)
+            if live["metadata"].get("deletionTimestamp") or is_current(live, manifest):
+                return False
+        self._fence()
+        await self._kube.apply(resource, manifest)
+        return True
+
+    async def ensure_secret(self, service: Service) -> str:
+        """The service's control token; its Secret is made if it is missing, and follows the NATS credentials."""
+        name = secret_name(service.name)
+        live = await self._kube.find(resources.SECRETS, name, service.namespace)
+        if live is not None:
+            refuse_stranger(resources.SECRETS, live, service.uid)
+        token = _decoded(live, names.SECRET_CONTROL_TOKEN) or secrets.token_urlsafe(32)
+        wanted = service_secret(service, token, self._nats.user, self._nats.password)
+        if live is None or (live.get("data") or {}) != wanted["data"]:
+            self._fence()
+            await self._kube.apply(resources.SECRETS, wanted)
+        return token
+
+    async def control_token(self, service: Service) -> str | None:
+        """The service's control token as it is; None when there is no Secret of ours."""
+        live = await self._kube.find(resources.SECRETS, secret_name(service.name), service.namespace)
+        if live is None or not is_owned_by(live, service.uid):
+            return None
+        return _decoded(live, names.SECRET_CONTROL_TOKEN)
+
+    async def create_pool(self, service: Service, role: Role) -> Object:
+        """A missing WorkerPool."""
+        self._fence()
+        return await self._kube.create(resources.WORKER_POOLS, worker_pool(service, role))
+
+    # --- the service itself ---
+
+    async def add_finalizer(self, service: Object) -> None:
+        """Ours, beside those that are there."""
+        await self._set_finalizers(service, [*_finalizers(service), names.FINALIZER])
+
+    async def remove_finalizer(self, service: Object) -> None:
+        """Ours; others' stay. The service may be gone already."""
+        try:
+            await self._set_finalizers(service, [item for item in _finalizers(service) if item != names.FINALIZER])
+        except NotFound:
+            return
+
+    async def _set_finalizers(self, service: Object, wanted: list[str]) -> None:
+        self._fence()
+        meta = service["metadata"]
+        await self._kube.patch(
+            resources.LLM_SERVICES,
+            meta["name"],
+            meta["namespace"],
+            {"metadata": {"finalizers": wanted}},
+            uid=meta["uid"],
+            resource_version=meta["resourceVersion"],
+        )
+
+    async def status(self, resource: Resource, name: str, namespace: str, status: Mapping[str, Any]) -> None:
+        """Own the status fields we say; conditions of others in the same list stay theirs."""
+        self._fence()
+        body = {"metadata": {"name": name, "namespace": namespace}, "status": status}
+        await self._kube.apply(resource, body, subresource="status")
+
+    async def copy_replicas(self, service: Service, action: act.CopyReplicas) -> None:
+        """Number and memory of it in one write, so that a crash between them cannot be."""
+        self._fence()
+        await self._kube.patch(
+            resources.WORKER_POOLS,
+            pool_name(service.name, action.role),
+            service.namespace,
+            {
+                "metadata": {"annotations": {names.COPIED_REPLICAS_ANNOTATION: str(action.replicas)}},
+                "spec": {"replicas": action.replicas},
+            },
+            resource_version=action.resource_version,
+        )
+
+    async def stop_gateway(self, service: Service) -> None:
+        """Scale its Deployment to zero; never creates one."""
+        self._fence()
+        try:
+            await self._kube.patch(
+                resources.DEPLOYMENTS, gateway_name(service.name), service.namespace, {"spec": {"replicas": 0}}
+            )
+        except NotFound:
+            return
+
+    # --- workers ---
+
+    async def create_worker(self, service: Service, action: act.CreateWorker) -> None:
+        """Create one pod. A pod of ours that is there already is what was wanted."""
+        self._fence()
+        key = (service.namespace, service.name)
+        try:
+            answer = await self._kube.create(resources.PODS, action.manifest)
+        except AlreadyExists:
+            live = await self._kube.find(resources.PODS, action.name, service.namespace)
+            if live is None:
+                return
+            refuse_stranger(resources.PODS, live, service.uid)
+            answer = live
+        self._expectations.wrote(key, answer)
+
+    async def patch_worker(self, service: Service, action: act.WorkerAction) -> None:
+        """SetRoutable, BeginDrain, CancelDrain: labels and annotations in one write. A pod that is gone is no error."""
+        self._fence()
+        labels: dict[str, str | None]
+        annotations: dict[str, str | None]
+        match action:
+            case act.SetRoutable(routable=True, proof=proof):
+                labels, annotations = {names.ROUTABLE_LABEL: "true"}, {VERIFIED_CONTAINER_ANNOTATION: proof}
+            case act.SetRoutable():
+                labels, annotations = {names.ROUTABLE_LABEL: "false"}, {}
+            case act.BeginDrain(reason=reason):
+                now = self._clock.now().astimezone(UTC).isoformat(timespec="milliseconds")
+                labels = {names.ROUTABLE_LABEL: "false"}
+                annotations = {names.DRAIN_STARTED_ANNOTATION: now, DRAIN_REASON_ANNOTATION: reason}
+            case act.CancelDrain():
+                labels, annotations = {}, {names.DRAIN_STARTED_ANNOTATION: None, DRAIN_REASON_ANNOTATION: None}
+            case _:
+                raise TypeError(f"not a write to a pod: {action}")
+        body = {"metadata": {"labels": labels, "annotations": annotations}}
+        try:
+            answer = await self._kube.patch(resources.PODS, action.worker, service.namespace, body, uid=action.uid)
+        except (NotFound, Conflict):  # Conflict: another pod has the name now
+            self._expectations.deleted(action.uid)
+            return
+        self._expectations.wrote((service.namespace, service.name), answer)
+
+    async def delete_worker(self, service: Service, action: act.DeleteWorker) -> None:
+        """Delete exactly the pod that was looked at. One that is gone is no error."""
+        self._fence()
+        with contextlib.suppress(NotFound, Conflict):
+            await self._kube.delete(resources.PODS, action.worker, service.namespace, uid=action.uid)
+        self._expectations.deleted(action.uid)
+
+
+def refuse_stranger(resource: Resource, live: Object, uid: str) -> None:
+    """Raises NameConflict unless ``live`` belongs to the service of that uid."""
+    if not is_owned_by(live, uid):
+        raise NameConflict(resource.kind, live["metadata"]["name"], owner_in_words(live))
+
+
+def _finalizers(item: Object) -> list[str]:
+    return list(item["metadata"].get("finalizers") or ())
+
+
+def _decoded(secret: Object | None, key: str) -> str | None:
+    value = ((secret or {}).get("data") or {}).get(key)
+    return base64.b64decode(value).decode() if value else None

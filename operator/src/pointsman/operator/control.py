@@ -1,0 +1,103 @@
+"""Client of the workers' control API and of the gateways' report."""
+
+import asyncio
+from typing import Final, TypeVar
+
+import aiohttp
+from pydantic import ValidationError
+
+from pointsman.api.protocol import control as wire
+from pointsman.api.protocol.headers import CONTROL_TOKEN
+from pointsman.api.protocol.names import GATEWAY_PORT, Role
+from pointsman.operator.errors import ControlFailed
+
+STATE_TIMEOUT_S: Final = 2.0
+ENDPOINTS_TIMEOUT_S: Final = 1.0  # a gateway that is silent for longer is passed over
+COMMAND_TIMEOUT_S: Final = 5.0
+VERIFY_TIMEOUT_S: Final = 30.0  # of the worker; a first NIXL handshake between two workers alone may take 5 s
+_CONNECTIONS: Final = 128
+
+Answer = TypeVar("Answer", bound=wire.Wire)
+
+
+class ControlClient:
+    """Requests to workers and gateways. Every method raises ControlFailed."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> "ControlClient":
+        # Each pod is asked now and then: a kept connection would mostly meet a pod that is gone.
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, force_close=True)
+        self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def state(self, url: str, token: str) -> wire.WorkerState:
+        """What the worker at ``url`` says about itself."""
+        return await self._request("GET", url, wire.STATE_PATH, token, None, wire.WorkerState, STATE_TIMEOUT_S)
+
+    async def give_role(self, url: str, token: str, role: Role | None) -> wire.WorkerState:
+        """Give (or with None take) a role. Idempotent."""
+        body = wire.RoleRequest(role=role)
+        return await self._request("POST", url, wire.ROLE_PATH, token, body, wire.WorkerState, COMMAND_TIMEOUT_S)
+
+    async def drain(self, url: str, token: str, reason: str) -> wire.WorkerState:
+        """Have the worker take nothing new."""
+        body = wire.DrainRequest(reason=reason)
+        return await self._request("POST", url, wire.DRAIN_PATH, token, body, wire.WorkerState, COMMAND_TIMEOUT_S)
+
+    async def verify(self, url: str, token: str, role: Role, partner_url: str | None) -> wire.VerifyResult:
+        """Have the worker prove its role with a real request; a proof that failed is ControlFailed too."""
+        body = wire.VerifyRequest(role=role, partner_url=partner_url, timeout_seconds=VERIFY_TIMEOUT_S)
+        result = await self._request(
+            "POST", url, wire.VERIFY_PATH, token, body, wire.VerifyResult, VERIFY_TIMEOUT_S + COMMAND_TIMEOUT_S
+        )
+        if not result.ok:
+            raise ControlFailed(f"not verified as {role} worker: {result.detail}", status=200, reason="NotVerified")
+        return result
+
+    async def endpoints(self, pod_ip: str, token: str) -> wire.EndpointsReport:
+        """The workers a gateway uses right now."""
+        url = f"http://{pod_ip}:{GATEWAY_PORT}"
+        return await self._request(
+            "GET", url, wire.ENDPOINTS_PATH, token, None, wire.EndpointsReport, ENDPOINTS_TIMEOUT_S
+        )
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        token: str,
+        body: wire.Wire | None,
+        answer: type[Answer],
+        timeout_s: float,
+    ) -> Answer:
+        assert self._session is not None, "used outside of its context"
+        headers = {CONTROL_TOKEN: f"Bearer {token}"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+        try:
+            async with asyncio.timeout(timeout_s):
+                async with self._session.request(
+                    method, url + path, data=body.wire() if body else None, headers=headers
+                ) as response:
+                    text = await response.read()
+        except TimeoutError as error:
+            raise ControlFailed(f"{method} {url}{path}: no answer within {timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise ControlFailed(f"{method} {url}{path}: {error}") from error
+        try:
+            if response.status == 200:
+                return answer.model_validate_json(text)
+            problem = wire.ControlError.model_validate_json(text)
+        except ValidationError:
+            shown = text[:200].decode("utf-8", "replace")
+            raise ControlFailed(f"{method} {url}{path}: {response.status} {shown}", response.status) from None
+        raise ControlFailed(
+            f"{method} {url}{path}: {response.status} {problem.message}", response.status, problem.reason
+        )

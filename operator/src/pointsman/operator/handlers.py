@@ -1,0 +1,59 @@
+"""The only file that imports kopf: an event of one of our kinds puts the service's key on the queue, nothing more.
+
+``on.event`` keeps no state on objects and adds no finalizers, so a restart is the same as a resync.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+from pointsman.api.protocol.names import GROUP, VERSION
+
+Enqueue = Callable[[str, str], None]
+
+
+def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
+    """Handlers in a registry of their own. ``enqueue(namespace, service)`` must not block."""
+    handlers = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=handlers)  # type: ignore[untyped-decorator]
+    def login(**kwargs: Any) -> Any:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+    @kopf.on.event(GROUP, VERSION, "llmservices", registry=handlers)  # type: ignore[untyped-decorator]
+    async def service_changed(namespace: str, name: str, **_: Any) -> None:
+        enqueue(namespace, name)
+
+    @kopf.on.event(GROUP, VERSION, "workerpools", registry=handlers)  # type: ignore[untyped-decorator]
+    async def pool_changed(namespace: str, spec: Any, **_: Any) -> None:
+        service = (spec.get("serviceRef") or {}).get("name")
+        if service:
+            enqueue(namespace, service)
+
+    return handlers
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf as a watcher: no Events of its own, no peering, no scanning of namespaces and CRDs."""
+    found = kopf.OperatorSettings()
+    found.posting.enabled = False
+    found.peering.standalone = True
+    found.scanning.disabled = True
+    found.watching.server_timeout = 290
+    found.networking.request_timeout = 30
+    found.networking.connect_timeout = 5
+    found.process.ultimate_exiting_timeout = 25
+    return found
+
+
+async def watch(enqueue: Enqueue, *, namespace: str | None, stop: Any) -> None:
+    """Follow our kinds until ``stop`` (an asyncio.Event) is set."""
+    await kopf.operator(
+        registry=registry(enqueue),
+        settings=settings(),
+        standalone=True,
+        clusterwide=namespace is None,
+        namespaces=[namespace] if namespace else [],
+        stop_flag=stop,
+    )

@@ -1,0 +1,128 @@
+"""From Kubernetes objects to the parts of a snapshot."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from pointsman.api.protocol import names
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.workerpool import WorkerPool
+from pointsman.kube.pods import ContainerStatus, Pod
+from pointsman.operator.core.naming import DRAIN_REASON_ANNOTATION, VERIFIED_CONTAINER_ANNOTATION
+from pointsman.operator.core.snapshot import Container, DrainReason, GatewayPod, Pool, Service, Worker
+
+
+def service_of(found: LLMService) -> Service:
+    """The service as the core sees it."""
+    meta = found.metadata
+    return Service(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        generation=meta.generation,
+        spec=found.spec,
+        has_finalizer=names.FINALIZER in meta.finalizers,
+        deleting_since_s=meta.deletion_timestamp.timestamp() if meta.deletion_timestamp else None,
+        skip_drain=meta.annotations.get(names.SKIP_DRAIN_ANNOTATION) == "true",
+    )
+
+
+def pool_of(found: WorkerPool) -> Pool:
+    """A pool as the core sees it."""
+    copied = found.metadata.annotations.get(names.COPIED_REPLICAS_ANNOTATION, "")
+    return Pool(
+        uid=found.metadata.uid,
+        resource_version=found.metadata.resource_version,
+        replicas=found.spec.replicas,
+        copied_replicas=int(copied) if copied.isascii() and copied.isdigit() else None,
+        status=found.status,
+        generation=found.metadata.generation,
+    )
+
+
+def is_owned_by(item: Mapping[str, Any], uid: str) -> bool:
+    """The object's controller is the service of that uid."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+
+
+def owner_in_words(item: Mapping[str, Any]) -> str:
+    """Who an object belongs to, for a sentence."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    controller = next((owner for owner in owners if owner.get("controller")), None)
+    return f"{controller['kind']} {controller['name']}" if controller else "somebody else"
+
+
+def worker_of(pod: Pod, busy: str | None = None) -> Worker:
+    """A worker pod as the core sees it."""
+    meta, status = pod.metadata, pod.status
+    started = meta.annotations.get(names.DRAIN_STARTED_ANNOTATION)
+    reason = meta.annotations.get(DRAIN_REASON_ANNOTATION)
+    return Worker(
+        name=meta.name,
+        uid=meta.uid,
+        resource_version=meta.resource_version,
+        created_s=meta.creation_timestamp.timestamp() if meta.creation_timestamp else 0.0,
+        role=Role.from_label(meta.labels.get(names.ROLE_LABEL)),
+        revision=meta.labels.get(names.REVISION_LABEL, ""),
+        kv_compatibility=meta.labels.get(names.KV_COMPATIBILITY_LABEL, ""),
+        phase=status.phase,
+        message=status.message,
+        pod_ip=status.pod_ip,
+        node=pod.spec.node_name or None,
+        terminating=pod.terminating,
+        pod_ready=pod.ready,
+        routable_label=meta.labels.get(names.ROUTABLE_LABEL) == "true",
+        verified=meta.annotations.get(VERIFIED_CONTAINER_ANNOTATION),
+        drain_started_s=_seconds(started),
+        drain_reason=DrainReason(reason) if reason in list(DrainReason) else None,
+        container=_container(pod.container(ENGINE_CONTAINER)),
+        unschedulable=pod.unschedulable,
+        busy=busy,
+    )
+
+
+def _seconds(written: str | None) -> float | None:
+    """A time stamp of ours; one that somebody spoiled counts as long ago, so that the drain still ends."""
+    if written is None:
+        return None
+    try:
+        return datetime.fromisoformat(written).timestamp()
+    except ValueError:
+        return 0.0
+
+
+def _container(status: ContainerStatus | None) -> Container:
+    if status is None:
+        return Container()
+    running, waiting = status.state.running, status.state.waiting
+    ended = status.state.terminated or status.last_state.terminated
+    started = running.started_at.timestamp() if running and running.started_at else None
+    return Container(
+        id=f"{status.restart_count}-{started:.0f}" if started is not None else f"{status.restart_count}",
+        running=running is not None,
+        restarts=status.restart_count,
+        waiting_reason=waiting.reason if waiting else None,
+        waiting_message=waiting.message if waiting else "",
+        last_exit_code=ended.exit_code if ended else None,
+        last_exit_reason=(ended.reason or None) if ended else None,
+        last_exit_message=ended.message if ended else "",
+    )
+
+
+def gateway_of(pod: Pod, uses: frozenset[str] | None = None, unreachable: bool = False) -> GatewayPod:
+    """A gateway pod as the core sees it."""
+    status = next(iter(pod.status.container_statuses), None)
+    waiting = status.state.waiting if status else None
+    ended = status.last_state.terminated if status else None
+    return GatewayPod(
+        name=pod.metadata.name,
+        ready=pod.ready,
+        terminating=pod.terminating,
+        uses=uses,
+        unreachable=unreachable,
+        waiting_reason=waiting.reason if waiting else None,
+        message=(ended.message.strip()[-600:] if ended and ended.message else waiting.message if waiting else ""),
+    )
