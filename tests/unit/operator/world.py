@@ -11,9 +11,10 @@ from typing import Any
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import Decision, decide, workers_to_ask
-from pointsman.operator.core.snapshot import Container, GatewayPod, Pool, Service, Snapshot, Worker
+from pointsman.operator.core.snapshot import Container, GatewayPod, Pool, Service, Snapshot, Switch, Worker
 
 KV = "c0ffee12"
 
@@ -92,6 +93,8 @@ class World:
     gateways: dict[str, set[str]] = field(default_factory=lambda: {"g-0": set(), "g-1": set()})
     misfortune: float = 0.0  # chance that an action is lost, a worker crashes, an answer is missing
     uids: int = 0
+    switches: dict[str, Switch] = field(default_factory=dict)
+    cannot_prove: set[tuple[str, Role]] = field(default_factory=set)  # (pod uid, role) that never answers
     served_once: set[Role] = field(default_factory=set)
     lost_work: list[str] = field(default_factory=list)
 
@@ -110,6 +113,7 @@ class World:
             pools=dict(self.pools),
             workers=tuple(self.pods.values()),
             gateways=tuple(GatewayPod(name=name, ready=True) for name in self.gateways),
+            switches=tuple(self.switches.values()),
             gateway_replicas=len(self.gateways),
         )
         asked = {worker.uid for worker in workers_to_ask(bare)}
@@ -166,6 +170,21 @@ class World:
                 self.pools[action.role] = replace(
                     self.pools[action.role], replicas=action.replicas, copied_replicas=action.replicas
                 )
+            case act.MoveReplica():
+                pool = self.pools[action.role]
+                if pool.resource_version == action.resource_version:
+                    assert action.switch_uid not in pool.moved_by, f"{action.switch_uid} was moved twice"
+                    self.pools[action.role] = replace(
+                        pool,
+                        replicas=action.replicas,
+                        moved_by=(*pool.moved_by, action.switch_uid),
+                        resource_version=str(int(pool.resource_version) + 1),
+                    )
+            case act.SetSwitchStatus():
+                if action.uid in self.switches:
+                    before = self.switches[action.uid]
+                    assert not before.ended, f"{before.name} has ended and was written again: {action.why}"
+                    self.switches[action.uid] = replace(before, status=action.status)
             case act.CreateWorker():
                 self._create(action)
             case act.WorkerAction() if action.uid in self.pods:
@@ -201,7 +220,17 @@ class World:
         engine, uid = self.engines[pod.uid], pod.uid
         match action:
             case act.GiveRole() if pod.container.running and engine.phase is not WorkerPhase.STARTING:
+                if engine.role is not action.role:
+                    engine.verified = None
                 engine.role, engine.phase = action.role, WorkerPhase.SERVING
+            case act.HoldWorker():
+                self.pods[uid] = replace(pod, hold=action.hold, routable_label=False)
+            case act.Relabel():
+                self._relabel(action, pod)
+            case act.ReleaseWorker():
+                self.pods[uid] = replace(pod, hold=None)
+            case act.VerifyWorker() if (uid, action.role) in self.cannot_prove:
+                self.pods[uid] = replace(pod, verify_error="it answered nothing")
             case act.VerifyWorker() if engine.role is action.role:
                 engine.verified = action.role
             case act.AskDrain() if pod.container.running:
@@ -218,6 +247,14 @@ class World:
                 self.pods[uid] = replace(pod, drain_started_s=None, drain_reason=None)
             case act.DeleteWorker():
                 self._delete(action, pod)
+
+    def _relabel(self, action: act.Relabel, pod: Worker) -> None:
+        engine = self.engines[pod.uid]
+        assert pod.hold is not None, f"{pod.name} changes its role without a switch"
+        switch = self.switches.get(pod.hold.uid)
+        if switch is not None and switch.spec.drain_first and action.role is pod.hold.target and pod.container.running:
+            assert not (engine.in_flight or engine.leases), f"{pod.name} changes its role with work in the old one"
+        self.pods[pod.uid] = replace(pod, role=action.role, verified=None, verify_error=None, routable_label=False)
 
     def _delete(self, action: act.DeleteWorker, pod: Worker) -> None:
         engine = self.engines[pod.uid]
@@ -275,12 +312,29 @@ class World:
         """Workers of a role that a gateway may use."""
         return [pod for pod in self.pods.values() if pod.role is role and pod.active and pod.ready and pod.routable]
 
+    def switch(self, source: Role = Role.DECODE, *, worker: str | None = None, **fields: Any) -> Switch:
+        """Create a RoleSwitch."""
+        self.uids += 1
+        target = Role.PREFILL if source is Role.DECODE else Role.DECODE
+        made = Switch(
+            name=f"switch-{self.uids}",
+            uid=f"s-{self.uids}",
+            created_s=self.now_s,
+            spec=RoleSwitchSpec.model_validate(
+                {"serviceRef": {"name": "chat"}, "workerName": worker, "from": source, "to": target, **fields}
+            ),
+        )
+        self.switches[made.uid] = made
+        return made
+
     def settled(self) -> bool:
         """Every pool has exactly what it should, all of it routable, nothing leaving."""
+        if any(pod.hold is not None for pod in self.pods.values()):
+            return False
         for role, pool in self.pools.items():
             bounds = self.service.spec.pools.of(role)
             wanted = min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
-            there = [pod for pod in self.pods.values() if pod.role is role]
+            there = [pod for pod in self.pods.values() if pod.role is role and pod.hold is None]
             if len(there) != wanted or len(self.routable(role)) != wanted:
                 return False
         return True

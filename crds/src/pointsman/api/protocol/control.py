@@ -90,7 +90,10 @@ class WorkerState(Wire):
 
 
 class RoleRequest(Wire):
-    """Give a worker its role. Idempotent. ``role`` None takes it away (new work is refused, old work goes on)."""
+    """Give a worker its role. Idempotent. ``role`` None takes it away (new work is refused, old work goes on).
+
+    Another role than the present one clears ``verified``; the same one ends a drain.
+    """
 
     role: Role | None
     prefill_token_budget: int | None = Field(default=None, ge=1, description="tokens in one admission; None: no limit")

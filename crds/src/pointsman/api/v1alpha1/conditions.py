@@ -30,6 +30,7 @@ class ConditionType(StrEnum):
     PREFILL_READY = "PrefillReady"
     DECODE_READY = "DecodeReady"
     GATEWAY_READY = "GatewayReady"
+    SWITCH_IN_PROGRESS = "SwitchInProgress"
 
 
 class Reason(StrEnum):
@@ -47,6 +48,7 @@ class Reason(StrEnum):
     WORKERS_DRAINING = "WorkersDraining"  # workers finish what they have before they go
     GATEWAY_STARTING = "GatewayStarting"
     SCALING = "Scaling"  # more or fewer workers are wanted than there are
+    SWITCHING = "Switching"  # workers change their role
     DELETING = "Deleting"  # the service was deleted; streams finish
     PAUSED = "Paused"  # spec.paused: observed, not touched
 

@@ -13,4 +13,5 @@ class PoolCounts(ApiModel):
     ready: int = Field(default=0, ge=0, description="Workers that answered a real request in this role.")
     routable: int = Field(default=0, ge=0, description="Workers the gateway may choose.")
     draining: int = Field(default=0, ge=0, description="Workers that finish what they have and then go.")
+    switching: int = Field(default=0, ge=0, description="Workers on their way into this role from the other one.")
     starting: int = Field(default=0, ge=0, description="Workers whose engine loads or waits for its role.")

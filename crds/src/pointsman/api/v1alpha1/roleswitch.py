@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
-from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
 from pointsman.api.v1alpha1.workerpool import ServiceReference
 
@@ -39,6 +39,39 @@ class SwitchWay(StrEnum):
     """How a role was changed."""
 
     HOT = "Hot"  # label and worker state; the engine runs on
+
+
+class SwitchReason(StrEnum):
+    """Why a switch is where it is."""
+
+    # on the way
+    SERVICE_PAUSED = "ServicePaused"
+    WORKER_BUSY = "WorkerBusy"  # another switch holds the worker
+    WORKER_NOT_READY = "WorkerNotReady"
+    GATEWAYS_USE_IT = "GatewaysUseIt"
+    FINISHES_WORK = "FinishesWork"
+    TAKING_ROLE = "TakingRole"
+    PROVING_ITSELF = "ProvingItself"
+
+    # done
+    SWITCHED = "Switched"
+
+    # refused
+    SERVICE_NOT_FOUND = "ServiceNotFound"
+    WORKER_NOT_FOUND = "WorkerNotFound"
+    WORKER_LEAVING = "WorkerLeaving"
+    WRONG_ROLE = "WrongRole"
+    BELOW_MINIMUM = "BelowMinimum"
+    ABOVE_MAXIMUM = "AboveMaximum"
+    LAST_ROUTABLE_WORKER = "LastRoutableWorker"
+
+    # went wrong
+    DRAIN_TIMED_OUT = "DrainTimedOut"
+    ROLE_TIMED_OUT = "RoleTimedOut"
+    VERIFY_FAILED = "VerifyFailed"
+    ROLLBACK_FAILED = "RollbackFailed"
+    WORKER_LOST = "WorkerLost"
+    SERVICE_DELETED = "ServiceDeleted"
 
 
 class RoleSwitchSpec(ApiModel):
@@ -108,15 +141,26 @@ class RoleSwitchStatus(ApiModel):
     phases: tuple[PhaseTime, ...] = Field(
         default=(), max_length=16, description="When each phase began, in the order they were reached."
     )
-    seconds: float | None = Field(
-        default=None, ge=0, description="From creation to routable in the new role (or in the old one again), seconds."
-    )
+    seconds: float | None = Field(default=None, ge=0, description="From creation to its end, seconds.")
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=8,
         description="Complete or Failed, as kubectl wait knows them from Jobs.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
+
+    def ended_with(self, now: datetime) -> "RoleSwitchStatus":
+        """With the condition ``kubectl wait`` looks for: Complete, or Failed (rolled back counts as failed)."""
+        kind = "Complete" if self.phase is SwitchPhase.COMPLETED else "Failed"
+        condition = Condition(
+            type=kind,
+            status=ConditionStatus.TRUE,
+            reason=self.reason or kind,
+            message=self.message or "",
+            last_transition_time=now.replace(microsecond=0),
+            observed_generation=1,  # the spec cannot be changed
+        )
+        return self.model_copy(update={"conditions": (condition,)})
 
 
 class RoleSwitch(Resource):

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pointsman.api.protocol.names import Role
-from pointsman.operator.core.snapshot import DrainReason
+from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus
+from pointsman.operator.core.snapshot import DrainReason, Hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,44 @@ class AskDrain(WorkerAction):
 
     url: str
     reason: DrainReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldWorker(WorkerAction):
+    """Mark the pod as a switch's, and not routable, in one write."""
+
+    hold: Hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relabel(WorkerAction):
+    """Move the pod to another pool: its role labels, and the proof of the old role removed, in one write."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseWorker(WorkerAction):
+    """Take a switch's mark off the pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveReplica(Action):
+    """Write a pool's new ``replicas`` together with the switch's uid, in one write under ``resource_version``."""
+
+    role: Role
+    switch_uid: str
+    replicas: int
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSwitchStatus(Action):
+    """Write the status of a RoleSwitch."""
+
+    name: str
+    uid: str
+    status: RoleSwitchStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

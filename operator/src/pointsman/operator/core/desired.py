@@ -11,12 +11,14 @@ from pointsman.operator.core.snapshot import Pool, Snapshot
 class PoolTarget:
     """``replicas`` workers are wanted. ``limit`` is never exceeded, leaving workers included.
 
-    ``asked`` is what the pool's ``spec.replicas`` says; it differs from ``replicas`` when it is out of bounds.
+    ``asked`` is what the pool's ``spec.replicas`` says; ``held`` is that within the service's bounds; ``replicas`` is
+    one less for every worker that a switch takes out of the pool at the moment.
     """
 
     role: Role
     replicas: int
     asked: int
+    held: int
     limit: int
 
 
@@ -30,9 +32,11 @@ def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:
     bounds = snapshot.service.spec.pools.of(role)
     pool = snapshot.pools.get(role)
     asked = bounds.replicas if pool is None or must_copy(snapshot.service.spec, role, pool) else pool.replicas
+    held = min(max(asked, bounds.min_replicas), bounds.max_replicas)
     return PoolTarget(
         role=role,
         asked=asked,
-        replicas=min(max(asked, bounds.min_replicas), bounds.max_replicas),
+        held=held,
+        replicas=max(0, held - snapshot.leaving_by_switch(role)),
         limit=bounds.max_replicas,
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from pointsman.api.protocol.names import Role
@@ -21,8 +21,10 @@ from pointsman.operator.core.drain import choose_returners, choose_victims, drai
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.roles import role_actions
 from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, Snapshot, Worker
+from pointsman.operator.core.switching import ending_actions, switch_actions
 
 DRAIN_POLL_S: Final = 0.5
+SWITCH_POLL_S: Final = 0.1  # a switch is a matter of seconds, so its steps must not wait for each other
 START_POLL_S: Final = 1.0
 MAX_ACTIONS: Final = 64  # of one pass: a pass stays short, and the next begins from a fresh look
 
@@ -51,7 +53,7 @@ def decide(snapshot: Snapshot, render: WorkerRenderer | None) -> Decision:
     ever exceeded on the way.
     """
     if snapshot.service.deleting_since_s is not None:
-        return _bounded(deletion_actions(snapshot))
+        return _bounded(chain(ending_actions(snapshot), deletion_actions(snapshot)))
     if snapshot.service.spec.paused:
         return Decision(actions=())
     return _bounded(_actions(snapshot, render))
@@ -76,6 +78,7 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
                 resource_version=pool.resource_version,
                 why=f"spec.pools.{role.label}.replicas was set to {replicas}",
             )
+    yield from switch_actions(snapshot)
     yield from role_actions(snapshot)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
     for role in Role:
@@ -84,7 +87,7 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
 
 def _pool_actions(snapshot: Snapshot, role: Role, render: WorkerRenderer | None, taken: set[str]) -> Iterator[Action]:
     target = pool_target(snapshot, role)
-    workers = snapshot.of(role)
+    workers = snapshot.counted(role)
     for worker in workers:
         if worker.finished and not worker.draining and not worker.stays_finished(snapshot.now_s):
             yield DeleteWorker(
@@ -128,20 +131,23 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
     shrinking = {
         role
         for role in Role
-        if sum(worker.active for worker in snapshot.of(role)) > pool_target(snapshot, role).replicas
-    }
+        if sum(worker.active for worker in snapshot.counted(role)) > pool_target(snapshot, role).replicas
+    } | {switch.source for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is None}
+    running = {hold.uid for hold in snapshot.running_holds()}
     for worker in snapshot.workers:
         if worker.terminating or not worker.container.running or worker.pod_ip is None:
             continue
         on_its_way_in = worker.active and worker.pod_ready and not (worker.proved and worker.routable_label)
-        if worker.draining or on_its_way_in or (worker.role in shrinking and worker.ready):
+        held = worker.hold is not None and worker.hold.uid in running
+        if held or worker.draining or on_its_way_in or (worker.role in shrinking and worker.ready):
             asked.append(worker)
     return tuple(asked)
 
 
 def gateways_must_report(snapshot: Snapshot) -> bool:
     """A drain needs to know what the gateways use."""
-    return any(worker.draining and not worker.terminating for worker in snapshot.workers)
+    leaving = any(worker.draining and not worker.terminating for worker in snapshot.workers)
+    return leaving or bool(snapshot.running_holds())
 
 
 def next_look_s(snapshot: Snapshot) -> float | None:
@@ -154,7 +160,9 @@ def next_look_s(snapshot: Snapshot) -> float | None:
         for worker in snapshot.workers
         if worker.stays_finished(snapshot.now_s) and not worker.terminating
     ]
-    if any(worker.draining and not worker.terminating for worker in snapshot.workers):
+    if snapshot.running_holds():
+        waits.append(SWITCH_POLL_S)
+    elif any(worker.draining and not worker.terminating for worker in snapshot.workers):
         waits.append(DRAIN_POLL_S)
     elif workers_to_ask(snapshot):
         waits.append(START_POLL_S)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import GiveRole, SetRoutable, VerifyWorker, WorkerAction
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.snapshot import Snapshot, Worker
@@ -17,10 +18,18 @@ from pointsman.operator.core.snapshot import Snapshot, Worker
 def role_actions(snapshot: Snapshot) -> Iterator[WorkerAction]:
     """The next step of every worker on its way to routable; workers that are there get none."""
     for worker in snapshot.workers:
-        if worker.active and worker.role is not None and worker.busy is None:
+        if worker.active and worker.role is not None and worker.busy is None and not _leaves_role(worker, snapshot):
             action = _next_step(worker, worker.role, snapshot)
             if action is not None:
                 yield action
+
+
+def _leaves_role(worker: Worker, snapshot: Snapshot) -> bool:
+    """A switch holds it and it is still in its old role: it must not be made routable there again."""
+    if worker.hold is None or worker.role is not worker.hold.source:
+        return False
+    switch = next((s for s in snapshot.switches if s.uid == worker.hold.uid), None)
+    return switch is not None and not switch.ended and switch.status.phase is not SwitchPhase.ROLLING_BACK
 
 
 def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction | None:

@@ -8,6 +8,7 @@ from typing import Final
 from pointsman.api.protocol.control import WorkerState
 from pointsman.api.protocol.names import ENGINE_PORT, Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec, RoleSwitchStatus, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 
 FINISHED_KEPT_S: Final = 30.0
@@ -18,6 +19,8 @@ class DrainReason(StrEnum):
 
     SCALE_DOWN = "ScaleDown"  # may be taken back while the worker still lives
     SERVICE_DELETED = "ServiceDeleted"
+    ROLE_SWITCH = "RoleSwitch"  # told to a worker that finishes its old role; the pod stays
+    UNHEALTHY = "Unhealthy"  # it serves in no role: replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +48,70 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The mark of a RoleSwitch on the worker it switches."""
+
+    uid: str  # of the RoleSwitch
+    source: Role
+    target: Role
+
+    def __str__(self) -> str:
+        """As the pod's annotation has it."""
+        return f"{self.uid}/{self.source.label}/{self.target.label}"
+
+    @classmethod
+    def parse(cls, annotation: str | None) -> "Hold | None":
+        """From the annotation; None for an absent or foreign value."""
+        uid, _, roles = (annotation or "").partition("/")
+        source, target = (Role.from_label(label) for label in (*roles.split("/"), "")[:2])
+        return cls(uid=uid, source=source, target=target) if uid and source and target else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """One RoleSwitch of the service."""
+
+    name: str
+    uid: str
+    created_s: float
+    spec: RoleSwitchSpec
+    status: RoleSwitchStatus = field(default_factory=RoleSwitchStatus)
+
+    @property
+    def source(self) -> Role:
+        return self.spec.from_role
+
+    @property
+    def target(self) -> Role:
+        return self.spec.to_role
+
+    @property
+    def ended(self) -> bool:
+        return self.status.phase is not None and self.status.phase.ended
+
+    def began_s(self, phase: SwitchPhase) -> float | None:
+        """When the status first said ``phase``; None: it never did."""
+        return next((entry.at.timestamp() for entry in self.status.phases if entry.phase is phase), None)
+
+    def age_s(self, now_s: float) -> float:
+        """Since its creation. A creation stamp has whole seconds, so the first status is used where it is that near."""
+        first_s = self.status.phases[0].at.timestamp() if self.status.phases else now_s
+        began_s = first_s if first_s - self.created_s < 1 else self.created_s
+        return max(0.0, now_s - began_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """One WorkerPool as it is. ``copied_replicas`` is what was last copied into it from the service's spec."""
+    """One WorkerPool as it is. ``copied_replicas`` is what was last copied into it from the service's spec.
+
+    ``moved_by`` are the uids of the switches whose ±1 is in ``replicas`` already.
+    """
 
     uid: str
     resource_version: str
     replicas: int
     copied_replicas: int | None
+    moved_by: tuple[str, ...] = ()
     status: WorkerPoolStatus = field(default_factory=WorkerPoolStatus)
     generation: int = 0
 
@@ -95,6 +155,8 @@ class Worker:
     unschedulable: str | None = None  # the scheduler's message
     state: WorkerState | None = None
     asked: bool = False  # the worker was asked for ``state`` for this snapshot
+    hold: Hold | None = None  # the switch that has it
+    verify_error: str | None = None  # why its last verification in this role failed, if it did
     busy: str | None = None  # the operator is doing this to the worker now: "role", "verify", …
 
     @property
@@ -163,9 +225,38 @@ class Snapshot:
     pools: Mapping[Role, Pool]
     workers: tuple[Worker, ...] = ()
     gateways: tuple[GatewayPod, ...] = ()
+    switches: tuple[Switch, ...] = ()
     taken_names: frozenset[str] = frozenset()
     gateway_replicas: int | None = None  # what its Deployment asks for; None: there is no Deployment
 
     def of(self, role: Role) -> tuple[Worker, ...]:
         """The workers of a pool, terminating ones left out: a pod that goes is not "there"."""
         return tuple(worker for worker in self.workers if worker.role is role and not worker.terminating)
+
+    def held_by(self, switch_uid: str) -> Worker | None:
+        """The worker a switch has; None: none yet, or its pod goes."""
+        return next((w for w in self.workers if w.hold and w.hold.uid == switch_uid and not w.terminating), None)
+
+    def running_holds(self) -> tuple[Hold, ...]:
+        """Marks of switches that have not ended (a mark whose switch was deleted has not)."""
+        ended = {switch.uid for switch in self.switches if switch.ended}
+        return tuple(w.hold for w in self.workers if w.hold and w.hold.uid not in ended and not w.terminating)
+
+    def counted(self, role: Role) -> tuple[Worker, ...]:
+        """The workers that count in a pool: a worker on its way counts in none until its +1 is in the books."""
+        running = {hold.uid for hold in self.running_holds()}
+        pool = self.pools.get(role)
+        moved = pool.moved_by if pool else ()
+        return tuple(
+            worker
+            for worker in self.of(role)
+            if worker.hold is None
+            or worker.hold.uid not in running
+            or (worker.hold.target is role and worker.hold.uid in moved)
+        )
+
+    def leaving_by_switch(self, role: Role) -> int:
+        """Replicas of a pool that belong to workers on their way out of it, not yet taken off its number."""
+        pool = self.pools.get(role)
+        moved = pool.moved_by if pool else ()
+        return sum(hold.source is role and hold.uid not in moved for hold in self.running_holds())

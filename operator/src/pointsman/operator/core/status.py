@@ -9,6 +9,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import LLMServiceStatus, PoolsStatus
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
 from pointsman.operator.core.desired import PoolTarget, pool_target
@@ -73,9 +74,12 @@ def report(
         ConditionType.AVAILABLE: _available(snapshot, counts),
         ConditionType.PROGRESSING: progressing,
         ConditionType.DEGRADED: _degraded(found),
+        ConditionType.SWITCH_IN_PROGRESS: _switching(snapshot),
         **verdicts,
     }
     summary = f"{counts[Role.PREFILL].routable}P{counts[Role.DECODE].routable}D"
+    if snapshot.running_holds():
+        summary += f"(+{len(snapshot.running_holds())} switching)"
     status = LLMServiceStatus(
         observed_generation=snapshot.service.generation,
         summary=summary,
@@ -93,7 +97,7 @@ def report(
 
 def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
     """The counts of one pool; terminating pods are in none of them."""
-    workers = snapshot.of(role)
+    workers = snapshot.counted(role)
     active = [worker for worker in workers if worker.active]
     ready = sum(worker.ready for worker in active)
     return PoolCounts(
@@ -102,6 +106,7 @@ def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
         ready=ready,
         routable=sum(worker.ready and worker.routable for worker in active),
         draining=sum(worker.draining for worker in workers),
+        switching=sum(hold.target is role for hold in snapshot.running_holds()),
         starting=len(active) - ready,
     )
 
@@ -179,7 +184,7 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is not None:
         return _Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
-    starting = [worker for worker in snapshot.of(role) if worker.active and not worker.ready]
+    starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.ready]
     if starting:
         doing = ", ".join(f"{worker.name} {_doing(worker)}" for worker in starting[:3])
         more = f" and {len(starting) - 3} more" if len(starting) > 3 else ""
@@ -191,7 +196,7 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
 
 
 def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
-    if target.asked == target.replicas:
+    if target.asked == target.held:
         return sentence
     bounds = snapshot.service.spec.pools.of(target.role)
     return (
@@ -283,6 +288,16 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: s
     return _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
 
 
+def _switching(snapshot: Snapshot) -> _Verdict:
+    running = [switch for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is not None]
+    if not running:
+        return _Verdict(status=False, reason=Reason.IDLE, message="no worker changes its role")
+    doing = ", ".join(
+        f"{s.name} {s.source} to {s.target}: {s.status.phase or SwitchPhase.PENDING}" for s in running[:3]
+    )
+    return _Verdict(status=True, reason=Reason.SWITCHING, message=doing)
+
+
 def _degraded(problems: Sequence[Problem]) -> _Verdict:
     if not problems:
         return _Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
@@ -312,7 +327,7 @@ def _pool_status(
     pool = snapshot.pools[role]
     ready = verdicts[ConditionType.PREFILL_READY if role is Role.PREFILL else ConditionType.DECODE_READY]
     target = pool_target(snapshot, role)
-    if target.asked != target.replicas:
+    if target.asked != target.held:
         progressing = _Verdict(
             status=False, reason=Reason.OUT_OF_BOUNDS, message=_with_bounds("held in bounds", target, snapshot)
         )

@@ -1,0 +1,339 @@
+"""Role switches: the state machine of a RoleSwitch, derived anew from what is seen at every look.
+
+What is true stands on the pod: an annotation names the switch that holds it, its label says which role it has. A
+worker that is held counts in no pool until each pool has taken its ±1 together with the switch's uid (one write each,
+so a repeat is a no-op). A restarted operator sees the same marks and goes on; the status only reports.
+
+The way of a worker: held and not routable → gateways let go → idle (``drainFirst``) → relabelled → given its role →
+verified → routable → replica moved → released. ``roles.py`` walks the middle part as for any other worker.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.roleswitch import PhaseTime, RoleSwitchStatus, SwitchPhase, SwitchReason, SwitchWay
+from pointsman.operator.core.actions import (
+    Action,
+    AskDrain,
+    BeginDrain,
+    HoldWorker,
+    MoveReplica,
+    Relabel,
+    ReleaseWorker,
+    SetRoutable,
+    SetSwitchStatus,
+)
+from pointsman.operator.core.desired import pool_target
+from pointsman.operator.core.drain import users_of
+from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
+
+ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
+_MESSAGE_LIMIT: Final = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """Why a switch cannot begin. ``final``: it never can; otherwise it waits."""
+
+    reason: SwitchReason
+    message: str
+    final: bool = True
+
+
+def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """The next step of every switch of the service, oldest first. At most one begins in a pass."""
+    yield from _orphans(snapshot)
+    began = False
+    for switch in sorted(snapshot.switches, key=lambda s: (s.created_s, s.name)):
+        worker = snapshot.held_by(switch.uid)
+        if switch.ended:
+            if worker is not None:
+                yield _after_end(switch, worker)
+        elif worker is not None:
+            yield from _advance(switch, worker, snapshot)
+        elif switch.status.worker_uid is not None:
+            yield from _lost(switch, snapshot)
+        elif not began:
+            chosen = _choose(switch, snapshot)
+            if isinstance(chosen, Worker):
+                began = True
+                yield HoldWorker(
+                    worker=chosen.name,
+                    uid=chosen.uid,
+                    hold=Hold(uid=switch.uid, source=switch.source, target=switch.target),
+                    why=f"switch {switch.name}: {switch.source} to {switch.target}",
+                )
+            else:
+                phase = SwitchPhase.FAILED if chosen.final else SwitchPhase.PENDING
+                yield from _report(switch, snapshot, phase, chosen.reason, chosen.message, None)
+
+
+def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """The service is being deleted: its switches end, and say why."""
+    for switch in snapshot.switches:
+        if not switch.ended:
+            yield from _report(
+                switch, snapshot, SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED, "its service is deleted", None
+            )
+
+
+def _orphans(snapshot: Snapshot) -> Iterator[Action]:
+    """Workers held by a switch that was deleted on the way: finish what is half done, else go back, then let go."""
+    known = {switch.uid for switch in snapshot.switches}
+    for worker in snapshot.workers:
+        hold = worker.hold
+        if hold is None or hold.uid in known or worker.terminating:
+            continue
+        moved = {role for role, pool in snapshot.pools.items() if hold.uid in pool.moved_by}
+        why = "its switch was deleted"
+        if moved and moved != {hold.source, hold.target}:
+            yield from _moves(hold, snapshot, why)
+        elif not moved and worker.role is not hold.source:
+            yield Relabel(worker=worker.name, uid=worker.uid, role=hold.source, why=why)
+        else:
+            yield ReleaseWorker(worker=worker.name, uid=worker.uid, why=why)
+
+
+def _after_end(switch: Switch, worker: Worker) -> Action:
+    if switch.status.phase is SwitchPhase.FAILED and not worker.draining:
+        # It could serve in neither role: an ordinary drain takes it away, its pool makes another one.
+        return BeginDrain(
+            worker=worker.name,
+            uid=worker.uid,
+            reason=DrainReason.UNHEALTHY,
+            why=f"switch {switch.name} failed and its worker serves in neither role: it is replaced",
+        )
+    return ReleaseWorker(worker=worker.name, uid=worker.uid, why=f"switch {switch.name} is {switch.status.phase}")
+
+
+def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
+    """The pod is gone. Its pools make up for it; what was moved stays moved."""
+    name = switch.status.worker or "the worker"
+    if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
+        hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
+        pending = list(_moves(hold, snapshot, f"switch {switch.name} was done when {name} went away"))
+        if pending:
+            yield from pending
+        else:
+            message = f"{name} went away right after it had switched; the {switch.target} pool replaces it"
+            yield from _report(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, None)
+        return
+    message = f"{name} went away during the switch; the {switch.source} pool replaces it, no replica was moved"
+    yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.WORKER_LOST, message, None)
+
+
+# --- beginning ---
+
+
+def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
+    """The worker to switch, or why there is none."""
+    source, target = switch.source, switch.target
+    wanted = switch.spec.worker_name
+    bounds_of = snapshot.service.spec.pools.of
+    if snapshot.service.spec.paused:
+        return _Refusal(reason=SwitchReason.SERVICE_PAUSED, message="spec.paused is true: it waits", final=False)
+    named = next((w for w in snapshot.workers if w.name == wanted and not w.terminating), None)
+    if wanted is not None:
+        refusal = _refuse_named(wanted, named, source, snapshot)
+        if refusal is not None:
+            return refusal
+    leaving = pool_target(snapshot, source).replicas - 1
+    if leaving < bounds_of(source).min_replicas:
+        return _Refusal(
+            reason=SwitchReason.BELOW_MINIMUM,
+            message=f"the {source} pool would have {leaving} workers, spec.pools.{source.label}.minReplicas is "
+            f"{bounds_of(source).min_replicas}",
+        )
+    coming = pool_target(snapshot, target).replicas + sum(h.target is target for h in snapshot.running_holds()) + 1
+    if coming > bounds_of(target).max_replicas:
+        return _Refusal(
+            reason=SwitchReason.ABOVE_MAXIMUM,
+            message=f"the {target} pool would have {coming} workers, spec.pools.{target.label}.maxReplicas is "
+            f"{bounds_of(target).max_replicas}",
+        )
+    routable = [w for w in snapshot.counted(source) if w.active and w.ready and w.routable]
+    if len(routable) <= 1:
+        return _Refusal(
+            reason=SwitchReason.LAST_ROUTABLE_WORKER,
+            message=f"{len(routable)} {source} worker is routable: the last one of a role is never taken",
+        )
+    candidates = routable if wanted is None else [w for w in routable if w.name == wanted]
+    if not candidates:
+        return _Refusal(
+            reason=SwitchReason.WORKER_NOT_READY, message=f"{wanted} is not routable yet: it waits", final=False
+        )
+
+    def cost(worker: Worker) -> tuple[float, float, str]:
+        """Fewest in-flight tokens (unknown is not zero), then the newest."""
+        tokens = float(worker.state.in_flight_tokens) if worker.state else float("inf")
+        return tokens, -worker.created_s, worker.name
+
+    return min(candidates, key=cost)
+
+
+def _refuse_named(wanted: str, worker: Worker | None, source: Role, snapshot: Snapshot) -> _Refusal | None:
+    if worker is None:
+        names = ", ".join(sorted(w.name for w in snapshot.counted(source) if w.active)[:8]) or "none"
+        return _Refusal(
+            reason=SwitchReason.WORKER_NOT_FOUND,
+            message=f"workerName is {wanted}: there is no such worker; the {source} workers are {names}",
+        )
+    if worker.hold is not None:
+        other = next((s.name for s in snapshot.switches if s.uid == worker.hold.uid), worker.hold.uid)
+        return _Refusal(
+            reason=SwitchReason.WORKER_BUSY, message=f"{wanted} is held by switch {other}: it waits", final=False
+        )
+    if worker.role is not source:
+        return _Refusal(
+            reason=SwitchReason.WRONG_ROLE,
+            message=f"workerName is {wanted}, which is a {worker.role or 'role-less'} worker, not a {source} worker",
+        )
+    if worker.draining:
+        return _Refusal(reason=SwitchReason.WORKER_LEAVING, message=f"workerName is {wanted}, which is leaving")
+    return None
+
+
+# --- on the way ---
+
+
+def _advance(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
+    if worker.routable_label and worker.role is switch.source and switch.status.phase is not SwitchPhase.ROLLING_BACK:
+        yield SetRoutable(worker=worker.name, uid=worker.uid, routable=False, why=f"switch {switch.name} holds it")
+    elif switch.status.phase is SwitchPhase.ROLLING_BACK:
+        yield from _roll_back(switch, worker, snapshot)
+    elif worker.role is switch.source:
+        yield from _leave_old_role(switch, worker, snapshot)
+    else:
+        yield from _enter_new_role(switch, worker, snapshot)
+
+
+def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
+    relabel = Relabel(
+        worker=worker.name, uid=worker.uid, role=switch.target, why=f"switch {switch.name}: it takes its new role"
+    )
+    if not switch.spec.drain_first or not worker.container.running:
+        yield relabel
+        return
+    began_s = switch.began_s(SwitchPhase.UNROUTING)
+    if began_s is not None and snapshot.now_s >= began_s + switch.spec.drain_timeout_seconds:
+        doing = f"{worker.state.in_flight} in flight" if worker.state else "it does not answer"
+        yield from _report(
+            switch,
+            snapshot,
+            SwitchPhase.ROLLING_BACK,
+            SwitchReason.DRAIN_TIMED_OUT,
+            f"after drainTimeoutSeconds {switch.spec.drain_timeout_seconds} it still has work ({doing})",
+            worker,
+        )
+        return
+    users, state = users_of(worker, snapshot), worker.state
+    ready_to_go = state is not None and not users and (state.idle or state.phase is WorkerPhase.FAILED)
+    if began_s is None or (users and state is not None and state.phase is WorkerPhase.SERVING):
+        message = "gateways let go of it"
+        yield from _report(switch, snapshot, SwitchPhase.UNROUTING, SwitchReason.GATEWAYS_USE_IT, message, worker)
+    elif not ready_to_go:
+        message = "it finishes what it has" if state is not None else "it finishes what it has, and does not answer now"
+        yield from _report(switch, snapshot, SwitchPhase.DRAINING, SwitchReason.FINISHES_WORK, message, worker)
+    if state is None or worker.busy is not None or worker.control_url is None:
+        return
+    if state.phase is WorkerPhase.SERVING:
+        if not users or state.role is Role.PREFILL:
+            yield AskDrain(
+                worker=worker.name,
+                uid=worker.uid,
+                url=worker.control_url,
+                reason=DrainReason.ROLE_SWITCH,
+                why=f"switch {switch.name}: it finishes what it has",
+            )
+    elif ready_to_go:
+        yield relabel
+
+
+def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
+    hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
+    if worker.ready and worker.routable:
+        pending = list(_moves(hold, snapshot, f"switch {switch.name} is done"))
+        if pending:
+            yield from pending
+        else:
+            message = f"{worker.name} serves as {switch.target} worker"
+            yield from _report(switch, snapshot, SwitchPhase.COMPLETED, SwitchReason.SWITCHED, message, worker)
+        return
+    if any(switch.uid in pool.moved_by for pool in snapshot.pools.values()):
+        yield from _moves(hold, snapshot, f"switch {switch.name} was done")  # it served once: no way back from here
+        return
+    began_s = switch.began_s(SwitchPhase.SWITCHING)
+    late = began_s is not None and snapshot.now_s >= began_s + ROLE_TIMEOUT_S
+    if late or worker.verify_error is not None:
+        message = worker.verify_error or f"it did not serve as {switch.target} worker within {ROLE_TIMEOUT_S:.0f} s"
+        reason = SwitchReason.VERIFY_FAILED if worker.verify_error else SwitchReason.ROLE_TIMED_OUT
+        yield from _report(switch, snapshot, SwitchPhase.ROLLING_BACK, reason, message, worker)
+        return
+    has_role = worker.state is not None and worker.state.role is switch.target
+    phase = SwitchPhase.VERIFYING if has_role and began_s is not None else SwitchPhase.SWITCHING
+    reason = SwitchReason.PROVING_ITSELF if phase is SwitchPhase.VERIFYING else SwitchReason.TAKING_ROLE
+    message = "it answers a real request in its new role" if phase is SwitchPhase.VERIFYING else "it takes its new role"
+    yield from _report(switch, snapshot, phase, reason, message, worker)
+
+
+def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
+    if worker.role is not switch.source:
+        yield Relabel(
+            worker=worker.name, uid=worker.uid, role=switch.source, why=f"switch {switch.name} is rolled back"
+        )
+        return
+    cause = switch.status.message or "it could not switch"
+    reason = switch.status.reason or SwitchReason.ROLE_TIMED_OUT
+    if worker.ready and worker.routable:
+        yield from _report(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
+        return
+    began_s = switch.began_s(SwitchPhase.ROLLING_BACK)
+    if began_s is not None and snapshot.now_s >= began_s + ROLE_TIMEOUT_S:
+        message = f"{cause}; and it does not serve as {switch.source} worker any more: it is replaced"
+        yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
+
+
+# --- the books ---
+
+
+def _moves(hold: Hold, snapshot: Snapshot, why: str) -> Iterator[Action]:
+    """What is still to be written into the pools: ±1 with the switch's uid, the coming one first."""
+    for role, delta in ((hold.target, 1), (hold.source, -1)):
+        pool = snapshot.pools.get(role)
+        if pool is not None and hold.uid not in pool.moved_by:
+            yield MoveReplica(
+                role=role,
+                switch_uid=hold.uid,
+                replicas=max(1, pool.replicas + delta),
+                resource_version=pool.resource_version,
+                why=f"{why}: pool {role.label} {delta:+d}",
+            )
+
+
+def _report(
+    switch: Switch, snapshot: Snapshot, phase: SwitchPhase, reason: SwitchReason, message: str, worker: Worker | None
+) -> Iterator[Action]:
+    """The status, if it says anything new."""
+    before, message = switch.status, message[:_MESSAGE_LIMIT]
+    if (before.phase, before.reason, before.message) == (phase, reason, message):
+        return
+    now = datetime.fromtimestamp(snapshot.now_s, UTC)
+    phases = before.phases if before.phase is phase else (*before.phases, PhaseTime(phase=phase, at=now))
+    after = RoleSwitchStatus(
+        phase=phase,
+        worker=worker.name if worker else before.worker,
+        worker_uid=worker.uid if worker else before.worker_uid,
+        way=SwitchWay.HOT if worker else before.way,
+        reason=reason,
+        message=message,
+        phases=phases[-16:],
+        seconds=round(switch.age_s(snapshot.now_s), 3) if phase.ended else None,
+        conditions=before.conditions,
+    )
+    if phase.ended:
+        after = after.ended_with(now)
+    yield SetSwitchStatus(name=switch.name, uid=switch.uid, status=after, why=f"{phase}: {message}")

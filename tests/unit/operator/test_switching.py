@@ -1,0 +1,248 @@
+"""Role switches: where they may begin, how they end, and that the books are right after every one."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
+from pointsman.operator.core.diff import decide, next_look_s
+from pointsman.operator.core.snapshot import Hold, Switch
+from unit.operator.world import Render, World, service, spec
+
+
+def world(prefill: int = 2, decode: int = 3, *, seed: int = 1, least: int = 1, most: int = 6) -> World:
+    """A settled service."""
+    wanted = spec(prefill=(prefill, least, most), decode=(decode, least, most))
+    made = World(service=service(wanted), dice=random.Random(seed))
+    assert made.run(200)
+    return made
+
+
+def status(world: World, switch: Switch) -> tuple[SwitchPhase | None, str | None]:
+    now = world.switches[switch.uid].status
+    return now.phase, now.reason
+
+
+def replicas(world: World) -> tuple[int, int]:
+    return world.pools[Role.PREFILL].replicas, world.pools[Role.DECODE].replicas
+
+
+@pytest.mark.parametrize("drain_first", [True, False])
+def test_a_switch_moves_one_worker_and_one_replica(drain_first: bool) -> None:
+    it = world()
+    pods = set(it.pods)
+    switch = it.switch(Role.DECODE, drainFirst=drain_first)
+    assert it.run(60)
+    assert status(it, switch) == (SwitchPhase.COMPLETED, SwitchReason.SWITCHED)
+    assert replicas(it) == (3, 2)
+    assert len(it.routable(Role.PREFILL)) == 3
+    assert set(it.pods) == pods, "no pod was made or deleted"
+
+
+def test_every_phase_is_passed_and_stamped_once() -> None:
+    it = world()
+    for engine in it.engines.values():
+        engine.in_flight = 3
+    switch = it.switch(Role.DECODE)
+    assert it.run(60)
+    seen = [entry.phase for entry in it.switches[switch.uid].status.phases]
+    assert seen == [
+        SwitchPhase.UNROUTING,
+        SwitchPhase.DRAINING,
+        SwitchPhase.SWITCHING,
+        SwitchPhase.VERIFYING,
+        SwitchPhase.COMPLETED,
+    ]
+    assert it.switches[switch.uid].status.conditions[0].type == "Complete"
+
+
+def test_the_last_routable_worker_of_a_role_is_refused() -> None:
+    it = world(prefill=1, decode=2, least=1)
+    assert it.run(1)
+    first = it.switch(Role.PREFILL)
+    assert it.run(60)
+    assert status(it, first) == (SwitchPhase.FAILED, SwitchReason.BELOW_MINIMUM)
+    lonely = next(pod for pod in it.pods.values() if pod.role is Role.DECODE)
+    it.engines[lonely.uid].role = None
+    it.pods[lonely.uid] = replace(lonely, pod_ready=False)
+    second = it.switch(Role.DECODE)
+    it.reconcile()
+    assert status(it, second) == (SwitchPhase.FAILED, SwitchReason.LAST_ROUTABLE_WORKER)
+
+
+@pytest.mark.parametrize(
+    ("worker", "reason"), [("nobody", SwitchReason.WORKER_NOT_FOUND), ("PREFILL", SwitchReason.WRONG_ROLE)]
+)
+def test_a_named_worker_that_cannot_is_refused_with_what_would_be_right(worker: str, reason: SwitchReason) -> None:
+    it = world()
+    name = it.routable(Role.PREFILL)[0].name if worker == "PREFILL" else worker
+    switch = it.switch(Role.DECODE, worker=name)
+    it.reconcile()
+    assert status(it, switch) == (SwitchPhase.FAILED, reason)
+    message = it.switches[switch.uid].status.message or ""
+    assert name in message
+    assert "Decode" in message
+
+
+def test_a_pool_never_leaves_its_bounds() -> None:
+    it = world(prefill=2, decode=3, most=2)
+    switch = it.switch(Role.DECODE)
+    it.reconcile()
+    assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.ABOVE_MAXIMUM)
+
+
+def test_the_second_of_two_switches_of_one_worker_waits_and_says_for_whom() -> None:
+    it = world(decode=4)
+    name = it.routable(Role.DECODE)[0].name
+    first, second = it.switch(Role.DECODE, worker=name), it.switch(Role.DECODE, worker=name)
+    it.reconcile()
+    it.reconcile()
+    assert status(it, second) == (SwitchPhase.PENDING, SwitchReason.WORKER_BUSY)
+    assert first.name in (it.switches[second.uid].status.message or "")
+    assert it.run(100)
+    assert status(it, first)[0] is SwitchPhase.COMPLETED
+    assert status(it, second) == (SwitchPhase.FAILED, SwitchReason.WRONG_ROLE)
+    assert replicas(it) == (3, 3)
+
+
+def test_work_that_does_not_end_in_time_rolls_the_switch_back_and_nothing_is_lost() -> None:
+    it = world()
+    chosen = it.routable(Role.DECODE)[0]
+    switch = it.switch(Role.DECODE, worker=chosen.name, drainTimeoutSeconds=5)
+    for _ in range(20):
+        it.engines[chosen.uid].in_flight = 4  # a stream without end
+        it.reconcile()
+        it.tick()
+    it.engines[chosen.uid].in_flight = 0
+    assert it.run(60)
+    assert status(it, switch) == (SwitchPhase.ROLLED_BACK, SwitchReason.DRAIN_TIMED_OUT)
+    assert replicas(it) == (2, 3)
+    assert it.pods[chosen.uid] in it.routable(Role.DECODE)
+    assert not it.lost_work
+
+
+def test_a_failed_verification_rolls_back() -> None:
+    it = world()
+    chosen = it.routable(Role.DECODE)[0]
+    it.cannot_prove.add((chosen.uid, Role.PREFILL))
+    switch = it.switch(Role.DECODE, worker=chosen.name)
+    assert it.run(100)
+    assert status(it, switch) == (SwitchPhase.ROLLED_BACK, SwitchReason.VERIFY_FAILED)
+    assert replicas(it) == (2, 3)
+    assert chosen.uid in {pod.uid for pod in it.routable(Role.DECODE)}
+
+
+def test_a_failed_rollback_replaces_the_worker() -> None:
+    it = world()
+    chosen = it.routable(Role.DECODE)[0]
+    it.cannot_prove |= {(chosen.uid, role) for role in Role}
+    switch = it.switch(Role.DECODE, worker=chosen.name)
+    assert it.run(300)
+    assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED)
+    assert replicas(it) == (2, 3)
+    assert chosen.uid not in it.pods
+
+
+def test_a_container_that_restarts_after_a_switch_comes_back_in_the_new_role() -> None:
+    it = world()
+    chosen = it.routable(Role.DECODE)[0]
+    it.switch(Role.DECODE, worker=chosen.name)
+    assert it.run(60)
+    it._crash(chosen.uid, it.pods[chosen.uid])
+    assert it.run(60)
+    assert it.engines[chosen.uid].role is Role.PREFILL
+
+
+def test_a_pod_that_dies_on_the_way_fails_the_switch_and_is_replaced_in_its_old_pool() -> None:
+    it = world()
+    switch = it.switch(Role.DECODE)
+    it.reconcile()
+    it.reconcile()
+    held = next(pod for pod in it.pods.values() if pod.hold)
+    it.pods[held.uid] = replace(held, terminating=True)
+    assert it.run(100)
+    assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.WORKER_LOST)
+    assert replicas(it) == (2, 3)
+
+
+def test_a_deleted_service_ends_its_switches() -> None:
+    it = world()
+    switch = it.switch(Role.DECODE)
+    it.reconcile()
+    it.service = replace(it.service, deleting_since_s=it.now_s)
+    it.reconcile()
+    assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED)
+
+
+def test_a_hold_survives_its_annotation_and_a_foreign_one_is_none() -> None:
+    hold = Hold(uid="1-2", source=Role.DECODE, target=Role.PREFILL)
+    assert Hold.parse(str(hold)) == hold
+    for foreign in (None, "", "1-2", "1-2/decode", "1-2/decode/encode", "/decode/prefill"):
+        assert Hold.parse(foreign) is None
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    misfortune=st.floats(0.0, 0.35),
+    plan=st.lists(st.tuples(st.integers(0, 40), st.sampled_from(Role), st.booleans()), min_size=1, max_size=6),
+)
+def test_through_lost_writes_crashes_and_restarts_every_switch_ends_and_the_books_are_exact(
+    seed: int, misfortune: float, plan: list[tuple[int, Role, bool]]
+) -> None:
+    """A write lost in a shuffled pass is what a killed operator leaves behind: it keeps nothing in memory."""
+    note(f"seed {seed}")
+    it = world(prefill=2, decode=3, seed=seed)
+    it.misfortune = misfortune
+    for step in range(60):
+        for at, source, drain_first in plan:
+            if at == step:
+                it.switch(source, drainFirst=drain_first, drainTimeoutSeconds=8)
+        it.reconcile()
+        it.tick()
+    it.misfortune = 0.0
+    assert it.run(400), [(s.name, s.status.phase, s.status.reason) for s in it.switches.values()]
+    completed = [s for s in it.switches.values() if s.status.phase is SwitchPhase.COMPLETED]
+    gained = sum(1 if s.target is Role.PREFILL else -1 for s in completed)
+    assert all(s.ended for s in it.switches.values())
+    assert replicas(it) == (2 + gained, 3 - gained)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), cut=st.integers(0, 25), drain_first=st.booleans())
+def test_a_switch_deleted_at_any_moment_leaves_exact_books_and_no_held_worker(
+    seed: int, cut: int, drain_first: bool
+) -> None:
+    it = world(seed=seed)
+    switch = it.switch(Role.DECODE, drainFirst=drain_first)
+    for _ in range(cut):
+        it.reconcile()
+        it.tick(0.2)
+    del it.switches[switch.uid]
+    assert it.run(200)
+    assert replicas(it) in {(2, 3), (3, 2)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_no_role_is_emptied_by_any_series_of_switches(seed: int) -> None:
+    it = world(seed=seed)
+    for _ in range(80):
+        if it.dice.random() < 0.3:
+            it.switch(it.dice.choice(list(Role)), drainFirst=it.dice.random() < 0.5)
+        it.reconcile()
+        it.tick()
+        for role in Role:
+            assert it.routable(role), f"no {role} worker is routable"
+
+
+def test_after_its_switches_a_service_needs_no_timer() -> None:
+    it = world()
+    it.switch(Role.DECODE)
+    assert it.run(60)
+    assert decide(it.snapshot(), Render()).actions == ()
+    assert next_look_s(it.snapshot()) is None
