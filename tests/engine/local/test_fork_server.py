@@ -1,0 +1,117 @@
+"""The fork server starts processes that behave as if started by themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fixtures.engines import Engines
+from pointsman.local.engine.fork_client import ForkServerError, start
+from pointsman.local.engine.launch import fork_server, wait_until_ready
+
+FORKS_AND_WAITS = """
+import os, signal
+if os.fork() == 0:
+    signal.pause()
+print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    return tmp_path / "script.py"
+
+
+def client(engines: Engines, argv: Sequence[str], folder: Path) -> "subprocess.Popen[str]":
+    """The client program that stands for a process."""
+    command = [sys.executable, "-m", "pointsman.local.engine.fork_client", "--socket", str(engines.socket), "--", *argv]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_process_gets_arguments_environment_folder_and_streams(engines: Engines, script: Path) -> None:
+    script.write_text(
+        "import os, sys; print(sys.argv[1:], os.environ, os.getcwd()); print(sys.stdin.read()); sys.exit(7)"
+    )
+    inputs, outputs = os.pipe(), os.pipe()
+    os.write(inputs[1], b"what it reads")
+    os.close(inputs[1])
+    process = start(
+        engines.socket, ["python", str(script), "a", "b c"], {"X": "1"}, script.parent, inputs[0], outputs[1]
+    )
+    os.close(inputs[0])
+    os.close(outputs[1])
+    assert process.wait(30) == 7
+    with os.fdopen(outputs[0]) as output:
+        first, second = output.read().splitlines()
+    assert first == f"['a', 'b c'] environ({{'X': '1'}}) {script.parent}"
+    assert second == "what it reads"
+
+
+def test_an_uncaught_exception_is_exit_code_1_with_a_traceback(engines: Engines, script: Path, tmp_path: Path) -> None:
+    script.write_text("raise ValueError('as it was')")
+    with (tmp_path / "log").open("w") as log:
+        process = start(engines.socket, ["python", str(script)], {}, tmp_path, stderr=log.fileno())
+        assert process.wait(30) == 1
+    assert "ValueError: as it was" in (tmp_path / "log").read_text()
+
+
+def test_what_is_no_python_program_is_refused_with_a_sentence(engines: Engines, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        process = start(engines.socket, ["python", "-c", "pass"], {}, tmp_path, stderr=log.fileno())
+        assert process.wait(30) == 1
+    assert "neither 'python -m MODULE" in (tmp_path / "log").read_text()
+
+
+def test_without_a_server_the_client_says_so(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No such file"):
+        start(tmp_path / "none.sock", ["python", "-m", "json.tool"], {}, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_client_program_passes_signals_on_and_ends_alike(engines: Engines, script: Path, number: int) -> None:
+    script.write_text(FORKS_AND_WAITS)
+    with client(engines, ["python", str(script)], script.parent) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.send_signal(number)
+        code = process.wait(30)
+    # A Python program ends on SIGINT by KeyboardInterrupt, on SIGTERM by the signal itself.
+    assert code == (-signal.SIGTERM if number == signal.SIGTERM else 1)
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_killed_client_takes_the_process_and_its_children_along(engines: Engines, script: Path) -> None:
+    script.write_text(FORKS_AND_WAITS)
+    with client(engines, ["python", str(script)], script.parent) as process:
+        assert process.stdout is not None
+        family = psutil.Process(int(process.stdout.readline()))
+        everyone = [family, *family.children()]
+        assert len(everyone) == 2
+        process.kill()
+        _, alive = psutil.wait_procs(everyone, timeout=30)
+    assert not alive
+
+
+def test_a_killed_server_takes_everything_along(engines: Engines, script: Path, tmp_path: Path) -> None:
+    script.write_text(FORKS_AND_WAITS)
+    socket = tmp_path / "s"
+    with fork_server(engines.environment, socket, tmp_path / "log") as server:
+        wait_until_ready(server)
+        readable, writable = os.pipe()
+        process = start(socket, ["python", str(script)], {}, tmp_path, stdout=writable)
+        os.close(writable)
+        with os.fdopen(readable) as output:
+            family = psutil.Process(int(output.readline()))
+            everyone = [family, *family.children()]
+        assert len(everyone) == 2
+        server.kill()
+        _, alive = psutil.wait_procs(everyone, timeout=30)
+        assert not alive
+        with pytest.raises(ForkServerError, match="gone"):
+            process.wait(30)

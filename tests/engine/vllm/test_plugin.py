@@ -1,0 +1,43 @@
+"""What the plugin mends on CPU."""
+
+import os
+import select
+
+import psutil
+
+from fixtures.engines import PlainEngines, RunningEngine
+
+SPAN_SECONDS = 3.0
+
+
+def core_seconds(engine: RunningEngine) -> float:
+    """Processor time that all processes of an engine have used, seconds."""
+    return sum(t.user + t.system for t in (psutil.Process(pid).cpu_times() for pid in engine.processes()))
+
+
+def test_an_idle_engine_leaves_the_processor_alone(plain_engines: PlainEngines) -> None:
+    before = core_seconds(plain_engines.decode)
+    assert not select.select([plain_engines.decode.process], [], [], SPAN_SECONDS)[0]
+    used = core_seconds(plain_engines.decode) - before
+    assert used / SPAN_SECONDS < 0.2, "NIXL's progress thread would use a whole core"
+
+
+def test_no_engine_is_pinned_to_a_core(plain_engines: PlainEngines) -> None:
+    everything = os.sched_getaffinity(0)
+    for engine in (plain_engines.prefill, plain_engines.decode):
+        assert len(engine.processes()) >= 2
+        for pid in engine.processes():
+            for thread in psutil.Process(pid).threads():
+                assert os.sched_getaffinity(thread.id) == everything
+
+
+def test_kv_events_are_bound_to_the_address_of_the_pod(plain_engines: PlainEngines) -> None:
+    engine = plain_engines.decode
+    listening = {
+        (connection.laddr.ip, connection.laddr.port)
+        for pid in engine.processes()
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {(engine.address, port) for port in (8000, 5557, 5558, 5600)} <= listening
+    assert all(address.startswith("127.") for address, _ in listening), "something listens outside the computer"
