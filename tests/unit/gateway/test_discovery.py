@@ -1,0 +1,96 @@
+"""Which pods are workers to be used, and what an endpoints file may say."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.api.protocol.names import Role
+from pointsman.gateway.discovery.kubernetes import Service, discovered, worker_of
+from pointsman.gateway.discovery.static import EndpointsFileInvalid, read_file
+from pointsman.kube.pods import Pod
+from pointsman.serving.local_remote import RoutingRule
+
+
+def pod(**changes: Any) -> Pod:
+    """A routable, Ready decode pod, but for ``changes``."""
+    labels = {"pointsman.dev/role": "decode", "pointsman.dev/routable": "true"} | changes.get("labels", {})
+    metadata = {"name": "chat-1", "namespace": "ns", "uid": "u1", "resourceVersion": "1", "labels": labels}
+    metadata |= changes.get("metadata", {})
+    ready = changes.get("ready", "True")
+    status = {"podIP": changes.get("ip", "10.0.0.7"), "conditions": [{"type": "Ready", "status": ready}]}
+    return Pod.model_validate({"metadata": metadata, "status": status})
+
+
+def test_a_routable_ready_pod_is_a_worker_with_its_addresses() -> None:
+    worker = worker_of(pod())
+    assert worker is not None
+    assert (worker.key, worker.name, worker.url, worker.role) == ("u1", "chat-1", "http://10.0.0.7:8000", Role.DECODE)
+    assert (worker.kv_events, worker.kv_events_replay) == ("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5558")
+
+
+def test_ipv6_addresses_are_bracketed() -> None:
+    worker = worker_of(pod(ip="fd00::7"))
+    assert worker is not None
+    assert worker.url == "http://[fd00::7]:8000"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"labels": {"pointsman.dev/routable": "false"}},
+        {"labels": {"pointsman.dev/role": ""}},
+        {"labels": {"pointsman.dev/role": "encode"}},
+        {"ready": "False"},
+        {"ip": None},
+        {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
+    ],
+)
+def test_label_and_readiness_are_both_needed(changes: dict[str, Any]) -> None:
+    assert worker_of(pod(**changes)) is None
+
+
+def test_the_routing_numbers_come_from_the_services_status() -> None:
+    metadata = {"name": "chat", "namespace": "ns", "uid": "svc", "resourceVersion": "1"}
+    routing = {"maxLocalPrefillTokens": 700, "maxPrefillQueueSize": 3, "prefillTokenBudget": None, "setBy": "x"}
+    service = Service.model_validate({"metadata": metadata, "status": {"routing": routing, "summary": "1P2D"}})
+    found = discovered([pod()], service)
+    assert found.rule == RoutingRule(700, 3)
+    assert found.service_uid == "svc"
+    assert discovered([], Service.model_validate({"metadata": metadata})).rule is None
+    assert discovered([], None).rule is None
+
+
+def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(
+        "workers:\n"
+        "  - {name: d0, url: 'http://127.0.0.1:8100', role: Decode, kvEvents: 'tcp://127.0.0.1:5557'}\n"
+        "  - {name: p0, url: 'http://127.0.0.1:8200', role: Prefill}\n"
+        "routing: {maxLocalPrefillTokens: 100, maxPrefillQueueSize: 2}\n"
+    )
+    found = read_file(path)
+    assert [(w.name, w.role) for w in found.workers] == [("d0", Role.DECODE), ("p0", Role.PREFILL)]
+    assert found.rule == RoutingRule(100, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("workers: [{name: a, url: 'http://h:1', role: decode}]", "workers.0.role"),
+        ("workers: [{name: a, url: 'h:1', role: Decode}]", "workers.0.url"),
+        ("workers: [{name: a, url: 'http://h:1', role: Decode, port: 1}]", "workers.0.port"),
+        ("worker: []", "workers"),
+        ("workers: [", "endpoints.yaml"),
+        (
+            "workers: [{name: a, url: 'http://h:1', role: Decode}, {name: a, url: 'http://h:2', role: Decode}]",
+            "'a' appears twice",
+        ),
+    ],
+)
+def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(text)
+    with pytest.raises(EndpointsFileInvalid) as wrong:
+        read_file(path)
+    assert says in str(wrong.value)

@@ -1,0 +1,123 @@
+"""Who may be picked: decode workers whose model is known, suspects last, those tried already not at all."""
+
+from random import Random
+
+from pointsman.api.protocol.control import ModelInfo
+from pointsman.api.protocol.names import Role
+from pointsman.gateway.core.index import KvIndex
+from pointsman.gateway.core.router import token_load
+from pointsman.gateway.fleet import Fleet, Pick
+from pointsman.gateway.processor import Model
+from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Worker, WorkerKey
+from pointsman.serving.block_hashes import chained_block_hashes
+
+INFO = ModelInfo(served_name="m", max_model_len=100, block_size=4, files=(), digest="d")
+MODEL = Model(INFO, None, text_proved=True, chat_proved=True)
+
+
+class World:
+    """A fleet with a clock that a test moves."""
+
+    def __init__(self, *names: str, prefill: str | None = None, known: bool = True) -> None:
+        self.now_s = 100.0
+        self.fleet = Fleet(
+            clock=lambda: self.now_s,
+            rng=Random(3),
+            cost=token_load,
+            index=KvIndex(),
+            load_of=lambda _worker: UNKNOWN_LOAD,
+            suspect_seconds=2.0,
+        )
+        self.discover(*names, prefill=prefill)
+        if known:
+            for name in names:
+                self.fleet.set_model(WorkerKey(name), MODEL)
+
+    def discover(self, *names: str, prefill: str | None = None) -> None:
+        found = [Worker(WorkerKey(n), n, f"http://{n}", Role.DECODE) for n in names]
+        if prefill is not None:
+            found.append(Worker(WorkerKey(prefill), prefill, f"http://{prefill}", Role.PREFILL))
+        self.fleet.apply(Discovered(tuple(found)))
+
+    def pick(self, *avoid: str, tokens: tuple[int, ...] = (), digest: str | None = None) -> Pick | None:
+        chain = chained_block_hashes(tokens, 4)
+        return self.fleet.pick(
+            prompt_tokens=max(len(tokens), 1), chain=chain, digest=digest, avoid={WorkerKey(a) for a in avoid}
+        )
+
+    def reachable(self, *avoid: str) -> set[str]:
+        names = set()
+        for _ in range(30):
+            pick = self.pick(*avoid)
+            if pick is not None:
+                pick.entry.end()
+                names.add(pick.worker.name)
+        return names
+
+
+def test_prefill_workers_and_workers_of_unknown_model_get_no_client_requests() -> None:
+    assert World("a", "b", prefill="p").reachable() == {"a", "b"}
+    assert World("a", known=False).pick() is None
+
+
+def test_a_suspect_is_used_only_when_there_is_no_other_and_only_for_a_moment() -> None:
+    world = World("a", "b")
+    world.fleet.suspect(WorkerKey("a"))
+    assert world.reachable() == {"b"}
+    assert world.reachable("b") == {"a"}
+    world.now_s += 2.1
+    assert world.reachable() == {"a", "b"}
+    world.fleet.suspect(WorkerKey("a"))
+    world.fleet.trust(WorkerKey("a"))
+    assert world.reachable() == {"a", "b"}
+
+
+def test_who_was_tried_is_not_tried_again() -> None:
+    world = World("a", "b")
+    assert world.reachable("a") == {"b"}
+    assert world.pick("a", "b") is None
+
+
+def test_ids_of_one_tokenizer_never_go_to_a_worker_of_another() -> None:
+    world = World("a", "b")
+    other = Model(INFO.model_copy(update={"digest": "other"}), None, text_proved=True, chat_proved=True)
+    world.fleet.set_model(WorkerKey("b"), other)
+    for _ in range(10):
+        pick = world.pick(digest=MODEL.digest)
+        assert pick is not None
+        assert pick.worker.name == "a"
+
+
+def test_the_worker_that_holds_the_prefix_is_picked() -> None:
+    world = World("a", "b", "c")
+    prompt = tuple(range(40))
+    world.fleet.index.stored(
+        WorkerKey("b"), engine_hashes=list(range(10)), engine_parent=None, token_ids=prompt, block_size=4
+    )
+    pick = world.pick(tokens=prompt)
+    assert pick is not None
+    assert (pick.worker.name, pick.choice.overlap_tokens) == ("b", 40)
+
+
+def test_a_worker_that_left_is_forgotten_with_its_cache_and_the_last_model_stays_known() -> None:
+    world = World("a")
+    world.fleet.index.stored(
+        WorkerKey("a"), engine_hashes=[1], engine_parent=None, token_ids=(1, 2, 3, 4), block_size=4
+    )
+    world.discover()
+    assert world.pick() is None
+    assert len(world.fleet.index) == 0
+    assert world.fleet.model is not None
+    world.discover("a")
+    assert world.pick() is None, "a pod that comes back tells its model again"
+
+
+def test_the_report_holds_the_whole_routable_set_with_what_is_in_flight() -> None:
+    world = World("a", prefill="p")
+    world.pick()
+    report = world.fleet.report("gw-0")
+    assert [(e.worker, e.role, e.in_flight) for e in report.endpoints] == [
+        ("a", Role.DECODE, 1),
+        ("p", Role.PREFILL, 0),
+    ]
+    assert report.synced

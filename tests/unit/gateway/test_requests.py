@@ -1,0 +1,135 @@
+"""Bodies: what is refused and how, what needs the engine, what reaches it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pointsman.gateway.core.requests import Ask, Endpoint, Prompt, max_output_tokens, needs_engine, read, token_body
+from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, RequestInvalid
+
+USER = {"role": "user", "content": "hello"}
+
+
+def chat(**body: Any) -> Ask:
+    return read(Endpoint.CHAT, json.dumps({"model": "m", "messages": [USER], **body}).encode(), "m")
+
+
+def completion(**body: Any) -> Ask:
+    return read(Endpoint.COMPLETIONS, json.dumps({"model": "m", "prompt": "hello", **body}).encode(), "m")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"temperature": 0.5, "top_p": 1, "seed": 3, "stop": ["x"], "max_tokens": 5, "logit_bias": {"7": 1}},
+        {"max_completion_tokens": 5, "n": 2, "stream": True, "stream_options": {"include_usage": True}},
+        {"tools": [], "tool_choice": "none", "logprobs": False, "top_logprobs": 0, "response_format": None},
+        {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}},
+        {"metadata": {"team": "rail"}, "store": False, "user": "u", "parallel_tool_calls": True},
+        {"add_generation_prompt": True, "include_reasoning": True, "echo": False},
+    ],
+)
+def test_plain_chats_are_tokenised_here(body: dict[str, Any]) -> None:
+    assert needs_engine(chat(**body)) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "auto"}, "tool_choice"),
+        ({"logprobs": True}, "logprobs"),
+        ({"chat_template": "{{ messages }}"}, "chat_template"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
+        ({"add_generation_prompt": False}, "add_generation_prompt"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"reasoning_effort": "none"}, "reasoning_effort"),
+        ({"echo": True}, "echo"),
+        ({"truncate_prompt_tokens": 10}, "truncate_prompt_tokens"),
+        ({"a_field_of_the_future": 1}, "a_field_of_the_future"),
+        ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, "stream_options.continuous_usage_stats"),
+        ({"messages": [{"role": "tool", "content": "x", "tool_call_id": "1"}]}, "a message of role 'tool'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]}, "that is not a string"),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}, USER]}, "tool_calls"),
+        ({"messages": [{"role": "system", "content": "x-anthropic-billing-header: 1"}, USER]}, "billing header"),
+    ],
+)
+def test_what_only_the_engine_can_do_goes_there_as_it_is(body: dict[str, Any], why: str) -> None:
+    assert why in (needs_engine(chat(**body)) or "")
+
+
+def test_echo_and_truncation_of_completions_go_to_the_engine() -> None:
+    assert needs_engine(completion(logprobs=3, add_special_tokens=False, seed=1)) is None
+    assert needs_engine(completion(echo=True)) == "echo"
+    assert needs_engine(completion(suffix="end")) == "suffix"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "says"),
+    [
+        ({"messages": []}, "messages", "missing or empty"),
+        ({"messages": ["hi"]}, "messages[0]", "an object with a 'role'; got string"),
+        ({"n": True}, "n", "n' is True"),
+        ({"n": 65}, "n", "65 answers"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", "only for 'stream': true"),
+        ({"use_beam_search": True}, "use_beam_search", "beam search is not supported"),
+        ({"ec_transfer_params": {"x": 1}}, "ec_transfer_params", "not accepted"),
+        ({"model": ""}, "model", "'model' is missing"),
+    ],
+)
+def test_a_mistake_is_named_with_what_would_be_right(body: dict[str, Any], param: str, says: str) -> None:
+    with pytest.raises(RequestInvalid) as refused:
+        chat(**body)
+    assert refused.value.param == param
+    assert says in refused.value.message
+
+
+def test_another_model_is_not_found() -> None:
+    with pytest.raises(ModelNotFound, match="this service serves 'm'"):
+        chat(model="gpt-4")
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[1]", b'"x"'])
+def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
+    with pytest.raises(RequestInvalid, match="request body"):
+        read(Endpoint.CHAT, data, "m")
+
+
+def test_prompts_come_as_text_ids_or_lists_of_either() -> None:
+    assert completion(prompt="a").prompts == (Prompt(text="a"),)
+    assert completion(prompt=[1, 2]).prompts == (Prompt(token_ids=(1, 2)),)
+    assert completion(prompt=["a", "b"]).prompts == (Prompt(text="a"), Prompt(text="b"))
+    assert completion(prompt=[[1], [2, 3]]).prompts == (Prompt(token_ids=(1,)), Prompt(token_ids=(2, 3)))
+    for wrong in (None, "", [], ["a", 1], [1, "a"], [[]], [1, -1], [1, True], {"a": 1}, 7):
+        with pytest.raises(RequestInvalid) as refused:
+            completion(prompt=wrong)
+        assert refused.value.param == "prompt"
+
+
+def test_the_engine_gets_ids_sampling_and_nothing_else() -> None:
+    ask = chat(temperature=0.5, seed=9, n=2, user="u", metadata={"a": "b"}, stream=True, max_completion_tokens=5)
+    body = json.loads(token_body(ask, [1, 2, 3], max_tokens=5, sample=1))
+    assert body == {
+        "model": "m",
+        "prompt": [1, 2, 3],
+        "return_token_ids": True,
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "seed": 10,
+        "user": "u",
+        "stream": True,
+    }
+
+
+def test_limits_follow_the_two_endpoints_defaults() -> None:
+    def limit(ask: Ask, prompt_tokens: int = 100, model_default: int | None = None) -> int | None:
+        return max_output_tokens(ask, prompt_tokens=prompt_tokens, max_model_len=4096, model_default=model_default)
+
+    assert limit(chat()) == 3996
+    assert limit(chat(), model_default=512) == 512
+    assert limit(chat(max_tokens=7)) == 7
+    assert limit(chat(max_tokens=7, max_completion_tokens=9)) == 9
+    assert limit(completion()) is None
+    with pytest.raises(ContextLengthExceeded, match="4096 tokens, and 'messages' has 4096"):
+        limit(chat(), prompt_tokens=4096)
