@@ -1,0 +1,1 @@
+"""Benchmarks: each writes rows to bench/results, and is a make target."""

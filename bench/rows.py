@@ -1,0 +1,89 @@
+"""The rows that every benchmark writes, and how they are made from measured values.
+
+``bench/results/<name>.json`` holds a list of rows; ``make bench-report`` renders them to ``docs/benchmarks.md``.
+"""
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).with_name("results")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure. ``ours`` and ``peer`` are medians over ``runs``; ``spread`` is ours' smallest and largest.
+
+    ``target`` is ``<= 40`` or ``ratio <= 0.1``; ``met`` says whether ``ours``, or ``ratio``, is within it. What was not
+    measured beside a peer has None for peer, peer_name and ratio.
+    """
+
+    name: str
+    unit: str
+    ours: float
+    peer: float | None
+    peer_name: str | None
+    ratio: float | None
+    target: str
+    met: bool
+    runs: int
+    spread: tuple[float, float]
+    command: str
+
+
+def row(
+    name: str,
+    unit: str,
+    ours: Sequence[float],
+    *,
+    at_most: float,
+    command: str,
+    peer: Sequence[float] | None = None,
+    peer_name: str | None = None,
+    of_ratio: bool = False,
+) -> Row:
+    """A row from the values of each run. With ``of_ratio`` the target is for the median of the runs' ours / peer.
+
+    Raises ValueError for no values, or for a peer that was not measured in the same runs.
+    """
+    if not ours:
+        raise ValueError(f"{name}: nothing was measured")
+    if peer is not None and len(peer) != len(ours):
+        raise ValueError(f"{name}: {len(ours)} runs of ours and {len(peer)} of the peer")
+    if of_ratio and peer is None:
+        raise ValueError(f"{name}: a ratio needs a peer")
+    ratio = None if peer is None else statistics.median(a / b for a, b in zip(ours, peer, strict=True))
+    judged = ratio if of_ratio else statistics.median(ours)
+    assert judged is not None
+    return Row(
+        name=name,
+        unit=unit,
+        ours=_rounded(statistics.median(ours)),
+        peer=None if peer is None else _rounded(statistics.median(peer)),
+        peer_name=peer_name,
+        ratio=None if ratio is None else round(ratio, 4),
+        target=f"{'ratio ' if of_ratio else ''}<= {at_most:g}",
+        met=judged <= at_most,
+        runs=len(ours),
+        spread=(_rounded(min(ours)), _rounded(max(ours))),
+        command=command,
+    )
+
+
+def write(name: str, rows: Sequence[Row]) -> Path:
+    """Write ``bench/results/<name>.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps([asdict(each) for each in rows], indent=2) + "\n")
+    return path
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a result file. Raises TypeError for a row whose fields are not a Row's."""
+    return [Row(**{**entry, "spread": tuple(entry["spread"])}) for entry in json.loads(path.read_text())]
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
