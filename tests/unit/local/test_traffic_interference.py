@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from pointsman.local.traffic import Endpoint, Scenario, interfere
+from pointsman.local.traffic import Endpoint, Scenario, StreamsEnded, interfere
 
 SCENARIO = Scenario(streams=2, arrivals=2, prompt_tokens=300, pause_seconds=0.05)
 
@@ -62,5 +62,5 @@ async def test_a_stall_of_the_server_is_the_worst_inter_token_latency_of_the_str
 
 
 async def test_streams_that_end_too_soon_are_an_error_not_a_good_figure() -> None:
-    with pytest.raises(RuntimeError, match="2 of 2 streams ended by themselves"):
+    with pytest.raises(StreamsEnded, match="2 of 2 streams ended by themselves"):
         await run(OneServer(stall_seconds=0.3, stream_tokens=2))

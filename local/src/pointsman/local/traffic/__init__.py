@@ -7,7 +7,7 @@
 
 from pointsman.local.traffic.client import Endpoint
 from pointsman.local.traffic.exactness import Comparison, Difference, compare
-from pointsman.local.traffic.interference import Interference, Scenario, interfere
+from pointsman.local.traffic.interference import Interference, Scenario, StreamsEnded, interfere
 from pointsman.local.traffic.load import Traffic, closed_loop, running_load
 from pointsman.local.traffic.prompts import Mix, prompts
 from pointsman.local.traffic.statistics import Latency, Summary, percentile, recent, summarise
@@ -25,6 +25,7 @@ __all__ = [
     "Prompt",
     "Record",
     "Scenario",
+    "StreamsEnded",
     "Summary",
     "Traffic",
     "closed_loop",

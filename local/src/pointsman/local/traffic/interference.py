@@ -8,12 +8,17 @@ import asyncio
 import random
 from dataclasses import dataclass
 
+from pointsman.local.errors import LocalError
 from pointsman.local.traffic.client import Endpoint
 from pointsman.local.traffic.statistics import Latency, Summary, summarise
 from pointsman.local.traffic.types import Api, Prompt, Record
 
 _STREAM_PROMPT_TOKENS = 32
 _STREAM_MAX_TOKENS = 4_000  # more than any run takes: streams are left when the last long prompt is answered
+
+
+class StreamsEnded(LocalError):
+    """The streams were over before the last long prompt was answered: its stall was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Interference:
 
 
 async def interfere(endpoint: Endpoint, scenario: Scenario, *, timeout_seconds: float = 180.0) -> Interference:
-    """Run ``scenario`` on ``endpoint``. Raises TimeoutError if the streams do not start or it does not end in time."""
+    """Run ``scenario`` on ``endpoint``. Raises TimeoutError if it does not end in time, StreamsEnded if they did."""
     rng = random.Random(f"interference/{scenario.seed}")
     flowing = [asyncio.Event() for _ in range(scenario.streams)]
     enough = asyncio.Event()
@@ -80,7 +85,7 @@ async def interfere(endpoint: Endpoint, scenario: Scenario, *, timeout_seconds: 
     ended = [stream.result() for stream in streams]
     shorter = [record for record in ended if record.served and not record.left]
     if shorter:
-        raise RuntimeError(
+        raise StreamsEnded(
             f"{len(shorter)} of {scenario.streams} streams ended by themselves before the last long prompt was "
             "answered: the stall of the last arrivals was not measured; use fewer arrivals"
         )

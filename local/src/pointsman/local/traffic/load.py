@@ -43,13 +43,16 @@ async def closed_loop(
 class Traffic:
     """Load that runs beside something else. ``records`` grows while it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_record: Callable[[Record], None] | None = None) -> None:
         self.records: list[Record] = []
+        self._on_record = on_record
         self._grown = asyncio.Event()
 
     def add(self, record: Record) -> None:
         """Take one finished request."""
         self.records.append(record)
+        if self._on_record is not None:
+            self._on_record(record)
         self._grown.set()
 
     @property
@@ -77,9 +80,15 @@ class Traffic:
 
 
 @asynccontextmanager
-async def running_load(endpoint: Endpoint, prompts: Iterable[Prompt], *, clients: int) -> AsyncIterator[Traffic]:
+async def running_load(
+    endpoint: Endpoint,
+    prompts: Iterable[Prompt],
+    *,
+    clients: int,
+    on_record: Callable[[Record], None] | None = None,
+) -> AsyncIterator[Traffic]:
     """Closed-loop load for the length of a ``with`` block; on leaving, what is in flight is awaited and counted."""
-    traffic, stop = Traffic(), asyncio.Event()
+    traffic, stop = Traffic(on_record), asyncio.Event()
     task = asyncio.create_task(closed_loop(endpoint, prompts, clients=clients, stop=stop, on_record=traffic.add))
     try:
         yield traffic
