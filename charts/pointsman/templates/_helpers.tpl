@@ -1,0 +1,101 @@
+{{- define "pointsman.fullname" -}}
+{{- if contains "pointsman" .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-pointsman" .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of everything in the chart. Call with (list $ "operator"). */}}
+{{- define "pointsman.labels" -}}
+{{- $root := index . 0 -}}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: pointsman
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{ include "pointsman.selector" . }}
+{{- end -}}
+
+{{/* Labels that select the pods of one component. Call with (list $ "operator"). */}}
+{{- define "pointsman.selector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: pointsman
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{/* Image of one of ours. Call with (list $ "operator"). */}}
+{{- define "pointsman.image" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- index $root.Values.images $component | default (printf "pointsman/%s:%s" $component $root.Chart.AppVersion) -}}
+{{- end -}}
+
+{{- define "pointsman.natsSecret" -}}
+{{- .Values.nats.auth.existingSecret | default (printf "%s-nats" (include "pointsman.fullname" .)) -}}
+{{- end -}}
+
+{{- define "pointsman.natsUrl" -}}
+{{- if .Values.nats.url -}}
+{{- .Values.nats.url -}}
+{{- else if .Values.nats.enabled -}}
+nats://{{ include "pointsman.fullname" . }}-nats.{{ .Release.Namespace }}.svc:4222
+{{- else -}}
+{{- fail "nats.enabled is false and nats.url is empty: set nats.url to the server to use, e.g. nats://nats.nats.svc:4222" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "pointsman.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{- define "pointsman.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Where a pod of ours runs. Call with the component's values. */}}
+{{- define "pointsman.scheduling" -}}
+{{- with .nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .topologySpreadConstraints }}
+topologySpreadConstraints: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "pointsman.pullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* A Kubernetes quantity as NATS writes sizes: 256Mi -> 256MiB. */}}
+{{- define "pointsman.natsSize" -}}
+{{- printf "%sB" . | quote -}}
+{{- end -}}
+
+{{/* Annotations of what runs before the chart is deleted. */}}
+{{- define "pointsman.hook" -}}
+helm.sh/hook: pre-delete
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end -}}
