@@ -1,7 +1,7 @@
 """``python -m pointsman.operator.uninstall``: what the chart runs before it is deleted.
 
-The operator is stopped first (it would put its finalizer back), then the finalizer is taken off every LLMService, so that
-services can be deleted without an operator. No service is deleted and no worker is touched: they go on serving.
+The operator is stopped first (it would put its finalizer back), then the finalizer is taken off every LLMService, so
+that services can be deleted without an operator. No service is deleted and no worker is touched: they go on serving.
 """
 
 import argparse
@@ -35,11 +35,9 @@ async def stop_operator(kube: Kube, namespace: str, deployment: str, deadline_s:
         log.info("deployment %s/%s: there is none", namespace, deployment)
         return
     selector = ",".join(f"{key}={value}" for key, value in found["spec"]["selector"]["matchLabels"].items())
-    while names := [
-        pod["metadata"]["name"] for pod in (await kube.list(PODS, namespace, label_selector=selector)).items
-    ]:
+    while pods := (await kube.list(PODS, namespace, label_selector=selector)).items:
         if time.monotonic() >= deadline_s:
-            raise TimeoutError(f"operator pods are still there: {', '.join(names)}")
+            raise TimeoutError(f"operator pods are still there: {', '.join(pod['metadata']['name'] for pod in pods)}")
         await asyncio.sleep(_POLL_S)
     log.info("deployment %s/%s: stopped", namespace, deployment)
 

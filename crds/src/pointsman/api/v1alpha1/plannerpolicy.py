@@ -195,9 +195,8 @@ class Metrics(ApiModel):
     @model_validator(mode="after")
     def _prometheus_has_a_url(self) -> "Metrics":
         if (self.source is MetricsSource.PROMETHEUS) != (self.prometheus_url is not None):
-            raise ValueError(
-                f"source is {self.source} and prometheusUrl is {self.prometheus_url or 'absent'}; {_URL_ADVICE}"
-            )
+            url = self.prometheus_url or "absent"
+            raise ValueError(f"source is {self.source} and prometheusUrl is {url}; {_URL_ADVICE}")
         return self
 
     model_config = ConfigDict(
