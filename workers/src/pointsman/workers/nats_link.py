@@ -66,6 +66,7 @@ class NatsLink:
 
     async def stop(self) -> None:
         """Close the connection, whatever state it is in."""
+        self.ready.clear()
         for task in (self._keeper, self._set_up):
             if task is not None:
                 task.cancel()

@@ -60,8 +60,8 @@ class PrefillQueue:
         self._published = 0
         link.on_connected(self._ensure)
 
-    async def publish(self, request: PrefillRequest) -> None:
-        """Put a request on the queue; returns when the stream has it.
+    async def publish(self, request: PrefillRequest) -> int:
+        """Put a request on the queue; returns its sequence number when the stream has it.
 
         Raises QueueFullError, PromptTooLargeError, or QueueUnavailableError; after the last of these the request may be
         on the queue or not.
@@ -72,7 +72,7 @@ class PrefillQueue:
             raise PromptTooLargeError(f"a request of {len(frame)} bytes; NATS takes {client.max_payload}")
         self._publishing += 1
         try:
-            await self._link.jetstream.publish(
+            stored = await self._link.jetstream.publish(
                 self.subject,
                 frame,
                 timeout=PUBLISH_TIMEOUT_SECONDS,
@@ -88,6 +88,14 @@ class PrefillQueue:
         finally:
             self._publishing -= 1
         self._published += 1
+        return stored.seq
+
+    async def withdraw(self, sequence: int) -> None:
+        """Take a request off the queue again; one that was delivered or answered is left alone. Best effort."""
+        try:
+            await self._link.jetstream.delete_msg(self.stream, sequence)
+        except (QueueUnavailableError, *NATS_ERRORS) as error:
+            log.debug("message %d of %s is not withdrawn: %s", sequence, self.stream, error)
 
     async def depth(self) -> QueueDepth:
         """How long the queue is now; raises QueueUnavailableError.
@@ -103,7 +111,7 @@ class PrefillQueue:
         except NATS_ERRORS as error:
             raise QueueUnavailableError(f"consumer {self.consumer}: {error or type(error).__name__}") from error
         waiting = (info.num_pending or 0) + self._publishing + self._published - published
-        return QueueDepth(waiting=waiting, in_progress=info.num_ack_pending or 0, pulls=info.num_waiting or 0)
+        return QueueDepth(waiting=waiting, in_progress=info.num_ack_pending or 0)
 
     async def _ensure(self, client: Client) -> None:
         """Create stream and consumer, or bring them to what this version wants. Every worker does, at every connect."""

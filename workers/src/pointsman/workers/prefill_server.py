@@ -7,6 +7,7 @@ While it waits here or is being computed, heartbeats keep the queue from taking 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +18,10 @@ from pydantic import ValidationError
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.prefill import (
+    PRESENCE_SECONDS,
     MalformedPrefillRequest,
     PrefillOutcome,
+    PrefillPresence,
     PrefillReply,
     PrefillRequest,
     PrefillSignal,
@@ -81,6 +84,7 @@ class PrefillServer:
         self._seen = SeenRequests(keep_s=settings.lease_seconds)
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
+        self._announce_now = asyncio.Event()
         self._pull_outstanding = False
         self._waiting: _Job | None = None  # pulled, but the budget has no room yet: at most one
         self._running: dict[str, _Job] = {}
@@ -96,10 +100,13 @@ class PrefillServer:
 
     @pulling.setter
     def pulling(self, on: bool) -> None:
+        if on == self.pulling:
+            return
         if on:
             self._wanted.set()
         else:
             self._wanted.clear()
+        self._announce_now.set()
 
     @property
     def budget_tokens(self) -> int | None:
@@ -152,6 +159,22 @@ class PrefillServer:
                 self._pull_outstanding = False
             if delivery is not None:
                 await self._take(delivery)
+
+    async def announce(self) -> None:
+        """Tell the decode workers of the group that this worker serves the queue, until cancelled."""
+        settings = self._settings
+        subject = names.prefill_presence_subject(settings.namespace, settings.service_uid, settings.kv_compatibility)
+        while True:
+            self._announce_now.clear()
+            presence = PrefillPresence(worker=settings.worker, serving=self.pulling)
+            try:
+                await self._link.client.publish(subject, presence.wire().encode())
+            except (QueueUnavailableError, nats.errors.Error) as error:
+                log.debug("presence could not be told: %s", error)
+            with suppress(TimeoutError):
+                # One that does not serve says so once, at the change; silence says the rest.
+                async with asyncio.timeout(PRESENCE_SECONDS if self.pulling else None):
+                    await self._announce_now.wait()
 
     async def _take(self, delivery: Msg) -> None:
         """Begin one request, as soon as the budget allows."""
@@ -313,6 +336,7 @@ class PrefillServer:
         subject = names.prefill_signal_subject(settings.namespace, settings.service_uid, settings.kv_compatibility)
         await client.subscribe(subject, cb=self._on_signal)
         self._client = client
+        self._announce_now.set()
 
     async def _on_signal(self, message: Msg) -> None:
         try:

@@ -19,7 +19,9 @@ from pydantic import ValidationError
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.prefill import (
+    PRESENCE_STALE_SECONDS,
     PrefillOutcome,
+    PrefillPresence,
     PrefillReply,
     PrefillRequest,
     PrefillSignal,
@@ -37,13 +39,11 @@ from pointsman.workers.errors import (
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.prefill_queue import PrefillQueue
 from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.types import PrefillPath, QueueDepth, RemoteKv
+from pointsman.workers.types import PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
 
-PULLER_SEEN_SECONDS = 2.0  # how long a sight of a pulling worker counts: it pulls again within half a second
-PULLER_LOOKS = 3
-PULLER_LOOK_PAUSE_SECONDS = 0.03
+PRESENCE_LOOK_SECONDS = 0.25  # how often a waiting request looks whether any prefill worker is left
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ class _Asked:
     model: str
     published_s: float
     answer: "asyncio.Future[PrefillReply]"
+    sequence: int | None = None
+    refused: bool = False
     taken: PrefillReply | None = None
 
 
@@ -92,7 +94,7 @@ class RemotePrefill:
         self._client: Client | None = None
         self._numbers = itertools.count()
         self._asked: dict[str, _Asked] = {}  # by reply subject, in order of time, until a lease of it would be over
-        self._puller_seen_s: float | None = None
+        self._present_s: dict[str, float] = {}  # prefill workers of this group, and when each was last heard of
         self._background: set[asyncio.Task[None]] = set()
         self.last_depth: int | None = None
         link.on_connected(self._subscribe)
@@ -119,13 +121,12 @@ class RemotePrefill:
         )
         if not decision.remote:
             return PrefillPath(decision.reason, decision.new_tokens)
-        depth = await self._look()
-        if depth is not None and depth.pulls + depth.in_progress == 0:
+        if not self.prefill_workers():
             return PrefillPath(PrefillReason.NO_PREFILL_WORKER, decision.new_tokens)
         decision = decide(
             prompt_tokens=length,
             cached_tokens=prompt.cached_tokens,
-            queue_depth=None if depth is None else depth.waiting,
+            queue_depth=await self._look(),
             rule=rule,
         )
         if not decision.remote:
@@ -145,29 +146,19 @@ class RemotePrefill:
         """Have KV freed that nobody will pull; returns at once."""
         self._spawn(self._release(kv.request_id, model, kv.kv_transfer_params))
 
-    async def _look(self) -> QueueDepth | None:
-        """The queue's depth, None if it cannot be seen.
+    def prefill_workers(self) -> list[str]:
+        """The workers that serve the queue, as far as is known: heard of in the last two seconds."""
+        oldest_s = self._clock() - PRESENCE_STALE_SECONDS
+        return [worker for worker, heard_s in self._present_s.items() if heard_s > oldest_s]
 
-        Between two pulls of a worker there is a moment without any, so "nobody pulls" is believed only after several
-        looks, and not within two seconds of a sight of one.
-        """
-        for look in range(PULLER_LOOKS):
-            try:
-                depth = await self._queue.depth()
-            except QueueUnavailableError as error:
-                log.info("the prefill queue cannot be seen: %s", error)
-                self.last_depth = None
-                return None
-            self.last_depth = depth.waiting
-            now_s = self._clock()
-            if depth.pulls or depth.in_progress:
-                self._puller_seen_s = now_s
-                return depth
-            if self._puller_seen_s is not None and now_s - self._puller_seen_s < PULLER_SEEN_SECONDS:
-                return QueueDepth(waiting=depth.waiting, in_progress=depth.in_progress, pulls=1)
-            if look + 1 < PULLER_LOOKS:
-                await asyncio.sleep(PULLER_LOOK_PAUSE_SECONDS)
-        return depth
+    async def _look(self) -> int | None:
+        """Requests waiting in the queue; None if it cannot be seen."""
+        try:
+            self.last_depth = (await self._queue.depth()).waiting
+        except QueueUnavailableError as error:
+            log.info("the prefill queue cannot be seen: %s", error)
+            self.last_depth = None
+        return self.last_depth
 
     async def _ask(self, prompt: PromptToPrefill) -> tuple[PrefillReason, RemoteKv | None]:
         settings = self._settings
@@ -197,17 +188,16 @@ class RemotePrefill:
             cache_salt=prompt.cache_salt,
             token_ids=prompt.token_ids,
         )
-        on_queue = True
         try:
             async with asyncio.timeout(wait_s):
-                await self._queue.publish(request)
-                reply = await asked.answer
+                asked.sequence = await self._queue.publish(request)
+                reply = await self._answer_or_no_worker(asked)
             asked.taken = reply
         except QueueFullError:
-            on_queue = False
+            asked.refused = True
             return PrefillReason.QUEUE_FULL, None
         except PromptTooLargeError:
-            on_queue = False
+            asked.refused = True
             return PrefillReason.UNSUPPORTED, None
         except QueueUnavailableError as error:
             log.info("request %s: the prefill queue failed: %s", request_id, error)
@@ -215,9 +205,19 @@ class RemotePrefill:
         except TimeoutError:
             return PrefillReason.TIMED_OUT, None
         finally:
-            if on_queue and asked.taken is None:
+            if asked.taken is None and not asked.refused:
                 self._give_up(asked)
+        if reply is None:
+            return PrefillReason.NO_PREFILL_WORKER, None
         return self._judge(reply, asked, usable_until)
+
+    async def _answer_or_no_worker(self, asked: _Asked) -> PrefillReply | None:
+        """The answer; None when there is no prefill worker any more that could give one."""
+        while not asked.answer.done():
+            await asyncio.wait({asked.answer}, timeout=PRESENCE_LOOK_SECONDS)
+            if not asked.answer.done() and not self.prefill_workers():
+                return None
+        return asked.answer.result()
 
     def _judge(self, reply: PrefillReply, asked: _Asked, usable_until: float) -> tuple[PrefillReason, RemoteKv | None]:
         if reply.outcome is PrefillOutcome.EXPIRED:
@@ -238,7 +238,7 @@ class RemotePrefill:
             self._release_if_leased(asked, answer.result())
         else:
             answer.cancel()
-            self._spawn(self._signal(asked.request_id, SignalKind.CANCELLED))
+            self._spawn(self._cancel(asked))
 
     def _give_up_all(self) -> None:
         for asked in self._asked.values():
@@ -258,8 +258,22 @@ class RemotePrefill:
             return  # nats-py keeps subscriptions over a reconnect
         inbox = client.new_inbox()
         await client.subscribe(f"{inbox}.*", cb=self._on_reply)
+        settings = self._settings
+        subject = names.prefill_presence_subject(settings.namespace, settings.service_uid, settings.kv_compatibility)
+        await client.subscribe(subject, cb=self._on_presence)
         self._client = client
         self._inbox = inbox
+
+    async def _on_presence(self, message: Msg) -> None:
+        try:
+            presence = PrefillPresence.model_validate_json(message.data)
+        except ValidationError as error:
+            log.warning("a message that is no PrefillPresence: %s", error)
+            return
+        if presence.serving:
+            self._present_s[presence.worker] = self._clock()
+        else:
+            self._present_s.pop(presence.worker, None)
 
     async def _on_reply(self, message: Msg) -> None:
         try:
@@ -290,6 +304,11 @@ class RemotePrefill:
             log.warning("request %s: its KV stays pinned until the lease ends: %s", request_id, error)
         else:
             await self._signal(request_id, SignalKind.PULLED)
+
+    async def _cancel(self, asked: _Asked) -> None:
+        if asked.sequence is not None:
+            await self._queue.withdraw(asked.sequence)
+        await self._signal(asked.request_id, SignalKind.CANCELLED)
 
     async def _signal(self, request_id: str, kind: SignalKind) -> None:
         settings = self._settings

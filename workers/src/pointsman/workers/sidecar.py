@@ -101,6 +101,7 @@ class Sidecar:
         self._supervise(self._feed.run(), "KV events")
         if self.settings.nats_url is not None:
             self._supervise(self._publisher.run(), "KV metrics")
+            self._supervise(self._server.announce(), "prefill presence")
 
     async def stop(self) -> None:
         """End everything that ``start`` began."""

@@ -45,16 +45,10 @@ class EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class QueueDepth:
-    """The prefill queue of one KV-compatibility group: requests nobody has taken, taken ones, and waiting pulls."""
+    """The prefill queue of one KV-compatibility group: requests nobody has taken, and taken ones without an answer."""
 
     waiting: int
     in_progress: int
-    pulls: int
-
-    @property
-    def outstanding(self) -> int:
-        """Everything that is not answered."""
-        return self.waiting + self.in_progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,6 +138,11 @@ def prefill_signal_subject(namespace: str, service_uid: str, kv_compatibility: s
     )
 
 
+def prefill_presence_subject(namespace: str, service_uid: str, kv_compatibility: str) -> str:
+    """Where prefill workers say that they serve the queue of their group (PrefillPresence, core NATS)."""
+    return prefill_signal_subject(namespace, service_uid, kv_compatibility).replace(".signal.", ".presence.", 1)
+
+
 def kv_metrics_subject(namespace: str, service_uid: str, worker: str = "*") -> str:
     """Where a worker publishes its KvMetrics; a gateway subscribes with the default ``*``."""
     token = worker if worker == "*" else _subject_token("worker", worker)

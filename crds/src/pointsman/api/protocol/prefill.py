@@ -17,6 +17,8 @@ from pointsman.api.protocol.control import Wire
 ACK_WAIT_SECONDS: Final = 5.0  # a dead prefill worker's request is redelivered after this
 HEARTBEAT_SECONDS: Final = 1.5  # in_progress while a prefill runs longer
 PULL_EXPIRES_SECONDS: Final = 0.5  # a pull is never withdrawn: it ends by itself
+PRESENCE_SECONDS: Final = 0.5  # a serving prefill worker says so this often
+PRESENCE_STALE_SECONDS: Final = 2.0  # one not heard of for this long is taken for dead
 LEASE_SECONDS: Final = 30.0  # vLLM's kv_lease_duration as Pointsman sets it
 LEASE_USABLE_SHARE: Final = 2 / 3  # a pull may begin only in this first part of a lease
 
@@ -110,3 +112,13 @@ class PrefillSignal(Wire):
 
     request_id: str
     kind: SignalKind
+
+
+class PrefillPresence(Wire):
+    """Prefill worker to the decode workers of its group: whether it serves the queue.
+
+    The queue itself does not tell a dead worker's unacknowledged requests from a busy worker's.
+    """
+
+    worker: str
+    serving: bool

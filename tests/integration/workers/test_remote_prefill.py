@@ -1,0 +1,309 @@
+"""Remote prefill as a client sees it, over a real NATS: whole workers over small engines."""
+
+import asyncio
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+
+import nats
+import pytest
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
+
+from fixtures.asgi_engine import answer_to
+from fixtures.nats_server import PASSWORD, USER, NatsServer
+from fixtures.services import Service
+from fixtures.workers import Worker, until, worker
+from pointsman.api.protocol import control, kv, names
+from pointsman.api.protocol.names import Role
+
+PROMPT = list(range(1, 41))
+
+
+@pytest.fixture
+async def prefill(service: Service) -> Worker:
+    """A prefill worker."""
+    return await service.worker("prefill-0", Role.PREFILL)
+
+
+@pytest.fixture
+async def decode(service: Service, prefill: Worker) -> Worker:
+    """A decode worker that knows the prefill worker."""
+    running = await service.worker("decode-0", Role.DECODE)
+    await running.sees("prefill-0")
+    return running
+
+
+async def test_a_long_prompt_is_prefilled_by_the_prefill_worker_and_answered_from_its_kv(
+    service: Service, prefill: Worker, decode: Worker
+) -> None:
+    answer = await decode.call({"prompt": PROMPT, "max_tokens": 6}).whole()
+    assert answer.status == 200
+    assert answer.token_ids == answer_to(PROMPT, 6)
+    assert answer.headers["x-pointsman-prefill"] == "remote"
+    assert answer.headers["x-pointsman-prefill-reason"] == "remote"
+    assert answer.headers["x-pointsman-prefill-worker"] == "prefill-0"
+    assert answer.headers["x-pointsman-worker"] == "decode-0"
+    assert prefill.engine.prefills == [tuple(PROMPT)]
+    assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, 1, {})
+    await until(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
+    assert decode.decisions("remote") == 1
+
+
+async def test_a_chat_with_the_gateways_token_ids_decodes_exactly_those(prefill: Worker, decode: Worker) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "kv_transfer_params": {"prompt_token_ids": PROMPT}}
+    answer = await decode.call(body, "/v1/chat/completions").whole()
+    assert answer.headers["x-pointsman-prefill"] == "remote"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    assert decode.engine.seen[-1]["kv_transfer_params"]["prompt_token_ids"] == PROMPT
+
+
+async def test_a_text_prompt_is_tokenised_by_the_engine_and_prefilled_remotely(prefill: Worker, decode: Worker) -> None:
+    text = "a text that is longer than the threshold"
+    answer = await decode.call({"prompt": text}).whole()
+    assert answer.headers["x-pointsman-prefill"] == "remote"
+    assert prefill.engine.prefills == [tuple(text.encode())]
+    assert answer.token_ids == answer_to(list(text.encode()), 16)
+
+
+async def test_streamed_tokens_are_passed_on_one_by_one(prefill: Worker, decode: Worker) -> None:
+    decode.engine.token_gate.clear()
+    call = decode.call({"prompt": PROMPT, "max_tokens": 3, "stream": True})
+    await until(lambda: call.answer.chunks, "the first token is here while the engine holds the second")
+    assert len(call.answer.chunks) == 1
+    assert decode.state.in_flight == 1
+    assert decode.state.in_flight_tokens == len(PROMPT) + 1
+    decode.engine.token_gate.set()
+    answer = await call.whole()
+    assert answer.token_ids == answer_to(PROMPT, 3)
+    assert answer.headers["x-pointsman-prefill"] == "remote"
+    assert decode.state.in_flight == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"X_Pointsman_Max_Local_Prefill_Tokens": "40"}, "short"),
+        ({"X_Pointsman_Max_Local_Prefill_Tokens": "39"}, "remote"),
+        ({"X_Pointsman_Max_Prefill_Queue_Size": "0"}, "queue-full"),
+        ({"X_Pointsman_Deadline_Ms": "0"}, "timed-out"),
+    ],
+)
+async def test_the_routing_numbers_of_the_request_decide(decode: Worker, headers: dict[str, str], reason: str) -> None:
+    answer = await decode.call({"prompt": PROMPT}, **headers).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == reason
+    assert answer.headers["x-pointsman-prefill"] == ("remote" if reason == "remote" else "local")
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
+async def test_the_routing_numbers_of_the_role_hold_for_requests_without_any(decode: Worker) -> None:
+    await decode.take_role(Role.DECODE, max_local_prefill_tokens=100)
+    answer = await decode.call({"prompt": PROMPT}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "short"
+
+
+async def test_without_a_prefill_worker_the_prompt_is_prefilled_here_at_once(service: Service) -> None:
+    alone = await service.worker("decode-0", Role.DECODE)
+    answer = await alone.call({"prompt": PROMPT}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "no-prefill-worker"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
+async def test_when_the_last_prefill_worker_dies_waiting_requests_are_prefilled_here(service: Service) -> None:
+    decode = await service.worker("decode-0", Role.DECODE)
+    async with service.context("prefill-0", Role.PREFILL) as prefill:
+        await decode.sees("prefill-0")
+        prefill.engine.gate.clear()
+        call = decode.call({"prompt": PROMPT})
+        await until(lambda: prefill.engine.prefilling, "the prefill began")
+    answer = await call.whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "no-prefill-worker"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
+async def test_when_the_time_is_up_the_prompt_is_prefilled_here_and_the_late_kv_released(
+    service: Service, prefill: Worker, decode: Worker
+) -> None:
+    # A prefill that cannot be stopped any more: its cancellation is not heard.
+    prefill.engine.gate.clear()
+    decode.sidecar.remote._signal = _deaf  # type: ignore[method-assign]
+    answer = await decode.call({"prompt": PROMPT}, X_Pointsman_Deadline_Ms="400").whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "timed-out"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    prefill.engine.gate.set()
+    await until(lambda: service.fabric.pulls == 1, "the KV of the late answer is released")
+    assert service.fabric.held == {}
+
+
+async def _deaf(request_id: str, kind: object) -> None:
+    """A signal that is lost."""
+
+
+async def test_a_client_that_leaves_while_its_prompt_is_computed_stops_the_prefill(
+    service: Service, prefill: Worker, decode: Worker
+) -> None:
+    prefill.engine.gate.clear()
+    call = decode.call({"prompt": PROMPT})
+    await until(lambda: prefill.engine.prefilling, "the prefill began")
+    call.hang_up()
+    answer = await call.whole()
+    assert answer.status == 0, "nothing is sent to a client that has left"
+    await until(lambda: prefill.engine.aborted == 1, "the prefill engine aborts it")
+    await until(lambda: prefill.state.idle, "nothing is left at the prefill worker")
+    assert decode.state.idle
+    assert (decode.engine.local, service.fabric.held) == (0, {})
+
+
+async def test_a_client_that_leaves_while_its_prompt_waits_takes_it_off_the_queue(service: Service) -> None:
+    prefill = await service.worker("prefill-0", Role.PREFILL, max_concurrent_prefills=1)
+    decode = await service.worker("decode-0", Role.DECODE)
+    await decode.sees("prefill-0")
+    prefill.engine.gate.clear()
+    first = decode.call({"prompt": PROMPT})
+    await until(lambda: prefill.engine.prefilling, "the first prefill began")
+    second = decode.call({"prompt": PROMPT[::-1]})
+    queue = decode.sidecar.remote._queue
+    await _until_depth(decode, 1)
+    second.hang_up()
+    await second.whole()
+    await _until_depth(decode, 0)
+    prefill.engine.gate.set()
+    assert (await first.whole()).token_ids == answer_to(PROMPT, 16)
+    assert prefill.engine.prefills == [tuple(PROMPT)], "the second was never computed"
+    assert (await queue.depth()).in_progress == 0
+
+
+async def _until_depth(worker: Worker, waiting: int) -> None:
+    async with asyncio.timeout(30):
+        while (await worker.sidecar.remote._queue.depth()).waiting != waiting:
+            pass
+
+
+async def test_a_failed_decode_leg_is_prefilled_here(prefill: Worker, decode: Worker) -> None:
+    decode.engine.fails_remote = True
+    answer = await decode.call({"prompt": PROMPT, "max_tokens": 3, "stream": True}).whole()
+    assert answer.status == 200
+    assert answer.headers["x-pointsman-prefill-reason"] == "prefill-failed"
+    assert answer.token_ids == answer_to(PROMPT, 3)
+
+
+async def test_a_prefill_engine_that_aborts_fails_the_request_over_and_takes_no_more(
+    prefill: Worker, decode: Worker
+) -> None:
+    prefill.engine.aborts = True
+    answer = await decode.call({"prompt": PROMPT}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "prefill-failed"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    assert prefill.state.phase is control.WorkerPhase.DRAINING
+    await decode.sees()
+
+
+async def test_nats_dies_and_comes_back(make_service: Callable[[NatsServer], Service], own_nats: NatsServer) -> None:
+    service = make_service(own_nats)
+    prefill = await service.worker("prefill-0", Role.PREFILL)
+    decode = await service.worker("decode-0", Role.DECODE)
+    await decode.sees("prefill-0")
+    prefill.engine.gate.clear()
+    waiting = decode.call({"prompt": PROMPT})
+    await until(lambda: prefill.engine.prefilling, "the prefill began")
+    own_nats.kill()
+    answer = await waiting.whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "queue-unknown"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    prefill.engine.gate.set()
+    meanwhile = await decode.call({"prompt": PROMPT}).whole()
+    assert meanwhile.headers["x-pointsman-prefill-reason"] in ("queue-unknown", "no-prefill-worker")
+    assert not decode.state.nats_connected
+    own_nats.start()
+    await until(lambda: decode.state.nats_connected, "NATS is back")
+    await decode.sees("prefill-0")
+    again = await decode.call({"prompt": PROMPT[::-1]}).whole()
+    assert again.headers["x-pointsman-prefill"] == "remote"
+    assert again.token_ids == answer_to(PROMPT[::-1], 16)
+    await until(lambda: service.fabric.held == {}, "the KV of the answer that came too late is released")
+
+
+async def test_a_worker_that_may_not_log_in_serves_alone(
+    make_service: Callable[[NatsServer], Service], own_nats: NatsServer
+) -> None:
+    service = make_service(own_nats)
+    own = service.settings("decode-0", nats_password="not the password")
+    async with worker(own, service.fabric, Role.DECODE, wait_for_nats=False) as alone:
+        answer = await alone.call({"prompt": PROMPT}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "queue-unknown"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
+async def test_kv_metrics_are_published_at_every_change_and_twice_a_second(
+    service: Service, nats_client: Client, decode: Worker
+) -> None:
+    subject = names.kv_metrics_subject("tests", service.uid)
+    heard = await nats_client.subscribe(subject)
+    first = await _next(heard)
+    second = await _next(heard)
+    while first.worker != second.worker:
+        second = await _next(heard)
+    assert second.sequence == first.sequence + 1
+    assert first.instance == second.instance
+    await decode.take_role(None)
+    async with asyncio.timeout(5):
+        while (metrics := await _next(heard)).worker != "decode-0" or metrics.role is not None:
+            pass
+    assert metrics.request_active_slots is None, "what the engine does not tell is unknown, not 0"
+
+
+@pytest.fixture
+async def nats_client(shared_nats: NatsServer) -> AsyncIterator[Client]:
+    """A client beside the workers."""
+    client = await nats.connect(shared_nats.url, user=USER, password=PASSWORD)
+    yield client
+    await client.close()
+
+
+async def _next(heard: Subscription) -> kv.KvMetrics:
+    message = await heard.next_msg(timeout=2 * kv.KV_METRICS_INTERVAL_SECONDS + 1)
+    return kv.KvMetrics.model_validate_json(message.data)
+
+
+async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
+    make_service: Callable[[NatsServer], Service], own_nats: NatsServer
+) -> None:
+    seed = int(os.environ.get("POINTSMAN_SEED", random.randrange(1 << 32)))
+    print(f"POINTSMAN_SEED={seed}")
+    dice = random.Random(seed)
+    service = make_service(own_nats)
+    decode = await service.worker("decode-0", Role.DECODE)
+    stable = await service.worker("prefill-0", Role.PREFILL)
+    await decode.sees("prefill-0")
+
+    async def client(number: int) -> None:
+        prompt = [dice.randrange(250) for _ in range(dice.randrange(1, 60))]
+        body = {"prompt": prompt, "max_tokens": 5, "stream": dice.random() < 0.5}
+        answer = await decode.call(body).whole(60.0)
+        assert answer.status == 200
+        assert answer.token_ids == answer_to(prompt, 5), (number, answer.headers)
+
+    async def deaths() -> None:
+        for number in range(6):
+            async with service.context(f"mortal-{number}", Role.PREFILL) as mortal:
+                seen = len(mortal.engine.prefills)
+                mortal.engine.gate.clear()
+                await until(lambda: len(mortal.engine.prefills) > seen, "it took a request")  # noqa: B023
+            if number == 3:
+                own_nats.kill()
+                own_nats.start()
+                await decode.sees("prefill-0")
+
+    async def load() -> None:
+        for number in range(10_000):
+            if killer.done():
+                return
+            await asyncio.gather(*(client(number) for _ in range(4)))
+
+    killer = asyncio.create_task(deaths())
+    await load()
+    await killer
+    assert decode.state.in_flight == 0
+    assert decode.decisions("remote") > 0
+    await until(lambda: stable.state.idle, "nothing is left at the prefill worker")
+    await until(lambda: not decode.sidecar.remote._background, "nothing is left to release")
