@@ -12,6 +12,7 @@ import sys
 import uuid
 
 from pointsman.api.protocol.names import SERVICE_LABEL
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
@@ -28,7 +29,7 @@ from pointsman.operator.health import HealthServer
 from pointsman.operator.logs import configure_logs
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import Expectations, ServiceKey
-from pointsman.operator.reconcile import Reconciler, service_key
+from pointsman.operator.reconcile import Reconciler, service_key, switch_key
 from pointsman.operator.settings import OperatorSettings
 
 log = logging.getLogger("pointsman.operator")
@@ -58,6 +59,11 @@ async def run(settings: OperatorSettings) -> int:
         if key is not None:
             queue.add(key)
 
+    def switch_changed(old: RoleSwitch | None, new: RoleSwitch | None) -> None:
+        switch = new or old
+        if switch is not None:
+            queue.add(switch_key(switch))
+
     async with contextlib.AsyncExitStack() as stack:
         kube = await stack.enter_async_context(
             await Kube.connect(field_manager="pointsman-operator", on_request=metrics.count_request)
@@ -70,6 +76,14 @@ async def run(settings: OperatorSettings) -> int:
             label_selector=SERVICE_LABEL,
             index=service_key,
             on_change=pod_changed,
+        )
+        switches: Mirror[RoleSwitch] = Mirror(
+            kube,
+            resources.ROLE_SWITCHES,
+            RoleSwitch,
+            namespace=namespace,
+            index=switch_key,
+            on_change=switch_changed,
         )
         metrics.watch(pods.stats, queue.stats)
         health = HealthServer(metrics, lambda: pods.age_s)
@@ -99,11 +113,13 @@ async def run(settings: OperatorSettings) -> int:
         events = EventRecorder(kube, controller="pointsman.dev/operator", instance=settings.identity)
         control = await stack.enter_async_context(ControlClient())
         election = _start(stack, elector.run(), "election")
-        _start(stack, pods.run(), "mirror")
+        _start(stack, pods.run(), "mirror of pods")
+        _start(stack, switches.run(), "mirror of role switches")
         _start(stack, events.run(), "events")
 
-        if not await _either(stop, elector.elected.wait()) or not await _either(stop, pods.synced.wait()):
-            return 0
+        for event in (elector.elected, pods.synced, switches.synced):
+            if not await _either(stop, event.wait()):
+                return 0
         metrics.leader.set(1)
         writer = Writer(
             kube,
@@ -114,6 +130,7 @@ async def run(settings: OperatorSettings) -> int:
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
+            switches=switches,
             queue=queue,
             writer=writer,
             expectations=expectations,

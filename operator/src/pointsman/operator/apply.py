@@ -16,18 +16,22 @@ from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, Conflict, NotFound
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.children import is_current, service_secret, worker_pool
+from pointsman.operator.core.children import is_current, owner_reference, service_secret, worker_pool
 from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
+    MOVED_BY_ANNOTATION,
+    SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
     gateway_name,
     pool_name,
     secret_name,
 )
-from pointsman.operator.core.snapshot import Service
+from pointsman.operator.core.snapshot import Pool, Service
 from pointsman.operator.errors import NameConflict, NotLeading
 from pointsman.operator.observe import is_owned_by, owner_in_words
 from pointsman.operator.pods import Expectations
+
+KEPT_SWITCH_UIDS: Final = 50  # far more than can run at a time
 
 _KINDS: Final[Mapping[str, Resource]] = {
     resource.kind: resource
@@ -157,6 +161,40 @@ class Writer:
             resource_version=action.resource_version,
         )
 
+    async def move_replica(self, service: Service, pool: Pool, action: act.MoveReplica) -> None:
+        """The ±1 of a switch and its uid in one write: repeated, it finds the uid there. Old uids are forgotten."""
+        self._fence()
+        moved = (*pool.moved_by, action.switch_uid)[-KEPT_SWITCH_UIDS:]
+        await self._kube.patch(
+            resources.WORKER_POOLS,
+            pool_name(service.name, action.role),
+            service.namespace,
+            {
+                "metadata": {"annotations": {MOVED_BY_ANNOTATION: ",".join(moved)}},
+                "spec": {"replicas": action.replicas},
+            },
+            resource_version=action.resource_version,
+        )
+
+    async def switch_status(self, namespace: str, action: act.SetSwitchStatus) -> None:
+        """The status of a RoleSwitch; one that was deleted meanwhile is no error."""
+        with contextlib.suppress(NotFound):
+            await self.status(resources.ROLE_SWITCHES, action.name, namespace, action.status.manifest())
+
+    async def own_switch(self, service: Service, switch: Object) -> None:
+        """A switch goes with its service."""
+        self._fence()
+        meta = switch["metadata"]
+        owner = {**owner_reference(service), "controller": False, "blockOwnerDeletion": False}
+        with contextlib.suppress(NotFound, Conflict):
+            await self._kube.patch(
+                resources.ROLE_SWITCHES,
+                meta["name"],
+                meta["namespace"],
+                {"metadata": {"ownerReferences": [*(meta.get("ownerReferences") or ()), owner]}},
+                resource_version=meta["resourceVersion"],
+            )
+
     async def stop_gateway(self, service: Service) -> None:
         """Scale its Deployment to zero; never creates one."""
         self._fence()
@@ -184,7 +222,7 @@ class Writer:
         self._expectations.wrote(key, answer)
 
     async def patch_worker(self, service: Service, action: act.WorkerAction) -> None:
-        """SetRoutable, BeginDrain, CancelDrain: labels and annotations in one write. A pod that is gone is no error."""
+        """What is said about a worker: labels and annotations in one write. A pod that is gone is no error."""
         self._fence()
         labels: dict[str, str | None]
         annotations: dict[str, str | None]
@@ -197,6 +235,17 @@ class Writer:
                 now = self._clock.now().astimezone(UTC).isoformat(timespec="milliseconds")
                 labels = {names.ROUTABLE_LABEL: "false"}
                 annotations = {names.DRAIN_STARTED_ANNOTATION: now, DRAIN_REASON_ANNOTATION: reason}
+            case act.HoldWorker(hold=hold):
+                labels, annotations = {names.ROUTABLE_LABEL: "false"}, {SWITCH_ANNOTATION: str(hold)}
+            case act.Relabel(role=role):
+                labels = {
+                    names.ROLE_LABEL: role.label,
+                    names.LLMD_ROLE_LABEL: role.label,
+                    names.ROUTABLE_LABEL: "false",
+                }
+                annotations = {VERIFIED_CONTAINER_ANNOTATION: None}
+            case act.ReleaseWorker():
+                labels, annotations = {}, {SWITCH_ANNOTATION: None}
             case act.CancelDrain():
                 labels, annotations = {}, {names.DRAIN_STARTED_ANNOTATION: None, DRAIN_REASON_ANNOTATION: None}
             case _:

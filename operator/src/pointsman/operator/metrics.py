@@ -35,6 +35,15 @@ class OperatorMetrics:
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
             registry=self.registry,
         )
+        self.switches = Counter(
+            "pointsman_operator_role_switches", "Role switches that ended.", ["phase", "reason"], registry=self.registry
+        )
+        self.switch_seconds = Histogram(
+            "pointsman_operator_role_switch_seconds",
+            "From the creation of a role switch to its worker serving in the new role.",
+            buckets=(0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300),
+            registry=self.registry,
+        )
         self.requests = Counter(
             "pointsman_operator_kube_requests",
             "Requests to the API server.",

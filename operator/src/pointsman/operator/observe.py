@@ -8,10 +8,16 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube.pods import ContainerStatus, Pod
-from pointsman.operator.core.naming import DRAIN_REASON_ANNOTATION, VERIFIED_CONTAINER_ANNOTATION
-from pointsman.operator.core.snapshot import Container, DrainReason, GatewayPod, Pool, Service, Worker
+from pointsman.operator.core.naming import (
+    DRAIN_REASON_ANNOTATION,
+    MOVED_BY_ANNOTATION,
+    SWITCH_ANNOTATION,
+    VERIFIED_CONTAINER_ANNOTATION,
+)
+from pointsman.operator.core.snapshot import Container, DrainReason, GatewayPod, Hold, Pool, Service, Switch, Worker
 
 
 def service_of(found: LLMService) -> Service:
@@ -37,8 +43,21 @@ def pool_of(found: WorkerPool) -> Pool:
         resource_version=found.metadata.resource_version,
         replicas=found.spec.replicas,
         copied_replicas=int(copied) if copied.isascii() and copied.isdigit() else None,
+        moved_by=tuple(uid for uid in found.metadata.annotations.get(MOVED_BY_ANNOTATION, "").split(",") if uid),
         status=found.status,
         generation=found.metadata.generation,
+    )
+
+
+def switch_of(found: RoleSwitch) -> Switch:
+    """A role switch as the core sees it."""
+    created = found.metadata.creation_timestamp
+    return Switch(
+        name=found.metadata.name,
+        uid=found.metadata.uid,
+        created_s=created.timestamp() if created else 0.0,
+        spec=found.spec,
+        status=found.status,
     )
 
 
@@ -55,7 +74,7 @@ def owner_in_words(item: Mapping[str, Any]) -> str:
     return f"{controller['kind']} {controller['name']}" if controller else "somebody else"
 
 
-def worker_of(pod: Pod, busy: str | None = None) -> Worker:
+def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None) -> Worker:
     """A worker pod as the core sees it."""
     meta, status = pod.metadata, pod.status
     started = meta.annotations.get(names.DRAIN_STARTED_ANNOTATION)
@@ -80,6 +99,8 @@ def worker_of(pod: Pod, busy: str | None = None) -> Worker:
         drain_reason=DrainReason(reason) if reason in list(DrainReason) else None,
         container=_container(pod.container(ENGINE_CONTAINER)),
         unschedulable=pod.unschedulable,
+        hold=Hold.parse(meta.annotations.get(SWITCH_ANNOTATION)),
+        verify_error=verify_error,
         busy=busy,
     )
 

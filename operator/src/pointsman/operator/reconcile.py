@@ -19,6 +19,7 @@ from pointsman.api.protocol.names import (
 )
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
@@ -37,13 +38,14 @@ from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.diff import decide, gateways_must_report, next_look_s, workers_to_ask
 from pointsman.operator.core.gateway import endpoint, gateway_objects
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import gateway_name, pool_name
+from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
 from pointsman.operator.core.revision import kv_compatibility, revision
-from pointsman.operator.core.snapshot import GatewayPod, Pool, Service, Snapshot, Worker
+from pointsman.operator.core.snapshot import GatewayPod, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.status import Problem, Report, report
+from pointsman.operator.core.switching import no_service
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.metrics import OperatorMetrics
-from pointsman.operator.observe import gateway_of, owner_in_words, pool_of, service_of, worker_of
+from pointsman.operator.observe import gateway_of, owner_in_words, pool_of, service_of, switch_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 
 log = logging.getLogger(__name__)
@@ -102,6 +104,7 @@ class Reconciler:
         *,
         kube: Kube,
         pods: Mirror[Pod],
+        switches: Mirror[RoleSwitch],
         queue: WorkQueue[ServiceKey],
         writer: Writer,
         expectations: Expectations,
@@ -114,6 +117,7 @@ class Reconciler:
     ) -> None:
         self._kube = kube
         self._pods = pods
+        self._switches = switches
         self._queue = queue
         self._writer = writer
         self._expectations = expectations
@@ -158,6 +162,7 @@ class Reconciler:
         namespace, name = key
         raw = await self._kube.find(resources.LLM_SERVICES, name, namespace)
         if raw is None:
+            await self._refuse_switches(key)
             self._memory.pop(key, None)
             self._queue.forget(key)
             return None, "gone"
@@ -178,7 +183,8 @@ class Reconciler:
             await self._children(service, memory, pools)
         token = await self._token(service, memory)
 
-        snapshot = await self._snapshot(key, service, memory, pools, token)
+        switches = await self._live_switches(key, service)
+        snapshot = await self._snapshot(key, service, memory, pools, token, switches)
         may_create = self._clock.monotonic_s() >= memory.create_again_s
         decision = decide(snapshot, render if may_create else None)
         refused = await self._execute(raw, snapshot, decision.actions, memory, token)
@@ -191,7 +197,7 @@ class Reconciler:
         if any(isinstance(action, act.RemoveFinalizer) for action in decision.actions):
             log.info("service=%s/%s reason=Deleted %s", namespace, name, decision.actions[-1].why)
             return self._resync(), "deleted"
-        after = await self._snapshot(key, service, memory, pools, token, known=snapshot)
+        after = await self._snapshot(key, service, memory, pools, token, switches, known=snapshot)
         outcome = report(
             after,
             problems,
@@ -289,6 +295,7 @@ class Reconciler:
         memory: _Memory,
         pools: dict[Role, Pool],
         token: str | None,
+        switches: tuple[Switch, ...],
         known: Snapshot | None = None,
     ) -> Snapshot:
         """What is known now. With ``known``, what workers and gateways said for it is kept, and nobody is asked."""
@@ -300,7 +307,8 @@ class Reconciler:
                 continue
             command = memory.commands.get(pod.metadata.uid)
             busy = command.doing if command and (command.until_s is None or command.until_s > now_s) else None
-            workers.append(replace(worker_of(pod, busy), terminating=leaving))
+            unproved = command.problem if command else None
+            workers.append(replace(worker_of(pod, busy, unproved.message if unproved else None), terminating=leaving))
         gateway_pods = [
             pod for pod in self._pods.by(key) if pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_GATEWAY
         ]
@@ -315,6 +323,7 @@ class Reconciler:
             pools=pools,
             workers=tuple(sorted(workers, key=lambda worker: worker.name)),
             gateways=tuple(gateway_of(pod) for pod in gateway_pods),
+            switches=switches,
             taken_names=frozenset(memory.strangers),
             gateway_replicas=known.gateway_replicas if known else await self._gateway_replicas(service),
         )
@@ -332,6 +341,31 @@ class Reconciler:
                 gateways=tuple(said.get(gateway.name, gateway) for gateway in snapshot.gateways),
             )
         return snapshot if token is None else await self._ask(snapshot, gateway_pods, token)
+
+    async def _live_switches(self, key: ServiceKey, service: Service) -> tuple[Switch, ...]:
+        """The role switches of the service. Read live while one runs: an outdated status would be acted on twice.
+
+        Without a running one (by the mirror) and without a held worker nothing is asked.
+        """
+        mirrored = [switch_of(found) for found in self._switches.by(key)]
+        held = any(SWITCH_ANNOTATION in pod.metadata.annotations for pod in self._pods.by(key))
+        if not held and all(switch.ended for switch in mirrored):
+            return tuple(mirrored)
+        live = await self._kube.list(resources.ROLE_SWITCHES, service.namespace)
+        mine = [raw for raw in live.items if raw["spec"]["serviceRef"]["name"] == service.name]
+        for raw in mine:
+            if not any(owner.get("uid") == service.uid for owner in raw["metadata"].get("ownerReferences") or ()):
+                await self._writer.own_switch(service, raw)
+        return tuple(switch_of(RoleSwitch.model_validate(raw)) for raw in mine)
+
+    async def _refuse_switches(self, key: ServiceKey) -> None:
+        """There is no such service: whoever made a switch for it is told so."""
+        namespace, name = key
+        for found in self._switches.by(key):
+            switch = switch_of(found)
+            if not switch.ended:
+                action = no_service(switch, name, self._clock.now())
+                await self._writer.switch_status(namespace, action)
 
     async def _gateway_replicas(self, service: Service) -> int | None:
         if service.deleting_since_s is None:
@@ -390,7 +424,7 @@ class Reconciler:
             if isinstance(action, act.WorkerAction | act.CreateWorker):
                 on_pods.append(action)
             else:
-                await self._on_service(raw, snapshot.service, action)
+                await self._on_service(raw, snapshot, action)
         slots = asyncio.Semaphore(CONCURRENT_ACTIONS)
 
         async def one(action: act.Action) -> Problem | None:
@@ -404,8 +438,15 @@ class Reconciler:
         found = [result for result in results if isinstance(result, Problem)]
         return list({(problem.reason, problem.message): problem for problem in found}.values())[:3]
 
-    async def _on_service(self, raw: Object, service: Service, action: act.Action) -> None:
+    async def _on_service(self, raw: Object, snapshot: Snapshot, action: act.Action) -> None:
+        service = snapshot.service
         match action:
+            case act.MoveReplica():
+                await self._writer.move_replica(service, snapshot.pools[action.role], action)
+            case act.SetSwitchStatus():
+                await self._writer.switch_status(service.namespace, action)
+                self._say_switch(service, action)
+                return
             case act.AddFinalizer():
                 await self._writer.add_finalizer(raw)
             case act.RemoveFinalizer():
@@ -425,7 +466,10 @@ class Reconciler:
         match action:
             case act.CreateWorker():
                 return await self._create(service, action, memory)
-            case act.SetRoutable() | act.BeginDrain() | act.CancelDrain():
+            case act.SetRoutable() | act.BeginDrain() | act.CancelDrain() | act.HoldWorker() | act.ReleaseWorker():
+                await self._writer.patch_worker(service, action)
+            case act.Relabel():
+                memory.commands.pop(action.uid, None)  # what failed was about its old role
                 await self._writer.patch_worker(service, action)
             case act.DeleteWorker():
                 await self._writer.delete_worker(service, action)
@@ -552,6 +596,28 @@ class Reconciler:
         lossy = isinstance(action, act.DeleteWorker) and not action.lossless
         self._event(service, _EVENTS.get(name, name), f"{what}: {action.why}" if what else action.why, lossy)
 
+    def _say_switch(self, service: Service, action: act.SetSwitchStatus) -> None:
+        """A switch tells its story on itself; only its end is an Event of the service too."""
+        status = action.status
+        log.info(
+            "service=%s switch=%s phase=%s reason=%s %s",
+            service.key,
+            action.name,
+            status.phase,
+            status.reason,
+            status.message,
+        )
+        resource = resources.ROLE_SWITCHES
+        regarding = Reference(resource.api_version, resource.kind, service.namespace, action.name, action.uid)
+        failed = status.phase in (SwitchPhase.FAILED, SwitchPhase.ROLLING_BACK, SwitchPhase.ROLLED_BACK)
+        self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
+        if status.phase is not None and status.phase.ended:
+            took = f" after {status.seconds:.1f} s" if status.seconds is not None else ""
+            self._event(service, f"Switch{status.phase}", f"{action.name}{took}: {status.message}", failed)
+            self._metrics.switches.labels(str(status.phase), str(status.reason)).inc()
+            if status.phase is SwitchPhase.COMPLETED and status.seconds is not None:
+                self._metrics.switch_seconds.observe(status.seconds)
+
     def _event(self, service: Service, reason: str, note: str, warning: bool = False) -> None:
         regarding = Reference(
             resources.LLM_SERVICES.api_version,
@@ -598,6 +664,10 @@ _EVENTS: Final = {
     "StopGateway": "GatewayStopping",
     "AddFinalizer": "FinalizerAdded",
     "RemoveFinalizer": "FinalizerRemoved",
+    "HoldWorker": "SwitchStarted",
+    "Relabel": "RoleChanged",
+    "ReleaseWorker": "WorkerReleased",
+    "MoveReplica": "ReplicaMoved",
 }
 
 
@@ -614,6 +684,11 @@ def _owned_pod(pod: Pod, uid: str) -> bool:
     """A worker of this service: by label and by owner, so that a stranger's look-alike is left alone."""
     owner = pod.metadata.controller
     return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_WORKER and owner is not None and owner.uid == uid
+
+
+def switch_key(switch: RoleSwitch) -> ServiceKey:
+    """The service a role switch is about."""
+    return switch.metadata.namespace, switch.spec.service_ref.name
 
 
 def service_key(pod: Pod) -> ServiceKey | None:

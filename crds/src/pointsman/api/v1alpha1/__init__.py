@@ -44,10 +44,18 @@ from pointsman.api.v1alpha1.resource import (
     ObjectMeta,
     Resource,
 )
+from pointsman.api.v1alpha1.roleswitch import (
+    RoleSwitch,
+    RoleSwitchSpec,
+    RoleSwitchStatus,
+    SwitchPhase,
+    SwitchReason,
+    SwitchWay,
+)
 from pointsman.api.v1alpha1.strict import StrictError, parse_strictly
 from pointsman.api.v1alpha1.workerpool import ServiceReference, WorkerPool, WorkerPoolSpec, WorkerPoolStatus
 
-INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool)
+INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool, RoleSwitch)
 
 __all__ = [
     "CATEGORY",
@@ -87,9 +95,15 @@ __all__ = [
     "PoolsStatus",
     "Reason",
     "Resource",
+    "RoleSwitch",
+    "RoleSwitchSpec",
+    "RoleSwitchStatus",
     "Routing",
     "ServiceReference",
     "StrictError",
+    "SwitchPhase",
+    "SwitchReason",
+    "SwitchWay",
     "TokenSecretReference",
     "WorkerPool",
     "WorkerPoolSpec",

@@ -10,6 +10,8 @@ from pointsman.api.protocol.names import GROUP, SECRET_SUFFIX, Role
 VERIFIED_CONTAINER_ANNOTATION: Final = (
     f"{GROUP}/verified"  # "<role label>/<container id>": what was proved, and of whom
 )
+SWITCH_ANNOTATION: Final = f"{GROUP}/switch"  # on a pod: the Hold of the RoleSwitch that has it
+MOVED_BY_ANNOTATION: Final = f"{GROUP}/moved-by"  # on a WorkerPool: uids of the switches whose ±1 is in its replicas
 DRAIN_REASON_ANNOTATION: Final = f"{GROUP}/drain-reason"  # a DrainReason
 APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"  # on what is applied: hash of the manifest it came from
 

@@ -81,6 +81,20 @@ def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
             )
 
 
+def no_service(switch: Switch, service: str, now: datetime) -> SetSwitchStatus:
+    """The end of a switch for a service that does not exist."""
+    message = f"spec.serviceRef.name is {service}: there is no such LLMService in this namespace"
+    phase = SwitchPhase.FAILED
+    status = RoleSwitchStatus(
+        phase=phase,
+        reason=SwitchReason.SERVICE_NOT_FOUND,
+        message=message,
+        phases=(PhaseTime(phase=phase, at=now),),
+        seconds=0.0,
+    )
+    return SetSwitchStatus(name=switch.name, uid=switch.uid, status=status.ended_with(now), why=message)
+
+
 def _orphans(snapshot: Snapshot) -> Iterator[Action]:
     """Workers held by a switch that was deleted on the way: finish what is half done, else go back, then let go."""
     known = {switch.uid for switch in snapshot.switches}
