@@ -1,0 +1,207 @@
+"""Plan: one atomic decision of the planner for one service, with its reasons. Written by the planner, executed by the
+operator; immutable but for a person's approval and the status."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
+from pointsman.api.v1alpha1.workerpool import ServiceReference
+
+MAX_ALTERNATIVES: Final = 16
+MAX_INPUTS: Final = 64
+
+
+class PlanPhase(StrEnum):
+    """Where a plan is. All but the first two are its ends."""
+
+    AWAITING_APPROVAL = "AwaitingApproval"
+    EXECUTING = "Executing"
+    SHADOW = "Shadow"  # recorded only
+    COMPLETED = "Completed"
+    SUPERSEDED = "Superseded"
+    DENIED = "Denied"
+    EXPIRED = "Expired"
+    FAILED = "Failed"
+
+    @property
+    def ended(self) -> bool:
+        """Nothing will happen any more."""
+        return self not in (PlanPhase.AWAITING_APPROVAL, PlanPhase.EXECUTING)
+
+
+class PlanReason(StrEnum):
+    """Why a plan is in its phase."""
+
+    RECORDED = "Recorded"  # the policy's mode is Shadow
+    AWAITS_A_PERSON = "AwaitsAPerson"
+    SWITCHING = "Switching"
+    SCALING = "Scaling"
+    DONE = "Done"
+    NEWER_PLAN = "NewerPlan"
+    DENIED = "Denied"
+    EXPIRED = "Expired"
+    SWITCH_FAILED = "SwitchFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    NOT_ALLOWED = "NotAllowed"  # the policy does not let this be done any more
+
+
+class PoolTargetSpec(ApiModel):
+    """A pool after the plan."""
+
+    replicas: int = Field(ge=1, le=MAX_REPLICAS, description="Workers, after the plan's switches have ended.")
+
+
+class PlanPools(ApiModel):
+    """Both pools after the plan."""
+
+    prefill: PoolTargetSpec
+    decode: PoolTargetSpec
+
+    def of(self, role: Role) -> PoolTargetSpec:
+        """The target of a role."""
+        return self.prefill if role is Role.PREFILL else self.decode
+
+
+class PlanSwitch(ApiModel):
+    """Workers that change their role."""
+
+    from_role: Role = Field(alias="from", description="The role they have.")
+    to_role: Role = Field(alias="to", description="The role they get.")
+    count: int = Field(ge=1, le=100, description="How many.")
+
+
+class PlanRouting(ApiModel):
+    """Where prompts are computed, from now on."""
+
+    max_local_prefill_tokens: int = Field(ge=0, le=1_000_000, description="A decode worker computes at most so many.")
+    max_prefill_queue_size: int = Field(ge=0, le=100_000, description="With so many queued, prompts stay local.")
+    prefill_token_budget: int | None = Field(default=None, ge=1, description="Prompt tokens in one admission.")
+
+
+class PlanInput(ApiModel):
+    """One number the decision was made from."""
+
+    name: str = Field(min_length=1, max_length=64, description="What it is, with its unit.")
+    value: float
+
+
+class PlanAlternative(ApiModel):
+    """A layout that was considered."""
+
+    action: str = Field(max_length=64, description="What it would take: switch, scale-out, scale-in.")
+    prefill: int = Field(ge=0, description="Prefill workers.")
+    decode: int = Field(ge=0, description="Decode workers.")
+    gpus: int = Field(ge=0, description="GPUs of both.")
+    expected_attainment: float = Field(ge=0, le=1, description="Share of requests expected within both objectives.")
+    cost: float = Field(description="What was compared: lower is better.")
+    rejected_because: str = Field(
+        default="", max_length=512, description="Why it was not chosen; empty for the chosen."
+    )
+
+
+class Approval(ApiModel):
+    """A person's word."""
+
+    required: bool = Field(default=False, description="Whether the plan waits for it.")
+    decision: Literal["Approved", "Denied"] | None = Field(
+        default=None,
+        description="A person writes it, once: kubectl patch plan NAME --type=merge -p "
+        '\'{"spec":{"approval":{"decision":"Approved"}}}\'',
+    )
+    by: str | None = Field(default=None, max_length=253, description="Who, as they want to be named.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "!has(oldSelf.decision) || (has(self.decision) && self.decision == oldSelf.decision)",
+                "approval.decision is {oldSelf.decision} already and stays",
+                field_path=".decision",
+            ),
+            Rule("self.required == oldSelf.required", "approval.required is the planner's and cannot be changed"),
+        )
+    )
+
+
+class PlanSpec(ApiModel):
+    """What was decided, and why."""
+
+    service_ref: ServiceReference = Field(description="The service, in the same namespace.")
+    sequence: int = Field(ge=1, description="Counts the service's plans; a higher one supersedes a lower one.")
+    mode: Mode = Field(description="The policy's mode when it was decided.")
+    observed_at: datetime = Field(description="When what it is based on was seen.")
+    pools: PlanPools = Field(description="The layout after the plan.")
+    switches: Annotated[tuple[PlanSwitch, ...], Field(max_length=4)] = Field(
+        default=(), description="Carried out first, before anything is scaled."
+    )
+    routing: PlanRouting = Field(description="Carried out at once.")
+    changes_layout: bool = Field(description="False: a routing-only plan; it supersedes nothing and needs no approval.")
+    drain_first: bool = Field(default=True, description="Whether switched workers finish their old work first.")
+    reason: str = Field(min_length=1, max_length=64, pattern="^[A-Za-z]+$", description="Why, as a word.")
+    message: str = Field(max_length=1024, description="Why, as a sentence.")
+    inputs: tuple[PlanInput, ...] = Field(default=(), max_length=MAX_INPUTS, description="The numbers used.")
+    alternatives: tuple[PlanAlternative, ...] = Field(
+        default=(), max_length=MAX_ALTERNATIVES, description="What else was considered."
+    )
+    expires_at: datetime = Field(description="Not begun after this.")
+    approval: Approval = Field(default=Approval(), description="A person's word, where one is needed.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                " && ".join(
+                    f"self.{name} == oldSelf.{name}"
+                    for name in ("serviceRef", "sequence", "mode", "pools", "routing", "changesLayout", "expiresAt")
+                ),
+                "a plan cannot be changed but for approval.decision; the planner makes a new one when things change",
+            ),
+        )
+    )
+
+
+class PlanStatus(ApiModel):
+    """How far it is."""
+
+    phase: PlanPhase | None = Field(default=None, description="Where the plan is.")
+    reason: str | None = Field(default=None, max_length=64, pattern="^[A-Za-z]+$", description="Why, as a word.")
+    message: str | None = Field(default=None, max_length=2048, description="Why, as a sentence.")
+    switches: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        default=(), max_length=100, description="RoleSwitches made for it."
+    )
+    started_at: datetime | None = Field(default=None, description="When its execution began.")
+    ended_at: datetime | None = Field(default=None, description="When it ended.")
+    conditions: tuple[Condition, ...] = Field(
+        default=(), max_length=8, description="Complete or Failed.", json_schema_extra=extra(schema=LIST_BY_TYPE)
+    )
+
+
+class Plan(Resource):
+    """One decision of the planner for one service: what, why, from which numbers, instead of what."""
+
+    resource: ClassVar[Kind] = Kind(
+        kind="Plan",
+        plural="plans",
+        short_names=("pplan",),
+        columns=(
+            Column("Service", ".spec.serviceRef.name"),
+            Column("Phase", ".status.phase"),
+            Column("Prefill", ".spec.pools.prefill.replicas", "integer"),
+            Column("Decode", ".spec.pools.decode.replicas", "integer"),
+            Column("Threshold", ".spec.routing.maxLocalPrefillTokens", "integer"),
+            Column("Reason", ".spec.reason"),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+            Column("Mode", ".spec.mode", wide=True),
+            Column("Why", ".spec.message", wide=True),
+        ),
+    )
+
+    kind: Literal["Plan"] = "Plan"
+    spec: PlanSpec
+    status: PlanStatus = PlanStatus()
