@@ -23,6 +23,15 @@ def control_plane() -> Iterator[ControlPlane]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def installed_crds(control_plane: ControlPlane) -> ControlPlane:
+    """The shared control plane with our CRDs, established."""
+    folder = Path(__file__).parents[2] / "crds"
+    control_plane.kubectl("apply", "--server-side", *(f"--filename={path}" for path in sorted(folder.glob("*.yaml"))))
+    control_plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=60s")
+    return control_plane
+
+
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
     """A namespace of this test's own; deleted afterwards, without waiting."""

@@ -1,0 +1,375 @@
+"""Every admission rule against the real API server, good and bad: a refusal names field, value and what is right."""
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from pointsman.api.v1alpha1 import OWNED_FLAGS, LLMService, owned_flag
+from pointsman.local.control_plane import ControlPlane
+from pointsman.local.errors import ControlPlaneError
+
+Change = dict[str, Any]
+
+
+def service(name: str = "chat", **spec: Any) -> dict[str, Any]:
+    """A minimal LLMService with ``spec`` merged in."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": name},
+        "spec": {"model": {"source": "file:///models/tiny"}},
+    }
+    return merged(manifest, {"spec": spec})
+
+
+def pool(**changes: Any) -> dict[str, Any]:
+    """The prefill pool of service ``chat``."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "WorkerPool",
+        "metadata": {"name": "chat-prefill"},
+        "spec": {"serviceRef": {"name": "chat"}, "role": "Prefill", "replicas": 1},
+    }
+    return merged(manifest, changes)
+
+
+def engine_container(**fields: Any) -> Change:
+    """A pod template with one container, the engine's."""
+    return {"worker": {"template": {"spec": {"containers": [{"name": "engine", **fields}]}}}}
+
+
+def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    result = copy.deepcopy(below)
+    for key, value in above.items():
+        result[key] = merged(result[key], value) if isinstance(result.get(key), dict) else value
+    return result
+
+
+class Api:
+    """What a user does with kubectl, in one namespace."""
+
+    def __init__(self, control_plane: ControlPlane, namespace: str) -> None:
+        self._control_plane = control_plane
+        self._namespace = namespace
+
+    def create(self, manifest: dict[str, Any], *flags: str) -> None:
+        self._control_plane.kubectl("-n", self._namespace, "create", *flags, "-f", "-", stdin=json.dumps(manifest))
+
+    def accepts(self, manifest: dict[str, Any], *flags: str) -> None:
+        """``manifest`` would be created."""
+        self.create(manifest, "--dry-run=server", *flags)
+
+    def refusal(self, manifest: dict[str, Any], *flags: str) -> str:
+        """What the API server says to ``manifest``."""
+        with pytest.raises(ControlPlaneError) as refused:
+            self.create(manifest, "--dry-run=server", *flags)
+        return str(refused.value)
+
+    def change(self, kind: str, name: str, patch: dict[str, Any]) -> None:
+        self._control_plane.kubectl(
+            "-n", self._namespace, "patch", kind, name, "--type=merge", f"--patch={json.dumps(patch)}"
+        )
+
+    def refused_change(self, kind: str, name: str, patch: dict[str, Any]) -> str:
+        with pytest.raises(ControlPlaneError) as refused:
+            self.change(kind, name, patch)
+        return str(refused.value)
+
+    def kubectl(self, *arguments: str) -> str:
+        return self._control_plane.kubectl("-n", self._namespace, *arguments)
+
+
+@pytest.fixture
+def dry(control_plane: ControlPlane) -> Api:
+    """For what is only tried: nothing is stored, so no namespace is needed."""
+    return Api(control_plane, "default")
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane, namespace: str) -> Api:
+    """For what is stored, in a namespace of the test's own."""
+    return Api(control_plane, namespace)
+
+
+GOOD: dict[str, dict[str, Any]] = {
+    "nothing but a model": service(),
+    "a name of 40 characters": service("a" * 40),
+    "a hub model with a token": service(
+        model={"source": "hf://meta-llama/Llama-3.1-8B", "tokenSecretRef": {"name": "hf"}}
+    ),
+    "a hub model of a revision": service(model={"source": "hf://Qwen/Qwen3-8B@main"}),
+    "a model in a claim": service(model={"source": "pvc://models/llama/8b"}),
+    "replicas at both bounds": service(pools={"decode": {"replicas": 3, "minReplicas": 3, "maxReplicas": 3}}),
+    "the user's own flags": service(
+        engine={"args": ["--max-model-len=32768", "--dtype", "float32", "-tp", "2", "--model-impl=auto"]}
+    ),
+    "a CPU block size": service(worker={"gpus": 0}, engine={"blockSize": 64}),
+    "a GPU block size": service(worker={"gpus": 1}, engine={"blockSize": 16}),
+    "a template with what is the user's": service(
+        worker={
+            "gpus": 0,
+            "template": {
+                "metadata": {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}},
+                "spec": {
+                    "nodeSelector": {"disk": "fast"},
+                    "restartPolicy": "Always",
+                    "enableServiceLinks": False,
+                    "containers": [
+                        {"name": "engine", "env": [{"name": "UCX_TLS", "value": "tcp"}], "resources": {}},
+                        {"name": "beside", "image": "x", "command": ["a"], "args": ["--port=1"]},
+                    ],
+                },
+            },
+        }
+    ),
+    "paused": service(paused=True),
+    "the type of the gateway's Service": service(gateway={"replicas": 2, "service": {"type": "NodePort", "port": 80}}),
+    "a pool": pool(),
+}
+
+
+@pytest.mark.parametrize("manifest", GOOD.values(), ids=GOOD.keys())
+def test_what_is_right_is_accepted_without_a_warning(dry: Api, manifest: dict[str, Any]) -> None:
+    dry.accepts(manifest, "--validate=strict", "--warnings-as-errors")
+
+
+# name of the case: (manifest, words of the refusal: where, what was written, what is right)
+BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "a name of 41 characters": (
+        service("a" * 41),
+        ("metadata.name is '" + "a" * 41, "(41 characters)", "write at most 40"),
+    ),
+    "a name with a dot": (service("a.b"), ("metadata.name is 'a.b'", "write a DNS label that begins with a letter")),
+    "a name that begins with a digit": (service("8b"), ("metadata.name is '8b'", "begins with a letter")),
+    "no model": (
+        {"apiVersion": "pointsman.dev/v1alpha1", "kind": "LLMService", "metadata": {"name": "a"}, "spec": {}},
+        ("spec.model", "Required value"),
+    ),
+    "an unknown scheme": (
+        service(model={"source": "s3://bucket/llama"}),
+        ("spec.model.source", "'s3://bucket/llama' has no scheme Pointsman knows", "hf://", "pvc://", "file:///"),
+    ),
+    "a relative path": (service(model={"source": "file://models"}), ("'file://models' is not complete", "file:///")),
+    "a path with ..": (service(model={"source": "file:///a/../etc"}), ("'file:///a/../etc' is not complete",)),
+    "a hub model without organisation": (service(model={"source": "hf://llama"}), ("'hf://llama' is not complete",)),
+    "a token for a file": (
+        service(model={"tokenSecretRef": {"name": "hf"}}),
+        ("spec.model.tokenSecretRef", "source is file:///models/tiny", "leave it out"),
+    ),
+    "an engine that is not built": (
+        service(engine={"type": "SGLang"}),
+        ("spec.engine.type", "SGLang is not built yet", "use VLLM"),
+    ),
+    "another engine that is not built": (
+        service(engine={"type": "Simulated"}),
+        ("spec.engine.type", "Simulated is not built yet", "use VLLM"),
+    ),
+    "an unknown engine": (
+        service(engine={"type": "TGI"}),
+        ("spec.engine.type", "'TGI' is no engine Pointsman knows", "use VLLM"),
+    ),
+    "a CPU block size of 16": (
+        service(worker={"gpus": 0}, engine={"blockSize": 16}),
+        ("spec.engine.blockSize", "engine.blockSize is 16 and worker.gpus is 0", "write a multiple of 32"),
+    ),
+    "a block size of nothing": (
+        service(engine={"blockSize": 0}),
+        ("spec.engine.blockSize", "0", "greater than or equal to 1"),
+    ),
+    "more replicas than the maximum": (
+        service(pools={"decode": {"replicas": 9, "maxReplicas": 8}}),
+        ("spec.pools.decode.replicas", "replicas is 9", "from minReplicas 1 to maxReplicas 8"),
+    ),
+    "fewer replicas than the minimum": (
+        service(pools={"prefill": {"replicas": 1, "minReplicas": 2}}),
+        ("spec.pools.prefill.replicas", "replicas is 1", "from minReplicas 2"),
+    ),
+    "a minimum above the maximum": (
+        service(pools={"prefill": {"replicas": 3, "minReplicas": 4, "maxReplicas": 2}}),
+        ("spec.pools.prefill.minReplicas", "minReplicas 4 is above maxReplicas 2", "write minReplicas <= replicas"),
+    ),
+    "no replica": (
+        service(pools={"decode": {"replicas": 0}}),
+        ("spec.pools.decode.replicas", "0", "greater than or equal to 1"),
+    ),
+    "too many GPUs": (service(worker={"gpus": 17}), ("spec.worker.gpus", "17", "less than or equal to 16")),
+    "a drain in the past": (
+        service(drain={"timeoutSeconds": -1}),
+        ("spec.drain.timeoutSeconds", "-1", "greater than or equal to 0"),
+    ),
+    "a Service type": (
+        service(gateway={"service": {"type": "Headless"}}),
+        ("spec.gateway.service.type", "Headless", "ClusterIP", "NodePort", "LoadBalancer"),
+    ),
+    "the engine's command": (
+        service(**engine_container(command=["sh"])),
+        ("spec.worker.template.spec.containers[0].command", "is Pointsman's", "spec.engine.image"),
+    ),
+    "the engine's args": (
+        service(**engine_container(args=["--port=9", "--dtype=auto"])),
+        ("containers[0].args", "--port=9", "move", "to spec.engine.args"),
+    ),
+    "environment that is ours": (
+        service(**engine_container(env=[{"name": "A"}, {"name": "POINTSMAN_NATS_URL", "value": "x"}])),
+        ("containers[0].env", "POINTSMAN_NATS_URL", "is set by Pointsman", "leave it out"),
+    ),
+    "environment that sets an owned option": (
+        service(**engine_container(env=[{"name": "VLLM_NIXL_SIDE_CHANNEL_PORT", "value": "1"}])),
+        ("VLLM_NIXL_SIDE_CHANNEL_PORT", "is set by Pointsman"),
+    ),
+    "environment that opens the admin API": (
+        service(**engine_container(env=[{"name": "VLLM_SERVER_DEV_MODE", "value": "1"}])),
+        ("VLLM_SERVER_DEV_MODE", "is set by Pointsman"),
+    ),
+    "a label of ours": (
+        service(worker={"template": {"metadata": {"labels": {"pointsman.dev/role": "decode"}}}}),
+        ("template.metadata.labels", "pointsman.dev/role", "belongs to Pointsman"),
+    ),
+    "an annotation of ours": (
+        service(worker={"template": {"metadata": {"annotations": {"pointsman.dev/x": "y"}}}}),
+        ("template.metadata.annotations", "pointsman.dev/x", "belongs to Pointsman"),
+    ),
+    "a restart policy": (
+        service(worker={"template": {"spec": {"restartPolicy": "Never"}}}),
+        ("template.spec.restartPolicy", "restartPolicy is Never", "leave it out"),
+    ),
+    "service links": (
+        service(worker={"template": {"spec": {"enableServiceLinks": True}}}),
+        ("template.spec.enableServiceLinks", "enableServiceLinks is true", "leave it out"),
+    ),
+    "a grace period": (
+        service(worker={"template": {"spec": {"terminationGracePeriodSeconds": 5}}}),
+        ("terminationGracePeriodSeconds is 5", "set spec.drain.timeoutSeconds instead"),
+    ),
+    "a policy, which is not built": (
+        service(policyRef={"name": "p"}),
+        ("spec.policyRef", "policyRef is not built yet", "leave policyRef out"),
+    ),
+    "a rollout, which is not built": (
+        service(rollout={"maxSurge": 1}),
+        ("spec.rollout", "rollout is not built yet", "leave rollout out"),
+    ),
+    "an unknown field": (service(modle={}), ('unknown field "spec.modle"',)),
+    "a role there is not": (
+        pool(spec={"role": "Encode"}, metadata={"name": "chat-encode"}),
+        ("spec.role", "'Encode' is no role", "write Prefill or Decode"),
+    ),
+    "a pool of another name": (
+        pool(metadata={"name": "mine"}),
+        ("metadata.name is mine", "the Prefill pool of service chat is named chat-prefill"),
+    ),
+    "a pool of nothing": (pool(spec={"replicas": 0}), ("spec.replicas", "greater than or equal to 1")),
+}
+
+
+@pytest.mark.parametrize(("manifest", "words"), BAD.values(), ids=BAD.keys())
+def test_what_is_wrong_is_refused_with_field_value_and_what_is_right(
+    dry: Api, manifest: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    refusal = dry.refusal(manifest)
+    for word in words:
+        assert word in refusal
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        "--kv-transfer-config={}",
+        "--kv_transfer_config",
+        "--kv-transfer-config.kv_role=kv_producer",
+        "--kv_transfer-config.kv_connector_extra_config.x+=1",
+        "--kv-tr={}",
+        "--port=9",
+        "--por",
+        "--no-enable-prefix-caching",
+        "--no_enable_prefix_caching",
+        "-n2",
+        "-dp=2",
+        "--config=/etc/vllm.yaml",
+    ],
+)
+def test_an_owned_flag_is_refused_by_name_in_every_spelling(dry: Api, argument: str) -> None:
+    refusal = dry.refusal(service(engine={"args": ["--dtype=auto", argument, "7"]}))
+    assert "spec.engine.args" in refusal
+    name = argument.split("=")[0].split(".")[0].replace("_", "-")
+    assert f'["{name}"] is set by Pointsman' in refusal
+
+
+def test_the_api_server_and_the_operator_know_the_same_owned_flags(dry: Api) -> None:
+    arguments = [*OWNED_FLAGS, "-dpl", "-r", "--model-impl", "--max-num-seqs", "--enforce-eager"]
+    refusal = dry.refusal(service(engine={"args": arguments}))
+    owned = [argument for argument in arguments if owned_flag(argument)]
+    assert f"{json.dumps(owned)} is set by Pointsman" in refusal
+
+
+@pytest.mark.parametrize(
+    ("patch", "words"),
+    [
+        ({"model": {"source": "file:///other"}}, ("spec.model", "cannot be changed yet", "another name")),
+        ({"engine": {"image": "other"}}, ("spec.engine", "cannot be changed yet", "another name")),
+        ({"worker": {"gpus": 2}}, ("spec.worker.gpus", "cannot be changed yet", "another name")),
+    ],
+)
+def test_what_would_need_a_rollout_cannot_be_changed(api: Api, patch: Change, words: tuple[str, ...]) -> None:
+    api.create(service())
+    refusal = api.refused_change("llms", "chat", {"spec": patch})
+    for word in words:
+        assert word in refusal
+
+
+def test_scaling_draining_and_pausing_can_be_changed(api: Api) -> None:
+    api.create(service(pools={"decode": {"maxReplicas": 8}}))
+    api.change("llms", "chat", {"spec": {"pools": {"decode": {"replicas": 2}}}})
+    api.change("llms", "chat", {"spec": {"drain": {"timeoutSeconds": 5}, "paused": True, "gateway": {"replicas": 2}}})
+
+
+def test_a_pool_stays_with_its_service_and_its_role(api: Api) -> None:
+    api.create(pool())
+    other_service = api.refused_change("wpool", "chat-prefill", {"spec": {"serviceRef": {"name": "x"}}})
+    assert "serviceRef is chat and cannot become x" in other_service
+    other_role = api.refused_change("wpool", "chat-prefill", {"spec": {"role": "Decode"}})
+    assert "role is Prefill and cannot become Decode" in other_role
+
+
+def test_kubectl_scale_works_on_a_pool_and_shows_its_selector(api: Api) -> None:
+    api.create(pool())
+    api.kubectl("scale", "wpool/chat-prefill", "--replicas=3")
+    selector = "pointsman.dev/service=chat,pointsman.dev/role=prefill"
+    status = json.dumps({"status": {"existing": 2, "selector": selector}})
+    api.kubectl("patch", "wpool", "chat-prefill", "--subresource=status", "--type=merge", f"--patch={status}")
+    scale = json.loads(api.kubectl("get", "wpool", "chat-prefill", "--subresource=scale", "-o", "json"))
+    assert scale["spec"]["replicas"] == 3
+    assert scale["status"] == {"replicas": 2, "selector": selector}
+
+
+def test_the_server_fills_in_the_defaults_the_models_have(api: Api) -> None:
+    manifest = service()
+    api.create(manifest)
+    stored = json.loads(api.kubectl("get", "llms", "chat", "-o", "json"))
+    assert LLMService.model_validate(stored).spec == LLMService.model_validate(manifest).spec
+    assert stored["spec"]["pools"]["decode"] == {"replicas": 1, "minReplicas": 1, "maxReplicas": 1000}
+
+
+def test_kubectl_get_shows_what_a_person_looks_for(api: Api) -> None:
+    api.create(service())
+    condition = {
+        "type": "Ready",
+        "status": "False",
+        "reason": "WorkersStarting",
+        "message": "2 of 3 workers serve",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    status = {"status": {"summary": "1P1D", "endpoint": "http://chat-gateway/v1", "conditions": [condition]}}
+    api.kubectl("patch", "llms", "chat", "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}")
+    header, row = api.kubectl("get", "pointsman").splitlines()[:2]
+    assert header.split() == ["NAME", "WORKERS", "READY", "REASON", "ENDPOINT", "AGE"]
+    assert row.split()[1:5] == ["1P1D", "False", "WorkersStarting", "http://chat-gateway/v1"]
+
+
+def test_a_template_keeps_the_fields_the_schema_does_not_know(api: Api) -> None:
+    template = {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"cpu": "2"}}}], "hostIPC": True}}
+    api.create(service(worker={"template": template}))
+    stored = json.loads(api.kubectl("get", "llms", "chat", "-o", "json"))
+    assert stored["spec"]["worker"]["template"] == template
