@@ -1,6 +1,7 @@
 """What integration tests share: one control plane for the whole run, a namespace of its own for each test."""
 
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from pointsman.local.binaries import ensure
 from pointsman.local.control_plane import ControlPlane
+from pointsman.local.node.images import Image
+from pointsman.local.process_node import ProcessNode
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +33,16 @@ def installed_crds(control_plane: ControlPlane) -> ControlPlane:
     control_plane.kubectl("apply", "--server-side", *(f"--filename={path}" for path in sorted(folder.glob("*.yaml"))))
     control_plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=60s")
     return control_plane
+
+
+@pytest.fixture(scope="session")
+def process_node(control_plane: ControlPlane) -> Iterator[ProcessNode]:
+    """A process node that joined the shared control plane. Image ``host`` runs the programs of this computer, image
+    ``python`` has this environment's ``python`` on its PATH; ``add_image`` brings more.
+    """
+    images = {"host": Image(), "python": Image(path=(Path(sys.executable).parent,))}
+    with ProcessNode(control_plane, images=images, restart_seconds=0.5) as node:
+        yield node
 
 
 @pytest.fixture

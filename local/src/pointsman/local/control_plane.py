@@ -98,7 +98,7 @@ class ControlPlane:
         cls, *, options: ControlPlaneOptions | None = None, report: Callable[[str], None] = print
     ) -> "ControlPlane":
         """One in a fresh directory that ``stop`` removes."""
-        control_plane = cls(new_state_directory("control-plane"), options=options, report=report)
+        control_plane = cls(new_state_directory("test"), options=options, report=report)
         control_plane._temporary = True
         return control_plane
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -23,6 +23,7 @@ class ProcessId:
 
     pid: int
     start_ticks: int
+    kill_signal: int = field(default=signal.SIGKILL, compare=False)  # of one that has children to take along: its own
 
     @classmethod
     def of(cls, pid: int) -> "ProcessId | None":
@@ -64,7 +65,7 @@ class ProcessId:
     @classmethod
     def from_json(cls, record: Mapping[str, int]) -> "ProcessId":
         """Back from a record."""
-        return cls(record["pid"], record["start_ticks"])
+        return cls(record["pid"], record["start_ticks"], record.get("kill_signal", signal.SIGKILL))
 
 
 @cache

@@ -84,7 +84,7 @@ def end_processes(directory: Path, grace_s: float = _TERM_GRACE_S) -> None:
         while any(process.alive for process in processes) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         for process in processes:
-            process.signal(signal.SIGKILL)
+            process.signal(process.kill_signal)
         while any(process.alive for process in processes):
             time.sleep(_POLL_S)
 

@@ -1,0 +1,1 @@
+"""The process node: a Kubernetes node that runs pods as local processes."""

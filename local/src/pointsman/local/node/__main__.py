@@ -1,0 +1,30 @@
+"""``python -m pointsman.local.node``: the process node as a process."""
+
+import asyncio
+import logging
+import signal
+import sys
+
+from pointsman.local.node.node import Node
+from pointsman.local.node.settings import NodeSettings
+
+
+def main() -> int:
+    """Run until SIGTERM; the pods' processes go on, and the next node finds them."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s", stream=sys.stderr)
+    settings = NodeSettings(_cli_parse_args=sys.argv[1:])
+    asyncio.run(_run(settings))
+    return 0
+
+
+async def _run(settings: NodeSettings) -> None:
+    task = asyncio.create_task(Node(settings).run())
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return
+
+
+if __name__ == "__main__":
+    sys.exit(main())

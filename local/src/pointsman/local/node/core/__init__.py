@@ -1,0 +1,1 @@
+"""What the node decides, without doing it: environments, what it cannot run, status, restarts, probe counting."""
