@@ -17,9 +17,7 @@ class NodeSettings(BaseSettings):
 
     name: str = Field(default="local", description="The Node's name.")
     kubeconfig: Path = Field(description="Kubeconfig of the user system:node:NAME.")
-    pods_directory: Path = Field(
-        description="A directory for each pod; the range of pod addresses belongs to it."
-    )
+    pods_directory: Path = Field(description="A directory for each pod; the range of pod addresses belongs to it.")
     images: Path = Field(description="The image store's file.")
     authority: Path = Field(description="Certificate of the cluster's authority.")
     serving_certificate: Path = Field(description="For the HTTPS server that the API server asks for logs.")
