@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import ValidationError
 
+from pointsman.workers import logs
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, vllm_arguments
 
@@ -27,6 +28,7 @@ def main(argv: Sequence[str]) -> int:
     except OwnedFlagError as error:
         print(f"worker: {error}", file=sys.stderr)
         return 2
+    logs.configure(settings.worker)
     os.environ.update(engine_environment(settings, os.environ))
     sys.argv = ["vllm", *arguments]
 
