@@ -1,0 +1,211 @@
+"""The chart on a real control plane: installed, upgraded, uninstalled with services in place."""
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pointsman.api.protocol.names import FINALIZER
+from pointsman.local.control_plane import ControlPlane
+from pointsman.local.errors import ControlPlaneError
+from pointsman.operator import uninstall
+from waiting import until
+
+CHART = Path(__file__).parents[3] / "charts" / "pointsman"
+RELEASE = "pointsman"
+
+
+class Release:
+    """One release of the chart in a namespace that enforces the restricted profile."""
+
+    def __init__(self, control_plane: ControlPlane, helm: Path, namespace: str) -> None:
+        self.control_plane = control_plane
+        self.namespace = namespace
+        self._helm = helm
+
+    def helm(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [self._helm, *arguments, "--namespace", self.namespace, "--kubeconfig", self.control_plane.kubeconfig],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env=os.environ | {"HELM_CACHE_HOME": str(self.control_plane.directory / "helm")},
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def install(self, *settings: str) -> str:
+        flags = [part for setting in settings for part in ("--set", setting)]
+        return self.helm("upgrade", "--install", "--take-ownership", RELEASE, str(CHART), *flags)
+
+    def objects(self) -> list[dict[str, Any]]:
+        return [item for item in yaml.safe_load_all(self.helm("get", "manifest", RELEASE)) if item]
+
+    def may(self, account: str, verb: str, resource: str) -> bool:
+        """What RBAC says to ``account`` of the release's namespace."""
+        user = f"system:serviceaccount:{self.namespace}:{account}"
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": _attributes(verb, resource)},
+        }
+        answer = self.control_plane.kubectl("create", "-f", "-", "-o", "json", stdin=json.dumps(review))
+        return bool(json.loads(answer)["status"]["allowed"])
+
+
+def _attributes(verb: str, resource: str) -> dict[str, str]:
+    plural, _, group = resource.partition(".")
+    plural, _, subresource = plural.partition("/")
+    return {
+        "verb": verb,
+        "resource": plural,
+        "group": group,
+        "subresource": subresource,
+        "namespace": "default",
+    }
+
+
+@pytest.fixture(scope="module")
+def release(control_plane: ControlPlane, binary: Callable[[str], Path]) -> Iterator[Release]:
+    namespace = f"pointsman-{secrets.token_hex(3)}"
+    control_plane.kubectl("create", "namespace", namespace)
+    control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+    release = Release(control_plane, binary("helm"), namespace)
+    release.install()
+    yield release
+    # no node runs the hook here; what it does is tried below
+    release.helm("uninstall", RELEASE, "--no-hooks", "--ignore-not-found")
+    control_plane.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+def test_the_notes_say_what_to_do_next(release: Release) -> None:
+    notes = release.install()
+    assert "kubectl apply" in notes
+    assert "helm uninstall" in notes
+
+
+def test_every_pod_passes_the_restricted_profile(release: Release) -> None:
+    tried = []
+    for item in release.objects():
+        template = item.get("spec", {}).get("template")
+        if template is None:
+            continue
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "tried"}, "spec": template["spec"]}
+        pod["spec"].pop("serviceAccountName")
+        release.control_plane.kubectl(
+            "-n", release.namespace, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod)
+        )
+        tried.append(item["kind"])
+    assert tried == ["Deployment", "StatefulSet"]
+
+
+def test_the_generated_password_outlives_an_upgrade(release: Release) -> None:
+    def password() -> bytes:
+        secret = release.control_plane.get("secret", "pointsman-nats", release.namespace)
+        return base64.b64decode(secret["data"]["nats-password"])
+
+    before = password()
+    release.install("operator.logLevel=DEBUG")
+    assert password() == before
+    assert len(before) == 40
+
+
+@pytest.mark.parametrize(
+    ("verb", "resource", "allowed"),
+    [
+        ("patch", "llmservices.pointsman.dev", True),
+        ("patch", "llmservices/status.pointsman.dev", True),
+        ("delete", "llmservices.pointsman.dev", False),
+        ("create", "pods", True),
+        ("create", "pods/exec", False),
+        ("list", "secrets", False),
+        ("create", "clusterroles.rbac.authorization.k8s.io", False),
+        ("get", "nodes", False),
+    ],
+)
+def test_the_operator_may_do_what_it_needs_and_no_more(
+    release: Release, verb: str, resource: str, allowed: bool
+) -> None:
+    assert release.may("pointsman-operator", verb, resource) is allowed
+
+
+def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Release, namespace: str) -> None:
+    def binding(role: str) -> str:
+        return json.dumps(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": "given", "namespace": namespace},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
+            }
+        )
+
+    operator = f"--as=system:serviceaccount:{release.namespace}:pointsman-operator"
+    kubectl = release.control_plane.kubectl
+    kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding("pointsman-gateway"))
+    with pytest.raises(ControlPlaneError, match="attempting to grant RBAC permissions not currently held"):
+        kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding("admin"))
+
+
+def test_people_who_may_edit_a_namespace_may_serve_models_in_it(release: Release, namespace: str) -> None:
+    kubectl = release.control_plane.kubectl
+    kubectl("-n", namespace, "create", "rolebinding", "ed", "--clusterrole=edit", "--user=ed")
+
+    def may(verb: str, resource: str, *flags: str) -> bool:
+        try:
+            answer = kubectl("-n", namespace, "auth", "can-i", verb, resource, "--as=ed", *flags)
+        except ControlPlaneError:  # kubectl says no by its exit status
+            return False
+        return answer.strip() == "yes"
+
+    assert until(lambda: may("create", "llmservices.pointsman.dev"), "the aggregated role reaches edit")
+    assert may("update", "workerpools.pointsman.dev", "--subresource=scale")
+    assert not may("create", "workerpools.pointsman.dev")
+
+
+def test_uninstalling_frees_the_services_and_deletes_none(
+    release: Release, namespace: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": "chat", "namespace": namespace, "finalizers": ["example.com/theirs", FINALIZER]},
+        "spec": {"model": {"source": "file:///m"}},
+    }
+    release.control_plane.apply(service, namespace=namespace)
+    # as the hook's service account, with the rights the chart gives it
+    hook = release.helm("get", "hooks", RELEASE)
+    rights = [item for item in yaml.safe_load_all(hook) if item and item["kind"] != "Job"]
+    (job,) = (item for item in yaml.safe_load_all(hook) if item and item["kind"] == "Job")
+    release.control_plane.apply(*rights, namespace=release.namespace)
+    account = f"system:serviceaccount:{release.namespace}:{job['spec']['template']['spec']['serviceAccountName']}"
+    monkeypatch.setenv("KUBECONFIG", str(release.control_plane.kubeconfig_for(account)))
+    command = job["spec"]["template"]["spec"]["containers"][0]["command"]
+
+    assert command[:3] == ["python", "-m", "pointsman.operator.uninstall"]
+    assert uninstall.main(command[3:]) == 0
+
+    assert "go on serving" in capsys.readouterr().out
+    kept = release.control_plane.get("llms", "chat", namespace)
+    assert kept["metadata"]["finalizers"] == ["example.com/theirs"]
+    assert release.control_plane.get("deployment", "pointsman-operator", release.namespace)["spec"]["replicas"] == 0
+    release.control_plane.kubectl(
+        "-n",
+        namespace,
+        "patch",
+        "llms",
+        "chat",
+        "--type=json",
+        "-p",
+        '[{"op": "remove", "path": "/metadata/finalizers"}]',
+    )
+    release.control_plane.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(rights))

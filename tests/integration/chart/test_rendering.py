@@ -1,0 +1,179 @@
+"""What ``helm template`` makes of the chart: valid objects, a restricted security profile, strict values."""
+
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "charts" / "pointsman"
+KUBERNETES = "1.36"
+
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "defaults": (),
+    "as on the embedded cluster": (
+        "bindHost=$(POD_IP)",
+        "nats.url=nats://127.9.9.9:4222",
+        "images.operator=pointsman-operator",
+        "imagePullPolicy=Never",
+        "operator.logFormat=text",
+    ),
+    "two operators with a policy for everything": (
+        "operator.replicas=2",
+        "networkPolicy.enabled=true",
+        "nats.persistence.enabled=true",
+        "nats.persistence.storageClassName=fast",
+        "imagePullSecrets[0]=pull",
+        "operator.nodeSelector.a=b",
+        "operator.tolerations[0].operator=Exists",
+        "operator.podLabels.team=x",
+        "operator.podAnnotations.a=b",
+        "operator.serviceAccount.annotations.a=b",
+        "operator.env[0].name=A",
+        "operator.env[0].value=b",
+        "operator.priorityClassName=high",
+        "nats.podAnnotations.a=b",
+    ),
+    "a NATS of one's own": ("nats.enabled=false", "nats.url=nats://n.n.svc:4222", "nats.auth.existingSecret=mine"),
+    "one namespace": ("watchNamespace=models",),
+    "bare": ("crds.install=false", "rbac.aggregate=false", "uninstall.stripFinalizers=false"),
+}
+
+
+@pytest.fixture(scope="module")
+def helm(binary: Callable[[str], Path]) -> Callable[..., subprocess.CompletedProcess[str]]:
+    program = binary("helm")
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+    return run
+
+
+Helm = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def rendered(helm: Helm, *settings: str) -> list[dict[str, Any]]:
+    """The objects of the chart with ``settings``."""
+    flags = [part for setting in settings for part in ("--set", setting)]
+    done = helm("template", "pointsman", str(CHART), "--namespace", "pointsman-system", *flags)
+    assert done.returncode == 0, done.stderr
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
+
+
+def pod_templates(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for item in objects:
+        if "template" in item.get("spec", {}):
+            yield f"{item['kind']}/{item['metadata']['name']}", item["spec"]["template"]["spec"]
+
+
+def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = (item for item in objects if item["kind"] == kind and item["metadata"]["name"] == name)
+    return found
+
+
+def environment(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    container = one(objects, "Deployment", "pointsman-operator")["spec"]["template"]["spec"]["containers"][0]
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
+
+
+def test_helm_finds_nothing_to_complain_about(helm: Helm) -> None:
+    done = helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_object_is_valid_for_kubernetes(helm: Helm, settings: tuple[str, ...]) -> None:
+    objects = rendered(helm, *settings)
+    assert objects
+    for item in objects:
+        kubernetes_validate.validate(item, KUBERNETES, strict=True)
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_no_two_objects_have_one_name(helm: Helm, settings: tuple[str, ...]) -> None:
+    names = [
+        (item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"])
+        for item in rendered(helm, *settings)
+    ]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("settings", VARIANTS.values(), ids=VARIANTS.keys())
+def test_every_container_has_a_read_only_root_and_requests(helm: Helm, settings: tuple[str, ...]) -> None:
+    for name, spec in pod_templates(rendered(helm, *settings)):
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+            assert {"cpu", "memory"} <= container["resources"]["requests"].keys(), name
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("operatr.replicas=2", "operatr"),
+        ("operator.replicas=two", "replicas"),
+        ("nats.jetStream.memory=1G", "memory"),
+        ("bindHost=localhost", "bindHost"),
+        ("imagePullPolicy=Sometimes", "imagePullPolicy"),
+        ("nats.url=nats://user:secret@host:4222", "url"),
+        ("nats.enabled=false", "set nats.url to the server to use"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(helm: Helm, setting: str, complaint: str) -> None:
+    done = helm("template", "pointsman", str(CHART), "--set", setting)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_the_crds_stay_when_the_chart_goes(helm: Helm) -> None:
+    crds = [item for item in rendered(helm) if item["kind"] == "CustomResourceDefinition"]
+    assert {item["metadata"]["name"] for item in crds} == {
+        path.stem + ".pointsman.dev" for path in (ROOT / "crds").glob("*.yaml")
+    }
+    assert all(item["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for item in crds)
+
+
+def test_an_address_placeholder_reaches_the_operator_unexpanded(helm: Helm) -> None:
+    told = environment(rendered(helm, "bindHost=$(POD_IP)"))
+    assert told["POINTSMAN_BIND_HOST"] == "$(POD_IP)"  # the kubelet puts the operator's own address in
+    assert told["POINTSMAN_POD_BIND_HOST"] == "$$(POD_IP)"  # and leaves this one for workers and gateways
+
+
+def test_images_default_to_the_charts_version(helm: Helm) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    told = environment(rendered(helm))
+    assert told["POINTSMAN_WORKER_IMAGE"] == f"pointsman/worker:{version}"
+    assert told["POINTSMAN_GATEWAY_IMAGE"] == f"pointsman/gateway:{version}"
+
+
+def test_the_password_of_nats_is_on_no_command_line_and_in_no_plain_value(helm: Helm) -> None:
+    objects = rendered(helm)
+    for _, spec in pod_templates(objects):
+        for container in spec["containers"]:
+            for item in container["env"]:
+                if "PASSWORD" in item["name"]:
+                    assert "secretKeyRef" in item["valueFrom"]
+    generated = one(objects, "Secret", "pointsman-nats")["data"]["nats-password"]
+    assert sum(generated in yaml.safe_dump(item) for item in objects) == 1
+
+
+def test_the_operator_may_bind_the_gateways_role_and_no_other(helm: Helm) -> None:
+    rules = one(rendered(helm), "ClusterRole", "pointsman-operator")["rules"]
+    (binding,) = (rule for rule in rules if "bind" in rule["verbs"])
+    assert binding["resourceNames"] == ["pointsman-gateway"]
+    assert not any("escalate" in rule["verbs"] or "*" in rule["verbs"] for rule in rules)
+
+
+def test_with_one_namespace_the_operator_has_no_rights_elsewhere(helm: Helm) -> None:
+    objects = rendered(helm, "watchNamespace=models")
+    assert not [item for item in objects if item["kind"] == "ClusterRoleBinding"]
+    assert environment(objects)["POINTSMAN_WATCH_NAMESPACE"] == "models"
+
+
+def test_a_disruption_budget_exists_only_where_two_operators_do(helm: Helm) -> None:
+    assert not [item for item in rendered(helm) if item["kind"] == "PodDisruptionBudget"]
+    assert [item for item in rendered(helm, "operator.replicas=2") if item["kind"] == "PodDisruptionBudget"]
