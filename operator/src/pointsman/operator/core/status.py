@@ -189,6 +189,10 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
         doing = ", ".join(f"{worker.name} {_doing(worker)}" for worker in starting[:3])
         more = f" and {len(starting) - 3} more" if len(starting) > 3 else ""
         return _Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
+    if snapshot.service.deleting_since_s is not None:
+        return _Verdict(status=False, reason=Reason.DELETING, message=have)
+    if counts.existing < counts.desired and not snapshot.service.spec.paused:
+        return _Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
     if counts.routable == 0:
         empty = Reason.NO_PREFILL_WORKER if role is Role.PREFILL else Reason.NO_DECODE_WORKER
         return _Verdict(status=False, reason=empty, message=have)

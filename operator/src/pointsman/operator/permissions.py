@@ -1,0 +1,54 @@
+"""What the operator may do in a cluster, and does: the chart's ClusterRole is compared with this by a test."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pointsman.api.protocol.names import GROUP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One RBAC rule. ``names`` empty: any object of the kind."""
+
+    group: str
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    names: tuple[str, ...] = ()
+
+    def manifest(self) -> dict[str, Any]:
+        """As it stands in a ClusterRole."""
+        rule: dict[str, Any] = {
+            "apiGroups": [self.group],
+            "resources": list(self.resources),
+            "verbs": list(self.verbs),
+        }
+        return rule | ({"resourceNames": list(self.names)} if self.names else {})
+
+
+CLUSTER_RULES: Final = (
+    Rule(group=GROUP, resources=("llmservices",), verbs=("get", "list", "watch", "patch")),
+    Rule(group=GROUP, resources=("workerpools",), verbs=("get", "list", "watch", "create", "patch")),
+    Rule(group=GROUP, resources=("llmservices/status", "workerpools/status"), verbs=("patch",)),
+    # Owner references that block deletion ask for this where OwnerReferencesPermissionEnforcement is on.
+    Rule(group=GROUP, resources=("llmservices/finalizers",), verbs=("update",)),
+    Rule(group="", resources=("pods",), verbs=("get", "list", "watch", "create", "patch", "delete")),
+    Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch")),
+    Rule(group="apps", resources=("deployments",), verbs=("get", "create", "patch")),
+    Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch")),
+    Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch")),
+    Rule(group="events.k8s.io", resources=("events",), verbs=("create", "patch")),
+)
+"""In every namespace that is watched."""
+
+LEASE_RULES: Final = (Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "create", "update")),)
+"""In the operator's own namespace."""
+
+
+def bind_rule(gateway_cluster_role: str) -> Rule:
+    """Gateways are bound to this one ClusterRole and to no other."""
+    return Rule(
+        group="rbac.authorization.k8s.io",
+        resources=("clusterroles",),
+        verbs=("bind",),
+        names=(gateway_cluster_role,),
+    )

@@ -1,0 +1,383 @@
+"""Stand-ins for what no control plane has: a kubelet, and in its pods workers and gateways that speak the protocol.
+
+The kubelet gives each pod an address of 127.0.0.0/8 and a real HTTP server there, and writes the status a kubelet
+would. Servers are programmed by tests (work in flight, a failing proof) and remember what they were asked.
+"""
+
+import asyncio
+import base64
+import hmac
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+
+from pointsman.api.protocol import control, names
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from pointsman.kube.mirror import Mirror
+from pointsman.kube.pods import Pod
+
+NODE = "operator-stand-in"
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Server:
+    """One process of a pod: an HTTP server on the pod's address, guarded by the service's token."""
+
+    def __init__(self, pod: Pod, address: str, token: str) -> None:
+        self.pod, self.address, self.token = pod, address, token
+        self.asked: list[str] = []
+        self._runner: web.AppRunner | None = None
+
+    def routes(self) -> list[web.RouteDef]:
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        @web.middleware
+        async def guard(request: web.Request, handler: _Handler) -> web.StreamResponse:
+            return await self._guard(request, handler)
+
+        app = web.Application(middlewares=[guard])
+        app.add_routes(self.routes())
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.address, names.ENGINE_PORT).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        said = request.headers.get("Authorization", "")
+        if not hmac.compare_digest(said, f"Bearer {self.token}"):
+            error = control.ControlError(reason="Unauthorized", message="wrong token")
+            return web.Response(status=401, text=error.wire(), content_type="application/json")
+        return await handler(request)
+
+
+class StandInWorker(Server):
+    """A worker: has no role until it is given one, proves it when asked, drains when told."""
+
+    def __init__(self, pod: Pod, address: str, token: str) -> None:
+        super().__init__(pod, address, token)
+        self.instance = uuid.uuid4().hex
+        self.phase = WorkerPhase.IDLE
+        self.role: Role | None = None
+        self.verified: Role | None = None
+        self.in_flight = 0
+        self.leases = 0
+        self.fail_verify: str | None = None
+        self.partners: list[str | None] = []
+        self.drained = asyncio.Event()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get(control.STATE_PATH, self._state),
+            web.post(control.ROLE_PATH, self._role),
+            web.post(control.DRAIN_PATH, self._drain),
+            web.post(control.VERIFY_PATH, self._verify),
+        ]
+
+    def state(self) -> control.WorkerState:
+        return control.WorkerState(
+            worker=self.pod.metadata.name,
+            instance=self.instance,
+            phase=self.phase,
+            role=self.role,
+            verified=self.verified,
+            in_flight=self.in_flight,
+            in_flight_tokens=100 * self.in_flight,
+            queued_prefills=0,
+            leases=self.leases,
+            block_size=128,
+            kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
+        )
+
+    def _answer(self) -> web.Response:
+        return web.Response(text=self.state().wire(), content_type="application/json")
+
+    async def _state(self, _: web.Request) -> web.Response:
+        return self._answer()
+
+    async def _role(self, request: web.Request) -> web.Response:
+        wanted = control.RoleRequest.model_validate_json(await request.text())
+        self.asked.append(f"role {wanted.role}")
+        self.role, self.phase = wanted.role, WorkerPhase.SERVING if wanted.role else WorkerPhase.IDLE
+        return self._answer()
+
+    async def _drain(self, _: web.Request) -> web.Response:
+        self.asked.append("drain")
+        self.phase = WorkerPhase.DRAINING
+        self.drained.set()
+        return self._answer()
+
+    async def _verify(self, request: web.Request) -> web.Response:
+        wanted = control.VerifyRequest.model_validate_json(await request.text())
+        self.asked.append(f"verify {wanted.role}")
+        self.partners.append(wanted.partner_url)
+        ok = self.fail_verify is None and self.role is wanted.role
+        self.verified = wanted.role if ok else None
+        result = control.VerifyResult(ok=ok, role=wanted.role, detail=self.fail_verify or "one token", seconds=0.01)
+        return web.Response(text=result.wire(), content_type="application/json")
+
+
+class StandInGateway(Server):
+    """A gateway: reports the workers whose labels and readiness it last followed."""
+
+    def __init__(self, pod: Pod, address: str, token: str, mirror: Mirror[Pod]) -> None:
+        super().__init__(pod, address, token)
+        self._mirror = mirror
+        self.frozen: tuple[Pod, ...] | None = None
+        self.silent = False
+        self.reports = 0
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get(control.ENDPOINTS_PATH, self._endpoints)]
+
+    def uses(self) -> tuple[Pod, ...]:
+        """The routable workers, as they are or as they were when the test froze them."""
+        if self.frozen is not None:
+            return self.frozen
+        service = self.pod.metadata.labels[names.SERVICE_LABEL]
+        return tuple(
+            pod
+            for pod in self._mirror.objects()
+            if pod.metadata.labels.get(names.ROUTABLE_LABEL) == "true"
+            and pod.metadata.labels.get(names.SERVICE_LABEL) == service
+            and pod.ready
+            and not pod.terminating
+        )
+
+    async def _endpoints(self, _: web.Request) -> web.Response:
+        if self.silent:
+            await asyncio.Event().wait()
+        self.reports += 1
+        found = tuple(
+            control.EndpointState(
+                worker=pod.metadata.name,
+                uid=pod.metadata.uid,
+                url=f"http://{pod.status.pod_ip}:{names.ENGINE_PORT}",
+                role=Role.from_label(pod.metadata.labels[names.ROLE_LABEL]) or Role.DECODE,
+                in_flight=0,
+            )
+            for pod in self.uses()
+        )
+        report = control.EndpointsReport(gateway=self.pod.metadata.name, synced=True, endpoints=found)
+        return web.Response(text=report.wire(), content_type="application/json")
+
+
+class StandInKubelet:
+    """Runs the pods of one namespace. Use as a context."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self.kube = kube
+        self.namespace = namespace
+        self.workers: dict[str, StandInWorker] = {}  # by pod name
+        self.gateways: dict[str, StandInGateway] = {}
+        self.crashing: set[str] = set()  # pods whose container does not come back
+        self.starts_workers = True
+        self.created: list[str] = []  # names of worker pods as they were first seen
+        self.ended: list[str] = []  # names of worker pods as they went
+        self.lost_work: list[str] = []  # workers that were killed with something in flight
+        self.pods: Mirror[Pod] = Mirror(kube, resources.PODS, Pod, namespace=namespace, on_change=self._changed)
+        self._dirty: asyncio.Queue[str] = asyncio.Queue()
+        self._addresses: dict[str, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> "StandInKubelet":
+        with suppress(AlreadyExists):
+            await self.kube.create(resources.NODES, {"metadata": {"name": NODE}, "spec": {"unschedulable": True}})
+        self._tasks = [asyncio.create_task(work) for work in (self.pods.run(), self._work(), self._heartbeat())]
+        await self.pods.synced.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(server.stop() for server in (*self.workers.values(), *self.gateways.values())))
+
+    async def _heartbeat(self) -> None:
+        while True:
+            ready = {"type": "Ready", "status": "True", "reason": "StandIn", "lastHeartbeatTime": _now()}
+            with suppress(KubeError):
+                await self.kube.patch(
+                    resources.NODES, NODE, None, {"status": {"conditions": [ready]}}, subresource="status"
+                )
+            await asyncio.sleep(10)
+
+    def _changed(self, old: Pod | None, new: Pod | None) -> None:
+        pod = new or old
+        assert pod is not None
+        if pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER:
+            if old is None:
+                self.created.append(pod.metadata.name)
+            if new is None:
+                self.ended.append(pod.metadata.name)
+        self._dirty.put_nowait(pod.metadata.name)
+
+    async def _work(self) -> None:
+        while True:
+            name = await self._dirty.get()
+            pod = self.pods.get(name, self.namespace)
+            try:
+                await self._look(name, pod)
+            except NotFound:
+                continue
+            except KubeError as error:
+                print(f"stand-in kubelet: {name}: {error}")
+
+    async def _look(self, name: str, pod: Pod | None) -> None:
+        if pod is None:
+            await self._stop(name)
+        elif pod.terminating:
+            await self._stop(name)
+            await self.kube.delete(resources.PODS, name, self.namespace, uid=pod.metadata.uid, grace_period_s=0)
+        elif not pod.spec.node_name:
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+            }
+            with suppress(Conflict, NotFound):  # bound already, by us a moment ago
+                await self.kube.create(resources.PODS, binding, self.namespace, name=name, subresource="binding")
+        elif name not in self.workers and name not in self.gateways and name not in self.crashing:
+            is_worker = pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER
+            if not is_worker or self.starts_workers:
+                await self._start(pod)
+
+    async def _start(self, pod: Pod) -> None:
+        name = pod.metadata.name
+        token = await self._token(pod)
+        for _ in range(50):
+            address = (
+                self._addresses.get(name)
+                or f"127.{random.randrange(64, 127)}.{random.randrange(256)}.{random.randrange(1, 255)}"
+            )
+            component = pod.metadata.labels.get(names.COMPONENT_LABEL)
+            server: Server
+            if component == names.COMPONENT_WORKER:
+                server = self.workers[name] = StandInWorker(pod, address, token)
+            else:
+                server = self.gateways[name] = StandInGateway(pod, address, token, self.pods)
+            try:
+                await server.start()
+            except OSError:  # somebody has it: another address
+                await server.stop()
+                self._addresses.pop(name, None)
+                continue
+            self._addresses[name] = address
+            await self.write_status(name, ready=True)
+            return
+        raise AssertionError("no free address in 127.64.0.0/10")
+
+    async def _token(self, pod: Pod) -> str:
+        """The control token, from the Secret the pod's own environment names."""
+        raw = await self.kube.get(resources.PODS, pod.metadata.name, self.namespace)
+        env = {item["name"]: item for item in raw["spec"]["containers"][0]["env"]}
+        reference = env[names.ENV_CONTROL_TOKEN]["valueFrom"]["secretKeyRef"]
+        secret = await self.kube.get(resources.SECRETS, reference["name"], self.namespace)
+        return base64.b64decode(secret["data"][reference["key"]]).decode()
+
+    async def _stop(self, name: str) -> None:
+        worker = self.workers.pop(name, None)
+        if worker is not None:
+            if worker.in_flight or worker.leases:
+                self.lost_work.append(name)
+            await worker.stop()
+        gateway = self.gateways.pop(name, None)
+        if gateway is not None:
+            await gateway.stop()
+
+    async def write_status(
+        self,
+        name: str,
+        *,
+        ready: bool,
+        restarts: int = 0,
+        state: dict[str, Any] | None = None,
+        last: dict[str, Any] | None = None,
+    ) -> None:
+        """A pod's status as a kubelet writes it."""
+        pod = self.pods.get(name, self.namespace)
+        container = "gateway" if name in self.gateways else "engine"
+        conditions = [
+            {"type": kind, "status": "True" if ready else "False", "lastTransitionTime": _now()}
+            for kind in ("Ready", "ContainersReady")
+        ]
+        status = {
+            "phase": "Running",
+            "podIP": self._addresses.get(name),
+            "podIPs": [{"ip": self._addresses[name]}] if name in self._addresses else [],
+            "startTime": _now(),
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": _now()}, *conditions],
+            "containerStatuses": [
+                {
+                    "name": container,
+                    "ready": ready,
+                    "started": ready,
+                    "restartCount": restarts,
+                    "image": "stand-in",
+                    "imageID": "",
+                    "containerID": f"stand-in://{name}/{restarts}",
+                    "state": state or {"running": {"startedAt": _now()}},
+                    "lastState": last or {},
+                }
+            ],
+        }
+        assert pod is not None
+        await self.kube.patch(
+            resources.PODS, name, self.namespace, {"status": status}, subresource="status", uid=pod.metadata.uid
+        )
+
+    def check(self) -> None:
+        """Raise what ended the kubelet, if something did."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    # --- what tests do to workers ---
+
+    async def crash(self, name: str, *, message: str = "", again: bool = True, restarts: int = 1) -> None:
+        """End a worker's container; with ``again`` a new one starts, else it stays in back-off."""
+        await self.workers.pop(name).stop()
+        ended = {"terminated": {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": _now()}}
+        waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off restarting failed container"}}
+        if not again:
+            self.crashing.add(name)
+            await self.write_status(name, ready=False, restarts=restarts, state=waiting, last=ended)
+            return
+        pod = self.pods.get(name, self.namespace)
+        assert pod is not None
+        self.workers[name] = StandInWorker(pod, self._addresses[name], await self._token(pod))
+        await self.workers[name].start()
+        await self.write_status(name, ready=True, restarts=restarts, last=ended)
+
+    def worker_pods(self, role: Role | None = None, *, routable: bool | None = None) -> list[Pod]:
+        """Worker pods that are not leaving, oldest name first."""
+        return sorted(
+            (
+                pod
+                for pod in self.pods.objects()
+                if pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER
+                and not pod.terminating
+                and (role is None or pod.metadata.labels[names.ROLE_LABEL] == role.label)
+                and (routable is None or (pod.metadata.labels[names.ROUTABLE_LABEL] == "true") is routable)
+            ),
+            key=lambda pod: pod.metadata.name,
+        )
