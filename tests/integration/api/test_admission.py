@@ -35,6 +35,17 @@ def pool(**changes: Any) -> dict[str, Any]:
     return merged(manifest, changes)
 
 
+def switch(**spec: Any) -> dict[str, Any]:
+    """A switch of one decode worker of service ``chat``."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "RoleSwitch",
+        "metadata": {"name": "chat-1"},
+        "spec": {"serviceRef": {"name": "chat"}, "from": "Decode", "to": "Prefill"},
+    }
+    return merged(manifest, {"spec": spec})
+
+
 def engine_container(**fields: Any) -> Change:
     """A pod template with one container, the engine's."""
     return {"worker": {"template": {"spec": {"containers": [{"name": "engine", **fields}]}}}}
@@ -127,6 +138,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "paused": service(paused=True),
     "the type of the gateway's Service": service(gateway={"replicas": 2, "service": {"type": "NodePort", "port": 80}}),
     "a pool": pool(),
+    "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
 }
 
 
@@ -260,6 +272,18 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         pool(metadata={"name": "mine"}),
         ("metadata.name is mine", "the Prefill pool of service chat is named chat-prefill"),
     ),
+    "a switch to the same role": (
+        switch(to="Decode"),
+        ("spec.to", "from and to are both Decode", "from one role to the other"),
+    ),
+    "a switch to a role there is not": (
+        switch(to="Encode"),
+        ("spec.to", "'Encode' is no role", "write Prefill or Decode"),
+    ),
+    "a switch that asks for approval, which is not built": (
+        switch(approval={"required": True}),
+        ("spec.approval", "approval is not built yet", "leave approval out"),
+    ),
     "a pool of nothing": (pool(spec={"replicas": 0}), ("spec.replicas", "greater than or equal to 1")),
 }
 
@@ -331,6 +355,12 @@ def test_a_pool_stays_with_its_service_and_its_role(api: Api) -> None:
     assert "serviceRef is chat and cannot become x" in other_service
     other_role = api.refused_change("wpool", "chat-prefill", {"spec": {"role": "Decode"}})
     assert "role is Prefill and cannot become Decode" in other_role
+
+
+def test_a_switch_cannot_be_changed(api: Api) -> None:
+    api.create(switch())
+    refusal = api.refused_change("rsw", "chat-1", {"spec": {"drainFirst": False}})
+    assert "spec cannot be changed; delete this switch and create another one" in refusal
 
 
 def test_kubectl_scale_works_on_a_pool_and_shows_its_selector(api: Api) -> None:
