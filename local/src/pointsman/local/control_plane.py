@@ -110,7 +110,7 @@ class ControlPlane:
         Raises ControlPlaneError with the end of the log of the part that failed, BinaryError if one cannot be had.
         """
         binaries = ensure_all(CONTROL_PLANE, self._report)
-        self._kubectl = binaries["kubectl"]
+        self.kubectl_path = binaries["kubectl"]
         arguments = self._arguments()
         for name in PARTS:
             if name not in self.options.without:
@@ -229,7 +229,7 @@ class ControlPlane:
         Raises ControlPlaneError with what it printed to stderr if it fails.
         """
         done = subprocess.run(
-            [str(self._kubectl), *arguments],
+            [str(self.kubectl_path), *arguments],
             input=stdin,
             capture_output=True,
             text=True,

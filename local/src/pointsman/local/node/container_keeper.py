@@ -234,12 +234,13 @@ class ContainerKeeper:
     async def _back_off(self, finished: Finished) -> None:
         delay_s = restart_delay_s(self._durations_s, self._services.restart_first_s)
         self._last = finished
-        self._attempt += 1
         if delay_s:
             words = f"back-off {delay_s:g}s restarting failed container={self.name}"
             self._event("BackOff", words, warning=True)
             self.announce(Waiting("CrashLoopBackOff", words))
             await self._pause(delay_s)
+        if not self._stopping.is_set():
+            self._attempt += 1
 
     # --- starting ---
 

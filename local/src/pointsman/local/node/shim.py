@@ -169,7 +169,7 @@ class Shim:
         """Write what was printed without a newline at the end."""
         for stream, rest in self._partial.items():
             if rest:
-                self._append(_entry(_stamp(), stream, rest))
+                self._append(_entry(_stamp(), stream, rest, whole=False))
         self._log.close()
 
     def _append(self, data: bytes) -> None:
