@@ -42,6 +42,7 @@ class Behaviour:
     cut: bool = False
     abort: bool = False
     error_event: bool = False
+    finish: bool = False  # after the gate, end as a whole answer does
     gate: asyncio.Event | None = None
     body: dict[str, Any] | None = None
 
@@ -188,7 +189,8 @@ class StandInWorker:
                 await behaviour.gate.wait()
             if behaviour.cut:
                 self._cut(request)
-            return response
+            if not behaviour.finish:
+                return response
         if (body.get("stream_options") or {}).get("include_usage"):
             await response.write(b"data: " + json.dumps(head | {"choices": [], "usage": usage}).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")

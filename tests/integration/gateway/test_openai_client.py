@@ -107,7 +107,7 @@ async def test_tools_go_to_the_engines_own_chat_endpoint(room: Room, stream: boo
 
 async def test_several_answers_are_fanned_out_with_their_own_seeds_and_one_usage(room: Room) -> None:
     workers = await room.workers(2)
-    gateway = await room.gateway(workers, router="round-robin")
+    gateway = await room.gateway(workers)
     ask = {"model": SERVED_NAME, "prompt": ["first", "second"], "n": 2, "seed": 7, "max_tokens": 4}
 
     whole = await gateway.client.completions.create(**ask)

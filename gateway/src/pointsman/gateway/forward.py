@@ -321,7 +321,8 @@ class Forwarder:
         except TimeoutError as error:
             raise _Unsuitable("inactive", "no answer began in time", suspect=True) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _Unsuitable("unreachable", f"{type(error).__name__}: {error}", suspect=True) from error
+            reason = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "worker-died"
+            raise _Unsuitable(reason, f"{type(error).__name__}: {error}", suspect=True) from error
         if response.status == 200:
             return response
         async with response:

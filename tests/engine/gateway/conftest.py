@@ -1,0 +1,83 @@
+"""A gateway over two real decode workers, and a plain server of the same model as reference."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import aiohttp
+import openai
+import pytest
+
+from fixtures.engines import Engines, RunningEngine
+from fixtures.gateways import Entry, Gateway, GatewayProcess, connected, gateway_process
+from pointsman.api.protocol import names
+from pointsman.api.protocol.control import ROLE_PATH, RoleRequest
+from pointsman.api.protocol.names import Role
+
+TOKEN = "a-token-of-the-tests"
+
+
+def entry(engine: RunningEngine) -> Entry:
+    """A worker as an endpoints file names it, KV events included."""
+    return Entry(
+        engine.name,
+        engine.url,
+        kv_events=f"tcp://{engine.address}:{names.KV_EVENTS_PORT}",
+        kv_events_replay=f"tcp://{engine.address}:{names.KV_EVENTS_REPLAY_PORT}",
+    )
+
+
+async def give_role(engine: RunningEngine, role: Role) -> None:
+    """What the operator does with a new worker."""
+    async with (
+        aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as session,
+        session.post(engine.url + ROLE_PATH, data=RoleRequest(role=role).wire()) as answer,
+    ):
+        assert answer.status == 200, await answer.text()
+
+
+def start_decode_workers(engines: Engines, *worker_names: str) -> list[RunningEngine]:
+    """Real workers; they start side by side."""
+    started = [engines.worker(engines.settings(name)) for name in worker_names]
+    return [engine.wait_until_healthy() for engine in started]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Gateway, its workers, and the reference."""
+
+    gateway: Gateway
+    workers: list[RunningEngine]
+    reference: openai.AsyncOpenAI
+
+
+@pytest.fixture(scope="module")
+def reference_engine(engines: Engines) -> RunningEngine:
+    """vLLM alone, as it comes."""
+    return engines.plain(engines.settings("reference")).wait_until_healthy()
+
+
+@pytest.fixture(scope="module")
+def decode_workers(engines: Engines) -> list[RunningEngine]:
+    """Two workers that no test harms."""
+    return start_decode_workers(engines, "decode-0", "decode-1")
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    """The gateway of the tests that kill nobody."""
+    with gateway_process(tmp_path_factory.mktemp("gateway"), token=TOKEN) as process:
+        yield process
+
+
+@pytest.fixture
+async def stage(
+    gateway: GatewayProcess, decode_workers: list[RunningEngine], reference_engine: RunningEngine
+) -> AsyncIterator[Stage]:
+    """See Stage."""
+    for engine in decode_workers:
+        await give_role(engine, Role.DECODE)
+    reference = openai.AsyncOpenAI(base_url=reference_engine.openai_url, api_key="none", max_retries=0)
+    async with connected(gateway) as connection, reference:
+        connection.write_endpoints([entry(engine) for engine in decode_workers])
+        await connection.knows(*decode_workers)
+        yield Stage(connection, decode_workers, reference)

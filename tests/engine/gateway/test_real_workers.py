@@ -1,0 +1,183 @@
+"""The gateway in front of real vLLM: token for token what the engine's own endpoints answer, and the right worker."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Awaitable
+from typing import Any
+
+import openai
+import pytest
+from openai.types import Completion
+
+from engine.gateway.conftest import TOKEN, Stage, entry, give_role, start_decode_workers
+from fixtures.engines import MODEL, Engines, RunningEngine
+from fixtures.gateways import Gateway, connected, eventually, gateway_process
+from pointsman.api.protocol.names import Role
+
+SEED = 20261121
+GREEDY = {"temperature": 0.0, "seed": 1}
+SAMPLED = {"temperature": 0.9, "top_p": 0.9, "seed": 7}
+
+
+def words(rng: random.Random, count: int) -> str:
+    """A text nobody has asked before."""
+    return " ".join(
+        rng.choice(("switch", "track", "signal", "Gleis", "线路", "🚉", "points", "7")) for _ in range(count)
+    )
+
+
+def conversations() -> list[list[dict[str, str]]]:
+    """Shapes of chats: one turn, system message, several turns, blanks and text beyond ASCII."""
+    rng = random.Random(SEED)
+    return [
+        [{"role": "user", "content": words(rng, 3)}],
+        [{"role": "system", "content": "  Be brief.\n"}, {"role": "user", "content": words(rng, 40)}],
+        [
+            {"role": "user", "content": words(rng, 20)},
+            {"role": "assistant", "content": words(rng, 20)},
+            {"role": "user", "content": words(rng, 60), "name": "anna"},
+        ],
+    ]
+
+
+async def test_chats_are_token_exact_with_the_engines_own_endpoint(stage: Stage) -> None:
+    assert all(line["chat_tokens"] for line in stage.gateway.logs if line["message"] == "model known")
+    for messages in conversations():
+        for sampling in (GREEDY, SAMPLED):
+            ask: dict[str, Any] = {"model": MODEL, "messages": messages, "max_tokens": 24, **sampling}
+            ids = {"return_token_ids": True}
+            theirs = await stage.reference.chat.completions.create(**ask, extra_body=ids)
+            ours = await stage.gateway.client.chat.completions.create(**ask, extra_body=ids)
+            stream = await stage.gateway.client.chat.completions.create(
+                **ask, stream=True, stream_options={"include_usage": True}, extra_body=ids
+            )
+            text, token_ids, usage, reasons = "", [], None, []
+            async for chunk in stream:
+                for choice in chunk.choices:
+                    text += choice.delta.content or ""
+                    token_ids += choice.model_extra.get("token_ids") or []
+                    reasons.append(choice.finish_reason)
+                usage = chunk.usage or usage
+            expected = theirs.choices[0]
+            for answer in (ours.choices[0],):
+                assert answer.message.content == expected.message.content
+                assert answer.model_extra["token_ids"] == expected.model_extra["token_ids"]
+                assert answer.finish_reason == expected.finish_reason
+            assert ours.model_extra["prompt_token_ids"] == theirs.model_extra["prompt_token_ids"]
+            assert (text, token_ids) == (expected.message.content, expected.model_extra["token_ids"])
+            assert [reason for reason in reasons if reason] == [expected.finish_reason]
+            for mine in (ours.usage, usage):
+                assert mine is not None
+                assert theirs.usage is not None
+                assert mine.prompt_tokens == theirs.usage.prompt_tokens
+                assert mine.completion_tokens == theirs.usage.completion_tokens
+
+
+async def test_completions_are_token_exact_streaming_and_not(stage: Stage) -> None:
+    rng = random.Random(SEED + 1)
+    for prompt in (words(rng, 2), words(rng, 150), list(range(10, 250)) * 2):
+        ask: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_tokens": 24, "logprobs": 2, **GREEDY}
+        theirs = await stage.reference.completions.create(**ask)
+        ours = await stage.gateway.client.completions.create(**ask)
+        chunks = [chunk async for chunk in await stage.gateway.client.completions.create(**ask, stream=True)]
+        assert ours.choices[0].text == theirs.choices[0].text
+        assert ours.choices[0].logprobs == theirs.choices[0].logprobs
+        assert ours.usage == theirs.usage
+        assert "".join(chunk.choices[0].text for chunk in chunks) == theirs.choices[0].text
+        tokens = [token for chunk in chunks for token in (chunk.choices[0].logprobs.tokens or [])]
+        assert theirs.choices[0].logprobs is not None
+        assert tokens == theirs.choices[0].logprobs.tokens
+
+
+async def test_what_needs_the_engine_is_answered_by_its_own_chat_endpoint(stage: Stage) -> None:
+    ask: dict[str, Any] = {
+        "model": MODEL,
+        "messages": conversations()[0],
+        "max_tokens": 8,
+        "logprobs": True,
+        "top_logprobs": 2,
+        **GREEDY,
+    }
+    theirs = await stage.reference.chat.completions.create(**ask)
+    ours = await stage.gateway.client.chat.completions.create(**ask)
+    assert ours.choices[0].logprobs == theirs.choices[0].logprobs
+    assert ours.choices[0].message == theirs.choices[0].message
+
+
+async def test_structured_output_holds_through_the_gateway(stage: Stage) -> None:
+    answer = await stage.gateway.client.chat.completions.create(
+        model=MODEL,
+        messages=conversations()[0],
+        max_tokens=16,
+        extra_body={"structured_outputs": {"choice": ["left", "right"]}},
+        **GREEDY,
+    )
+    assert answer.choices[0].message.content in ("left", "right")
+
+
+async def test_the_engines_refusal_of_a_value_reaches_the_client(stage: Stage) -> None:
+    with pytest.raises(openai.BadRequestError, match="top_p"):
+        await stage.gateway.client.completions.create(model=MODEL, prompt="x", top_p=7)
+
+
+async def test_a_known_prefix_goes_to_the_worker_that_holds_it(stage: Stage) -> None:
+    rng = random.Random(SEED + 2)
+    await eventually(
+        lambda: sum(line["message"] == "kv events followed" for line in stage.gateway.logs) == 2,
+        "KV events of both workers are followed",
+    )
+    for _ in range(4):
+        prompt = [rng.randrange(10, 250) for _ in range(640)]
+        ask: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_tokens": 2, **GREEDY}
+        first = (await stage.gateway.client.completions.with_raw_response.create(**ask)).headers["X-Pointsman-Worker"]
+
+        async def hits(ask: dict[str, Any] = ask) -> bool:
+            await stage.gateway.client.completions.create(**ask)
+            chosen = [line for line in stage.gateway.logs if line["message"] == "worker chosen"]
+            return bool(chosen[-1]["overlap_tokens"] >= 512)
+
+        await eventually(hits, "the index knows the blocks of the prompt")
+        again = [
+            (await stage.gateway.client.completions.with_raw_response.create(**ask)).headers["X-Pointsman-Worker"]
+            for _ in range(4)
+        ]
+        assert set(again) == {first}
+
+
+async def test_killed_workers_lose_no_request_before_its_first_token(engines: Engines, tmp_path_factory: Any) -> None:
+    workers = start_decode_workers(engines, "killed", "survivor")
+    for engine in workers:
+        await give_role(engine, Role.DECODE)
+    rng = random.Random(SEED + 3)
+    prompts = [[rng.randrange(10, 250) for _ in range(3500)] for _ in range(8)]
+    folder = tmp_path_factory.mktemp("gateway")
+    with gateway_process(folder, token=TOKEN, router="round-robin") as process:
+        async with connected(process) as gateway:
+            answers, metrics, expected = await _kill_one_of(workers, gateway, prompts)
+    assert [answer.choices[0].text for answer in answers] == [answer.choices[0].text for answer in expected]
+    assert sum(value for key, value in metrics.items() if key.startswith("pointsman_gateway_retries_total{")) >= 1
+    assert not [key for key in metrics if key.startswith("pointsman_gateway_failures_total{")]
+
+
+async def _kill_one_of(
+    workers: list[RunningEngine], gateway: Gateway, prompts: list[list[int]]
+) -> tuple[list[Completion], dict[str, float], list[Completion]]:
+    """Answers asked before the first worker is killed, the metrics then, and answers asked afterwards."""
+    gateway.write_endpoints([entry(engine) for engine in workers])
+    await gateway.knows(*workers)
+
+    def ask(prompt: list[int]) -> Awaitable[Completion]:
+        return gateway.client.completions.create(model=MODEL, prompt=prompt, max_tokens=4, temperature=0)
+
+    asked = [asyncio.ensure_future(ask(prompt)) for prompt in prompts]
+    await eventually(
+        lambda: len(gateway.of.logged("worker chosen", worker="killed")) >= len(prompts) // 2,
+        "half of the requests are at the worker that will die",
+    )
+    for pid in workers[0].processes():
+        os.kill(pid, signal.SIGKILL)
+    answers = await asyncio.gather(*asked)
+    metrics = await gateway.metrics()
+    return answers, metrics, [await ask(prompt) for prompt in prompts]

@@ -1,0 +1,188 @@
+"""Workers that refuse, abort, die or hang: what moves to another worker, what the client is told, what is given up."""
+
+import asyncio
+
+import openai
+import pytest
+
+from fixtures.gateways import Gateway, eventually
+from integration.gateway.conftest import Room
+from integration.gateway.stand_in_worker import SERVED_NAME, Behaviour, StandInWorker, running
+
+ASK = {"model": SERVED_NAME, "prompt": "The signal is at danger.", "max_tokens": 8}
+
+
+def expected(worker: StandInWorker) -> str:
+    """The text every worker answers to ASK."""
+    return str(worker.tokenizer.decode(worker.output(worker.tokenizer(ASK["prompt"])["input_ids"])[:8]))
+
+
+async def read(stream: openai.AsyncStream[openai.types.Completion]) -> str:
+    """All text of a stream."""
+    return "".join([chunk.choices[0].text async for chunk in stream if chunk.choices])
+
+
+BEFORE_THE_FIRST_TOKEN = {
+    "draining": Behaviour(status=503, retry="draining"),
+    "no role": Behaviour(status=503, retry="no-role"),
+    "busy": Behaviour(status=503),
+    "failed": Behaviour(status=500),
+    "aborted": Behaviour(abort=True),
+    "cut": Behaviour(cut=True),
+    "error in the stream": Behaviour(error_event=True),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_request_that_has_no_token_yet_moves_to_another_worker(room: Room, stream: bool) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    for behaviour in BEFORE_THE_FIRST_TOKEN.values():
+        if behaviour.error_event and not stream:
+            continue  # exists in streams only
+        for worker in workers:
+            worker.seen.clear()
+            worker.behaviours.append(behaviour)  # both fail once; the one that is asked again answers
+        if stream:
+            text = await read(await gateway.client.completions.create(**ASK, stream=True))
+        else:
+            text = (await gateway.client.completions.create(**ASK)).choices[0].text
+        assert text == expected(workers[0]), behaviour
+        assert sum(len(worker.seen) for worker in workers) == 3, behaviour
+    metrics = await gateway.metrics()
+    reasons = {key.split('reason="')[1].split('"')[0] for key in metrics if "retries_total{" in key}
+    assert {"draining", "no-role", "http-503", "http-500", "engine-aborted", "worker-died"} <= reasons
+
+
+async def test_a_worker_that_refuses_connections_is_left_alone_for_a_moment(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers, router="round-robin", suspect_seconds=60)
+    async with running(StandInWorker("gone", room.model_folder, room.tokenizer)) as gone:
+        gateway.write_endpoints([*workers, gone])
+        await gateway.knows(*workers, gone)
+    for _ in range(6):
+        assert (await gateway.client.completions.create(**ASK)).choices[0].text == expected(workers[0])
+    metrics = await gateway.metrics()
+    assert metrics['pointsman_gateway_retries_total{reason="unreachable",service="chat"}'] == 1
+    assert metrics['pointsman_gateway_workers{role="decode",service="chat",state="suspect"}'] == 1
+    report = await gateway.report()
+    assert {e["worker"]: e["suspect"] for e in report["endpoints"]} == {
+        "decode-0": False, "decode-1": False, "gone": True
+    }  # fmt: skip
+
+
+async def test_after_the_first_token_a_death_is_told_in_the_stream(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    for behaviour in (
+        Behaviour(tokens=3, cut=True),
+        Behaviour(tokens=3, abort=True),
+        Behaviour(tokens=3, error_event=True),
+    ):
+        for worker in workers:
+            worker.behaviours.append(behaviour)
+        stream = await gateway.client.completions.create(**ASK, stream=True)
+        text = ""
+        with pytest.raises(openai.APIError, match="broke off after 3 tokens") as broken:
+            async for chunk in stream:
+                text += chunk.choices[0].text
+        assert text == expected(workers[0])[:3]
+        assert broken.value.code == "stream_broken"
+        for worker in workers:
+            worker.behaviours.clear()
+    assert sum(len(worker.seen) for worker in workers) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_client_that_leaves_ends_the_request_at_the_worker(room: Room, stream: bool) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    worker.behaviours.append(Behaviour(tokens=2, gate=asyncio.Event()))
+    asked = asyncio.create_task(gateway.client.completions.create(**ASK, stream=stream))
+    async with asyncio.timeout(30):
+        await worker.begun.wait()
+        if stream:
+            await (await asked).close()
+        else:
+            asked.cancel()
+        await worker.cancelled.wait()
+    await eventually(lambda: _in_flight(gateway, 0), "the gateway counts nothing in flight")
+
+
+async def test_a_stream_that_falls_silent_moves_on_before_its_first_token_and_ends_with_an_error_after_it(
+    room: Room,
+) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers, inactivity_timeout_seconds=0.5, router="round-robin")
+    workers[0].behaviours.append(Behaviour(gate=asyncio.Event()))
+    texts = [await read(await gateway.client.completions.create(**ASK, stream=True)) for _ in range(2)]
+    assert texts == [expected(workers[0])] * 2
+    assert workers[0].cancelled.is_set()
+
+    for worker in workers:
+        worker.behaviours.append(Behaviour(tokens=2, gate=asyncio.Event()))
+    stream = await gateway.client.completions.create(**ASK, stream=True)
+    with pytest.raises(openai.APIError, match="nothing arrived for too long"):
+        await read(stream)
+
+
+async def test_a_lone_worker_that_refuses_is_asked_again_until_patience_ends(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    worker.behaviours.extend([Behaviour(status=503, retry="draining")] * 3)
+    assert (await gateway.client.completions.create(**ASK)).choices[0].text == expected(worker)
+    assert len(worker.seen) == 4
+
+
+async def test_when_all_attempts_fail_the_client_learns_why(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    worker.behaviours.extend([Behaviour(status=500)] * 9)
+    with pytest.raises(openai.APIStatusError) as failed:
+        await gateway.client.completions.create(**ASK)
+    assert failed.value.status_code == 502
+    assert "4 attempts failed before the first token; the last: decode-0: " in failed.value.message
+    assert failed.value.response.headers["Retry-After"] == "1"
+    assert failed.value.response.headers["X-Request-Id"]
+    assert len(worker.seen) == 4
+
+
+async def test_without_any_worker_the_answer_is_503_and_with_one_that_comes_in_time_it_is_served(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    gateway.write_endpoints([])
+    await gateway.knows()
+    waiting = asyncio.create_task(gateway.client.completions.create(**ASK))
+    await eventually(lambda: _in_flight(gateway, 1), "the request waits")
+    gateway.write_endpoints([worker])
+    assert (await waiting).choices[0].text == expected(worker)
+
+
+async def test_no_worker_for_too_long_is_503(room: Room) -> None:
+    gateway = await room.gateway([], patience_seconds=0.2)
+    for path in ("/completions", "/models"):
+        with pytest.raises(openai.InternalServerError) as refused:
+            if path == "/completions":
+                await gateway.client.completions.create(**ASK)
+            else:
+                await gateway.client.models.list()
+        assert refused.value.status_code == 503
+        assert refused.value.code == "no_worker_available"
+
+
+async def test_sigterm_lets_open_streams_finish(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker], shutdown_seconds=30)
+    gate = asyncio.Event()
+    worker.behaviours.append(Behaviour(tokens=2, gate=gate, finish=True))
+    stream = await gateway.client.completions.create(**ASK, stream=True)
+    gateway.of.process.terminate()
+    await eventually(lambda: any(line["message"] == "stopping" for line in gateway.logs), "the gateway stops")
+    gate.set()
+    assert await read(stream) == expected(worker)[:2]
+    assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0
+
+
+async def _in_flight(gateway: Gateway, count: int) -> bool:
+    metrics = await gateway.metrics()
+    return metrics['pointsman_gateway_in_flight{service="chat"}'] == count
