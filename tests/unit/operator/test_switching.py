@@ -185,7 +185,7 @@ def test_a_hold_survives_its_annotation_and_a_foreign_one_is_none() -> None:
         assert Hold.parse(foreign) is None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     misfortune=st.floats(0.0, 0.35),
@@ -212,7 +212,7 @@ def test_through_lost_writes_crashes_and_restarts_every_switch_ends_and_the_book
     assert replicas(it) == (2 + gained, 3 - gained)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), cut=st.integers(0, 25), drain_first=st.booleans())
 def test_a_switch_deleted_at_any_moment_leaves_exact_books_and_no_held_worker(
     seed: int, cut: int, drain_first: bool
@@ -227,7 +227,7 @@ def test_a_switch_deleted_at_any_moment_leaves_exact_books_and_no_held_worker(
     assert replicas(it) in {(2, 3), (3, 2)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_role_is_emptied_by_any_series_of_switches(seed: int) -> None:
     it = world(seed=seed)

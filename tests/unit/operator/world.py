@@ -14,7 +14,17 @@ from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import Decision, decide, workers_to_ask
-from pointsman.operator.core.snapshot import Container, GatewayPod, Pool, Service, Snapshot, Switch, Worker
+from pointsman.operator.core.snapshot import (
+    Container,
+    GatewayPod,
+    Plan,
+    Policy,
+    Pool,
+    Service,
+    Snapshot,
+    Switch,
+    Worker,
+)
 
 KV = "c0ffee12"
 
@@ -94,6 +104,9 @@ class World:
     misfortune: float = 0.0  # chance that an action is lost, a worker crashes, an answer is missing
     uids: int = 0
     switches: dict[str, Switch] = field(default_factory=dict)
+    plans: dict[str, Plan] = field(default_factory=dict)
+    policy: Policy | None = None
+    routing_set_by: str | None = None
     cannot_prove: set[tuple[str, Role]] = field(default_factory=set)  # (pod uid, role) that never answers
     served_once: set[Role] = field(default_factory=set)
     lost_work: list[str] = field(default_factory=list)
@@ -114,6 +127,9 @@ class World:
             workers=tuple(self.pods.values()),
             gateways=tuple(GatewayPod(name=name, ready=True) for name in self.gateways),
             switches=tuple(self.switches.values()),
+            plans=tuple(self.plans.values()),
+            policy=self.policy,
+            routing_set_by=self.routing_set_by,
             gateway_replicas=len(self.gateways),
         )
         asked = {worker.uid for worker in workers_to_ask(bare)}
@@ -178,8 +194,27 @@ class World:
                         pool,
                         replicas=action.replicas,
                         moved_by=(*pool.moved_by, action.switch_uid),
+                        owned_replicas=action.replicas if pool.owned_replicas is not None else None,
                         resource_version=str(int(pool.resource_version) + 1),
                     )
+            case act.SetReplicas() | act.RestoreReplicas() | act.OwnReplicas():
+                pool = self.pools[action.role]
+                if pool.resource_version == action.resource_version:
+                    self.pools[action.role] = self._owned(pool, action)
+            case act.CreateSwitch():
+                if all(switch.name != action.name for switch in self.switches.values()):
+                    self.switches[f"s-{action.name}"] = self.switch(
+                        action.source,
+                        name=action.name,
+                        uid=f"s-{action.name}",
+                        drainFirst=action.drain_first,
+                        reason=f"plan/{action.plan}",
+                    )
+            case act.SetRouting():
+                self.routing_set_by = action.set_by
+            case act.SetPlanStatus():
+                assert not self.plans[action.uid].ended, f"{action.name} has ended and was written again: {action.why}"
+                self.plans[action.uid] = replace(self.plans[action.uid], status=action.status)
             case act.SetSwitchStatus():
                 if action.uid in self.switches:
                     before = self.switches[action.uid]
@@ -193,6 +228,17 @@ class World:
                 pass  # gone meanwhile: the API server answers 404 or a uid conflict
             case _:
                 raise AssertionError(f"the world does not know {action}")
+
+    @staticmethod
+    def _owned(pool: Pool, action: act.SetReplicas | act.RestoreReplicas | act.OwnReplicas) -> Pool:
+        pool = replace(pool, resource_version=str(int(pool.resource_version) + 1))
+        match action:
+            case act.OwnReplicas():
+                return replace(pool, owned_replicas=action.replicas)
+            case act.SetReplicas():
+                pool = replace(pool, set_by=action.plan_uid)
+        owned = action.replicas if pool.owned_replicas is not None else None
+        return replace(pool, replicas=action.replicas or pool.replicas, owned_replicas=owned)
 
     def _create(self, action: act.CreateWorker) -> None:
         if any(pod.name == action.name for pod in self.pods.values()):
@@ -312,13 +358,21 @@ class World:
         """Workers of a role that a gateway may use."""
         return [pod for pod in self.pods.values() if pod.role is role and pod.active and pod.ready and pod.routable]
 
-    def switch(self, source: Role = Role.DECODE, *, worker: str | None = None, **fields: Any) -> Switch:
+    def switch(
+        self,
+        source: Role = Role.DECODE,
+        *,
+        worker: str | None = None,
+        name: str | None = None,
+        uid: str | None = None,
+        **fields: Any,
+    ) -> Switch:
         """Create a RoleSwitch."""
         self.uids += 1
         target = Role.PREFILL if source is Role.DECODE else Role.DECODE
         made = Switch(
-            name=f"switch-{self.uids}",
-            uid=f"s-{self.uids}",
+            name=name or f"switch-{self.uids}",
+            uid=uid or f"s-{self.uids}",
             created_s=self.now_s,
             spec=RoleSwitchSpec.model_validate(
                 {"serviceRef": {"name": "chat"}, "workerName": worker, "from": source, "to": target, **fields}

@@ -12,6 +12,8 @@ import sys
 import uuid
 
 from pointsman.api.protocol.names import SERVICE_LABEL
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
@@ -24,12 +26,13 @@ from pointsman.kube.queue import WorkQueue
 from pointsman.operator import handlers
 from pointsman.operator.apply import NatsCredentials, Writer
 from pointsman.operator.control import ControlClient
+from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import SettingsError
 from pointsman.operator.health import HealthServer
 from pointsman.operator.logs import configure_logs
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import Expectations, ServiceKey
-from pointsman.operator.reconcile import Reconciler, service_key, switch_key
+from pointsman.operator.reconcile import Reconciler, plan_key, service_key, switch_key
 from pointsman.operator.settings import OperatorSettings
 
 log = logging.getLogger("pointsman.operator")
@@ -64,6 +67,19 @@ async def run(settings: OperatorSettings) -> int:
         if switch is not None:
             queue.add(switch_key(switch))
 
+    def plan_changed(old: Plan | None, new: Plan | None) -> None:
+        plan = new or old
+        if plan is not None:
+            queue.add(plan_key(plan))
+
+    reconcilers: list[Reconciler] = []  # one, once this process leads
+
+    def policy_changed(old: PlannerPolicy | None, new: PlannerPolicy | None) -> None:
+        policy = new or old
+        for leading in reconcilers:
+            if policy is not None:
+                leading.policy_changed(policy.metadata.namespace, policy.metadata.name)
+
     async with contextlib.AsyncExitStack() as stack:
         kube = await stack.enter_async_context(
             await Kube.connect(field_manager="pointsman-operator", on_request=metrics.count_request)
@@ -84,6 +100,12 @@ async def run(settings: OperatorSettings) -> int:
             namespace=namespace,
             index=switch_key,
             on_change=switch_changed,
+        )
+        plans: Mirror[Plan] = Mirror(
+            kube, resources.PLANS, Plan, namespace=namespace, index=plan_key, on_change=plan_changed
+        )
+        policies: Mirror[PlannerPolicy] = Mirror(
+            kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace, on_change=policy_changed
         )
         metrics.watch(pods.stats, queue.stats)
         health = HealthServer(metrics, lambda: pods.age_s)
@@ -115,9 +137,11 @@ async def run(settings: OperatorSettings) -> int:
         election = _start(stack, elector.run(), "election")
         _start(stack, pods.run(), "mirror of pods")
         _start(stack, switches.run(), "mirror of role switches")
+        _start(stack, plans.run(), "mirror of plans")
+        _start(stack, policies.run(), "mirror of policies")
         _start(stack, events.run(), "events")
 
-        for event in (elector.elected, pods.synced, switches.synced):
+        for event in (elector.elected, pods.synced, switches.synced, plans.synced, policies.synced):
             if not await _either(stop, event.wait()):
                 return 0
         metrics.leader.set(1)
@@ -130,7 +154,7 @@ async def run(settings: OperatorSettings) -> int:
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
-            switches=switches,
+            decisions=Decisions(kube, switches, plans, policies),
             queue=queue,
             writer=writer,
             expectations=expectations,
@@ -140,6 +164,7 @@ async def run(settings: OperatorSettings) -> int:
             install=settings.install(),
             resync_s=settings.resync_seconds,
         )
+        reconcilers.append(reconciler)
         work = _start(stack, queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
         await handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=stop)
         # Work stops before the Lease is given back, so that no two ever write.

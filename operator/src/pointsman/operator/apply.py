@@ -20,6 +20,8 @@ from pointsman.operator.core.children import is_current, owner_reference, servic
 from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
     MOVED_BY_ANNOTATION,
+    OWNED_REPLICAS_ANNOTATION,
+    SET_BY_ANNOTATION,
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
     gateway_name,
@@ -170,11 +172,61 @@ class Writer:
             pool_name(service.name, action.role),
             service.namespace,
             {
-                "metadata": {"annotations": {MOVED_BY_ANNOTATION: ",".join(moved)}},
+                "metadata": {"annotations": {MOVED_BY_ANNOTATION: ",".join(moved), **_owned(pool, action.replicas)}},
                 "spec": {"replicas": action.replicas},
             },
             resource_version=action.resource_version,
         )
+
+    async def set_replicas(self, service: Service, pool: Pool, action: act.SetReplicas | act.RestoreReplicas) -> None:
+        """A plan's number and its uid in one write, or the number that plans had written."""
+        self._fence()
+        marks: dict[str, str | None] = dict(_owned(pool, action.replicas))
+        if isinstance(action, act.SetReplicas):
+            marks[SET_BY_ANNOTATION] = action.plan_uid
+        body = {"metadata": {"annotations": marks}, "spec": {"replicas": action.replicas}}
+        name = pool_name(service.name, action.role)
+        version = action.resource_version
+        await self._kube.patch(resources.WORKER_POOLS, name, service.namespace, body, resource_version=version)
+
+    async def own_replicas(self, service: Service, action: act.OwnReplicas) -> None:
+        """Say on the pool that plans own its replicas, or that they do not any more."""
+        self._fence()
+        mark = str(action.replicas) if action.replicas is not None else None
+        body = {"metadata": {"annotations": {OWNED_REPLICAS_ANNOTATION: mark}}}
+        name = pool_name(service.name, action.role)
+        version = action.resource_version
+        await self._kube.patch(resources.WORKER_POOLS, name, service.namespace, body, resource_version=version)
+
+    async def create_switch(self, service: Service, action: act.CreateSwitch) -> None:
+        """A plan's role switch. One of that name is there already: a restarted operator's."""
+        self._fence()
+        owner = {**owner_reference(service), "controller": False, "blockOwnerDeletion": False}
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "RoleSwitch",
+            "metadata": {
+                "name": action.name,
+                "namespace": service.namespace,
+                "labels": {names.SERVICE_LABEL: service.name, names.MANAGED_BY_LABEL: names.MANAGED_BY},
+                "ownerReferences": [owner],
+            },
+            "spec": {
+                "serviceRef": {"name": service.name},
+                "from": action.source,
+                "to": action.target,
+                "drainFirst": action.drain_first,
+                "drainTimeoutSeconds": max(1, service.spec.drain.timeout_seconds),
+                "reason": f"plan/{action.plan}",
+            },
+        }
+        with contextlib.suppress(AlreadyExists):
+            await self._kube.create(resources.ROLE_SWITCHES, body)
+
+    async def plan_status(self, namespace: str, action: act.SetPlanStatus) -> None:
+        """The status of a Plan; one that was deleted meanwhile is no error."""
+        with contextlib.suppress(NotFound):
+            await self.status(resources.PLANS, action.name, namespace, action.status.manifest())
 
     async def switch_status(self, namespace: str, action: act.SetSwitchStatus) -> None:
         """The status of a RoleSwitch; one that was deleted meanwhile is no error."""
@@ -264,6 +316,10 @@ class Writer:
         with contextlib.suppress(NotFound, Conflict):
             await self._kube.delete(resources.PODS, action.worker, service.namespace, uid=action.uid)
         self._expectations.deleted(action.uid)
+
+
+def _owned(pool: Pool, replicas: int) -> dict[str, str]:
+    return {OWNED_REPLICAS_ANNOTATION: str(replicas)} if pool.owned_replicas is not None else {}
 
 
 def refuse_stranger(resource: Resource, live: Object, uid: str) -> None:

@@ -38,6 +38,9 @@ class OperatorMetrics:
         self.switches = Counter(
             "pointsman_operator_role_switches", "Role switches that ended.", ["phase", "reason"], registry=self.registry
         )
+        self.plans = Counter(
+            "pointsman_operator_plans", "Plans that ended.", ["phase", "reason"], registry=self.registry
+        )
         self.switch_seconds = Histogram(
             "pointsman_operator_role_switch_seconds",
             "From the creation of a role switch to its worker serving in the new role.",

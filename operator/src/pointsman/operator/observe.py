@@ -8,16 +8,29 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan as PlanObject
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube.pods import ContainerStatus, Pod
 from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
     MOVED_BY_ANNOTATION,
+    OWNED_REPLICAS_ANNOTATION,
+    SET_BY_ANNOTATION,
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
 )
-from pointsman.operator.core.snapshot import Container, DrainReason, GatewayPod, Hold, Pool, Service, Switch, Worker
+from pointsman.operator.core.snapshot import (
+    Container,
+    DrainReason,
+    GatewayPod,
+    Hold,
+    Plan,
+    Pool,
+    Service,
+    Switch,
+    Worker,
+)
 
 
 def service_of(found: LLMService) -> Service:
@@ -37,13 +50,14 @@ def service_of(found: LLMService) -> Service:
 
 def pool_of(found: WorkerPool) -> Pool:
     """A pool as the core sees it."""
-    copied = found.metadata.annotations.get(names.COPIED_REPLICAS_ANNOTATION, "")
     return Pool(
         uid=found.metadata.uid,
         resource_version=found.metadata.resource_version,
         replicas=found.spec.replicas,
-        copied_replicas=int(copied) if copied.isascii() and copied.isdigit() else None,
+        copied_replicas=_number(found.metadata.annotations.get(names.COPIED_REPLICAS_ANNOTATION)),
         moved_by=tuple(uid for uid in found.metadata.annotations.get(MOVED_BY_ANNOTATION, "").split(",") if uid),
+        set_by=found.metadata.annotations.get(SET_BY_ANNOTATION),
+        owned_replicas=_number(found.metadata.annotations.get(OWNED_REPLICAS_ANNOTATION)),
         status=found.status,
         generation=found.metadata.generation,
     )
@@ -59,6 +73,11 @@ def switch_of(found: RoleSwitch) -> Switch:
         spec=found.spec,
         status=found.status,
     )
+
+
+def plan_of(found: PlanObject) -> Plan:
+    """A plan as the core sees it."""
+    return Plan(name=found.metadata.name, uid=found.metadata.uid, spec=found.spec, status=found.status)
 
 
 def is_owned_by(item: Mapping[str, Any], uid: str) -> bool:
@@ -103,6 +122,11 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         verify_error=verify_error,
         busy=busy,
     )
+
+
+def _number(written: str | None) -> int | None:
+    """A count of ours; one that somebody spoiled is unknown."""
+    return int(written) if written and written.isascii() and written.isdigit() else None
 
 
 def _seconds(written: str | None) -> float | None:

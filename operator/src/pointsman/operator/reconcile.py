@@ -18,7 +18,8 @@ from pointsman.api.protocol.names import (
     Role,
 )
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
-from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec
+from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec, LLMServiceStatus, Routing
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
@@ -40,12 +41,14 @@ from pointsman.operator.core.gateway import endpoint, gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
 from pointsman.operator.core.revision import kv_compatibility, revision
-from pointsman.operator.core.snapshot import GatewayPod, Pool, Service, Snapshot, Switch, Worker
+from pointsman.operator.core.snapshot import GatewayPod, Policy, Pool, Service, Snapshot, Switch, Worker
+from pointsman.operator.core.snapshot import Plan as PlanView
 from pointsman.operator.core.status import Problem, Report, report
 from pointsman.operator.core.switching import no_service
+from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.metrics import OperatorMetrics
-from pointsman.operator.observe import gateway_of, owner_in_words, pool_of, service_of, switch_of, worker_of
+from pointsman.operator.observe import gateway_of, owner_in_words, pool_of, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 
 log = logging.getLogger(__name__)
@@ -72,6 +75,7 @@ class _Memory:
     """What may be forgotten: a new process starts without it and only asks more."""
 
     uid: str = ""
+    policy: str | None = None  # the PlannerPolicy the service referred to when it was looked at
     token: str | None = None
     children_of: tuple[Any, ...] | None = None  # what the objects beside the workers were last made of
     children_until_s: float = 0.0
@@ -81,6 +85,16 @@ class _Memory:
     children_problems: list[Problem] = field(default_factory=list)
     create_problems: list[Problem] = field(default_factory=list)
     create_again_s: float = 0.0  # monotonic; until then nothing is created, because the last create was refused
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What is wanted of a service beside its own spec."""
+
+    switches: tuple[Switch, ...] = ()
+    plans: tuple[PlanView, ...] = ()
+    policy: Policy | None = None
+    routing_set_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +118,7 @@ class Reconciler:
         *,
         kube: Kube,
         pods: Mirror[Pod],
-        switches: Mirror[RoleSwitch],
+        decisions: Decisions,
         queue: WorkQueue[ServiceKey],
         writer: Writer,
         expectations: Expectations,
@@ -117,7 +131,7 @@ class Reconciler:
     ) -> None:
         self._kube = kube
         self._pods = pods
-        self._switches = switches
+        self._decisions = decisions
         self._queue = queue
         self._writer = writer
         self._expectations = expectations
@@ -183,8 +197,11 @@ class Reconciler:
             await self._children(service, memory, pools)
         token = await self._token(service, memory)
 
-        switches = await self._live_switches(key, service)
-        snapshot = await self._snapshot(key, service, memory, pools, token, switches)
+        memory.policy = service.spec.policy_ref.name if service.spec.policy_ref else None
+        wishes = await self._wishes(key, service, problems)
+        routing_set_by = found.status.routing.set_by if found.status.routing else None
+        wishes = replace(wishes, routing_set_by=routing_set_by)
+        snapshot = await self._snapshot(key, service, memory, pools, token, wishes)
         may_create = self._clock.monotonic_s() >= memory.create_again_s
         decision = decide(snapshot, render if may_create else None)
         refused = await self._execute(raw, snapshot, decision.actions, memory, token)
@@ -197,14 +214,15 @@ class Reconciler:
         if any(isinstance(action, act.RemoveFinalizer) for action in decision.actions):
             log.info("service=%s/%s reason=Deleted %s", namespace, name, decision.actions[-1].why)
             return self._resync(), "deleted"
-        after = await self._snapshot(key, service, memory, pools, token, switches, known=snapshot)
+        after = await self._snapshot(key, service, memory, pools, token, wishes, known=snapshot)
+        routing = next((a for a in reversed(decision.actions) if isinstance(a, act.SetRouting)), None)
         outcome = report(
             after,
             problems,
             endpoint=endpoint(service, self._install),
             revision=render.revision if render else None,
             kv_compatibility=self._kv(service.spec) if render else None,
-            before=found.status,
+            before=_routed(found.status, routing),
             now=self._clock.now(),
         )
         await self._write_status(service, found, snapshot.pools, outcome)
@@ -295,7 +313,7 @@ class Reconciler:
         memory: _Memory,
         pools: dict[Role, Pool],
         token: str | None,
-        switches: tuple[Switch, ...],
+        wishes: _Wishes,
         known: Snapshot | None = None,
     ) -> Snapshot:
         """What is known now. With ``known``, what workers and gateways said for it is kept, and nobody is asked."""
@@ -323,7 +341,10 @@ class Reconciler:
             pools=pools,
             workers=tuple(sorted(workers, key=lambda worker: worker.name)),
             gateways=tuple(gateway_of(pod) for pod in gateway_pods),
-            switches=switches,
+            switches=wishes.switches,
+            plans=wishes.plans,
+            policy=wishes.policy,
+            routing_set_by=wishes.routing_set_by,
             taken_names=frozenset(memory.strangers),
             gateway_replicas=known.gateway_replicas if known else await self._gateway_replicas(service),
         )
@@ -342,30 +363,32 @@ class Reconciler:
             )
         return snapshot if token is None else await self._ask(snapshot, gateway_pods, token)
 
-    async def _live_switches(self, key: ServiceKey, service: Service) -> tuple[Switch, ...]:
-        """The role switches of the service. Read live while one runs: an outdated status would be acted on twice.
-
-        Without a running one (by the mirror) and without a held worker nothing is asked.
-        """
-        mirrored = [switch_of(found) for found in self._switches.by(key)]
+    async def _wishes(self, key: ServiceKey, service: Service, problems: list[Problem]) -> _Wishes:
+        """Switches, plans and policy of the service, live where something runs."""
         held = any(SWITCH_ANNOTATION in pod.metadata.annotations for pod in self._pods.by(key))
-        if not held and all(switch.ended for switch in mirrored):
-            return tuple(mirrored)
-        live = await self._kube.list(resources.ROLE_SWITCHES, service.namespace)
-        mine = [raw for raw in live.items if raw["spec"]["serviceRef"]["name"] == service.name]
-        for raw in mine:
+        switches, objects = await self._decisions.switches(key, held=held)
+        for raw in objects:
             if not any(owner.get("uid") == service.uid for owner in raw["metadata"].get("ownerReferences") or ()):
                 await self._writer.own_switch(service, raw)
-        return tuple(switch_of(RoleSwitch.model_validate(raw)) for raw in mine)
+        policy: Policy | None = None
+        if service.spec.policy_ref is not None:
+            policy = self._decisions.policy(service.namespace, service.spec.policy_ref.name)
+            if policy is None:
+                text = f"spec.policyRef.name is {service.spec.policy_ref.name}: there is no such PlannerPolicy here"
+                problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=f"{text}; nothing is planned"))
+        return _Wishes(switches, await self._decisions.plans(key), policy)
 
     async def _refuse_switches(self, key: ServiceKey) -> None:
         """There is no such service: whoever made a switch for it is told so."""
         namespace, name = key
-        for found in self._switches.by(key):
-            switch = switch_of(found)
-            if not switch.ended:
-                action = no_service(switch, name, self._clock.now())
-                await self._writer.switch_status(namespace, action)
+        for switch in self._decisions.pending_switches(key):
+            await self._writer.switch_status(namespace, no_service(switch, name, self._clock.now()))
+
+    def policy_changed(self, namespace: str, name: str) -> None:
+        """Look again at the services that refer to that policy."""
+        for key, memory in self._memory.items():
+            if key[0] == namespace and memory.policy == name:
+                self._queue.add(key)
 
     async def _gateway_replicas(self, service: Service) -> int | None:
         if service.deleting_since_s is None:
@@ -443,6 +466,18 @@ class Reconciler:
         match action:
             case act.MoveReplica():
                 await self._writer.move_replica(service, snapshot.pools[action.role], action)
+            case act.SetReplicas() | act.RestoreReplicas():
+                await self._writer.set_replicas(service, snapshot.pools[action.role], action)
+            case act.OwnReplicas():
+                await self._writer.own_replicas(service, action)
+            case act.CreateSwitch():
+                await self._writer.create_switch(service, action)
+            case act.SetRouting():
+                pass  # written with the service's status at the end of this look
+            case act.SetPlanStatus():
+                await self._writer.plan_status(service.namespace, action)
+                self._say_plan(service, action)
+                return
             case act.SetSwitchStatus():
                 await self._writer.switch_status(service.namespace, action)
                 self._say_switch(service, action)
@@ -618,6 +653,19 @@ class Reconciler:
             if status.phase is SwitchPhase.COMPLETED and status.seconds is not None:
                 self._metrics.switch_seconds.observe(status.seconds)
 
+    def _say_plan(self, service: Service, action: act.SetPlanStatus) -> None:
+        """A plan tells its story on itself; its end is an Event of the service too."""
+        status = action.status
+        what = (service.key, action.name, status.phase, status.reason, status.message)
+        log.info("service=%s plan=%s phase=%s reason=%s %s", *what)
+        resource = resources.PLANS
+        regarding = Reference(resource.api_version, resource.kind, service.namespace, action.name, action.uid)
+        failed = status.phase is PlanPhase.FAILED
+        self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
+        if status.phase is not None and status.phase.ended:
+            self._event(service, f"Plan{status.phase}", f"{action.name}: {status.message}", failed)
+            self._metrics.plans.labels(str(status.phase), str(status.reason)).inc()
+
     def _event(self, service: Service, reason: str, note: str, warning: bool = False) -> None:
         regarding = Reference(
             resources.LLM_SERVICES.api_version,
@@ -668,6 +716,11 @@ _EVENTS: Final = {
     "Relabel": "RoleChanged",
     "ReleaseWorker": "WorkerReleased",
     "MoveReplica": "ReplicaMoved",
+    "SetReplicas": "Scaled",
+    "RestoreReplicas": "ReplicasPutBack",
+    "OwnReplicas": "ReplicasOwned",
+    "CreateSwitch": "SwitchCreated",
+    "SetRouting": "RoutingSet",
 }
 
 
@@ -684,6 +737,19 @@ def _owned_pod(pod: Pod, uid: str) -> bool:
     """A worker of this service: by label and by owner, so that a stranger's look-alike is left alone."""
     owner = pod.metadata.controller
     return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_WORKER and owner is not None and owner.uid == uid
+
+
+def _routed(status: LLMServiceStatus, action: act.SetRouting | None) -> LLMServiceStatus:
+    """The status with the routing numbers of a plan."""
+    if action is None:
+        return status
+    routing = Routing(**action.routing.model_dump(), set_by=action.set_by)
+    return status.model_copy(update={"routing": routing})
+
+
+def plan_key(plan: Plan) -> ServiceKey:
+    """The service a plan is about."""
+    return plan.metadata.namespace, plan.spec.service_ref.name
 
 
 def switch_key(switch: RoleSwitch) -> ServiceKey:

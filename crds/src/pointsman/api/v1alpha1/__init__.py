@@ -33,6 +33,7 @@ from pointsman.api.v1alpha1.model_source import (
     PathModel,
     parse_model_source,
 )
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase, PlanReason, PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec
 from pointsman.api.v1alpha1.pods import PodTemplate
 from pointsman.api.v1alpha1.resource import (
@@ -55,7 +56,7 @@ from pointsman.api.v1alpha1.roleswitch import (
 from pointsman.api.v1alpha1.strict import StrictError, parse_strictly
 from pointsman.api.v1alpha1.workerpool import ServiceReference, WorkerPool, WorkerPoolSpec, WorkerPoolStatus
 
-INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool, RoleSwitch)
+INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool, RoleSwitch, PlannerPolicy, Plan)
 
 __all__ = [
     "CATEGORY",
@@ -86,6 +87,11 @@ __all__ = [
     "ModelSpec",
     "ObjectMeta",
     "PathModel",
+    "Plan",
+    "PlanPhase",
+    "PlanReason",
+    "PlanSpec",
+    "PlanStatus",
     "PlannerPolicy",
     "PlannerPolicySpec",
     "PodTemplate",

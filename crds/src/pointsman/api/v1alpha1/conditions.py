@@ -58,6 +58,8 @@ class Reason(StrEnum):
     NO_DECODE_WORKER = "NoDecodeWorker"
     GATEWAY_NOT_READY = "GatewayNotReady"
 
+    POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there
+
     # failed
     UNSCHEDULABLE = "Unschedulable"  # the scheduler finds no node; its words are in the message
     WORKER_CRASHED = "WorkerCrashed"  # an engine ended and is started again; its last log lines are in the message

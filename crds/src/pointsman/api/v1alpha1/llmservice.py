@@ -213,6 +213,10 @@ class LLMServiceSpec(ApiModel):
     engine: EngineSpec = Field(default=EngineSpec(), description="The inference engine and its flags.")
     pools: PoolsSpec = Field(default=PoolsSpec(), description="How many workers of each role.")
     worker: WorkerSpec = Field(default=WorkerSpec(), description="What one worker is.")
+    policy_ref: LocalReference | None = Field(
+        default=None,
+        description="The PlannerPolicy that governs the service. Absent: replicas and routing stay.",
+    )
     gateway: GatewaySpec = Field(default=GatewaySpec(), description="OpenAI API and router.")
     drain: DrainSpec = Field(default=DrainSpec(), description="How workers leave.")
     paused: bool = Field(default=False, description="Observe and report, but touch nothing.")
@@ -234,7 +238,6 @@ class LLMServiceSpec(ApiModel):
                 field_path=".worker.gpus",
             ),
             reserved={
-                "policyRef": "without a policy replicas stay as they are written; leave policyRef out",
                 "rollout": "a changed model is served by a service of another name; leave rollout out",
             },
         )
@@ -256,6 +259,14 @@ class Routing(ApiModel):
     set_by: str | None = Field(default=None, max_length=256, description="Who set them.")
 
 
+class CurrentPlan(ApiModel):
+    """The newest plan of a service, in one line."""
+
+    current: str = Field(max_length=253, description="Its name.")
+    mode: str = Field(max_length=32, description="The mode it was made in.")
+    phase: str | None = Field(default=None, max_length=32, description="How far it is.")
+
+
 class PoolsStatus(ApiModel):
     """The counts of each pool."""
 
@@ -275,6 +286,7 @@ class LLMServiceStatus(ApiModel):
         default=None, max_length=64, description="Workers of equal hash may exchange KV."
     )
     routing: Routing | None = Field(default=None, description="The routing numbers in force.")
+    plan: CurrentPlan | None = Field(default=None, description="The plan that was made last.")
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,

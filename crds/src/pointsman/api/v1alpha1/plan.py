@@ -90,7 +90,7 @@ class PlanInput(ApiModel):
     """One number the decision was made from."""
 
     name: str = Field(min_length=1, max_length=64, description="What it is, with its unit.")
-    value: float
+    value: float = Field(description="The number.")
 
 
 class PlanAlternative(ApiModel):

@@ -1,7 +1,6 @@
 """PlannerPolicy: objectives, budget, allowed actions and guards of the planner; in a cluster or in a file.
 
-The CRD is installed with the planner, which is what acts on it; until then the model serves the planner's own code and
-policy files. Starting values of the constants: Pointsman's planner specification, see the field descriptions.
+Starting values of the constants: Pointsman's planner specification, see the field descriptions.
 """
 
 from collections.abc import Mapping

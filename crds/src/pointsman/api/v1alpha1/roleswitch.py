@@ -63,6 +63,7 @@ class SwitchReason(StrEnum):
     WRONG_ROLE = "WrongRole"
     BELOW_MINIMUM = "BelowMinimum"
     ABOVE_MAXIMUM = "AboveMaximum"
+    PLAN_ENDED = "PlanEnded"  # the plan that made it was superseded or failed before it began
     LAST_ROUTABLE_WORKER = "LastRoutableWorker"
 
     # went wrong

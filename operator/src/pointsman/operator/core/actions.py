@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus
 from pointsman.operator.core.snapshot import DrainReason, Hold
 
@@ -142,6 +143,63 @@ class SetSwitchStatus(Action):
     name: str
     uid: str
     status: RoleSwitchStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateSwitch(Action):
+    """Create a RoleSwitch of a plan. The name is computed, so a repeat is a conflict with ourselves."""
+
+    name: str
+    plan: str
+    plan_uid: str
+    source: Role
+    target: Role
+    drain_first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetReplicas(Action):
+    """Write a pool's replicas together with the plan's uid, in one write under ``resource_version``."""
+
+    role: Role
+    replicas: int
+    plan_uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnReplicas(Action):
+    """From now on plans own the pool's replicas, beginning with the present number; None: no more."""
+
+    role: Role
+    replicas: int | None
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReplicas(Action):
+    """Put back replicas that somebody wrote though plans own them."""
+
+    role: Role
+    replicas: int
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRouting(Action):
+    """Write the routing numbers into the service's status, where gateways watch them."""
+
+    routing: PlanRouting
+    set_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPlanStatus(Action):
+    """Write the status of a Plan."""
+
+    name: str
+    uid: str
+    status: PlanStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.snapshot import Pool, Snapshot
 
 
@@ -22,16 +22,21 @@ class PoolTarget:
     limit: int
 
 
-def must_copy(spec: LLMServiceSpec, role: Role, pool: Pool) -> bool:
-    """The service's number was edited since it was copied. Until then the pool's own (``kubectl scale``) counts."""
-    return pool.copied_replicas != spec.pools.of(role).replicas
+def must_copy(snapshot: Snapshot, role: Role, pool: Pool) -> bool:
+    """The service's number was edited since it was copied. Until then the pool's own (``kubectl scale``) counts.
+
+    With a policy that lets plans or an autoscaler write the pools, the service's number is only where they began.
+    """
+    if snapshot.policy is not None and snapshot.policy.mode is not Mode.SHADOW:
+        return False
+    return pool.copied_replicas != snapshot.service.spec.pools.of(role).replicas
 
 
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:
     """What the pool of ``role`` should have now."""
     bounds = snapshot.service.spec.pools.of(role)
     pool = snapshot.pools.get(role)
-    asked = bounds.replicas if pool is None or must_copy(snapshot.service.spec, role, pool) else pool.replicas
+    asked = bounds.replicas if pool is None or must_copy(snapshot, role, pool) else pool.replicas
     held = min(max(asked, bounds.min_replicas), bounds.max_replicas)
     return PoolTarget(
         role=role,

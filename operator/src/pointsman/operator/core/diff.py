@@ -6,6 +6,7 @@ from itertools import chain, islice
 from typing import Any, Final, Protocol
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.operator.core.actions import (
     Action,
     AddFinalizer,
@@ -19,6 +20,7 @@ from pointsman.operator.core.deletion import deletion_actions
 from pointsman.operator.core.desired import must_copy, pool_target
 from pointsman.operator.core.drain import choose_returners, choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
+from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, ownership_actions, plan_actions
 from pointsman.operator.core.roles import role_actions
 from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, Snapshot, Worker
 from pointsman.operator.core.switching import ending_actions, switch_actions
@@ -70,7 +72,7 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
         yield AddFinalizer(why="its workers are drained before it goes")
         return
     for role, pool in snapshot.pools.items():
-        if must_copy(service.spec, role, pool):
+        if must_copy(snapshot, role, pool):
             replicas = service.spec.pools.of(role).replicas
             yield CopyReplicas(
                 role=role,
@@ -78,6 +80,8 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
                 resource_version=pool.resource_version,
                 why=f"spec.pools.{role.label}.replicas was set to {replicas}",
             )
+    yield from ownership_actions(snapshot)
+    yield from plan_actions(snapshot)
     yield from switch_actions(snapshot)
     yield from role_actions(snapshot)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
@@ -167,6 +171,14 @@ def next_look_s(snapshot: Snapshot) -> float | None:
     elif workers_to_ask(snapshot):
         waits.append(START_POLL_S)
     service = snapshot.service
+    for plan in snapshot.plans:
+        if not plan.ended and plan.status.phase is not PlanPhase.EXECUTING:
+            waits.append(max(0.0, plan.spec.expires_at.timestamp() - snapshot.now_s))
+    waits += [
+        max(0.0, worker.created_s + UNSCHEDULABLE_AFTER_S - snapshot.now_s)
+        for worker in snapshot.workers
+        if worker.unschedulable and any(not plan.ended for plan in snapshot.plans)
+    ]
     if service.deleting_since_s is not None and service.has_finalizer:
         waits.append(max(0.0, service.deleting_since_s + service.spec.drain.timeout_seconds - snapshot.now_s))
     return min(waits, default=None)

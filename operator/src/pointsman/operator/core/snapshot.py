@@ -8,6 +8,8 @@ from typing import Final
 from pointsman.api.protocol.control import WorkerState
 from pointsman.api.protocol.names import ENGINE_PORT, Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.plan import PlanSpec, PlanStatus
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec, RoleSwitchStatus, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 
@@ -101,10 +103,37 @@ class Switch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One decision of the planner about the service."""
+
+    name: str
+    uid: str
+    spec: PlanSpec
+    status: PlanStatus = field(default_factory=PlanStatus)
+
+    @property
+    def ended(self) -> bool:
+        return self.status.phase is not None and self.status.phase.ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The PlannerPolicy the service refers to."""
+
+    name: str
+    spec: PlannerPolicySpec
+
+    @property
+    def mode(self) -> Mode:
+        return self.spec.mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
     """One WorkerPool as it is. ``copied_replicas`` is what was last copied into it from the service's spec.
 
-    ``moved_by`` are the uids of the switches whose ±1 is in ``replicas`` already.
+    ``moved_by`` are the uids of the switches whose ±1 is in ``replicas`` already; ``set_by`` is the uid of the plan
+    that wrote it last; ``owned_replicas`` is what the operator wrote last while plans own the pool, None while not.
     """
 
     uid: str
@@ -112,6 +141,8 @@ class Pool:
     replicas: int
     copied_replicas: int | None
     moved_by: tuple[str, ...] = ()
+    set_by: str | None = None
+    owned_replicas: int | None = None
     status: WorkerPoolStatus = field(default_factory=WorkerPoolStatus)
     generation: int = 0
 
@@ -226,6 +257,9 @@ class Snapshot:
     workers: tuple[Worker, ...] = ()
     gateways: tuple[GatewayPod, ...] = ()
     switches: tuple[Switch, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    policy: Policy | None = None  # None: the service refers to none, or it is missing
+    routing_set_by: str | None = None  # status.routing.setBy
     taken_names: frozenset[str] = frozenset()
     gateway_replicas: int | None = None  # what its Deployment asks for; None: there is no Deployment
 
@@ -241,6 +275,10 @@ class Snapshot:
         """Marks of switches that have not ended (a mark whose switch was deleted has not)."""
         ended = {switch.uid for switch in self.switches if switch.ended}
         return tuple(w.hold for w in self.workers if w.hold and w.hold.uid not in ended and not w.terminating)
+
+    def plan_of(self, switch: Switch) -> Plan | None:
+        """The plan that made a switch; None: a person did, or the plan is gone."""
+        return next((p for p in self.plans if switch.spec.reason == f"plan/{p.name}"), None)
 
     def counted(self, role: Role) -> tuple[Worker, ...]:
         """The workers that count in a pool: a worker on its way counts in none until its +1 is in the books."""

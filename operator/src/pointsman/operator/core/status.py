@@ -8,7 +8,7 @@ from typing import Final
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
 from pointsman.api.v1alpha1.counts import PoolCounts
-from pointsman.api.v1alpha1.llmservice import LLMServiceStatus, PoolsStatus
+from pointsman.api.v1alpha1.llmservice import CurrentPlan, LLMServiceStatus, PoolsStatus
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
@@ -88,11 +88,19 @@ def report(
         revision=revision,
         kv_compatibility=kv_compatibility,
         routing=before.routing,
+        plan=_current_plan(snapshot),
         conditions=_conditions(before.conditions, everything, snapshot.service.generation, now),
     )
     pools = {role: _pool_status(snapshot, role, counts[role], verdicts, now) for role in Role if role in snapshot.pools}
     first = ready if not ready.status else progressing if progressing.status else ready
     return Report(status=status, pools=pools, reason=first.reason, sentence=f"{summary}: {first.message}")
+
+
+def _current_plan(snapshot: Snapshot) -> CurrentPlan | None:
+    newest = max(snapshot.plans, key=lambda plan: plan.spec.sequence, default=None)
+    if newest is None:
+        return None
+    return CurrentPlan(current=newest.name, mode=newest.spec.mode, phase=newest.status.phase)
 
 
 def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:

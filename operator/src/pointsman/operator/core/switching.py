@@ -147,6 +147,10 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
     """The worker to switch, or why there is none."""
     source, target = switch.source, switch.target
     wanted = switch.spec.worker_name
+    plan = snapshot.plan_of(switch)
+    if plan is not None and plan.ended:
+        message = f"plan {plan.name} is {plan.status.phase}, so what it had not begun is not begun any more"
+        return _Refusal(reason=SwitchReason.PLAN_ENDED, message=message)
     bounds_of = snapshot.service.spec.pools.of
     if snapshot.service.spec.paused:
         return _Refusal(reason=SwitchReason.SERVICE_PAUSED, message="spec.paused is true: it waits", final=False)

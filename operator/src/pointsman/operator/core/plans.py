@@ -1,0 +1,259 @@
+"""Execution of Plans: routing at once, then switches, then replicas.
+
+What was done stands on the objects: switches have the plan's name and a number, pools carry the plan's uid beside the
+replicas it wrote. A restarted operator sees the same marks and goes on; nothing is done twice.
+"""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanStatus
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.operator.core.actions import (
+    Action,
+    CreateSwitch,
+    OwnReplicas,
+    RestoreReplicas,
+    SetPlanStatus,
+    SetReplicas,
+    SetRouting,
+)
+from pointsman.operator.core.snapshot import Plan, Snapshot
+
+UNSCHEDULABLE_AFTER_S: Final = 60.0  # a worker that finds no node for so long is given up, and the plan with it
+_MESSAGE_LIMIT: Final = 1500
+EXECUTED_MODES: Final = (Mode.ACTIVE, Mode.APPROVE)
+
+
+def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """The next step of the service's plans. The newest plan that changes the layout supersedes older ones."""
+    open_plans = sorted((plan for plan in snapshot.plans if not plan.ended), key=lambda plan: plan.spec.sequence)
+    layouts = [plan for plan in open_plans if plan.spec.changes_layout]
+    routings = [plan for plan in open_plans if not plan.spec.changes_layout]
+    for older in (*layouts[:-1], *routings[:-1]):
+        newer = layouts[-1] if older.spec.changes_layout else routings[-1]
+        message = f"plan {newer.name} is newer"
+        yield from _report(older, snapshot, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
+    for plan in routings[-1:]:
+        yield from _route(plan, snapshot)
+    for plan in layouts[-1:]:
+        yield from _carry_out(plan, snapshot)
+
+
+def owns_replicas(snapshot: Snapshot) -> bool:
+    """Whether plans, not people, write the replicas of the service's pools."""
+    return snapshot.policy is not None and snapshot.policy.mode in EXECUTED_MODES
+
+
+def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """Mark whose the replicas are, and put back what others wrote into pools that plans own."""
+    owns = owns_replicas(snapshot)
+    for role, pool in snapshot.pools.items():
+        version = pool.resource_version
+        if owns and pool.owned_replicas is None:
+            why = f"plans own pool {role.label} from now on, beginning with {pool.replicas}"
+            yield OwnReplicas(role=role, replicas=pool.replicas, resource_version=version, why=why)
+        elif not owns and pool.owned_replicas is not None:
+            why = f"plans do not own pool {role.label} any more"
+            yield OwnReplicas(role=role, replicas=None, resource_version=version, why=why)
+        elif owns and pool.owned_replicas is not None and pool.owned_replicas != pool.replicas:
+            yield RestoreReplicas(
+                role=role,
+                replicas=pool.owned_replicas,
+                resource_version=version,
+                why=f"{pool.replicas} replicas were written into pool {role.label}, but plans own it; edit the policy, "
+                "or set its mode to External",
+            )
+
+
+def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
+    """A routing-only plan: numbers, at once, without approval."""
+    if not owns_replicas(snapshot):
+        yield from _not_executed(plan, snapshot)
+        return
+    yield from _set_routing(plan, snapshot)
+    yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, _threshold(plan))
+
+
+def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
+    began = plan.status.phase is PlanPhase.EXECUTING
+    if not owns_replicas(snapshot):
+        yield from _not_executed(plan, snapshot)
+        return
+    if plan.spec.approval.decision == "Denied" and not began:
+        who = f" by {plan.spec.approval.by}" if plan.spec.approval.by else ""
+        yield from _report(plan, snapshot, PlanPhase.DENIED, PlanReason.DENIED, f"denied{who}")
+        return
+    if not began and snapshot.now_s >= plan.spec.expires_at.timestamp():
+        message = (
+            f"nobody approved it until {plan.spec.expires_at:%H:%M:%S}"
+            if plan.spec.approval.required
+            else (f"it was not begun until {plan.spec.expires_at:%H:%M:%S}")
+        )
+        yield from _report(plan, snapshot, PlanPhase.EXPIRED, PlanReason.EXPIRED, message)
+        return
+    if plan.spec.approval.required and plan.spec.approval.decision is None:
+        message = (
+            f"waits for a person: kubectl patch plan {plan.name} --type=merge -p "
+            '\'{"spec":{"approval":{"decision":"Approved"}}}\''
+        )
+        yield from _report(plan, snapshot, PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON, message)
+        return
+    refusal = _refusal(plan, snapshot)
+    if refusal is not None:
+        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.NOT_ALLOWED, refusal)
+        return
+    yield from _set_routing(plan, snapshot)
+    switches = {switch.name: switch for switch in snapshot.switches}
+    wanted = list(_wanted_switches(plan))
+    missing = [step for step in wanted if step.name not in switches]
+    lost = [step.name for step in missing if step.name in plan.status.switches]
+    if lost:
+        message = f"switch {lost[0]} was deleted on the way"
+        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message)
+        return
+    yield from missing
+    there = tuple(step.name for step in wanted if step.name in switches)
+    if missing or any(not switches[name].ended for name in there):
+        message = f"{len(wanted)} worker{'s change' if len(wanted) > 1 else ' changes'} role"
+        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
+        return
+    failed = [switches[name] for name in there if switches[name].status.phase is not SwitchPhase.COMPLETED]
+    if failed:
+        # Nothing is scaled to make up for it: the next plan decides on what there is then.
+        message = f"switch {failed[0].name} is {failed[0].status.phase}: {failed[0].status.message}"
+        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.SWITCH_FAILED, message, there)
+        return
+    running = [
+        switch.name
+        for switch in snapshot.switches
+        if not switch.ended and (snapshot.held_by(switch.uid) or snapshot.plan_of(switch))
+    ]
+    if running:
+        # Of an older plan or by hand: its ±1 is still to come, so numbers written now would be wrong afterwards.
+        message = f"waits for the end of switch {running[0]}"
+        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SWITCHING, message, there)
+        return
+    yield from _scale(plan, snapshot, there)
+
+
+def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterator[Action]:
+    unwritten = [
+        (role, pool)
+        for role, pool in snapshot.pools.items()
+        if pool.set_by != plan.uid and pool.replicas != plan.spec.pools.of(role).replicas
+    ]
+    for role, pool in unwritten:
+        wanted = plan.spec.pools.of(role).replicas
+        yield SetReplicas(
+            role=role,
+            replicas=wanted,
+            plan_uid=plan.uid,
+            resource_version=pool.resource_version,
+            why=f"plan {plan.name}: {role.label} {pool.replicas} to {wanted}",
+        )
+    have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in Role}
+    want = {role: pool.replicas for role, pool in snapshot.pools.items()}  # what a person's switch moved since counts
+    stuck = [
+        worker
+        for worker in snapshot.workers
+        if worker.unschedulable and worker.active and snapshot.now_s - worker.created_s >= UNSCHEDULABLE_AFTER_S
+    ]
+    words = ", ".join(f"{role.label} {have[role]} of {want[role]}" for role in want)
+    if stuck:
+        for role in Role:
+            waiting = sum(worker.role is role for worker in stuck)
+            if role in snapshot.pools and waiting:
+                yield SetReplicas(
+                    role=role,
+                    replicas=max(1, snapshot.pools[role].replicas - waiting),
+                    plan_uid=plan.uid,
+                    resource_version=snapshot.pools[role].resource_version,
+                    why=f"plan {plan.name}: {waiting} workers find no node",
+                )
+        message = f"{words}; {stuck[0].name} waits for a node: {stuck[0].unschedulable}"
+        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)
+    elif unwritten or any(have[role] != want[role] for role in want):
+        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, words, switches)
+    else:
+        yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, words, switches)
+
+
+def _not_executed(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
+    mode = snapshot.policy.mode if snapshot.policy is not None else None
+    if mode is Mode.SHADOW and plan.spec.mode is Mode.SHADOW:
+        yield from _report(plan, snapshot, PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only records decisions")
+        return
+    now = f"the policy's mode is {mode} now" if mode is not None else "the service has no policy now"
+    yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.NOT_ALLOWED, f"{now}: it is not carried out")
+
+
+def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
+    """Why the plan must not be carried out (any more): looked at before every step, since policies change."""
+    service, policy = snapshot.service.spec, snapshot.policy
+    if policy is None:
+        return "the service has no policy now"
+    gpus_each = max(service.worker.gpus, 1)
+    gpus = gpus_each * sum(plan.spec.pools.of(role).replicas for role in Role)
+    if gpus > policy.spec.budget.max_gpus:
+        return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {policy.spec.budget.max_gpus}"
+    for role in Role:
+        bounds, wanted = service.pools.of(role), plan.spec.pools.of(role).replicas
+        if not bounds.min_replicas <= wanted <= bounds.max_replicas:
+            return (
+                f"{role.label} {wanted} is not within spec.pools.{role.label} "
+                f"({bounds.min_replicas} to {bounds.max_replicas})"
+            )
+    return None
+
+
+def _wanted_switches(plan: Plan) -> Iterator[CreateSwitch]:
+    number = 0
+    for step in plan.spec.switches:
+        for _ in range(step.count):
+            yield CreateSwitch(
+                name=f"{plan.name}-{number}",
+                plan=plan.name,
+                plan_uid=plan.uid,
+                source=step.from_role,
+                target=step.to_role,
+                drain_first=plan.spec.drain_first,
+                why=f"plan {plan.name}: {step.from_role} to {step.to_role}",
+            )
+            number += 1
+
+
+def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
+    if snapshot.routing_set_by != f"plan/{plan.name}":
+        yield SetRouting(routing=plan.spec.routing, set_by=f"plan/{plan.name}", why=_threshold(plan))
+
+
+def _threshold(plan: Plan) -> str:
+    return f"prompts of up to {plan.spec.routing.max_local_prefill_tokens} new tokens are prefilled locally"
+
+
+def _report(
+    plan: Plan,
+    snapshot: Snapshot,
+    phase: PlanPhase,
+    reason: PlanReason,
+    message: str,
+    switches: tuple[str, ...] | None = None,
+) -> Iterator[Action]:
+    before, message = plan.status, message[:_MESSAGE_LIMIT]
+    made = before.switches if switches is None else switches
+    if (before.phase, before.reason, before.message, before.switches) == (phase, reason, message, made):
+        return
+    now = datetime.fromtimestamp(snapshot.now_s, UTC)
+    status = PlanStatus(
+        phase=phase,
+        reason=reason,
+        message=message,
+        switches=made,
+        started_at=before.started_at or (now if phase is PlanPhase.EXECUTING else None),
+        ended_at=now if phase.ended else None,
+    )
+    yield SetPlanStatus(name=plan.name, uid=plan.uid, status=status, why=f"{phase}: {message}")

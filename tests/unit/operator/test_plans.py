@@ -1,0 +1,247 @@
+"""Plans: what is carried out, in which order, what ends one, and that nothing is done twice."""
+
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanSpec
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.operator.core.diff import decide
+from pointsman.operator.core.snapshot import Plan, Policy
+from unit.operator.world import Render, World, service, spec
+
+
+def policy(mode: Mode = Mode.ACTIVE, max_gpus: int = 8) -> Policy:
+    wanted = {
+        "mode": mode,
+        "objectives": {"ttftMs": 1000, "tpotMs": 50},
+        "budget": {"maxGpus": max_gpus},
+    }
+    return Policy(name="chat", spec=PlannerPolicySpec.model_validate(wanted))
+
+
+def world(mode: Mode = Mode.ACTIVE, *, prefill: int = 2, decode: int = 3, seed: int = 1, **limits: int) -> World:
+    """A settled service under a policy."""
+    made = World(service=service(spec(prefill=(prefill, 1, 6), decode=(decode, 1, 6))), dice=random.Random(seed))
+    assert made.run(200)
+    made.policy = policy(mode, **limits)
+    return made
+
+
+def plan(it: World, prefill: int, decode: int, *, switches: int = 0, **fields: Any) -> Plan:
+    """A plan of the planner; ``switches`` decode workers become prefill workers (negative: the other way)."""
+    number = len(it.plans) + 1
+    roles = ("Decode", "Prefill") if switches > 0 else ("Prefill", "Decode")
+    body = {
+        "serviceRef": {"name": "chat"},
+        "sequence": number,
+        "mode": it.policy.mode if it.policy else Mode.ACTIVE,
+        "observedAt": datetime.fromtimestamp(it.now_s, UTC),
+        "pools": {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}},
+        "switches": [{"from": roles[0], "to": roles[1], "count": abs(switches)}] if switches else [],
+        "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8},
+        "changesLayout": True,
+        "reason": "PrefillShort",
+        "message": "long prompts",
+        "expiresAt": datetime.fromtimestamp(it.now_s + 30, UTC),
+        **fields,
+    }
+    made = Plan(name=f"chat-{number:05}", uid=f"plan-{number}", spec=PlanSpec.model_validate(body))
+    it.plans[made.uid] = made
+    return made
+
+
+def status(it: World, made: Plan) -> tuple[PlanPhase | None, str | None]:
+    now = it.plans[made.uid].status
+    return now.phase, now.reason
+
+
+def replicas(it: World) -> tuple[int, int]:
+    return it.pools[Role.PREFILL].replicas, it.pools[Role.DECODE].replicas
+
+
+def test_switches_come_first_and_replicas_when_they_have_ended() -> None:
+    it = world()
+    made = plan(it, 3, 3, switches=1)
+    scaled_at = switched_at = None
+    for step in range(80):
+        it.reconcile()
+        it.tick()
+        if switched_at is None and any(s.ended for s in it.switches.values()):
+            switched_at = step
+        if scaled_at is None and it.pools[Role.DECODE].set_by == made.uid:
+            scaled_at = step
+    assert status(it, made) == (PlanPhase.COMPLETED, PlanReason.DONE)
+    assert replicas(it) == (3, 3)
+    assert switched_at is not None
+    assert scaled_at is not None
+    assert switched_at <= scaled_at
+    assert it.routing_set_by == f"plan/{made.name}"
+
+
+def test_a_switch_that_fails_ends_the_plan_without_scaling_to_make_up_for_it() -> None:
+    it = world()
+    it.cannot_prove = {(uid, Role.PREFILL) for uid in it.pods}
+    made = plan(it, 4, 3, switches=1)
+    assert it.run(200)
+    assert status(it, made) == (PlanPhase.FAILED, PlanReason.SWITCH_FAILED)
+    assert replicas(it) == (2, 3)
+
+
+def test_shadow_changes_nothing() -> None:
+    it = world(Mode.SHADOW)
+    made = plan(it, 3, 2, switches=1)
+    it.run(30)
+    assert status(it, made) == (PlanPhase.SHADOW, PlanReason.RECORDED)
+    assert replicas(it) == (2, 3)
+    assert not it.switches
+    assert it.routing_set_by is None
+
+
+def test_a_plan_waits_for_a_person_who_approves_it() -> None:
+    it = world(Mode.APPROVE)
+    made = plan(it, 3, 2, switches=1, approval={"required": True})
+    for _ in range(10):
+        it.reconcile()
+    assert status(it, made) == (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON)
+    assert "kubectl patch plan" in (it.plans[made.uid].status.message or "")
+    assert not it.switches
+    approved = made.spec.model_copy(update={"approval": made.spec.approval.model_copy(update={"decision": "Approved"})})
+    it.plans[made.uid] = replace(it.plans[made.uid], spec=approved)
+    assert it.run(80)
+    assert status(it, made) == (PlanPhase.COMPLETED, PlanReason.DONE)
+    assert replicas(it) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("decision", "phase"), [("Denied", PlanPhase.DENIED), (None, PlanPhase.EXPIRED), ("Approved", PlanPhase.EXPIRED)]
+)
+def test_a_plan_that_is_denied_or_too_late_is_not_begun(decision: str | None, phase: PlanPhase) -> None:
+    it = world(Mode.APPROVE)
+    made = plan(it, 3, 2, switches=1, approval={"required": True, "decision": decision})
+    if phase is PlanPhase.EXPIRED:
+        it.now_s += 60
+    it.reconcile()
+    assert status(it, made)[0] is phase
+    assert not it.switches
+
+
+def test_an_approval_after_the_beginning_of_execution_cannot_expire_it() -> None:
+    it = world()
+    made = plan(it, 3, 2, switches=1)
+    it.reconcile()
+    it.now_s += 60
+    assert it.run(80)
+    assert status(it, made)[0] is PlanPhase.COMPLETED
+
+
+def test_a_newer_plan_supersedes_one_in_the_middle_and_its_switch_still_ends_well() -> None:
+    it = world()
+    first = plan(it, 3, 2, switches=1)
+    it.reconcile()
+    it.reconcile()
+    assert it.switches
+    second = plan(it, 3, 3)
+    assert it.run(100)
+    assert status(it, first)[0] is PlanPhase.SUPERSEDED
+    assert status(it, second)[0] is PlanPhase.COMPLETED
+    assert all(s.status.phase is SwitchPhase.COMPLETED for s in it.switches.values())
+    assert replicas(it) == (3, 3)
+
+
+def test_a_routing_plan_is_done_at_once_and_supersedes_no_layout() -> None:
+    it = world()
+    layout = plan(it, 3, 2, switches=1)
+    it.reconcile()
+    routing = plan(it, 2, 3, changesLayout=False)
+    it.reconcile()
+    assert status(it, routing)[0] is PlanPhase.COMPLETED
+    assert status(it, layout)[0] is PlanPhase.EXECUTING
+
+
+def test_a_plan_beyond_the_budget_is_refused_by_name() -> None:
+    it = world(max_gpus=5)
+    made = plan(it, 3, 3)
+    it.reconcile()
+    assert status(it, made) == (PlanPhase.FAILED, PlanReason.NOT_ALLOWED)
+    assert "budget.maxGpus" in (it.plans[made.uid].status.message or "")
+
+
+def test_what_somebody_writes_into_a_pool_that_plans_own_is_put_back() -> None:
+    it = world()
+    assert it.run(30)
+    pool = it.pools[Role.DECODE]
+    it.pools[Role.DECODE] = replace(pool, replicas=5, resource_version="77")
+    assert it.run(30)
+    assert replicas(it) == (2, 3)
+
+
+@pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.EXTERNAL])
+def test_where_plans_own_nothing_a_scaled_pool_is_left_alone(mode: Mode) -> None:
+    it = world(mode)
+    it.pools[Role.DECODE] = replace(it.pools[Role.DECODE], replicas=5, resource_version="77")
+    assert it.run(60)
+    assert replicas(it) == (2, 5)
+
+
+def test_a_worker_that_finds_no_node_is_given_up_after_a_while_and_said_so() -> None:
+    it = world()
+    made = plan(it, 2, 4)
+    for _ in range(90):
+        it.reconcile()
+        it.tick()
+        for uid, pod in it.pods.items():
+            if pod.created_s > 1000 and uid not in {u for u, p in it.pods.items() if p.ready}:
+                it.pods[uid] = replace(
+                    pod,
+                    unschedulable="0/3 nodes are available",
+                    container=replace(pod.container, running=False),
+                    pod_ready=False,
+                )
+        if it.plans[made.uid].ended:
+            break
+    assert status(it, made) == (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE)
+    assert "0/3 nodes" in (it.plans[made.uid].status.message or "")
+    assert it.run(60)
+    assert replicas(it) == (2, 3)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    misfortune=st.floats(0.0, 0.3),
+    plans=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=4),
+)
+def test_through_deaths_at_any_point_every_plan_ends_and_the_last_completed_one_is_what_stands(
+    seed: int, misfortune: float, plans: list[tuple[int, int, int]]
+) -> None:
+    """Crashes of workers are left out: what a plan leaves behind is exact only while pods live."""
+    note(f"seed {seed}")
+    it = world(seed=seed, max_gpus=12)
+    for step in range(60):
+        for at, prefill, decode in plans:
+            if at == step:
+                now = replicas(it)
+                moved = prefill - now[0] if (prefill - now[0]) * (decode - now[1]) < 0 else 0
+                most = min(abs(prefill - now[0]), abs(decode - now[1]), now[1] - 1 if moved > 0 else now[0] - 1)
+                plan(it, prefill, decode, switches=max(0, most) * (1 if moved > 0 else -1) if moved else 0)
+        decision = decide(it.snapshot(), Render())
+        for action in decision.actions:
+            if it.dice.random() < misfortune:
+                break  # the operator died here
+            it.execute(action)
+        it.tick()
+    assert it.run(400), [(p.name, p.status.phase, p.status.message) for p in it.plans.values()]
+    assert all(made.ended for made in it.plans.values())
+    newest = max(it.plans.values(), key=lambda made: made.spec.sequence)
+    if newest.status.phase is PlanPhase.COMPLETED:
+        assert replicas(it) == (newest.spec.pools.prefill.replicas, newest.spec.pools.decode.replicas)
+    names = [switch.name for switch in it.switches.values()]
+    assert len(names) == len(set(names))
