@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from fixtures.engines import Engines
 from pointsman.local.engine.fork_client import ForkServerError, start
-from pointsman.local.engine.launch import fork_server, wait_until_ready
+from pointsman.local.engine.launch import fork_server, prefix_of, wait_until_ready
 
 FORKS_AND_WAITS = """
 import os, signal
@@ -30,8 +29,9 @@ def script(tmp_path: Path) -> Path:
 
 def client(engines: Engines, argv: Sequence[str], folder: Path) -> "subprocess.Popen[str]":
     """The client program that stands for a process."""
-    command = [sys.executable, "-m", "pointsman.local.engine.fork_client", "--socket", str(engines.socket), "--", *argv]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+    command = [*prefix_of(engines.environment, engines.socket), *argv]
+    variables = engines.environment.own_variables
+    return subprocess.Popen(command, cwd=folder, env=variables, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_process_gets_arguments_environment_folder_and_streams(engines: Engines, script: Path) -> None:

@@ -5,6 +5,7 @@ LocalError
 ├── ControlPlaneError    a part of the control plane does not start, or died
 ├── NodeError            the process node cannot start
 ├── ImageStoreError      the image store's file is wrong
+├── EngineEnvironmentError  the engine environment, its fork server or a model cannot be made
 └── ClusterError         the cluster cannot be brought up, or there is none
 """
 
@@ -27,6 +28,10 @@ class NodeError(LocalError):
 
 class ImageStoreError(LocalError):
     """The image store's file cannot be used; the message names field and value."""
+
+
+class EngineEnvironmentError(LocalError):
+    """The engine environment, its fork server or a model cannot be made; the message says what would help."""
 
 
 class ClusterError(LocalError):

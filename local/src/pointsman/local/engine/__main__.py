@@ -3,8 +3,9 @@
 import argparse
 import sys
 
-from pointsman.local.engine.environment import EngineEnvironmentError, ensure_engine_environment
+from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.errors import EngineEnvironmentError
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,6 +20,9 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Final
 
+from pointsman.local.cache import cache_directory
+from pointsman.local.errors import EngineEnvironmentError
+
 LOCK_FILE: Final = Path(__file__).with_name("requirements.lock")
 PYTHON_VERSION: Final = "3.11"  # the lock is resolved for it
 ROOMS: Final = (
@@ -30,10 +33,6 @@ ROOMS: Final = (
 )  # of local: its fork server and model maker, which import no other
 SIZE_GIB: Final = 5.4
 Report = Callable[[str], None]
-
-
-class EngineEnvironmentError(Exception):
-    """The engine environment cannot be made; the message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +47,19 @@ class EngineEnvironment:
         """The interpreter that can import vLLM."""
         return self.root / "bin" / "python"
 
+    @property
+    def own_variables(self) -> dict[str, str]:
+        """What an engine process needs beside ``PATH``: the rooms' code, and a place for what vLLM caches."""
+        return {"PYTHONPATH": str(self.rooms), "VLLM_CACHE_ROOT": str(self.root.parent / "vllm")}
+
     def variables(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """``base`` (default: this process's environment) with what an engine process on this computer needs."""
         environment = dict(os.environ if base is None else base)
         for name in ("VIRTUAL_ENV", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE"):
             environment.pop(name, None)
-        environment["PYTHONPATH"] = str(self.rooms)
+        environment |= self.own_variables
         environment["PATH"] = f"{self.root / 'bin'}:{environment.get('PATH', os.defpath)}"
         return environment
-
-
-def default_cache() -> Path:
-    """Where Pointsman keeps what is costly to make: ``$POINTSMAN_CACHE``, else ``~/.cache/pointsman``."""
-    return Path(os.environ.get("POINTSMAN_CACHE") or Path.home() / ".cache" / "pointsman")
 
 
 def ensure_engine_environment(cache: Path | None = None, report: Report = print) -> EngineEnvironment:
@@ -69,7 +68,7 @@ def ensure_engine_environment(cache: Path | None = None, report: Report = print)
     Raises EngineEnvironmentError if uv is missing or the installation fails. Several processes may call this at once:
     one installs, the others wait.
     """
-    engines = (cache or default_cache()) / "engines"
+    engines = (cache or cache_directory()) / "engines"
     engines.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(LOCK_FILE.read_bytes() + PYTHON_VERSION.encode()).hexdigest()[:16]
     root = engines / key

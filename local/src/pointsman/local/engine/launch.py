@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from selectors import EVENT_READ, DefaultSelector
 
-from pointsman.local.engine.environment import EngineEnvironment, EngineEnvironmentError
+from pointsman.local.engine.environment import EngineEnvironment
+from pointsman.local.errors import EngineEnvironmentError
 
 
 @contextmanager
@@ -51,3 +52,12 @@ def wait_until_ready(process: subprocess.Popen[str], timeout_s: float = 180.0) -
     if not line:
         raise EngineEnvironmentError(f"the fork server ended with {process.wait()} before it was ready; see its log")
     return line
+
+
+def prefix_of(environment: EngineEnvironment, socket_path: Path) -> list[str]:
+    """What stands before a command, ``python -m …``, to have it run through the fork server at ``socket_path``.
+
+    It needs ``environment.own_variables`` in its environment, and so does the process it starts.
+    """
+    module = "pointsman.local.engine.fork_client"
+    return [str(environment.python), "-m", module, "--socket", str(socket_path), "--"]

@@ -13,7 +13,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from pointsman.local.engine.environment import EngineEnvironment, EngineEnvironmentError, Report, default_cache
+from pointsman.local.cache import cache_directory
+from pointsman.local.engine.environment import EngineEnvironment, Report
+from pointsman.local.errors import EngineEnvironmentError
 
 MAKER: Final = "pointsman.local.engine.make_model"
 
@@ -69,7 +71,7 @@ def ensure_model(
     recipe = RECIPES[size]
     maker = Path(__file__).with_name("make_model.py")
     key = hashlib.sha256(json.dumps(asdict(recipe)).encode() + maker.read_bytes()).hexdigest()[:16]
-    folder = (cache or default_cache()) / "models" / f"{size}-{key}"
+    folder = (cache or cache_directory()) / "models" / f"{size}-{key}"
     if not (folder / "config.json").exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         report(f"making the {size} model in {folder}")

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from pointsman.local.addresses import free_port
-from pointsman.local.engine.environment import EngineEnvironment, EngineEnvironmentError
+from pointsman.local.engine.environment import EngineEnvironment
 from pointsman.local.engine.fork_client import ForkedProcess, start
+from pointsman.local.errors import EngineEnvironmentError
 
 ENTRY: Final = "vllm.entrypoints.launchers.api_server.entry"
 _POLL_SECONDS: Final = 0.05
