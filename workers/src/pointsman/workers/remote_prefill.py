@@ -67,7 +67,6 @@ class _Asked:
     published_s: float
     answer: "asyncio.Future[PrefillReply]"
     sequence: int | None = None
-    refused: bool = False
     taken: PrefillReply | None = None
 
 
@@ -194,10 +193,10 @@ class RemotePrefill:
                 reply = await self._answer_or_no_worker(asked)
             asked.taken = reply
         except QueueFullError:
-            asked.refused = True
+            asked.answer.cancel()
             return PrefillReason.QUEUE_FULL, None
         except PromptTooLargeError:
-            asked.refused = True
+            asked.answer.cancel()
             return PrefillReason.UNSUPPORTED, None
         except QueueUnavailableError as error:
             log.info("request %s: the prefill queue failed: %s", request_id, error)
@@ -205,7 +204,7 @@ class RemotePrefill:
         except TimeoutError:
             return PrefillReason.TIMED_OUT, None
         finally:
-            if asked.taken is None and not asked.refused:
+            if asked.taken is None and not asked.answer.cancelled():
                 self._give_up(asked)
         if reply is None:
             return PrefillReason.NO_PREFILL_WORKER, None

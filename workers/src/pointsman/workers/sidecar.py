@@ -178,7 +178,7 @@ class Sidecar:
             max_model_len=self.engine.facts.max_model_len,
             kv_compatibility=self.settings.kv_compatibility,
             prefill_token_budget=server.budget_tokens,
-            nats_connected=None if self.settings.nats_url is None else self._link.is_connected,
+            nats_connected=None if self.settings.nats_url is None else self._link.ready.is_set(),
         )
 
     def assign(self, request: RoleRequest) -> WorkerState:
