@@ -55,7 +55,8 @@ Prompt = TokenPrompt | TextPrompt | LocalPrompt
 def read_prompt(path: str, body: Mapping[str, Any]) -> Prompt:
     """The prompt of a request to ``path``."""
     for field in _LOCAL_ONLY:
-        if body.get(field) not in (None, False):
+        value = body.get(field)
+        if value is not None and value is not False:  # 0 is a value: prompt_logprobs=0 asks for the tokens' own
             return LocalPrompt(field)
     for field in ("n", "best_of"):
         if body.get(field) not in (None, 1):

@@ -1,0 +1,191 @@
+"""The middleware and the control API over a small engine, without NATS."""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.asgi_engine import Call, answer_to
+from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, until, worker
+from pointsman.api.protocol import control
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+
+PROMPT = list(range(1, 41))
+
+
+@pytest.fixture
+async def fresh() -> AsyncIterator[Worker]:
+    """A worker without a role whose engine is up."""
+    async with worker(settings("worker-0")) as running:
+        await until(lambda: running.state.phase is WorkerPhase.IDLE, "the engine is up")
+        yield running
+
+
+async def test_a_worker_without_a_role_sends_the_client_elsewhere(fresh: Worker) -> None:
+    answer = await fresh.call({"prompt": PROMPT}).whole()
+    assert answer.status == 503
+    assert answer.headers["x-pointsman-retry"] == "no-role"
+    assert answer.headers["retry-after"] == "1"
+    assert answer.body["error"]["code"] == 503
+    assert fresh.engine.seen == []
+
+
+async def test_a_decode_worker_answers_and_says_how(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    answer = await fresh.call({"prompt": PROMPT}).whole()
+    assert answer.status == 200
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    assert answer.headers["x-pointsman-prefill"] == "local"
+    assert answer.headers["x-pointsman-prefill-reason"] == "queue-unknown"
+    assert answer.headers["x-pointsman-worker"] == "worker-0"
+    short = await fresh.call({"prompt": PROMPT[:4]}).whole()
+    assert short.headers["x-pointsman-prefill-reason"] == "short"
+    assert fresh.decisions("short") == 1
+
+
+async def test_a_draining_worker_finishes_what_it_has_and_takes_no_more(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    fresh.engine.token_gate.clear()
+    running = fresh.call({"prompt": PROMPT, "stream": True, "max_tokens": 4})
+    await until(lambda: running.answer.chunks, "it streams")
+    state = (await fresh.control("POST", control.DRAIN_PATH, {"reason": "a test"})).body
+    assert (state["phase"], state["role"], state["inFlight"]) == ("Draining", "Decode", 1)
+    refused = await fresh.call({"prompt": PROMPT}).whole()
+    assert (refused.status, refused.headers["x-pointsman-retry"]) == (503, "draining")
+    assert not fresh.state.idle
+    fresh.engine.token_gate.set()
+    assert (await running.whole()).token_ids == answer_to(PROMPT, 4)
+    assert fresh.state.idle
+    assert (await fresh.take_role(Role.DECODE)).phase is WorkerPhase.SERVING
+
+
+async def test_a_client_that_hangs_up_aborts_its_request_in_the_engine(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    fresh.engine.token_gate.clear()
+    call = fresh.call({"prompt": PROMPT, "stream": True})
+    await until(lambda: call.answer.chunks, "it streams")
+    call.hang_up()
+    await call.whole()
+    assert fresh.engine.aborted == 1
+    assert fresh.state.idle
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_aborted_answer_becomes_a_retry_and_the_worker_takes_no_more(fresh: Worker, stream: bool) -> None:
+    await fresh.take_role(Role.DECODE)
+    fresh.engine.aborts = True
+    answer = await fresh.call({"prompt": PROMPT, "stream": stream}).whole()
+    assert (answer.status, answer.headers["x-pointsman-retry"]) == (503, "engine-aborted")
+    assert fresh.state.phase is WorkerPhase.DRAINING
+
+
+async def test_a_dead_engine_is_a_failed_worker(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    fresh.engine.healthy = False
+    await until(lambda: fresh.state.phase is WorkerPhase.FAILED, "it notices")
+    answer = await fresh.call({"prompt": PROMPT}).whole()
+    assert (answer.status, answer.headers["x-pointsman-retry"]) == (503, "engine-failed")
+    refused = await fresh.control("POST", control.ROLE_PATH, {"role": "Decode"})
+    assert (refused.status, refused.body["reason"]) == (409, "EngineNotUp")
+
+
+async def test_other_paths_pass_untouched(fresh: Worker) -> None:
+    assert (await Call(fresh.app, "/health", method="GET").whole()).status == 200
+    assert (await Call(fresh.app, "/v1/models", method="GET").whole()).status == 404
+
+
+async def test_a_body_that_is_no_json_is_the_engines_to_refuse(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    with pytest.raises(json.JSONDecodeError):  # the small engine's way to refuse it
+        await Call(fresh.app, "/v1/completions", b"{not json").whole()
+    assert fresh.state.idle
+
+
+async def test_transfer_parameters_of_a_client_never_reach_the_engine(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    body = {"prompt": PROMPT, "kv_transfer_params": {"do_remote_prefill": True, "handle": "mine"}}
+    assert (await fresh.call(body).whole()).token_ids == answer_to(PROMPT, 16)
+    # Nor with the header of a verification but without the token.
+    assert (await fresh.call(body, X_Pointsman_Verification="decode-leg").whole()).token_ids == answer_to(PROMPT, 16)
+    assert fresh.engine.fabric.pulls == 0
+
+
+async def test_a_verification_is_taken_in_any_role(fresh: Worker) -> None:
+    headers = {**AUTHORIZED, "X-Pointsman-Verification": "decode-leg"}
+    answer = await Call(fresh.app, "/v1/completions", {"prompt": PROMPT}, headers=headers).whole()
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
+@pytest.mark.parametrize("given", [None, "", "Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN, "Bearer ü"])
+async def test_the_control_api_needs_the_token(fresh: Worker, given: str | None) -> None:
+    headers = {} if given is None else {"Authorization": given}
+    for method, path in (("GET", control.STATE_PATH), ("POST", control.ROLE_PATH), ("GET", "/pointsman/v1/nothing")):
+        answer = await Call(fresh.app, path, {"role": "Decode"}, method=method, headers=headers).whole()
+        assert (answer.status, answer.body["reason"]) == (401, "Unauthorized")
+    assert fresh.state.role is None
+
+
+async def test_the_control_api_says_what_is_wrong(fresh: Worker) -> None:
+    answer = await fresh.control("POST", control.ROLE_PATH, {"role": "Encode"})
+    assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
+    assert "'Prefill' or 'Decode'" in answer.body["message"]
+    assert (await fresh.control("GET", "/pointsman/v1/nothing")).status == 404
+    refused = await fresh.control("POST", control.ROLE_PATH, {"role": "Prefill"})
+    assert (refused.status, refused.body["reason"]) == (409, "NoPrefillQueue")
+
+
+async def test_the_state_leaves_out_what_is_not_known(fresh: Worker) -> None:
+    state = (await fresh.control("GET", control.STATE_PATH)).body
+    assert state == {
+        "worker": "worker-0",
+        "instance": fresh.sidecar.instance,
+        "phase": "Idle",
+        "inFlight": 0,
+        "inFlightTokens": 0,
+        "queuedPrefills": 0,
+        "leases": 0,
+        "blockSize": 16,
+        "kvCompatibility": "same",
+    }
+
+
+async def test_a_decode_role_is_verified_by_one_real_token(fresh: Worker) -> None:
+    body = (await fresh.control("POST", control.VERIFY_PATH, {"role": "Decode"})).body
+    assert (body["ok"], body["role"]) == (True, "Decode")
+    assert fresh.state.verified is Role.DECODE
+    fresh.engine.aborts = True
+    body = (await fresh.control("POST", control.VERIFY_PATH, {"role": "Decode"})).body
+    assert body["ok"] is False
+    assert "abort" in body["detail"]
+    assert fresh.state.verified is None
+
+
+async def test_the_models_files_are_served_by_their_content(tmp_path: Path) -> None:
+    tokenizer = b'{"tokenizer": 1}'
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer)
+    (tmp_path / "model.safetensors").write_bytes(b"weights are nobody's business here")
+    async with worker(settings("worker-0", model=str(tmp_path))) as running:
+        sha256 = hashlib.sha256(tokenizer).hexdigest()
+        answer = await running.control("GET", f"{control.MODEL_FILES_PATH}/{sha256}")
+        assert b"".join(answer.chunks) == tokenizer
+        weights = hashlib.sha256(b"weights are nobody's business here").hexdigest()
+        for other in (weights, "../../etc/passwd", ""):
+            assert (await running.control("GET", f"{control.MODEL_FILES_PATH}/{other}")).status == 404
+
+
+async def test_metrics_show_role_and_phase(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+
+    def sample(name: str, **labels: Any) -> float | None:
+        return fresh.registry.get_sample_value(name, labels)
+
+    await until(lambda: sample("pointsman_worker_role", role="Decode") == 1.0, "the role shows")
+    assert sample("pointsman_worker_role", role="Prefill") == 0.0
+    assert sample("pointsman_worker_phase", phase="Serving") == 1.0
+    depth = sample("pointsman_worker_prefill_queue_depth")
+    assert depth is not None
+    assert depth != depth, "an unknown depth is not 0"
