@@ -45,8 +45,9 @@ class Resource:
             raise ValueError(f"{self.qualified_name} {name!r} needs a namespace")
         if subresource is not None and name is None:
             raise ValueError(f"{self.qualified_name}/{subresource} needs a name")
-        if name == "" or namespace == "":
-            raise ValueError(f"{self.qualified_name}: empty name or namespace")
+        for part in (namespace, name):
+            if part in ("", ".", ".."):  # dots would climb out of the collection
+                raise ValueError(f"{self.qualified_name}: {part!r} is no name")
         path = self.group_path
         if namespace is not None:
             path += f"/namespaces/{quote(namespace, safe='')}"

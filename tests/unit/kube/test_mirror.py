@@ -1,0 +1,381 @@
+"""The mirror against a scripted API server: whatever happens to lists and watches, the copy becomes the truth."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from fakes.clock import FakeClock
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pointsman.kube.errors import Gone, ServerFault, Unreachable
+from pointsman.kube.mirror import Key, Mirror
+from pointsman.kube.objects import KubeObject
+from pointsman.kube.resources import CONFIG_MAPS, Resource
+
+
+@dataclass
+class ApiServer:
+    """A collection with its history. ``watches`` says how each watch ends, after how many events; then they stay open."""
+
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
+    version: int = 10
+    page_limit: int = 3
+    watches: list[tuple[int, str]] = field(default_factory=list)
+    between: list[list[tuple[str, str]]] = field(default_factory=list)  # changes made after each watch has ended
+    lists: int = 0
+    lists_fail: list[Exception] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def put(self, name: str, **labels: str) -> None:
+        self.version += 1
+        old = self.objects.get(name)
+        uid = old["metadata"]["uid"] if old else f"uid-{self.version}"
+        item = {
+            "metadata": {
+                "name": name,
+                "namespace": "n",
+                "uid": uid,
+                "resourceVersion": str(self.version),
+                "labels": labels,
+            }
+        }
+        self.objects[name] = item
+        self._happened("MODIFIED" if old else "ADDED", item)
+
+    def delete(self, name: str) -> None:
+        item = self.objects.pop(name, None)
+        if item is not None:
+            self.version += 1
+            last = {"metadata": item["metadata"] | {"resourceVersion": str(self.version)}}
+            self._happened("DELETED", last)
+
+    def change(self, changes: list[tuple[str, str]]) -> None:
+        for verb, name in changes:
+            if verb == "put":
+                self.put(name)
+            elif verb == "delete":
+                self.delete(name)
+            else:
+                self.delete(name)
+                self.put(name)
+
+    def _happened(self, kind: str, item: dict[str, Any]) -> None:
+        self.history.append((self.version, kind, item))
+        self.changed.set()
+
+    @property
+    def truth(self) -> dict[Key, tuple[str, str]]:
+        return {("n", name): _version(item["metadata"]) for name, item in self.objects.items()}
+
+    # --- what a mirror uses of Kube ---
+
+    async def list_page(self, _: Resource, namespace: str | None, *, continue_token: str | None, **__: Any) -> bytes:
+        if not continue_token:
+            self.lists += 1
+            if self.lists_fail:
+                raise self.lists_fail.pop(0)
+            self._snapshot = (list(self.objects.values()), self.version)
+        items, version = self._snapshot
+        start = int(continue_token or 0)
+        end = start + self.page_limit
+        metadata = {"resourceVersion": str(version)} | ({"continue": str(end)} if end < len(items) else {})
+        return json.dumps({"metadata": metadata, "items": items[start:end]}).encode()
+
+    async def watch_lines(
+        self, _: Resource, namespace: str | None, *, resource_version: str, **__: Any
+    ) -> AsyncGenerator[bytes, None]:
+        since = int(resource_version)
+        events, ending = self.watches.pop(0) if self.watches else (None, "")
+        sent = 0
+        while events is None or sent < events:
+            new = [entry for entry in self.history if entry[0] > since]
+            if not new:
+                if events is not None:
+                    break
+                self.changed.clear()
+                await self.changed.wait()
+                continue
+            since, kind, item = new[0]
+            yield json.dumps({"type": kind, "object": item}).encode()
+            sent += 1
+        if self.between:
+            self.change(self.between.pop(0))
+        match ending:
+            case "cut":
+                raise Unreachable("cut")
+            case "gone":
+                raise Gone("too old", status=410)
+            case "expired":
+                status = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}
+                yield json.dumps({"type": "ERROR", "object": status}).encode()
+            case "fault":
+                yield b'{"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd leader changed"}}'
+            case "nonsense":
+                yield b'{"type":"ADDED","object":{"metadata":{}}}'
+            case "end":
+                return
+
+
+def _version(metadata: Any) -> tuple[str, str]:
+    if isinstance(metadata, dict):
+        return (metadata["uid"], metadata["resourceVersion"])
+    return (metadata.uid, metadata.resource_version)
+
+
+def copy_of(mirror: Mirror[KubeObject]) -> dict[Key, tuple[str, str]]:
+    return {key: _version(item.metadata) for key, item in mirror.view().items()}
+
+
+class Listener:
+    """What on_change told, folded: it must always be the copy."""
+
+    def __init__(self) -> None:
+        self.state: dict[Key, tuple[str, str]] = {}
+        self.told: list[tuple[str | None, str | None]] = []
+
+    def __call__(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        item = new or old
+        assert item is not None
+        assert self.state.get(item.key) == (None if old is None else _version(old.metadata)), "old is what was told last"
+        if new is None:
+            del self.state[item.key]
+        else:
+            self.state[item.key] = _version(new.metadata)
+        self.told.append((old and old.metadata.name, new and new.metadata.name))
+
+
+def make(server: ApiServer, clock: FakeClock, **options: Any) -> Mirror[Any]:
+    options = {"model": KubeObject} | options
+    return Mirror(server, CONFIG_MAPS, clock=clock, **options)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def clock() -> AsyncIterator[FakeClock]:
+    yield FakeClock()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
+
+
+async def follow(mirror: Mirror[Any], clock: FakeClock) -> "asyncio.Task[None]":
+    task = asyncio.create_task(mirror.run())
+    await clock.settle()
+    return task
+
+
+async def test_a_list_of_several_pages_and_then_the_changes(clock: FakeClock) -> None:
+    server, told = ApiServer(page_limit=2), Listener()
+    for name in "abcde":
+        server.put(name)
+    mirror = make(server, clock, on_change=told)
+    assert not mirror.synced.is_set()
+    assert mirror.age_s is None
+    await follow(mirror, clock)
+    assert mirror.synced.is_set()
+    assert copy_of(mirror) == server.truth
+    told.told.clear()
+    server.put("f")
+    server.put("a")
+    server.delete("b")
+    await clock.settle()
+    assert told.told == [(None, "f"), ("a", "a"), ("b", None)]
+    assert copy_of(mirror) == told.state == server.truth
+    assert mirror.get("f", "n") is not None
+    assert mirror.get("b", "n") is None
+
+
+async def test_deletes_missed_during_a_cut_are_swept(clock: FakeClock) -> None:
+    server, told = ApiServer(), Listener()
+    for number in range(200):
+        server.put(f"pod-{number}")
+    mirror = make(server, clock, on_change=told)
+    server.watches = [(0, "gone")]
+    server.between = [[("delete", f"pod-{number}") for number in range(0, 200, 4)]]
+    told.told.clear()
+    await follow(mirror, clock)
+    await clock.advance(5)
+    assert mirror.size == 150
+    assert told.told[200:] == [(f"pod-{number}", None) for number in range(0, 200, 4)]
+    assert copy_of(mirror) == server.truth
+
+
+async def test_an_object_replaced_during_a_cut_is_gone_and_then_added(clock: FakeClock) -> None:
+    server, told = ApiServer(watches=[(0, "cut")], between=[[("replace", "a")]]), Listener()
+    server.put("a")
+    mirror = make(server, clock, on_change=told)
+    await follow(mirror, clock)
+    await clock.advance(5)
+    assert told.told == [(None, "a"), ("a", None), (None, "a")]
+    assert copy_of(mirror) == server.truth
+
+
+async def test_listing_again_tells_nothing_about_what_did_not_change(clock: FakeClock) -> None:
+    server, told = ApiServer(watches=[(0, "cut")]), Listener()
+    server.put("a")
+    mirror = make(server, clock, on_change=told)
+    await follow(mirror, clock)
+    before = mirror.get("a", "n")
+    await clock.advance(5)
+    assert mirror.stats().relists == 1
+    assert told.told == [(None, "a")]
+    assert mirror.get("a", "n") is before
+
+
+async def test_expired_history_is_listed_again_at_once_other_errors_after_a_pause(clock: FakeClock) -> None:
+    server = ApiServer(watches=[(0, "gone")])
+    mirror = make(server, clock)
+    await follow(mirror, clock)
+    await clock.advance(0)
+    assert server.lists == 2
+    server = ApiServer(watches=[(0, "fault")])
+    mirror = make(server, clock, backoff_first_s=4)
+    await follow(mirror, clock)
+    await clock.advance(1.9)
+    assert (server.lists, mirror.stats().last_error) == (1, "etcd leader changed")
+    await clock.advance(2.2)
+    assert (server.lists, mirror.stats().last_error) == (2, None)
+
+
+async def test_repeated_failure_backs_off_and_stays_bounded(clock: FakeClock) -> None:
+    server = ApiServer(lists_fail=[ServerFault("down", status=500)] * 1000)
+    mirror = make(server, clock, backoff_first_s=1, backoff_max_s=30)
+    await follow(mirror, clock)
+    await clock.advance(31)
+    early = server.lists
+    assert 5 <= early <= 8  # 0, 1, 2, 4, 8, 16 s, each at least half
+    await clock.advance(300)
+    assert 10 <= server.lists - early <= 22  # every 15 to 30 s
+    assert not mirror.synced.is_set()
+    server.lists_fail.clear()
+    await clock.advance(31)
+    assert mirror.synced.is_set()
+
+
+async def test_a_server_that_ends_each_watch_at_once_is_not_hammered(clock: FakeClock) -> None:
+    server = ApiServer(watches=[(0, "end")] * 1000)
+    await follow(make(server, clock), clock)
+    await clock.advance(60)
+    assert server.lists < 15
+
+
+async def test_age_tells_how_long_ago_the_server_was_heard(clock: FakeClock) -> None:
+    server = ApiServer()
+    mirror = make(server, clock)
+    await follow(mirror, clock)
+    await clock.advance(50)
+    assert mirror.age_s == 50
+    server.put("a")
+    await clock.settle()
+    assert mirror.age_s == 0
+
+
+async def test_objects_are_found_by_their_index_key_as_it_changes(clock: FakeClock) -> None:
+    server = ApiServer()
+    server.put("a", owner="x")
+    server.put("b", owner="x")
+    server.put("c")
+    mirror = make(server, clock, index=lambda item: item.metadata.labels.get("owner"))
+    await follow(mirror, clock)
+    assert [item.metadata.name for item in mirror.by("x")] == ["a", "b"]
+    server.put("a", owner="y")
+    server.delete("b")
+    await clock.settle()
+    assert mirror.by("x") == ()
+    assert [item.metadata.name for item in mirror.by("y")] == ["a"]
+    assert mirror.by(None) == ()
+
+
+async def test_a_listener_that_fails_does_not_stop_the_mirror(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(old: object, new: object) -> None:
+        raise RuntimeError("listener broken")
+
+    server = ApiServer()
+    server.put("a")
+    mirror = make(server, clock, on_change=broken)
+    await follow(mirror, clock)
+    server.put("b")
+    await clock.settle()
+    assert copy_of(mirror) == server.truth
+    assert "listener broken" in caplog.text
+
+
+async def test_what_does_not_parse_is_an_error_seen_and_never_printed(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = ApiServer(watches=[(0, "nonsense")])
+    server.put("a")
+    server.objects["a"]["data"] = {"password": "hunter2"}
+    mirror = make(server, clock)
+    await follow(mirror, clock)
+    assert mirror.stats().failures == 1
+    assert "hunter2" not in caplog.text
+    await clock.advance(5)
+    assert copy_of(mirror) == server.truth
+
+
+async def test_raw_objects_carry_their_kind(clock: FakeClock) -> None:
+    server = ApiServer()
+    server.put("a", colour="red")
+    mirror: Mirror[dict[str, Any]] = make(server, clock, model=dict)
+    await follow(mirror, clock)
+    item = mirror.get("a", "n")
+    assert item is not None
+    assert (item["apiVersion"], item["kind"], item["metadata"]["labels"]) == ("v1", "ConfigMap", {"colour": "red"})
+
+
+async def test_one_can_wait_until_the_copy_is_as_wished(clock: FakeClock) -> None:
+    server = ApiServer()
+    mirror = make(server, clock)
+    await follow(mirror, clock)
+    waiting = asyncio.create_task(mirror.until(lambda: mirror.size == 2))
+    server.put("a")
+    await clock.settle()
+    assert not waiting.done()
+    server.put("b")
+    await clock.settle()
+    assert waiting.done()
+
+
+_names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
+_changes = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "replace"]), _names), max_size=8)
+_ends = st.tuples(st.integers(0, 6), st.sampled_from(["cut", "gone", "expired", "fault", "nonsense", "end"]))
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    start=_changes,
+    script=st.lists(st.tuples(_ends, _changes), max_size=6),
+    end=_changes,
+    failing_lists=st.integers(0, 3),
+)
+def test_the_copy_becomes_the_truth_and_the_listener_heard_it(
+    start: list[tuple[str, str]],
+    script: list[tuple[tuple[int, str], list[tuple[str, str]]]],
+    end: list[tuple[str, str]],
+    failing_lists: int,
+) -> None:
+    async def check() -> None:
+        clock, told = FakeClock(), Listener()
+        server = ApiServer(
+            watches=[ending for ending, _ in script],
+            between=[changes for _, changes in script],
+            lists_fail=[Unreachable("refused")] * failing_lists,
+        )
+        server.change(start)
+        mirror = make(server, clock, on_change=told, index=lambda item: item.metadata.uid[-1])
+        task = await follow(mirror, clock)
+        await clock.advance(400)
+        server.change(end)
+        await clock.settle()
+        assert copy_of(mirror) == told.state == server.truth
+        by_index = [item.key for key in {item.metadata.uid[-1] for item in mirror.objects()} for item in mirror.by(key)]
+        assert sorted(by_index) == sorted(mirror.view())
+        task.cancel()
+
+    asyncio.run(check())
