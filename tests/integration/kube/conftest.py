@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from fixtures.fault_proxy import FaultProxy
 
+from fixtures.fault_proxy import FaultProxy
 from pointsman.kube.client import Kube
 from pointsman.local.control_plane import ControlPlane
 

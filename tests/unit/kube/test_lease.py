@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from fakes.clock import FakeClock
 
+from fakes.clock import FakeClock
 from pointsman.kube.errors import AlreadyExists, Conflict, NotFound, Unreachable
 from pointsman.kube.lease import Elector
 from pointsman.kube.resources import Resource
@@ -291,7 +291,7 @@ def test_times_under_which_two_could_lead_are_refused() -> None:
 async def test_never_two_leaders_on_a_bad_network_and_one_again_when_it_heals(clock: FakeClock, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
-    server, candidates = await start(clock, "abc")
+    _, candidates = await start(clock, "abc")
 
     def weather(badness: float) -> Callable[[], float | None]:
         def delay_s() -> float | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from fakes.clock import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.clock import FakeClock
 from pointsman.kube.errors import Gone, ServerFault, Unreachable
 from pointsman.kube.mirror import Key, Mirror
 from pointsman.kube.objects import KubeObject
@@ -19,7 +19,12 @@ from pointsman.kube.resources import CONFIG_MAPS, Resource
 
 @dataclass
 class ApiServer:
-    """A collection with its history. ``watches`` says how each watch ends, after how many events; then they stay open."""
+    """A collection with its history.
+
+    ``watches`` says how each watch ends, after how many events and how long; when they are used up, watches stay open.
+    """
+
+    clock: FakeClock
 
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[tuple[int, str, dict[str, Any]]] = field(default_factory=list)
@@ -27,7 +32,9 @@ class ApiServer:
     page_limit: int = 3
     watches: list[tuple[int, str]] = field(default_factory=list)
     between: list[list[tuple[str, str]]] = field(default_factory=list)  # changes made after each watch has ended
+    watch_lasts_s: float = 0
     lists: int = 0
+    watched_from: list[int] = field(default_factory=list)
     lists_fail: list[Exception] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -90,7 +97,11 @@ class ApiServer:
         self, _: Resource, namespace: str | None, *, resource_version: str, **__: Any
     ) -> AsyncGenerator[bytes, None]:
         since = int(resource_version)
+        self.watched_from.append(since)
+        assert since <= self.version
         events, ending = self.watches.pop(0) if self.watches else (None, "")
+        if events is not None and self.watch_lasts_s:
+            await self.clock.sleep(self.watch_lasts_s)
         sent = 0
         while events is None or sent < events:
             new = [entry for entry in self.history if entry[0] > since]
@@ -116,7 +127,12 @@ class ApiServer:
             case "fault":
                 yield b'{"type":"ERROR","object":{"kind":"Status","code":500,"message":"etcd leader changed"}}'
             case "nonsense":
-                yield b'{"type":"ADDED","object":{"metadata":{}}}'
+                yield b'{"type":"ADDED","object":{"metadata":{"annotations":{"password":"hunter2"}}}}'
+            case "bookmark":
+                self.version += 100  # other kinds change too
+                yield json.dumps(
+                    {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": str(self.version)}}}
+                ).encode()
             case "end":
                 return
 
@@ -141,7 +157,9 @@ class Listener:
     def __call__(self, old: KubeObject | None, new: KubeObject | None) -> None:
         item = new or old
         assert item is not None
-        assert self.state.get(item.key) == (None if old is None else _version(old.metadata)), "old is what was told last"
+        assert self.state.get(item.key) == (None if old is None else _version(old.metadata)), (
+            "old is what was told last"
+        )
         if new is None:
             del self.state[item.key]
         else:
@@ -168,7 +186,7 @@ async def follow(mirror: Mirror[Any], clock: FakeClock) -> "asyncio.Task[None]":
 
 
 async def test_a_list_of_several_pages_and_then_the_changes(clock: FakeClock) -> None:
-    server, told = ApiServer(page_limit=2), Listener()
+    server, told = ApiServer(clock, page_limit=2), Listener()
     for name in "abcde":
         server.put(name)
     mirror = make(server, clock, on_change=told)
@@ -189,7 +207,7 @@ async def test_a_list_of_several_pages_and_then_the_changes(clock: FakeClock) ->
 
 
 async def test_deletes_missed_during_a_cut_are_swept(clock: FakeClock) -> None:
-    server, told = ApiServer(), Listener()
+    server, told = ApiServer(clock), Listener()
     for number in range(200):
         server.put(f"pod-{number}")
     mirror = make(server, clock, on_change=told)
@@ -204,7 +222,7 @@ async def test_deletes_missed_during_a_cut_are_swept(clock: FakeClock) -> None:
 
 
 async def test_an_object_replaced_during_a_cut_is_gone_and_then_added(clock: FakeClock) -> None:
-    server, told = ApiServer(watches=[(0, "cut")], between=[[("replace", "a")]]), Listener()
+    server, told = ApiServer(clock, watches=[(0, "cut")], between=[[("replace", "a")]]), Listener()
     server.put("a")
     mirror = make(server, clock, on_change=told)
     await follow(mirror, clock)
@@ -214,7 +232,7 @@ async def test_an_object_replaced_during_a_cut_is_gone_and_then_added(clock: Fak
 
 
 async def test_listing_again_tells_nothing_about_what_did_not_change(clock: FakeClock) -> None:
-    server, told = ApiServer(watches=[(0, "cut")]), Listener()
+    server, told = ApiServer(clock, watches=[(0, "cut")]), Listener()
     server.put("a")
     mirror = make(server, clock, on_change=told)
     await follow(mirror, clock)
@@ -226,12 +244,12 @@ async def test_listing_again_tells_nothing_about_what_did_not_change(clock: Fake
 
 
 async def test_expired_history_is_listed_again_at_once_other_errors_after_a_pause(clock: FakeClock) -> None:
-    server = ApiServer(watches=[(0, "gone")])
+    server = ApiServer(clock, watches=[(0, "gone")])
     mirror = make(server, clock)
     await follow(mirror, clock)
     await clock.advance(0)
     assert server.lists == 2
-    server = ApiServer(watches=[(0, "fault")])
+    server = ApiServer(clock, watches=[(0, "fault")])
     mirror = make(server, clock, backoff_first_s=4)
     await follow(mirror, clock)
     await clock.advance(1.9)
@@ -241,7 +259,7 @@ async def test_expired_history_is_listed_again_at_once_other_errors_after_a_paus
 
 
 async def test_repeated_failure_backs_off_and_stays_bounded(clock: FakeClock) -> None:
-    server = ApiServer(lists_fail=[ServerFault("down", status=500)] * 1000)
+    server = ApiServer(clock, lists_fail=[ServerFault("down", status=500)] * 1000)
     mirror = make(server, clock, backoff_first_s=1, backoff_max_s=30)
     await follow(mirror, clock)
     await clock.advance(31)
@@ -256,14 +274,39 @@ async def test_repeated_failure_backs_off_and_stays_bounded(clock: FakeClock) ->
 
 
 async def test_a_server_that_ends_each_watch_at_once_is_not_hammered(clock: FakeClock) -> None:
-    server = ApiServer(watches=[(0, "end")] * 1000)
+    server = ApiServer(clock, watches=[(0, "end")] * 1000)
     await follow(make(server, clock), clock)
     await clock.advance(60)
-    assert server.lists < 15
+    assert server.lists == len(server.watched_from) < 15
+
+
+async def test_a_watch_that_ended_in_order_goes_on_where_it_was_without_a_list(clock: FakeClock) -> None:
+    server, told = ApiServer(clock, watches=[(2, "end")], between=[[("put", "c")]], watch_lasts_s=5), Listener()
+    server.put("a")
+    listed_at = server.version
+    mirror = make(server, clock, on_change=told)
+    running = await follow(mirror, clock)
+    assert not running.done()
+    await clock.advance(6)
+    assert (server.lists, server.watched_from) == (1, [listed_at, listed_at])
+    server.put("b")
+    await clock.settle()
+    assert told.told == [(None, "a"), (None, "c"), (None, "b")]
+
+
+async def test_a_new_watch_begins_after_the_last_event_or_bookmark(clock: FakeClock) -> None:
+    server = ApiServer(clock, watches=[(1, "end"), (0, "bookmark")], watch_lasts_s=5)
+    mirror = make(server, clock)
+    await follow(mirror, clock)
+    listed_at = server.version
+    server.put("a")
+    await clock.advance(20)
+    assert server.watched_from == [listed_at, listed_at + 1, listed_at + 101]
+    assert (server.lists, copy_of(mirror)) == (1, server.truth)
 
 
 async def test_age_tells_how_long_ago_the_server_was_heard(clock: FakeClock) -> None:
-    server = ApiServer()
+    server = ApiServer(clock)
     mirror = make(server, clock)
     await follow(mirror, clock)
     await clock.advance(50)
@@ -274,13 +317,16 @@ async def test_age_tells_how_long_ago_the_server_was_heard(clock: FakeClock) -> 
 
 
 async def test_objects_are_found_by_their_index_key_as_it_changes(clock: FakeClock) -> None:
-    server = ApiServer()
+    server = ApiServer(clock)
     server.put("a", owner="x")
     server.put("b", owner="x")
     server.put("c")
     mirror = make(server, clock, index=lambda item: item.metadata.labels.get("owner"))
     await follow(mirror, clock)
     assert [item.metadata.name for item in mirror.by("x")] == ["a", "b"]
+    server.put("a", owner="x")
+    await clock.settle()
+    assert [item.metadata.name for item in mirror.by("x")] == ["a", "b"], "a change keeps an object's place"
     server.put("a", owner="y")
     server.delete("b")
     await clock.settle()
@@ -295,7 +341,7 @@ async def test_a_listener_that_fails_does_not_stop_the_mirror(
     def broken(old: object, new: object) -> None:
         raise RuntimeError("listener broken")
 
-    server = ApiServer()
+    server = ApiServer(clock)
     server.put("a")
     mirror = make(server, clock, on_change=broken)
     await follow(mirror, clock)
@@ -308,19 +354,19 @@ async def test_a_listener_that_fails_does_not_stop_the_mirror(
 async def test_what_does_not_parse_is_an_error_seen_and_never_printed(
     clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = ApiServer(watches=[(0, "nonsense")])
+    server = ApiServer(clock, watches=[(0, "nonsense")])
     server.put("a")
-    server.objects["a"]["data"] = {"password": "hunter2"}
     mirror = make(server, clock)
     await follow(mirror, clock)
     assert mirror.stats().failures == 1
+    assert "ADDED.object.metadata.uid: Field required" in caplog.text
     assert "hunter2" not in caplog.text
     await clock.advance(5)
     assert copy_of(mirror) == server.truth
 
 
 async def test_raw_objects_carry_their_kind(clock: FakeClock) -> None:
-    server = ApiServer()
+    server = ApiServer(clock)
     server.put("a", colour="red")
     mirror: Mirror[dict[str, Any]] = make(server, clock, model=dict)
     await follow(mirror, clock)
@@ -330,7 +376,7 @@ async def test_raw_objects_carry_their_kind(clock: FakeClock) -> None:
 
 
 async def test_one_can_wait_until_the_copy_is_as_wished(clock: FakeClock) -> None:
-    server = ApiServer()
+    server = ApiServer(clock)
     mirror = make(server, clock)
     await follow(mirror, clock)
     waiting = asyncio.create_task(mirror.until(lambda: mirror.size == 2))
@@ -353,16 +399,20 @@ _ends = st.tuples(st.integers(0, 6), st.sampled_from(["cut", "gone", "expired", 
     script=st.lists(st.tuples(_ends, _changes), max_size=6),
     end=_changes,
     failing_lists=st.integers(0, 3),
+    watch_lasts_s=st.sampled_from([0, 2]),
 )
 def test_the_copy_becomes_the_truth_and_the_listener_heard_it(
     start: list[tuple[str, str]],
     script: list[tuple[tuple[int, str], list[tuple[str, str]]]],
     end: list[tuple[str, str]],
     failing_lists: int,
+    watch_lasts_s: float,
 ) -> None:
     async def check() -> None:
         clock, told = FakeClock(), Listener()
         server = ApiServer(
+            clock,
+            watch_lasts_s=watch_lasts_s,
             watches=[ending for ending, _ in script],
             between=[changes for _, changes in script],
             lists_fail=[Unreachable("refused")] * failing_lists,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from fakes.clock import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fakes.clock import FakeClock
 from pointsman.kube.queue import QueueClosed, QueueStats, WorkQueue
 
 
@@ -46,9 +46,7 @@ async def test_a_key_added_while_it_runs_runs_again_after_and_not_beside_itself(
     assert queue.stats().ready == 0
 
 
-async def test_a_failing_key_backs_off_from_half_a_second_to_a_minute(
-    queue: WorkQueue[str], clock: FakeClock
-) -> None:
+async def test_a_failing_key_backs_off_from_half_a_second_to_a_minute(queue: WorkQueue[str], clock: FakeClock) -> None:
     delays_s = []
     queue.add("a")
     for _ in range(10):
@@ -192,9 +190,7 @@ _steps = st.lists(
 
 @settings(deadline=None)
 @given(_steps, st.integers(1, 4))
-def test_nothing_added_is_lost_and_no_key_runs_twice_at_once(
-    steps: list[tuple[str, str, float]], workers: int
-) -> None:
+def test_nothing_added_is_lost_and_no_key_runs_twice_at_once(steps: list[tuple[str, str, float]], workers: int) -> None:
     asyncio.run(_check(steps, workers))
 
 

@@ -171,7 +171,7 @@ class Mirror(Generic[M]):
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return when ``condition()`` holds; it is looked at now and after each change of the copy."""
+        """Return when ``condition()`` holds; it is looked at now, after each change and after each failure."""
         if condition():
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -197,14 +197,17 @@ class Mirror(Generic[M]):
                     await self._watch()
                     if self._clock.monotonic_s() - watch_began_s < WATCH_MIN_S:
                         raise Unreachable("the watch ended at once")
-            except (KubeError, ValidationError) as known:
-                error = known
+            except KubeError as refusal:
+                error = refusal
+            except ValidationError as unreadable:
+                error = _Unreadable(unreadable)
             except Exception as bug:
                 # As loud as can be, but a mirror that died unseen would serve stale objects for ever.
                 log.exception("mirror of %s failed in a way that is not expected", self._resource)
                 error = bug
             self._failures += 1
             self._last_error = str(error)
+            self._wake()
             if self._clock.monotonic_s() - began_s >= self._backoff_max_s:
                 failures_in_a_row = 0  # it went well for long enough
             failures_in_a_row += 1
@@ -287,7 +290,7 @@ class Mirror(Generic[M]):
         self._objects = found
         self._by = {}
         for key, item in found.items():
-            self._file(key, item)
+            self._refile(key, None, item)
         for before, after in changes:
             self._tell(before, after)
 
@@ -300,31 +303,29 @@ class Mirror(Generic[M]):
         same = old is not None and _identity(old).uid == _identity(item).uid
         if deleted and not same:
             return
-        if old is not None:
-            self._unfile(key, old)
         if deleted:
             del self._objects[key]
+            self._refile(key, old, None)
             self._tell(old, None)
         else:
             self._objects[key] = item
-            self._file(key, item)
+            self._refile(key, old, item)
             if old is not None and not same:
                 self._tell(old, None)
             self._tell(old if same else None, item)
         self._wake()
 
-    def _file(self, key: Key, item: M) -> None:
-        index_key = None if self._index is None else self._index(item)
-        if index_key is not None:
-            self._by.setdefault(index_key, {})[key] = item
-
-    def _unfile(self, key: Key, item: M) -> None:
-        index_key = None if self._index is None else self._index(item)
-        if index_key is not None:
-            entries = self._by[index_key]
+    def _refile(self, key: Key, old: M | None, new: M | None) -> None:
+        """Keep the index; an object whose index key stays keeps its place in the order."""
+        before = None if self._index is None or old is None else self._index(old)
+        after = None if self._index is None or new is None else self._index(new)
+        if before is not None and before != after:
+            entries = self._by[before]
             del entries[key]
             if not entries:
-                del self._by[index_key]
+                del self._by[before]
+        if after is not None and new is not None:
+            self._by.setdefault(after, {})[key] = new
 
     def _tell(self, old: M | None, new: M | None) -> None:
         if self._on_change is None:
@@ -345,9 +346,17 @@ class Mirror(Generic[M]):
                 future.set_exception(error)
 
 
+class _Unreadable(Exception):
+    """Objects that the model cannot read, by field and without their contents: they may be Secrets."""
+
+    def __init__(self, error: ValidationError) -> None:
+        fields = {".".join(map(str, detail["loc"])): detail["msg"] for detail in error.errors(include_input=False)}
+        first = "; ".join(f"{field}: {message}" for field, message in list(fields.items())[:3])
+        super().__init__(f"{error.error_count()} fields cannot be read: {first}")
+
+
 class _Wire(BaseModel):
-    # An object may be a Secret: what does not parse must not be printed.
-    model_config = ConfigDict(populate_by_name=True, hide_input_in_errors=True)
+    model_config = ConfigDict(populate_by_name=True)
 
 
 class _PageMetadata(_Wire):
