@@ -128,6 +128,9 @@ class ModelCatalog:
                 text_proved = chat_proved = False
                 doubts.append("the engine tokenises texts differently")
                 break
+        if info.parses_chat:
+            chat_proved = False
+            doubts.append("the engine parses what the model says in chats")
         if text_proved and not processor.has_chat_template:
             chat_proved = False
             doubts.append("the model has no chat template of its own")

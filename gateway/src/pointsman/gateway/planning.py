@@ -59,7 +59,7 @@ async def plan(ask: Ask, model: Model, *, request_id: str, created: int) -> Plan
     identity = Identity(ask.endpoint.id_prefix + request_id, created, model.info.served_name)
     verbatim = needs_engine(ask) or _unproved(ask, model)
     if verbatim is not None:
-        return Plan(ask, identity, (_verbatim_job(ask, request_id, verbatim),), verbatim)
+        return Plan(ask, identity, (await _verbatim_job(ask, model, request_id, verbatim),), verbatim)
     prompts = await _token_ids(ask, model)
     jobs = []
     for number, (token_ids, sample) in enumerate(product(prompts, range(ask.n))):
@@ -92,15 +92,40 @@ def _reader(ask: Ask, identity: Identity, number: int) -> Callable[[], Translato
     return lambda: kind(identity, choice_index=number, with_token_ids=ask.with_token_ids)
 
 
-def _verbatim_job(ask: Ask, request_id: str, why: str) -> Job:
+async def _verbatim_job(ask: Ask, model: Model, request_id: str, why: str) -> Job:
     if ask.n > 1 or len(ask.prompts) > 1:
         raise RequestInvalid(
             f"'n' greater than 1 (or several prompts) cannot be combined with {why} here; send one request per answer.",
             param="n" if ask.n > 1 else "prompt",
         )
     body = plain_body(ask)
-    leg = Leg(request_id, ask.endpoint.path, body, prompt_tokens=max(len(body) // CHARACTERS_PER_TOKEN, 1))
+    token_ids = await _likely_token_ids(ask, model)
+    leg = Leg(
+        request_id,
+        ask.endpoint.path,
+        body,
+        prompt_tokens=len(token_ids) or max(len(body) // CHARACTERS_PER_TOKEN, 1),
+        chain=chained_block_hashes(token_ids, model.info.block_size),
+    )
     return Job(leg, VerbatimTranslator)
+
+
+async def _likely_token_ids(ask: Ask, model: Model) -> list[int]:
+    """What the engine will probably make of this body: good enough to choose a worker by, never sent. Empty: no idea.
+
+    Requests with tools share long prefixes (the tools themselves), so they gain most from the right worker.
+    """
+    processor = model.processor
+    if processor is None or ask.body.get("cache_salt"):
+        return []
+    try:
+        if ask.endpoint is Endpoint.CHAT:
+            messages, tools = ask.body["messages"], ask.body.get("tools") or None
+            size = sum(len(message.get("content") or "") for message in messages)
+            return await _maybe_in_thread(size, lambda: processor.render(messages, tools=tools))
+        return await _prompt_ids(ask.prompts[0], processor, ask.body.get("add_special_tokens") is not False)
+    except RequestInvalid:
+        return []
 
 
 def _unproved(ask: Ask, model: Model) -> str | None:

@@ -57,14 +57,17 @@ class TextProcessor:
         """Token ids of a completion's prompt."""
         return list(self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
 
-    def render(self, messages: list[dict[str, Any]]) -> list[int]:
+    def render(self, messages: list[dict[str, Any]], *, tools: list[Any] | None = None) -> list[int]:
         """Token ids of a conversation that ends where the assistant begins. Raises RequestInvalid.
 
-        ``messages`` hold plain text only (`pointsman.gateway.core.requests.needs_engine` sees to that).
+        Exact for messages of plain text without tools (see `pointsman.gateway.core.requests.needs_engine`); of others
+        the engine may make something else.
         """
         try:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        except (jinja2.TemplateError, ValueError, TypeError) as error:
+            text = self._tokenizer.apply_chat_template(
+                messages, tools=tools, tokenize=False, add_generation_prompt=True
+            )
+        except (jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise RequestInvalid(f"The model's chat template refuses 'messages': {error}.", param="messages") from error
         return self.encode(text, add_special_tokens=False)
 

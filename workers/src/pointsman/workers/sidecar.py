@@ -233,6 +233,7 @@ class Sidecar:
             block_size=self.settings.block_size,
             files=files,
             digest=digest(files),
+            parses_chat=facts.parses_chat,
         )
 
     async def model_file(self, sha256: str) -> bytes:

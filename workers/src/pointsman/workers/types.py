@@ -16,6 +16,7 @@ class EngineFacts:
     max_running_requests: int | None = None
     total_kv_blocks: int | None = None
     model_directory: str | None = None
+    parses_chat: bool = False  # the chat endpoint has a reasoning or tool parser
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,10 @@ class ModelInfo(Wire):
     block_size: int
     files: tuple[ModelFile, ...]
     digest: str  # sha256 over the files' names and digests: equal digest, equal tokenizer
+    parses_chat: bool = Field(
+        default=False,
+        description="the engine's chat endpoint has a reasoning or tool parser, so an answer is more than its tokens",
+    )
 
 
 class EndpointState(Wire):

@@ -117,8 +117,9 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
                 "command": ["python", "-m", "pointsman.gateway"],
                 "env": env,
                 "ports": [{"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"}],
+                # Ready once it knows the set of workers: its report counts when the operator drains one.
                 "readinessProbe": {
-                    "httpGet": {"path": "/health", "port": names.GATEWAY_PORT},
+                    "httpGet": {"path": "/ready", "port": names.GATEWAY_PORT},
                     "periodSeconds": 1,
                     "timeoutSeconds": 3,
                 },
