@@ -43,6 +43,7 @@ SCHEDULER: Final = "kube-scheduler"
 PARTS: Final = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER)
 
 HOST: Final = "127.0.0.1"
+KUBECONFIG: Final = "admin.kubeconfig"
 READY_TIMEOUT_S: Final = 120.0
 _SERVICE_RANGE: Final = "10.96.0.0/16"
 _KUBERNETES_SERVICE: Final = "10.96.0.1"
@@ -196,7 +197,7 @@ class ControlPlane:
     @property
     def kubeconfig(self) -> Path:
         """Kubeconfig of the administrator (group ``system:masters``)."""
-        return self.directory / "admin.kubeconfig"
+        return self.directory / KUBECONFIG
 
     @property
     def authority(self) -> Authority:

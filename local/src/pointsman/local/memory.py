@@ -21,13 +21,16 @@ def pss_mib(pid: int) -> float | None:
 
 def family(roots: Iterable[int]) -> set[int]:
     """The processes in ``roots`` that live, and all their descendants."""
+    children: dict[int, list[int]] = {}
+    for process in psutil.process_iter(["ppid"]):
+        children.setdefault(process.info["ppid"], []).append(process.pid)
     members: set[int] = set()
-    for root in roots:
-        try:
-            process = psutil.Process(root)
-            members |= {root, *(child.pid for child in process.children(recursive=True))}
-        except psutil.NoSuchProcess:
-            continue
+    waiting = [root for root in roots if psutil.pid_exists(root)]
+    while waiting:
+        member = waiting.pop()
+        if member not in members:
+            members.add(member)
+            waiting += children.get(member, ())
     return members
 
 

@@ -6,6 +6,7 @@
         control_plane.apply(pod)
 """
 
+import json
 import os
 import sys
 import time
@@ -18,7 +19,8 @@ from pointsman.local.control_plane import ControlPlane
 from pointsman.local.errors import NodeError
 from pointsman.local.node.images import Image, write_images
 from pointsman.local.node.pod_addresses import PodAddresses
-from pointsman.local.processes import Part
+from pointsman.local.node.pod_runner import pod_directory
+from pointsman.local.processes import Part, ProcessId
 from pointsman.local.state import end_processes
 
 READY_TIMEOUT_S: Final = 60.0
@@ -104,6 +106,14 @@ class ProcessNode:
         """Put an image into the store of the running node."""
         self._images[name] = image
         write_images(self._images_file, self._images)
+
+    def container_process(self, pod_uid: str, container: str) -> ProcessId | None:
+        """The program a container runs now; None if it runs none."""
+        runs = pod_directory(self.pods_directory, pod_uid) / "containers" / container
+        for record in sorted(runs.glob("*/started.json"), key=lambda path: -int(path.parent.name)):
+            process = ProcessId.from_json(json.loads(record.read_text()))
+            return process if process.alive else None
+        return None
 
     @property
     def log(self) -> Path:

@@ -17,7 +17,7 @@ from pointsman.local.errors import ClusterError
 from pointsman.local.processes import ProcessId, recorded
 
 _OWNER: Final = "owner.json"
-_TERM_GRACE_S: Final = 5.0
+_TERM_GRACE_S: Final = 1.0  # what is ended here is thrown away
 _POLL_S: Final = 0.02
 _ROUNDS: Final = 5
 
@@ -48,8 +48,10 @@ def claim_state_directory(directory: Path, *, keep: bool) -> None:
             current = _owner(directory)
             if (current is not None and current.alive and current != owner) or recorded(directory):
                 raise ClusterError(
-                    f"{directory} is in use (a cluster runs there); end it first: pointsman local down {directory.name}"
+                    f"the cluster '{directory.name}' runs already ({directory}); end it first: "
+                    f"pointsman local down {directory.name}"
                 )
+            _remove(directory)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         (directory / _OWNER).write_text(json.dumps({**owner.as_json(), "keep": keep}))
 
@@ -60,7 +62,7 @@ def clean_leftovers() -> list[Path]:
     with _cleaning():
         for directory in sorted(clusters_directory().glob("*")):
             owner = _owner(directory)
-            if owner is not None and not owner.alive and not _kept(directory):
+            if owner is not None and not owner.alive and not is_kept(directory):
                 _remove(directory)
                 cleaned.append(directory)
     return cleaned
@@ -116,5 +118,6 @@ def _owner(directory: Path) -> ProcessId | None:
     return ProcessId.from_json(record) if record else None
 
 
-def _kept(directory: Path) -> bool:
+def is_kept(directory: Path) -> bool:
+    """Whether it outlives the process that made it."""
     return bool(_record(directory).get("keep"))

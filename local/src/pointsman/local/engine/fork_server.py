@@ -73,9 +73,9 @@ class _Connection:
 
 
 class ForkServer:
-    """Accepts start requests on a listening Unix socket until ``owner`` (a descriptor) closes."""
+    """Accepts start requests on a listening Unix socket until ``owner`` (a descriptor) closes; None: for good."""
 
-    def __init__(self, listener: socket.socket, owner: int) -> None:
+    def __init__(self, listener: socket.socket, owner: int | None) -> None:
         self._listener = listener
         self._owner = owner
         self._selector = selectors.DefaultSelector()
@@ -85,12 +85,13 @@ class ForkServer:
         """Serve until the owner goes; then end every process."""
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._owner, selectors.EVENT_READ, None)
+        if self._owner is not None:
+            self._selector.register(self._owner, selectors.EVENT_READ, None)
         try:
             while True:
                 for key, _ in self._selector.select():
                     if key.data is None:
-                        if not os.read(self._owner, 4096):
+                        if not os.read(key.fd, 4096):
                             return
                     else:
                         key.data()
@@ -312,6 +313,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Listen, preload, say so, serve."""
     parser = argparse.ArgumentParser(prog="python -m pointsman.local.engine.fork_server", description=__doc__)
     parser.add_argument("--socket", type=Path, required=True, help="path of the Unix socket to listen on")
+    parser.add_argument("--stay", action="store_true", help="run until SIGTERM, whatever becomes of standard input")
     options = parser.parse_args(argv)
     if os.environ.get("OMP_NUM_THREADS") != "1":
         os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it when it is imported: this must come first
@@ -334,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
     print(f"fork server: ready after {time.monotonic() - started:.1f} s", flush=True)
     try:
-        ForkServer(listener, sys.stdin.fileno()).serve()
+        ForkServer(listener, None if options.stay else sys.stdin.fileno()).serve()
     finally:
         options.socket.unlink(missing_ok=True)
 

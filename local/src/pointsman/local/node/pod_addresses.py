@@ -8,7 +8,13 @@ from typing import Final
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import NodeError
 
-_PODS: Final = range(2, 255)
+ADDRESS_ANNOTATION: Final = "local.pointsman.dev/pod-ip"
+"""On a pod: the address it gets, out of the first few, which are given by this annotation only.
+
+On a cluster of machines a Service's name stands for a server whose address nobody knows beforehand; here it does not.
+"""
+_GIVEN: Final = range(2, 10)
+_PODS: Final = range(10, 255)
 
 
 class PodAddresses:
@@ -32,8 +38,23 @@ class PodAddresses:
         """This address is in use, since before this node started."""
         self._taken.add(address)
 
-    def take(self) -> str:
-        """An address no pod has. Raises NodeError if there is none left."""
+    def numbered(self, number: int) -> str:
+        """One of the addresses that are given by annotation only. Raises NodeError for another number."""
+        if number not in _GIVEN:
+            raise NodeError(f"{number} is no address to give: those are {_GIVEN.start} to {_GIVEN.stop - 1}")
+        return f"{self._prefix}.{number}"
+
+    def take(self, wanted: str | None = None) -> str:
+        """An address no pod has, or the one that a pod's annotation wants.
+
+        A wanted address is not kept from a pod whose predecessor is on its way out: that one's processes are gone by
+        the time the next of its name exists. Raises NodeError if none is left, or the wanted one is not to be given.
+        """
+        if wanted is not None:
+            if wanted not in {self.numbered(number) for number in _GIVEN}:
+                first, last = self.numbered(_GIVEN.start), self.numbered(_GIVEN.stop - 1)
+                raise NodeError(f"annotation {ADDRESS_ANNOTATION} is {wanted!r}: it must be one of {first} to {last}")
+            return wanted
         free = [address for n in _PODS if (address := f"{self._prefix}.{n}") not in self._taken]
         if not free:
             raise NodeError(f"all {len(_PODS)} pod addresses of {self._prefix}.0/24 are taken")

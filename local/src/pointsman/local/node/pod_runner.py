@@ -18,6 +18,7 @@ from pointsman.local.node.core.pod_status import pod_status
 from pointsman.local.node.core.refusals import refusals, wants_token
 from pointsman.local.node.core.types import Finished, Object, PodView, Waiting
 from pointsman.local.node.credentials import PodCredentials
+from pointsman.local.node.pod_addresses import ADDRESS_ANNOTATION
 from pointsman.local.node.racing import cancel, first
 from pointsman.local.node.services import Services
 
@@ -234,13 +235,23 @@ class PodRunner:
         record = {
             "uid": self.uid,
             "key": self.key,
-            "pod_ip": self._services.addresses.take(),
+            "pod_ip": self._address(),
             "started_at": datetime.now(UTC).replace(microsecond=0).isoformat(),
         }
         partial = path.with_name(".pod.json")
         partial.write_text(json.dumps(record))
         partial.replace(path)
         return record
+
+    def _address(self) -> str:
+        wanted = (self._pod["metadata"].get("annotations") or {}).get(ADDRESS_ANNOTATION)
+        try:
+            return self._services.addresses.take(wanted)
+        except NodeError as error:
+            if wanted is None:
+                raise
+            self._services.events.record(Reference.of(PODS, self._pod), "AddressRefused", str(error), warning=True)
+            return self._services.addresses.take()
 
     def _keeper(self, spec: Object, *, init: bool) -> ContainerKeeper:
         policy = self._pod["spec"].get("restartPolicy", "Always")

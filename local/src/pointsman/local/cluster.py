@@ -1,0 +1,360 @@
+"""A whole cluster on this computer: control plane, process node, the engine's fork server, and Pointsman's own chart.
+
+::
+
+    with LocalCluster() as cluster:
+        cluster.install()
+        cluster.kubectl("apply", "-f", "examples/quickstart.yaml")
+
+NATS, operator and gateways run as pods of the process node under the chart's own ServiceAccounts; workers are real
+engines that a fork server starts. Nothing of Pointsman knows that it runs here: addresses are configuration
+(``bindHost``, ``nats.url``), images are names in the node's image store. Everything a cluster writes lies in
+``directory``; everything it starts ends with this process, unless it is kept.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pointsman.api.protocol.names import COMPONENT_GATEWAY, COMPONENT_LABEL, GATEWAY_PORT, NATS_PORT, SERVICE_LABEL
+from pointsman.local.binaries import CONTROL_PLANE, ensure_all
+from pointsman.local.control_plane import ControlPlane, ControlPlaneOptions
+from pointsman.local.engine import fork_client
+from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
+from pointsman.local.errors import ClusterError, ControlPlaneError
+from pointsman.local.memory import family
+from pointsman.local.node.images import Image
+from pointsman.local.node.pod_addresses import ADDRESS_ANNOTATION, PodAddresses
+from pointsman.local.process_node import ProcessNode
+from pointsman.local.processes import Part, ProcessId, recorded
+from pointsman.local.state import (
+    claim_state_directory,
+    clean_leftovers,
+    clusters_directory,
+    new_state_directory,
+    remove_state_directory,
+)
+
+CHART: Final = Path(__file__).parents[4] / "charts" / "pointsman"
+SYSTEM_NAMESPACE: Final = "pointsman-system"
+RELEASE: Final = "pointsman"
+FORK_SERVER_SECONDS: Final = 180.0
+_NATS_ADDRESS: Final = 2  # of the pods' range: an address that is known before the pod is there
+_INSTALL_SECONDS: Final = 120
+_HELM_HOMES: Final = ("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME")
+_POLL_S: Final = 0.05
+
+
+class LocalCluster:
+    """One cluster. Its methods block; ``async with`` runs them in a thread.
+
+    ``name``            makes a cluster that can be found again (``keep`` needs one); without it, one for this process
+    ``keep``            all of it outlives this process; ``pointsman local down NAME`` ends it
+    ``engine``          with the engine's environment and its fork server, so that worker pods can run
+    ``gpus``            made-up ``nvidia.com/gpu`` capacity
+    ``start_seconds``   simulated start-up time of worker pods, as image pull and weight loading take on a real cluster
+    ``restart_seconds`` first restart back-off of containers (a kubelet's is 10); doubles
+    ``chart``           folder of the Helm chart
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        keep: bool = False,
+        engine: bool = True,
+        gpus: int = 8,
+        start_seconds: float = 0.0,
+        restart_seconds: float = 1.0,
+        options: ControlPlaneOptions | None = None,
+        chart: Path = CHART,
+        report: Callable[[str], None] = print,
+    ) -> None:
+        if keep and name is None:
+            raise ClusterError("a cluster that is kept needs a name, or nobody could end it")
+        self._environment = ensure_engine_environment(report=report) if engine else None
+        self._name = name
+        self._keep = keep
+        self._gpus = gpus
+        self._start_seconds = start_seconds
+        self._restart_seconds = restart_seconds
+        self._options = options
+        self._chart = chart
+        self._report = report
+        self._node: ProcessNode | None = None
+        self._control_plane: ControlPlane | None = None
+        self._fork_server: Part | None = None
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Start control plane and node; the fork server imports vLLM meanwhile, and is waited for by ``wait_engine``.
+
+        Leftovers of killed clusters are ended first. Raises LocalError; nothing is left running then.
+        """
+        for leftover in clean_leftovers():
+            self._report(f"ended what a killed run had left: {leftover.name}")
+        if self._name is None:
+            self.directory = new_state_directory("cluster")
+        else:
+            self.directory = clusters_directory() / self._name
+            claim_state_directory(self.directory, keep=self._keep)
+        try:
+            self.binaries: Mapping[str, Path] = ensure_all((*CONTROL_PLANE, "helm", "nats-server"), self._report)
+            if self._environment is not None:
+                self._fork_server = self._start_fork_server(self._environment)
+            self._control_plane = ControlPlane(
+                self.directory, keep=self._keep, options=self._options, report=self._report
+            )
+            self._control_plane.start()
+            self._node = ProcessNode(
+                self._control_plane,
+                images=self._images(),
+                gpus=self._gpus,
+                restart_seconds=self._restart_seconds,
+                keep=self._keep,
+            )
+            self._node.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_engine(self, timeout_s: float = FORK_SERVER_SECONDS) -> None:
+        """Wait until worker pods can start. Raises ClusterError with the end of the fork server's log."""
+        if self._fork_server is None:
+            return
+        deadline = time.monotonic() + timeout_s
+        while not self._fork_server_listens():
+            if self._fork_server.exit_code is not None or time.monotonic() > deadline:
+                raise ClusterError(f"the engine's fork server is not ready:\n{self._fork_server.last_words()}")
+            time.sleep(_POLL_S)
+
+    def install(self, values: Mapping[str, Any] | None = None) -> None:
+        """Install (or upgrade) the chart with helm, wait until NATS and operator are ready and workers can start.
+
+        ``values`` come on top of those that this computer needs. Raises ClusterError with helm's words.
+        """
+        if not (self._chart / "Chart.yaml").exists():
+            raise ClusterError(f"there is no Helm chart in {self._chart}: run from a checkout, or give its folder")
+        merged = _merged(self.values(), values or {})
+        self.helm(
+            "upgrade", "--install", RELEASE, str(self._chart), "--create-namespace", "--values", "-", stdin=merged
+        )
+        # StatefulSet's rollout and not helm's --wait: it ends with a sentence that names what is not ready.
+        workloads = [f"deployment/{RELEASE}-operator"]
+        if merged["nats"].get("enabled", True):
+            workloads.insert(0, f"statefulset/{RELEASE}-nats")
+        for workload in workloads:
+            arguments = ("rollout", "status", workload, "-n", SYSTEM_NAMESPACE, f"--timeout={_INSTALL_SECONDS}s")
+            try:
+                self.kubectl(*arguments, timeout_s=_INSTALL_SECONDS + 10)
+            except ControlPlaneError as error:
+                raise ClusterError(f"{error}\n{self._pods_in_words()}") from error
+        self.wait_engine()
+
+    def values(self) -> dict[str, Any]:
+        """Values of the chart for this computer: pods share its network, so each binds to its own address."""
+        address = self.nats_address
+        return {
+            "bindHost": "$(POD_IP)",
+            "nats": {"url": f"nats://{address}:{NATS_PORT}", "podAnnotations": {ADDRESS_ANNOTATION: address}},
+        }
+
+    def stop(self) -> None:
+        """End everything and remove the directory."""
+        if self._node is not None:
+            self._node.stop()
+        remove_state_directory(self.directory)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if not self._keep or error is not None:
+            self.stop()
+
+    async def __aenter__(self) -> Self:
+        return await asyncio.to_thread(self.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+
+    # --- use ---
+
+    @property
+    def control_plane(self) -> ControlPlane:
+        """The four processes of Kubernetes, to restart, pause or kill one. Raises ClusterError before ``start``."""
+        if self._control_plane is None:
+            raise ClusterError("the cluster was not started")
+        return self._control_plane
+
+    @property
+    def node(self) -> ProcessNode:
+        """The process node, to kill it and start it again. Raises ClusterError before ``start``."""
+        if self._node is None:
+            raise ClusterError("the cluster was not started")
+        return self._node
+
+    @property
+    def environment(self) -> EngineEnvironment:
+        """The engine's environment. Raises ClusterError for a cluster without engine."""
+        if self._environment is None:
+            raise ClusterError("this cluster was made without the engine")
+        return self._environment
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Kubeconfig of the administrator."""
+        return self.control_plane.kubeconfig
+
+    @property
+    def kubectl_path(self) -> Path:
+        """The kubectl that fits."""
+        return self.control_plane.kubectl_path
+
+    @property
+    def fork_socket(self) -> Path:
+        """Where the engine's fork server listens."""
+        return self.directory / "fork.sock"
+
+    @property
+    def nats_address(self) -> str:
+        """Address of the NATS pod, however often it is made anew."""
+        return PodAddresses(self.node.pods_directory).numbered(_NATS_ADDRESS)
+
+    def gateway_url(self, service: str, namespace: str = "default") -> str | None:
+        """OpenAI base URL of a Ready gateway of a service; None while there is none."""
+        selector = f"{SERVICE_LABEL}={service},{COMPONENT_LABEL}={COMPONENT_GATEWAY}"
+        for pod in json.loads(self.kubectl("get", "pods", "-n", namespace, "-l", selector, "-o", "json"))["items"]:
+            conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
+            if conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp"):
+                return f"http://{pod['status']['podIP']}:{GATEWAY_PORT}/v1"
+        return None
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
+        """Run kubectl as administrator; what it printed. Raises ControlPlaneError with the refusal."""
+        return self.control_plane.kubectl(*arguments, stdin=stdin, timeout_s=timeout_s)
+
+    def helm(self, *arguments: str, stdin: object = None) -> str:
+        """Run helm in the chart's namespace; what it printed. ``stdin`` goes to it as JSON.
+
+        Raises ClusterError with helm's words if it fails.
+        """
+        kubeconfig = ["--namespace", SYSTEM_NAMESPACE, "--kubeconfig", str(self.kubeconfig)]
+        done = subprocess.run(
+            [str(self.binaries["helm"]), *arguments, *kubeconfig],
+            input=json.dumps(stdin),
+            capture_output=True,
+            text=True,
+            env=os.environ
+            | {f"HELM_{kind}_HOME": str(self.directory / "helm") for kind in ("CACHE", "CONFIG", "DATA")},
+            check=False,
+        )
+        if done.returncode:
+            raise ClusterError(f"helm {arguments[0]}: {done.stderr.strip()}")
+        return done.stdout
+
+    def processes(self) -> set[int]:
+        """Everything that runs for this cluster, and the process that asks: whose memory is the cluster's."""
+        return family([os.getpid(), *(process.pid for process in recorded(self.directory))])
+
+    def kill_container(self, namespace: str, pod: str) -> None:
+        """SIGKILL the processes of a pod's first container, as a crash or the kernel's out-of-memory killer would.
+
+        Raises ClusterError if the pod runs nothing.
+        """
+        found = json.loads(self.kubectl("get", "pod", pod, "-n", namespace, "-o", "json"))
+        container = found["spec"]["containers"][0]["name"]
+        process = self.node.container_process(found["metadata"]["uid"], container)
+        if process is None:
+            raise ClusterError(f"pod {namespace}/{pod}: its container {container} does not run")
+        process.signal(signal.SIGKILL)
+
+    # --- within ---
+
+    def _images(self) -> dict[str, Image]:
+        """Ours run from this checkout's environment, workers from the engine's, forked from its fork server."""
+        unbuffered = {"PYTHONUNBUFFERED": "1"}  # a pod's log is read while it runs
+        ours = Image(path=(Path(sys.executable).parent,), env=unbuffered)
+        images = {
+            "pointsman/operator": ours,
+            "pointsman/gateway": ours,
+            "nats": Image(path=(self.binaries["nats-server"].parent,)),
+        }
+        if self._environment is not None:
+            client = str(fork_client.__file__)
+            images["pointsman/worker"] = Image(
+                path=(self._environment.python.parent,),
+                env={"PYTHONPATH": str(self._environment.rooms), **unbuffered},
+                # Isolated and without site: it needs the standard library only, and there is one for each worker.
+                prefix=(sys.executable, "-I", "-S", client, "--socket", str(self.fork_socket), "--"),
+                start_seconds=self._start_seconds,
+            )
+        return images
+
+    def _start_fork_server(self, environment: EngineEnvironment) -> Part:
+        module = "pointsman.local.engine.fork_server"
+        part = Part(
+            "fork server",
+            [str(environment.python), "-m", module, "--socket", str(self.fork_socket), "--stay"],
+            self.directory / "logs" / "fork-server.log",
+            self.directory / "processes" / "fork-server.pid.json",
+            keep=self._keep,
+            env=environment.variables() | {"OMP_NUM_THREADS": "1"},
+        )
+        part.start()
+        return part
+
+    def _pods_in_words(self) -> str:
+        """One line for each pod of the chart: for the person who wonders why the installation does not end."""
+        lines = []
+        for pod in json.loads(self.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "-o", "json"))["items"]:
+            statuses = pod["status"].get("containerStatuses") or []
+            states = [f"{kind}: {detail}" for status in statuses for kind, detail in status.get("state", {}).items()]
+            states += [f"before: {status['lastState']}" for status in statuses if status.get("lastState")]
+            lines.append(f"pod {pod['metadata']['name']} is {pod['status'].get('phase')}; {'; '.join(states)}")
+        return "\n".join(lines)
+
+    def _fork_server_listens(self) -> bool:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+            probe.connect(str(self.fork_socket))
+            return True
+        return False
+
+
+def down(name: str) -> bool:
+    """End a named cluster, kept or left behind; False if there is none."""
+    directory = clusters_directory() / name
+    if not directory.is_dir():
+        return False
+    remove_state_directory(directory)
+    return True
+
+
+def running() -> dict[str, list[ProcessId]]:
+    """The clusters on this computer that have processes, by name."""
+    found = {directory.name: recorded(directory) for directory in sorted(clusters_directory().glob("*"))}
+    return {name: processes for name, processes in found.items() if processes}
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        inner = merged.get(key)
+        merged[key] = _merged(inner, value) if isinstance(inner, dict) and isinstance(value, Mapping) else value
+    return merged

@@ -1,0 +1,100 @@
+"""``pointsman local``: a cluster on this computer, up and down."""
+
+import argparse
+import signal
+import sys
+from typing import Final
+
+from pointsman.local.binaries import command as binaries_command
+from pointsman.local.cluster import LocalCluster, down, running
+from pointsman.local.control_plane import KUBECONFIG
+from pointsman.local.errors import LocalError
+from pointsman.local.state import clean_leftovers, clusters_directory, is_kept
+
+_EPILOG: Final = """
+examples:
+  pointsman local up                       start a cluster with Pointsman, until Ctrl-C
+  pointsman local up --keep                … and leave it running
+  pointsman local up --start-seconds 45    workers take as long to start as on a real cluster
+  pointsman local status                   what runs, and its kubeconfig
+  pointsman local down                     end it
+  pointsman local binaries --list          which programs it uses
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Run a Kubernetes cluster with Pointsman on this computer."""
+    parser = argparse.ArgumentParser(
+        prog="pointsman local",
+        description="A real control plane, a node that runs pods as processes, and Pointsman installed on it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    starting = commands.add_parser("up", help="start a cluster")
+    ending = commands.add_parser("down", help="end a cluster and remove its files")
+    commands.add_parser("status", help="list the clusters of this computer")
+    commands.add_parser("binaries", help="find or build the programs it uses", add_help=False)
+    for command in (starting, ending):
+        command.add_argument("name", nargs="?", default="local", help="name of the cluster (default: local)")
+    starting.add_argument("--keep", action="store_true", help="leave it running; 'pointsman local down' ends it")
+    starting.add_argument("--gpus", type=int, default=8, help="made-up nvidia.com/gpu capacity (default: 8)")
+    starting.add_argument("--start-seconds", type=float, default=0.0, help="simulated start-up time of workers")
+    starting.add_argument("--no-engine", action="store_true", help="without vLLM: no workers can run")
+    if argv[:1] == ["binaries"]:
+        return binaries_command.main(argv[1:])
+    options = parser.parse_args(argv)
+    try:
+        if options.command == "up":
+            return _up(options)
+        if options.command == "down":
+            return _down(options.name)
+        return _status()
+    except LocalError as error:
+        print(f"pointsman: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _up(options: argparse.Namespace) -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with LocalCluster(
+        options.name,
+        keep=options.keep,
+        engine=not options.no_engine,
+        gpus=options.gpus,
+        start_seconds=options.start_seconds,
+        report=lambda sentence: print(sentence, file=sys.stderr, flush=True),
+    ) as cluster:
+        cluster.install()
+        print(f"export KUBECONFIG={cluster.kubeconfig}")
+        print(f"export PATH={cluster.kubectl_path.parent}:$PATH", flush=True)
+        if options.keep:
+            print(f"it goes on running; to end it: pointsman local down {options.name}", file=sys.stderr)
+        else:
+            print("running until Ctrl-C", file=sys.stderr, flush=True)
+            signal.pause()
+    return 0
+
+
+def _down(name: str) -> int:
+    if not down(name):
+        print(f"pointsman: there is no cluster '{name}' (there are: {', '.join(running()) or 'none'})", file=sys.stderr)
+        return 1
+    print(f"ended {name}")
+    return 0
+
+
+def _status() -> int:
+    for directory in clean_leftovers():
+        print(f"{directory.name:<24} was left behind by a killed run: cleaned", file=sys.stderr)
+    clusters = running()
+    for name, processes in clusters.items():
+        directory = clusters_directory() / name
+        how = "kept" if is_kept(directory) else "until its owner ends"
+        print(f"{name:<24} {len(processes)} processes, {how}")
+        print(f"{'':<24} export KUBECONFIG={directory / KUBECONFIG}")
+    if not clusters:
+        print("no cluster runs on this computer")
+    return 0
