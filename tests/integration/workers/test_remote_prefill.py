@@ -71,6 +71,7 @@ async def test_streamed_tokens_are_passed_on_one_by_one(prefill: Worker, decode:
     call = decode.call({"prompt": PROMPT, "max_tokens": 3, "stream": True})
     await until(lambda: call.answer.chunks, "the first token is here while the engine holds the second")
     assert len(call.answer.chunks) == 1
+    await until(lambda: prefill.state.leases == 0, "the lease ends with the first token, not with the stream")
     assert decode.state.in_flight == 1
     assert decode.state.in_flight_tokens == len(PROMPT) + 1
     decode.engine.token_gate.set()

@@ -36,6 +36,13 @@ def test_a_lease_over_its_time_counts_while_the_engine_holds_blocks() -> None:
     assert ledger.outstanding(33, engine_holds_blocks=True) == {}, "it does not come back"
 
 
+def test_an_engine_that_holds_no_block_has_no_lease_even_if_nobody_said_so() -> None:
+    ledger = LeaseLedger(lease_s=30)
+    ledger.begin("a", 0)
+    assert ledger.outstanding(0.5, engine_holds_blocks=False) == {"a": 0.5}, "its gauges may lag behind"
+    assert ledger.outstanding(1, engine_holds_blocks=False) == {}
+
+
 def test_without_a_word_of_the_engine_a_lease_ends_by_time() -> None:
     ledger = LeaseLedger(lease_s=30)
     ledger.begin("a", 0)

@@ -16,6 +16,8 @@ from pointsman.workers.core.prompts import COMPLETIONS_PATH
 from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad
 
+HANG_UP_SECONDS = 5.0  # for the application to notice that its client has left
+
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -104,8 +106,8 @@ class AsgiEngine:
         except asyncio.CancelledError:
             # A hung-up client is how an ASGI server learns of a cancelled request; then the call ends by itself.
             gone.set()
-            with suppress(EngineUnavailableError):
-                await call
+            with suppress(EngineUnavailableError, TimeoutError):
+                await asyncio.wait_for(call, HANG_UP_SECONDS)
             raise
         return response.answer(path)
 

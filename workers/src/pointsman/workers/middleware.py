@@ -35,7 +35,7 @@ from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.remote_prefill import PromptToPrefill
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.sidecar import ClientRequest, Sidecar
-from pointsman.workers.types import PrefillPath
+from pointsman.workers.types import PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
 
@@ -194,9 +194,10 @@ class _Exchange:
     async def _run(self, *, keep_transfer_params: bool) -> None:
         body = _json_object(self._body)
         if body is None or keep_transfer_params or self._path not in _PREFILLABLE:
-            raw = self._body if body is None or keep_transfer_params else _dump(without_client_transfer_params(body))
+            raw = self._body if body is None or keep_transfer_params else self._cleaned(body)
             await self._engine(raw, PrefillPath(PrefillReason.UNSUPPORTED))
             return
+        raw = self._cleaned(body)
         body = without_client_transfer_params(body)
         token_ids, path = await self._where(body)
         if path is None:
@@ -207,17 +208,17 @@ class _Exchange:
             path = PrefillPath(PrefillReason.LEASE_SPENT, path.new_tokens)
         elif kv is not None:
             leg = with_remote_prefill(self._path, body, token_ids, kv.kv_transfer_params)
-            try:
-                served = await self._engine(_dump(leg), path)
-            finally:
-                # However this leg ended, the engine here has pulled the KV or told the other one to free it.
-                await self._sidecar.remote.pulled(kv.request_id)
-            if served:
+            if await self._engine(_dump(leg), path):
                 self._decided(path)
                 return
             path = PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
         self._decided(path)
-        await self._engine(_dump(body), path)
+        await self._engine(raw, path)
+
+    def _cleaned(self, body: Mapping[str, Any]) -> bytes:
+        """The request as it is passed on; as it came, if there is nothing in it that a client may not say."""
+        cleaned = without_client_transfer_params(body)
+        return self._body if cleaned == body else _dump(cleaned)
 
     def _decided(self, path: PrefillPath) -> None:
         self._sidecar.metrics.decided(path.reason)
@@ -305,8 +306,11 @@ class _Exchange:
 
     async def _engine(self, body: bytes, path: PrefillPath) -> bool:
         """Pass the request on. False: the remote leg failed before anything was sent, and the client still waits."""
-        answer = _Answer(self._send, self._sidecar, self._counted, self._answer_headers(path), discard_5xx=path.remote)
-        await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
+        answer = _Answer(self._send, self._sidecar, self._counted, self._answer_headers(path), path.kv)
+        try:
+            await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
+        finally:
+            await answer.kv_is_settled()
         return not answer.discarded
 
     def _answer_headers(self, path: PrefillPath) -> list[tuple[bytes, bytes]]:
@@ -332,14 +336,14 @@ class _Answer:
         sidecar: Sidecar,
         counted: ClientRequest,
         headers: list[tuple[bytes, bytes]],
-        *,
-        discard_5xx: bool,
+        kv: RemoteKv | None,
     ) -> None:
         self._send = send
         self._sidecar = sidecar
         self._counted = counted
         self._headers = headers
-        self._discard_5xx = discard_5xx
+        self._kv = kv
+        self._discard_5xx = kv is not None
         self._start: Message | None = None
         self._refused = False
         self.discarded = False
@@ -355,6 +359,7 @@ class _Answer:
             await self._send(message)
             return
         chunk: bytes = message.get("body", b"")
+        await self.kv_is_settled()
         if self._start is not None:
             start, self._start = self._start, None
             if start["status"] == 200 and _is_abort(chunk):
@@ -365,6 +370,14 @@ class _Answer:
             await self._send({**start, "headers": [*start.get("headers", ()), *self._headers]})
         self._counted.tokens += chunk.count(b"data: ")
         await self._send(message)
+
+    async def kv_is_settled(self) -> None:
+        """Tell the prefill worker, once. With the first piece of an answer the KV is here; and however a leg ends, the
+        engine here has pulled it or told the other one to free it.
+        """
+        kv, self._kv = self._kv, None
+        if kv is not None:
+            await self._sidecar.remote.pulled(kv.request_id)
 
 
 def _is_abort(chunk: bytes) -> bool:

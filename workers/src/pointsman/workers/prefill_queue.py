@@ -58,6 +58,7 @@ class PrefillQueue:
         self.consumer = names.prefill_consumer(settings.kv_compatibility)
         self._publishing = 0
         self._published = 0
+        self.last_depth: QueueDepth | None = None  # as last seen; None: it could not be seen
         link.on_connected(self._ensure)
 
     async def publish(self, request: PrefillRequest) -> int:
@@ -108,10 +109,12 @@ class PrefillQueue:
             info = await self._link.client.jetstream(timeout=DEPTH_TIMEOUT_SECONDS).consumer_info(
                 self.stream, self.consumer
             )
-        except NATS_ERRORS as error:
+        except (QueueUnavailableError, *NATS_ERRORS) as error:
+            self.last_depth = None
             raise QueueUnavailableError(f"consumer {self.consumer}: {error or type(error).__name__}") from error
         waiting = (info.num_pending or 0) + self._publishing + self._published - published
-        return QueueDepth(waiting=waiting, in_progress=info.num_ack_pending or 0)
+        self.last_depth = QueueDepth(waiting=waiting, in_progress=info.num_ack_pending or 0)
+        return self.last_depth
 
     async def _ensure(self, client: Client) -> None:
         """Create stream and consumer, or bring them to what this version wants. Every worker does, at every connect."""

@@ -95,7 +95,6 @@ class RemotePrefill:
         self._asked: dict[str, _Asked] = {}  # by reply subject, in order of time, until a lease of it would be over
         self._present_s: dict[str, float] = {}  # prefill workers of this group, and when each was last heard of
         self._background: set[asyncio.Task[None]] = set()
-        self.last_depth: int | None = None
         link.on_connected(self._subscribe)
         link.on_lost(self._give_up_all)
 
@@ -153,11 +152,10 @@ class RemotePrefill:
     async def _look(self) -> int | None:
         """Requests waiting in the queue; None if it cannot be seen."""
         try:
-            self.last_depth = (await self._queue.depth()).waiting
+            return (await self._queue.depth()).waiting
         except QueueUnavailableError as error:
             log.info("the prefill queue cannot be seen: %s", error)
-            self.last_depth = None
-        return self.last_depth
+            return None
 
     async def _ask(self, prompt: PromptToPrefill) -> tuple[PrefillReason, RemoteKv | None]:
         settings = self._settings
@@ -245,11 +243,12 @@ class RemotePrefill:
                 asked.answer.set_exception(QueueUnavailableError("the connection to NATS was lost"))
 
     def _remember(self, reply_to: str, asked: _Asked) -> None:
-        for known, earlier in list(self._asked.items()):
-            if asked.published_s - earlier.published_s < self._settings.lease_seconds:
+        """Keep it until its lease is over at the latest; whoever still waited has given up before."""
+        while self._asked:
+            oldest = next(iter(self._asked))
+            if asked.published_s - self._asked[oldest].published_s < self._settings.lease_seconds:
                 break
-            if earlier.answer.done():
-                del self._asked[known]
+            del self._asked[oldest]
         self._asked[reply_to] = asked
 
     async def _subscribe(self, client: Client) -> None:

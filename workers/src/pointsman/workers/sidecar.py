@@ -5,7 +5,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -23,7 +23,7 @@ from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import ControlRefusedError
+from pointsman.workers.errors import ControlRefusedError, QueueUnavailableError
 from pointsman.workers.kv_events import KvEventFeed
 from pointsman.workers.kv_metrics import KvMetricsPublisher
 from pointsman.workers.metrics import WorkerMetrics
@@ -37,7 +37,7 @@ from pointsman.workers.verification import Verifier
 
 log = logging.getLogger(__name__)
 
-HEALTH_LOOK_SECONDS = 0.5
+LOOK_SECONDS = 0.5  # at the engine's health and the queue's depth
 
 
 class ClientRequest:
@@ -97,7 +97,7 @@ class Sidecar:
         """Begin; returns at once. The engine may still be starting, NATS may be away."""
         self._link.start()
         self._supervise(self._server.run(), "prefill queue")
-        self._supervise(self._watch_engine(), "engine health")
+        self._supervise(self._watch(), "engine health")
         self._supervise(self._feed.run(), "KV events")
         if self.settings.nats_url is not None:
             self._supervise(self._publisher.run(), "KV metrics")
@@ -127,7 +127,8 @@ class Sidecar:
     @property
     def queue_depth(self) -> int | None:
         """Requests waiting in the prefill queue when it was last looked at; None: not known."""
-        return self.remote.last_depth
+        depth = self._queue.last_depth
+        return None if depth is None else depth.waiting
 
     @contextmanager
     def serving(self) -> Iterator[ClientRequest]:
@@ -259,7 +260,7 @@ class Sidecar:
         self._roles = roles
         self._server.pulling = roles.pulls_prefills
 
-    async def _watch_engine(self) -> None:
+    async def _watch(self) -> None:
         while True:
             if await self.engine.healthy():
                 condition = EngineCondition.UP
@@ -269,8 +270,11 @@ class Sidecar:
                 condition = EngineCondition.FAILED
             if condition is not self._roles.engine:
                 self._change(self._roles.with_engine(condition))
+            if self._link.ready.is_set():
+                with suppress(QueueUnavailableError):
+                    await self._queue.depth()
             self.metrics.show(self.state(), self.queue_depth)
-            await asyncio.sleep(HEALTH_LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> None:
         """Run ``work`` for the life of this worker. If it ends by a bug, the worker says so and takes no more work."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pointsman.api.protocol.prefill import LEASE_USABLE_SHARE
 
+SETTLED_AFTER_SECONDS = 1.0  # by then the engine's gauges count the blocks of a prefill that has ended
 FORGOTTEN_AFTER_LEASES = 4  # the decode engine's heartbeats extend a lease by 2/3 each; no request waits for this long
 
 
@@ -38,12 +39,14 @@ class LeaseLedger:
     def outstanding(self, now_s: float, *, engine_holds_blocks: bool | None) -> dict[str, float]:
         """Age in seconds of each lease that may still be pulled.
 
-        ``engine_holds_blocks``: whether anything in the KV cache is in use (None: unknown). A lease past its duration
-        counts for as long as blocks are held, because heartbeats may have extended it.
+        ``engine_holds_blocks``: whether anything in the KV cache is in use, leased blocks included (None: unknown). If
+        nothing is, no lease is left, whoever failed to say so. A lease past its duration counts for as long as blocks
+        are held, because heartbeats of the decode engine may have extended it.
         """
         for request_id, begun_s in list(self._begun_s.items()):
             age_s = now_s - begun_s
-            over = age_s >= self.lease_s and not engine_holds_blocks
-            if over or age_s >= FORGOTTEN_AFTER_LEASES * self.lease_s:
+            freed = engine_holds_blocks is False and age_s >= SETTLED_AFTER_SECONDS
+            over = engine_holds_blocks is None and age_s >= self.lease_s
+            if freed or over or age_s >= FORGOTTEN_AFTER_LEASES * self.lease_s:
                 del self._begun_s[request_id]
         return {request_id: now_s - begun_s for request_id, begun_s in self._begun_s.items()}
