@@ -1,0 +1,87 @@
+# Images of Pointsman:
+#
+#   docker build --target operator --tag pointsman/operator:0.1.0 .
+#   docker build --target gateway  --tag pointsman/gateway:0.1.0 .
+#   docker build --target worker   --tag pointsman/worker:0.1.0 .      # on the official vLLM image
+#   docker build --target worker   --build-arg BASE=registry.example.com/vllm-cpu:0.32.0 …
+#
+# Control-plane images hold no torch. All run as user 65532 with a read-only root; /tmp is all they write to.
+ARG PYTHON=python:3.12-slim
+ARG BASE=vllm/vllm-openai:v0.32.0
+
+# --- what the control-plane images are made from -----------------------------------------------------------------------
+FROM ${PYTHON} AS workspace
+RUN pip install --no-cache-dir uv==0.13.8
+ENV UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=/opt/pointsman
+WORKDIR /src
+# Dependencies change seldom: this layer needs the lock file and the rooms' pyproject.toml only.
+COPY pyproject.toml uv.lock ./
+COPY crds/pyproject.toml crds/
+COPY serving/pyproject.toml serving/
+COPY kube/pyproject.toml kube/
+COPY operator/pyproject.toml operator/
+COPY planner/pyproject.toml planner/
+COPY gateway/pyproject.toml gateway/
+COPY workers/pyproject.toml workers/
+COPY local/pyproject.toml local/
+COPY cli/pyproject.toml cli/
+COPY images/environment.sh images/
+
+FROM workspace AS build-operator
+RUN images/environment.sh dependencies operator
+COPY crds/src crds/src
+COPY serving/src serving/src
+COPY kube/src kube/src
+COPY operator/src operator/src
+RUN images/environment.sh room operator
+
+FROM workspace AS build-gateway
+RUN images/environment.sh dependencies gateway
+COPY crds/src crds/src
+COPY serving/src serving/src
+COPY kube/src kube/src
+COPY gateway/src gateway/src
+RUN images/environment.sh room gateway
+
+# --- control plane -------------------------------------------------------------------------------------------------------
+FROM ${PYTHON} AS control-plane
+ENV PATH=/opt/pointsman/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+WORKDIR /tmp
+USER 65532:65532
+
+FROM control-plane AS operator
+COPY --from=build-operator /opt/pointsman /opt/pointsman
+EXPOSE 8080
+CMD ["python", "-m", "pointsman.operator"]
+
+FROM control-plane AS gateway
+COPY --from=build-gateway /opt/pointsman /opt/pointsman
+EXPOSE 8000
+CMD ["python", "-m", "pointsman.gateway"]
+
+# --- worker: the engine's own image with our code beside the engine -----------------------------------------------------
+FROM workspace AS build-worker
+COPY crds/src crds/src
+COPY serving/src serving/src
+COPY workers/src workers/src
+RUN for package in pointsman-api pointsman-serving pointsman-workers; do \
+        uv build --wheel --out-dir /wheels --package "$package"; \
+    done
+
+FROM ${BASE} AS worker
+USER root
+# What the engine brings stays as it is; only what is missing is added. NIXL moves the KV.
+RUN --mount=type=bind,from=build-worker,source=/wheels,target=/wheels \
+    --mount=type=bind,from=build-worker,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
+    python="$(command -v python3)" \
+    && uv pip install --no-cache --compile-bytecode --python "$python" --break-system-packages /wheels/*.whl \
+    && { "$python" -c 'import nixl' 2>/dev/null \
+         || uv pip install --no-cache --compile-bytecode --python "$python" --break-system-packages nixl==1.5.1; } \
+    && { command -v python > /dev/null || ln -s "$python" /usr/local/bin/python; } \
+    && "$python" -c 'import vllm, nixl, pointsman.workers'
+ENV PYTHONUNBUFFERED=1 HOME=/tmp
+WORKDIR /tmp
+USER 65532:65532
+EXPOSE 8000 5557 5558 5600
+ENTRYPOINT []
+CMD ["python", "-m", "pointsman.workers.vllm"]
