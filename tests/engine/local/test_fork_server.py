@@ -1,6 +1,7 @@
 """The fork server starts processes that behave as if started by themselves."""
 
 import os
+import select
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -66,6 +67,35 @@ def test_what_is_no_python_program_is_refused_with_a_sentence(engines: Engines, 
         process = start(engines.socket, ["python", "-c", "pass"], {}, tmp_path, stderr=log.fileno())
         assert process.wait(30) == 1
     assert "neither 'python -m MODULE" in (tmp_path / "log").read_text()
+
+
+def test_temporary_files_go_where_its_own_environment_says(engines: Engines, script: Path, tmp_path: Path) -> None:
+    script.write_text("import tempfile, sys; sys.exit(tempfile.gettempdir())")
+    with (tmp_path / "log").open("w") as log:
+        process = start(
+            engines.socket, ["python", str(script)], {"TMPDIR": str(tmp_path)}, tmp_path, stderr=log.fileno()
+        )
+        assert process.wait(30) == 1
+    assert (tmp_path / "log").read_text().strip() == str(tmp_path)
+
+
+def test_the_client_program_waits_for_a_server_that_is_not_there_yet(engines: Engines, script: Path) -> None:
+    script.write_text("print('here')")
+    later = script.with_name("later.sock")
+    command = [*prefix_of(engines.environment, later), "python", str(script)]
+    with subprocess.Popen(command, env=engines.environment.own_variables, stdout=subprocess.PIPE, text=True) as process:
+        assert not select.select([process.stdout], [], [], 1.0)[0]
+        later.symlink_to(engines.socket)
+        assert process.communicate(timeout=60)[0] == "here\n"
+    assert process.returncode == 0
+
+
+def test_a_waiting_client_program_can_be_stopped(engines: Engines, tmp_path: Path) -> None:
+    command = [*prefix_of(engines.environment, tmp_path / "none.sock"), "python", "-m", "json.tool"]
+    with subprocess.Popen(command, env=engines.environment.own_variables, stderr=subprocess.PIPE) as process:
+        assert not select.select([process.stderr], [], [], 1.0)[0]
+        process.terminate()
+        assert process.wait(30) in (128 + signal.SIGTERM, -signal.SIGTERM)
 
 
 def test_without_a_server_the_client_says_so(tmp_path: Path) -> None:

@@ -31,7 +31,8 @@ ROOMS: Final = (
     "workers",
     "local",
 )  # of local: its fork server and model maker, which import no other
-SIZE_GIB: Final = 5.4
+SIZE_GIB: Final = 5.3
+PROGRESS_SECONDS: Final = 15.0
 Report = Callable[[str], None]
 
 
@@ -89,24 +90,31 @@ def _install(root: Path, report: Report) -> None:
     shutil.rmtree(root, ignore_errors=True)
     started = time.monotonic()
     report(f"installing the engine (vLLM for CPU, NIXL, torch; {SIZE_GIB} GiB on disk) into {root}")
-    _uv("venv", "--quiet", "--no-project", "--python", PYTHON_VERSION, str(root))
+    _uv(report, "venv", "--quiet", "--no-project", "--python", PYTHON_VERSION, str(root))
     _uv(
-        "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode",
+        report, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode",
         "--python", str(root / "bin" / "python"), str(LOCK_FILE),
     )  # fmt: skip
     report(f"engine installed in {time.monotonic() - started:.0f} s")
 
 
-def _uv(*arguments: str) -> None:
+def _uv(report: Report, *arguments: str) -> None:
     uv = os.environ.get("UV") or shutil.which("uv")
     if uv is None:
         raise EngineEnvironmentError("uv is needed to install the engine: 'pip install uv', or use the Makefile")
     # torch is 0.5 GB and the nvidia libraries 2 GB: the default of 30 s is for small files
     environment = {"UV_HTTP_TIMEOUT": "600"} | {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
-    finished = subprocess.run([uv, *arguments], env=environment, stderr=subprocess.PIPE, text=True, check=False)
-    if finished.returncode:
-        tail = "\n".join(finished.stderr.strip().splitlines()[-15:])
-        raise EngineEnvironmentError(f"'uv {' '.join(arguments[:2])}' failed with {finished.returncode}:\n{tail}")
+    started = time.monotonic()
+    with subprocess.Popen([uv, *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while True:
+            try:
+                _, said = process.communicate(timeout=PROGRESS_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                report(f"still installing the engine, {time.monotonic() - started:.0f} s")
+    if process.returncode:
+        tail = "\n".join(said.strip().splitlines()[-15:])
+        raise EngineEnvironmentError(f"'uv {' '.join(arguments[:2])}' failed with {process.returncode}:\n{tail}")
 
 
 @contextmanager

@@ -5,8 +5,9 @@ starts, so that whoever runs commands can run this one in its place::
 
     python -m pointsman.local.engine.fork_client --socket /run/fork.sock -- python -m pointsman.workers.vllm …
 
-It hands over its own environment, working folder and standard streams, passes SIGTERM, SIGINT and SIGHUP on, and ends
-as the process ended: with the same exit code, or by the same signal. Killed itself, it takes the process along.
+It waits for a server that is still importing, hands over its own environment, working folder and standard streams,
+passes SIGTERM, SIGINT and SIGHUP on, and ends as the process ended: with the same exit code, or by the same signal.
+Killed itself, it takes the process along.
 
 The protocol is one connection per process on a Unix stream socket, JSON lines. The request carries ``argv``, ``env``,
 ``cwd``, and the descriptors of stdin, stdout and stderr as ancillary data. Answers: ``{"pid": n}`` or
@@ -20,8 +21,12 @@ import select
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Final
+
+PATIENCE_SECONDS: Final = 120.0  # a server's imports take 8 s, or a minute on a busy computer with cold disks
 
 
 class ForkServerError(Exception):
@@ -106,6 +111,20 @@ def start(
         raise
 
 
+def _start_patiently(socket_path: Path, argv: Sequence[str], interrupts: Iterable[signal.Signals]) -> ForkedProcess:
+    """``start``, but waits for a server that does not listen yet; ``interrupts`` are blocked signals that end that."""
+    deadline_s = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return start(socket_path, argv, os.environ, Path.cwd())
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if time.monotonic() > deadline_s:
+                raise ForkServerError(f"no fork server listens after {PATIENCE_SECONDS:.0f} s") from error
+        interrupted = signal.sigtimedwait(set(interrupts), 0.1)
+        if interrupted is not None:
+            raise SystemExit(128 + interrupted.si_signo)
+
+
 def main(argv: Sequence[str]) -> int:
     """Stand for a process: start it, pass signals on, end as it ended."""
     if len(argv) < 4 or argv[0] != "--socket" or argv[2] != "--":
@@ -114,7 +133,7 @@ def main(argv: Sequence[str]) -> int:
     passed = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     signal.pthread_sigmask(signal.SIG_BLOCK, passed)  # none is lost before there is a process to pass it to
     try:
-        process = start(Path(argv[1]), argv[3:], os.environ, Path.cwd())
+        process = _start_patiently(Path(argv[1]), argv[3:], passed)
     except (ForkServerError, OSError) as error:
         print(f"fork_client: cannot start '{' '.join(argv[3:6])} …' through {argv[1]}: {error}", file=sys.stderr)
         return 125

@@ -26,6 +26,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -163,6 +164,7 @@ class ForkServer:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.clear()
             os.environ.update(request["env"])
+            tempfile.tempdir = None  # found out while importing, from the server's environment
             os.chdir(request["cwd"])
             _run(request["argv"])
             code = 0
