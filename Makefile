@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
 
-.PHONY: help quickstart test lint unit integration engine verify format crds sync clean
+.PHONY: help quickstart test lint unit integration engine verify bench-foundation bench-report format crds sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -15,6 +15,9 @@ $(UV):
 
 sync: $(UV) ## install the project's own environment (.venv)
 	@$(UV) sync --frozen --quiet --python $(PYTHON)
+
+quickstart: sync ## the main job on real parts, explained while it runs (ARGS="--help")
+	@$(RUN) pointsman quickstart $(ARGS)
 
 test: lint unit integration engine ## all tests, as CI runs them
 
@@ -39,6 +42,15 @@ crds: sync ## write crds/*.yaml, the chart's copy and docs/api.md from the model
 
 format: sync ## format and mend what ruff can mend
 	@$(RUN) ruff check --fix --quiet; $(RUN) ruff format --quiet
+
+verify: sync ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
+	@$(RUN) pytest tests/engine -m verify --timeout 3600 $(ARGS)
+
+bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
+	@$(RUN) python -m bench.foundation $(ARGS)
+
+bench-report: sync ## render bench/results to docs/benchmarks.md
+	@$(RUN) python -m bench.report
 
 clean: ## remove environments and caches of this folder
 	@rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache

@@ -27,7 +27,7 @@ class Narrator:
     async def stage(self, key: str, title: str) -> AsyncIterator[None]:
         """One numbered stage; its duration is kept under ``key`` and printed when it went well."""
         self._number += 1
-        self._console.print(f"[bold][{self._number}/{self._stages}][/bold] {title}", highlight=False)
+        self._console.print(f"[bold][{self._number}/{self._stages}][/bold] {title}", highlight=False, soft_wrap=True)
         started = time.monotonic()
         yield
         self.stage_seconds[key] = round(time.monotonic() - started, 2)

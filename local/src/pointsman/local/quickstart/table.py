@@ -122,10 +122,10 @@ def _ms(value: float | None) -> str:
 
 
 def latency_table(rows: Sequence[tuple[str, Latency, Latency]]) -> Table:
-    """ITL and TTFT of several set-ups side by side: name, ITL of the streams, TTFT of the long prompts."""
+    """Several set-ups side by side: name, ITL of the streams, TTFT of the long prompts."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("")
-    for column in ("ITL p50", "ITL p99", "ITL worst", "TTFT p50 of long prompts"):
+    table.add_column("", no_wrap=True)
+    for column in ("ITL p50", "ITL p99", "ITL worst", "TTFT p50"):
         table.add_column(column, justify="right")
     for name, itl, ttft in rows:
         table.add_row(name, _ms(itl.p50_ms), _ms(itl.p99_ms), _ms(itl.worst_ms), _ms(ttft.p50_ms))

@@ -1,0 +1,81 @@
+"""``pointsman quickstart``: run the stages, print the report, say what to type next."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+
+from pointsman.kube.errors import KubeError
+from pointsman.local.cache import cache_directory
+from pointsman.local.errors import LocalError
+from pointsman.local.quickstart.narrator import Narrator
+from pointsman.local.quickstart.options import Options, parse
+from pointsman.local.quickstart.run import QUICK_STAGES, STAGES, QuickStart
+
+
+def main(argv: list[str]) -> int:
+    """Serve a model on real prefill and decode workers on this computer, and measure."""
+    options = parse(argv)
+    # Counted from the start of the process: importing this took time that the user waited too.
+    started_s = time.monotonic() - (time.time() - psutil.Process().create_time())
+    console = Console(soft_wrap=False)
+    narrator = Narrator(console, stages=QUICK_STAGES if options.quick else STAGES)
+    quickstart = QuickStart(options, narrator, started_s=started_s)
+    path = options.report or cache_directory() / "quickstart-report.json"
+    code = asyncio.run(_run(quickstart, console))
+    if code != 130:
+        quickstart.report.write(path)
+        _close(console, quickstart, options, path)
+    return code
+
+
+async def _run(quickstart: QuickStart, console: Console) -> int:
+    """0: all went well, 1: something failed, 130: interrupted. Whatever happens, the cluster is cleaned up first."""
+    task = asyncio.create_task(quickstart.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        console.print("interrupted; everything that was started has been ended")
+        return 130
+    except (LocalError, KubeError, TimeoutError) as error:
+        quickstart.report.failures.append(str(error))
+    return 0 if quickstart.report.passed else 1
+
+
+def _close(console: Console, quickstart: QuickStart, options: Options, path: Path) -> None:
+    report = quickstart.report
+    console.print()
+    console.print("[bold]Report[/bold]")
+    for found in report.lines():
+        console.print(f"  {found}", highlight=False, markup=False, soft_wrap=True, style=_style(found))
+    console.print(f"  as JSON        {path}", highlight=False, markup=False, soft_wrap=True)
+    for text in _next_steps(quickstart, keep=options.keep and report.passed):
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _style(found: str) -> str:
+    return "bold red" if found.startswith("FAILED") or "DIFFERENT" in found else ""
+
+
+def _next_steps(quickstart: QuickStart, *, keep: bool) -> list[str]:
+    if not keep or quickstart.kubeconfig is None:
+        return ["", 'To look around in the running cluster: make quickstart ARGS="--keep"']
+    question = '{"model": "%s", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}'
+    return [
+        "",
+        "The cluster is still running. What to type next:",
+        f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
+        "  kubectl get llms,wpool,pods",
+        "  kubectl get events --sort-by=.lastTimestamp",
+        "  kubectl scale wpool chat-decode --replicas=3",
+        f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
+        f"    -d '{question % quickstart.served_name}'",
+        "To end it:",
+        "  uv run pointsman local down quickstart",
+    ]

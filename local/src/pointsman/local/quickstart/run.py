@@ -1,0 +1,341 @@
+"""The stages of a quick start, in the order a person sees them."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from pointsman.api.protocol.names import Role
+from pointsman.kube.client import Kube
+from pointsman.kube.errors import KubeError
+from pointsman.kube.resources import LLM_SERVICES
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.engine.environment import ensure_engine_environment
+from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.engine.plain_server import plain_server
+from pointsman.local.errors import LocalError
+from pointsman.local.memory import PeakMemory
+from pointsman.local.observation import Observer, ServiceView
+from pointsman.local.quickstart.examples import STALL_SERVICE, read_example, stall_service, with_model
+from pointsman.local.quickstart.narrator import Narrator, Picture
+from pointsman.local.quickstart.options import Options
+from pointsman.local.quickstart.report import Report, Sides
+from pointsman.local.quickstart.table import TrafficView, latency_table, line, render
+from pointsman.local.quickstart.waiting import wait_until
+from pointsman.local.traffic import (
+    Api,
+    Endpoint,
+    Interference,
+    Mix,
+    Prompt,
+    Record,
+    Scenario,
+    closed_loop,
+    compare,
+    interfere,
+    prompts,
+    recent,
+    running_load,
+    summarise,
+)
+
+NAMESPACE: Final = "default"
+STAGES: Final = 8
+QUICK_STAGES: Final = 6
+# Some prompts below, some above what a decode worker computes itself by default (512 tokens).
+SHORT, LONG = range(8, 200), range(700, 2_600)
+MIX: Final = Mix(lengths=(SHORT, LONG), max_tokens=range(16, 49), token_ids_share=0.3)
+SHOWN_REQUESTS: Final = 48
+CLIENTS: Final = 6
+_READY_SECONDS: Final = 180.0
+_SCALE_SECONDS: Final = 120.0
+_WINDOW_SECONDS: Final = 10.0
+_LOOK_SECONDS: Final = 0.5
+_MEMORY_SECONDS: Final = 2.0
+
+
+class QuickStart:
+    """One quick start. ``report`` fills as it goes, so that an interrupted run still tells what it found."""
+
+    def __init__(self, options: Options, narrator: Narrator, *, started_s: float) -> None:
+        self.report = Report()
+        self._options = options
+        self._narrator = narrator
+        self._started_s = started_s
+        self._memory = PeakMemory()
+        self._records: list[Record] = []
+        self._view: ServiceView | None = None
+        self._quiet = False  # during a latency measurement nothing else runs here
+        self.kubeconfig: Path | None = None
+        self.programs: Path | None = None  # the folder with kubectl
+        self.gateway_url: str | None = None
+        self.served_name: str | None = None
+
+    async def run(self) -> None:
+        """All stages. Raises LocalError where it cannot go on; what merely went wrong is in ``report.failures``."""
+        narrator, report = self._narrator, self.report
+        async with narrator.stage("prepare", "What this computer needs once: programs, engine, models"):
+            environment = await asyncio.to_thread(ensure_engine_environment, report=narrator.say)
+            tiny = await asyncio.to_thread(ensure_model, environment, ModelSize.TINY, report=narrator.say)
+            small = await asyncio.to_thread(ensure_model, environment, ModelSize.SMALL, report=narrator.say)
+        example = with_model(read_example(), tiny)
+        self._cluster = LocalCluster("quickstart", keep=self._options.keep, report=narrator.say)
+        failed, started = True, False
+        try:
+            async with narrator.stage("cluster", "A real control plane: etcd, kube-apiserver, controllers, scheduler"):
+                await _whole(self._cluster.start)
+                started = True  # one that is there already is somebody else's, and must not be ended here
+                self.kubeconfig, self.programs = self._cluster.kubeconfig, self._cluster.kubectl_path.parent
+                narrator.say(f"export KUBECONFIG={self.kubeconfig}")
+            async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator"):
+                await _whole(self._cluster.install)
+            name = example["metadata"]["name"]
+            async with (
+                await Kube.connect(self._cluster.kubeconfig, field_manager="pointsman-quickstart") as kube,
+                Observer(kube, NAMESPACE, name) as observer,
+                self._sampling(),
+            ):
+                await self._serve(kube, observer, example)
+                if not self._options.quick:
+                    await self._stall(kube, example, small)
+            failed = False
+        finally:
+            report.stage_seconds = narrator.stage_seconds
+            report.peak_pss_mib = round(self._memory.peak_mib, 1)
+            if started and (failed or not self._options.keep):
+                await _whole(self._cluster.stop)
+            report.total_seconds = round(time.monotonic() - self._started_s, 2)
+            report.passed = not failed and not report.failures
+
+    async def _serve(self, kube: Kube, observer: Observer, example: dict[str, Any]) -> None:
+        """The stages on the example's service."""
+        narrator = self._narrator
+        self.served_name = served_name = example["spec"]["model"]["servedName"]
+        async with narrator.stage("service", "examples/quickstart.yaml: one prefill and two decode workers, real vLLM"):
+            narrator.say("$ kubectl apply -f examples/quickstart.yaml")
+            await kube.apply(LLM_SERVICES, example, NAMESPACE)
+            async with self._looking(observer):
+                view = await wait_until(
+                    observer, "a routable gateway", _answers, timeout_seconds=_READY_SECONDS, on_view=self._see
+                )
+                assert view.gateway_url is not None
+                self.gateway_url = url = view.gateway_url
+                async with Endpoint(url, served_name) as endpoint:
+                    await self._first_token(endpoint)
+                await wait_until(
+                    observer, "a Ready service", lambda v: v.ready, timeout_seconds=_READY_SECONDS, on_view=self._see
+                )
+        async with Endpoint(url, served_name) as endpoint:
+            asked = list(islice(prompts(MIX, seed=self._options.seed), SHOWN_REQUESTS))
+            title = f"Traffic: {len(asked)} chats and completions, prompts of {SHORT.start} to {LONG.stop} tokens"
+            async with narrator.stage("traffic", title), self._looking(observer):
+                answers = await closed_loop(endpoint, asked, clients=CLIENTS, on_record=self._records.append)
+            self._count()
+            async with narrator.stage("exactness", "The same prompts to one plain vLLM server: the same tokens?"):
+                await self._exactness(Path(example["spec"]["model"]["source"].removeprefix("file://")), answers)
+            if not self._options.quick:
+                async with narrator.stage("scaling", "Scaling the decode pool up and down under load"):
+                    await self._scaling(observer, endpoint, example)
+
+    async def _first_token(self, endpoint: Endpoint) -> None:
+        record = await endpoint.send(Prompt(0, Api.CHAT, True, 16, text="Which track does the night train take?"))
+        if not record.served or record.ttft_seconds is None:
+            raise LocalError(f"the first request was not answered: {record.error}")
+        self._records.append(record)
+        self.report.first_token_seconds = round(record.started_s + record.ttft_seconds - self._started_s, 2)
+        self._narrator.say(f"first token {self.report.first_token_seconds:.1f} s after the start: {record.text!r}")
+
+    async def _exactness(self, model: Path, answers: list[Record]) -> None:
+        asked = [record.prompt for record in sorted(answers, key=lambda record: record.prompt.index)]
+        async with self._plain(model, "float32") as reference:
+            alone = await closed_loop(reference, asked, clients=1)
+            together = await closed_loop(reference, asked, clients=8)
+        itself, ours = compare(alone, together), compare(alone, answers)
+        if not itself.exact:
+            self._fail(
+                f"the plain server differs from itself in {len(itself.differences)} of {itself.compared} prompts"
+            )
+        self.report.compared_prompts = ours.compared
+        self.report.token_exact = itself.exact and ours.exact
+        self._narrator.say(
+            f"{ours.compared - len(ours.differences)} of {ours.compared} answers are token-exact "
+            f"({summarise(answers).remote_prefills} of them with the prompt's KV pulled from the prefill worker)"
+        )
+        for difference in ours.differences[:3]:
+            self._fail(f"prompt {difference.index} ({difference.path} prefill): {difference.detail}")
+
+    async def _scaling(self, observer: Observer, endpoint: Endpoint, example: dict[str, Any]) -> None:
+        pool = f"{example['metadata']['name']}-{Role.DECODE.label}"
+        before = int(example["spec"]["pools"]["decode"]["replicas"])
+        self.report.scaled = [str(before)]
+        load = prompts(Mix(lengths=(SHORT, LONG), max_tokens=range(64, 129)), seed=self._options.seed + 1)
+        async with (
+            self._looking(observer),
+            running_load(endpoint, load, clients=4, on_record=self._records.append) as traffic,
+        ):
+            for size in (before + 1, before):
+                self._narrator.say(f"$ kubectl scale wpool {pool} --replicas={size}")
+                await asyncio.to_thread(
+                    self._cluster.kubectl, "scale", "wpool", pool, f"--replicas={size}", "-n", NAMESPACE
+                )
+                await wait_until(
+                    observer,
+                    f"{size} decode workers",
+                    partial(_has_decode_workers, size=size),
+                    timeout_seconds=_SCALE_SECONDS,
+                    on_view=self._see,
+                )
+                self.report.scaled.append(str(size))
+                await traffic.answered(8, timeout_seconds=_SCALE_SECONDS)
+        self._count()
+
+    async def _stall(self, kube: Kube, example: dict[str, Any], model: Path) -> None:
+        """Worst inter-token latency while long prompts arrive: with P/D, then on one plain server."""
+        narrator, report = self._narrator, self.report
+        service = stall_service(example, model)
+        title = "Stalls: three streams while 2 000-token prompts arrive (bfloat16), with P/D and on one server"
+        async with narrator.stage("stall", title), Observer(kube, NAMESPACE, STALL_SERVICE) as observer:
+            await kube.apply(LLM_SERVICES, service, NAMESPACE)
+            view = await wait_until(
+                observer, "a Ready service", lambda view: view.ready, timeout_seconds=_READY_SECONDS
+            )
+            assert view.gateway_url is not None
+            scenario = Scenario(arrivals=3, seed=self._options.seed)
+            async with Endpoint(view.gateway_url, service["spec"]["model"]["servedName"]) as endpoint:
+                separated = await self._interfere(endpoint, scenario)
+            await kube.delete(LLM_SERVICES, STALL_SERVICE, NAMESPACE)
+            await wait_until(
+                observer, "the end of the service", lambda view: not view.workers, timeout_seconds=_READY_SECONDS
+            )
+            async with self._plain(model, "bfloat16") as reference:
+                single = await self._interfere(reference, scenario)
+            narrator.show(
+                latency_table(
+                    [
+                        ("one prefill, one decode worker", separated.itl, separated.ttft),
+                        ("one plain vLLM server", single.itl, single.ttft),
+                    ]
+                )
+            )
+        report.worst_itl_ms = Sides(pd=_rounded(separated.itl.worst_ms), single=_rounded(single.itl.worst_ms))
+        report.p99_itl_ms = Sides(pd=_rounded(separated.itl.p99_ms), single=_rounded(single.itl.p99_ms))
+        report.long_prompt_ttft_p50_ms = Sides(pd=_rounded(separated.ttft.p50_ms), single=_rounded(single.ttft.p50_ms))
+        if separated.arrivals.remote_prefills < scenario.arrivals:
+            self._fail(f"only {separated.arrivals.remote_prefills} of {scenario.arrivals} long prompts went to prefill")
+
+    async def _interfere(self, endpoint: Endpoint, scenario: Scenario) -> Interference:
+        # The first request of a pair of engines shakes hands, and the first long one touches fresh memory.
+        warmed = await interfere(endpoint, Scenario(streams=1, arrivals=1, prompt_tokens=600, seed=-1))
+        self._quiet = True
+        try:
+            measured = await interfere(endpoint, scenario)
+        finally:
+            self._quiet = False
+        if warmed.failed_requests or measured.failed_requests:
+            self._fail(f"{measured.failed_requests} requests of the latency stage failed at {endpoint.base_url}")
+        return measured
+
+    # --- what runs beside the stages ---
+
+    @asynccontextmanager
+    async def _plain(self, model: Path, dtype: str) -> AsyncIterator[Endpoint]:
+        cluster = self._cluster
+        log = cluster.directory / "logs" / f"plain-{dtype}.log"
+        async with (
+            plain_server(
+                cluster.environment, cluster.fork_socket, model, served_name="plain", dtype=dtype, log=log
+            ) as server,
+            Endpoint(server.base_url, "plain") as endpoint,
+        ):
+            yield endpoint
+
+    @asynccontextmanager
+    async def _looking(self, observer: Observer) -> AsyncIterator[None]:
+        """Keep the live table fresh while the block runs."""
+
+        async def look() -> None:
+            while True:
+                try:
+                    self._see(await observer.look(events=5))
+                except KubeError as error:
+                    self._narrator.say(f"the API server does not answer: {error}")
+                await asyncio.sleep(_LOOK_SECONDS)
+
+        task = asyncio.create_task(look())
+        try:
+            async with self._narrator.live(self._picture):
+                yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _sampling(self) -> AsyncIterator[None]:
+        """Watch the memory, but not in the middle of a latency measurement."""
+
+        async def sample() -> None:
+            while True:
+                if not self._quiet:
+                    await asyncio.to_thread(lambda: self._memory.sample(self._cluster.processes()))
+                await asyncio.sleep(_MEMORY_SECONDS)
+
+        task = asyncio.create_task(sample())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _see(self, view: ServiceView) -> None:
+        events = view.events or (self._view.events if self._view is not None else ())
+        self._view = replace(view, events=events)
+
+    def _picture(self) -> Picture:
+        lately = recent(self._records, now_s=time.monotonic(), window_seconds=_WINDOW_SECONDS)
+        traffic = TrafficView(summarise(self._records), summarise(lately), _WINDOW_SECONDS) if self._records else None
+        return render(self._view, traffic), line(self._view, traffic)
+
+    def _count(self) -> None:
+        summary, report = summarise(self._records), self.report
+        report.requests, report.failed_requests = summary.requests, summary.failed_requests
+        report.remote_prefills, report.local_prefills = summary.remote_prefills, summary.local_prefills
+        report.ttft_p50_ms = _rounded(summary.ttft.p50_ms)
+        for record in self._records:
+            if not record.served:
+                self._fail(f"prompt {record.prompt.index} ({record.prompt.api}) was not answered: {record.error}")
+        if not summary.remote_prefills or not summary.local_prefills:
+            self._fail(
+                f"prefills: {summary.local_prefills} local and {summary.remote_prefills} remote; both are wanted"
+            )
+
+    def _fail(self, sentence: str) -> None:
+        if sentence not in self.report.failures:
+            self.report.failures.append(sentence)
+
+
+def _answers(view: ServiceView) -> bool:
+    return view.gateway_url is not None and bool(view.routable(Role.DECODE))
+
+
+def _has_decode_workers(view: ServiceView, *, size: int) -> bool:
+    decode = [worker for worker in view.workers if worker.role is Role.DECODE]
+    return len(decode) == len(view.routable(Role.DECODE)) == size
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+async def _whole(work: Callable[[], object]) -> None:
+    """Run blocking ``work`` in a thread; when this task is cancelled meanwhile, the work is still let finish first."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
