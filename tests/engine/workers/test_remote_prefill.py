@@ -24,6 +24,7 @@ TOKENS = 24
 AUTHORIZED = {"Authorization": "Bearer a-token-of-the-tests"}
 QUICK = {
     "lease_seconds": LEASE_SECONDS,
+    "max_prefill_queue_size": 64,
     "ack_wait_seconds": 2.0,
     "heartbeat_seconds": 0.5,
     "drain_timeout_seconds": 5.0,
