@@ -56,7 +56,7 @@ class Seen:
     body: dict[str, Any]
 
 
-@dataclass
+@dataclass(eq=False)
 class StandInWorker:
     """See the module. ``behaviours`` are used up one per request, in order."""
 
@@ -219,13 +219,13 @@ class StandInWorker:
 
 
 @asynccontextmanager
-async def running(worker: StandInWorker, *, port: int = 0) -> AsyncIterator[StandInWorker]:
-    """Serve ``worker`` on a free port of 127.0.0.1 (or ``port``)."""
+async def running(worker: StandInWorker, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[StandInWorker]:
+    """Serve ``worker`` on a free port of ``host`` (or ``port``)."""
     runner = web.AppRunner(worker.application(), handler_cancellation=True, access_log=None, shutdown_timeout=0)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", port)
+    site = web.TCPSite(runner, host, port)
     await site.start()
-    worker.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    worker.url = f"http://{host}:{runner.addresses[0][1]}"
     try:
         yield worker
     finally:
