@@ -1,0 +1,125 @@
+"""What the planner sees of services in the API server, by mirrors."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pointsman.api.protocol.names import (
+    COMPONENT_GATEWAY,
+    COMPONENT_LABEL,
+    COMPONENT_WORKER,
+    DRAIN_STARTED_ANNOTATION,
+    ENGINE_PORT,
+    GATEWAY_PORT,
+    ROLE_LABEL,
+    ROUTABLE_LABEL,
+    SERVICE_LABEL,
+)
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.mirror import Mirror
+from pointsman.kube.pods import Pod
+from pointsman.planner.core.types import Worker, WorkerCondition, WorkerRole
+
+ServiceKey = tuple[str, str]
+"""``(namespace, name)`` of an LLMService."""
+
+
+class Target(NamedTuple):
+    """A pod whose /metrics is read. ``key`` is its uid: a new pod of the old name begins anew."""
+
+    key: str
+    url: str
+    pod: Pod
+
+
+class Cluster:
+    """Mirrors of services, policies, pods, switches and plans."""
+
+    def __init__(self, kube: Kube, namespace: str | None) -> None:
+        self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
+        self.policies = Mirror(kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace)
+        self.pods = Mirror(
+            kube, resources.PODS, Pod, namespace=namespace, label_selector=SERVICE_LABEL, index=_service_of_pod
+        )
+        self.switches = Mirror(kube, resources.ROLE_SWITCHES, RoleSwitch, namespace=namespace, index=_service_of_switch)
+        self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace, index=_service_of_plan)
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        mirrors = (self.services, self.policies, self.pods, self.switches, self.plans)
+        await asyncio.gather(*(mirror.run() for mirror in mirrors))
+
+    async def synced(self) -> None:
+        """Wait until every mirror has its first list."""
+        for mirror in (self.services, self.policies, self.pods, self.switches, self.plans):
+            await mirror.synced.wait()
+
+    def planned(self) -> Iterator[tuple[ServiceKey, LLMService, PlannerPolicy]]:
+        """Services with a policy that is there."""
+        for service in self.services.objects():
+            reference = service.spec.policy_ref
+            policy = self.policies.get(reference.name, service.metadata.namespace) if reference else None
+            if policy is not None and service.metadata.deletion_timestamp is None:
+                yield (service.metadata.namespace, service.metadata.name), service, policy
+
+    def targets(self, key: ServiceKey, component: str) -> list[Target]:
+        """The pods of a service that have an address and run."""
+        port = ENGINE_PORT if component == COMPONENT_WORKER else GATEWAY_PORT
+        return [
+            Target(pod.metadata.uid, f"http://{pod.status.pod_ip}:{port}/metrics", pod)
+            for pod in self.pods.by(key)
+            if pod.metadata.labels.get(COMPONENT_LABEL) == component and pod.status.pod_ip and not pod.terminating
+        ]
+
+    def gateways(self, key: ServiceKey) -> list[Target]:
+        """Ready gateway pods: one that starts has nothing to say yet."""
+        return [target for target in self.targets(key, COMPONENT_GATEWAY) if target.pod.ready]
+
+    def workers(self, key: ServiceKey, gpus: int) -> list[tuple[Target | None, Worker]]:
+        """The worker pods of a service, with their target where they have an address."""
+        targets = {target.key: target for target in self.targets(key, COMPONENT_WORKER)}
+        switching = {
+            s.status.worker_uid: s for s in self.switches.by(key) if s.status.phase and not s.status.phase.ended
+        }
+        found: list[tuple[Target | None, Worker]] = []
+        for pod in self.pods.by(key):
+            role = {role.value.lower(): role for role in WorkerRole}.get(pod.metadata.labels.get(ROLE_LABEL, ""))
+            if pod.metadata.labels.get(COMPONENT_LABEL) != COMPONENT_WORKER or role is None or pod.finished:
+                continue
+            condition = WorkerCondition.STARTING
+            if pod.terminating or DRAIN_STARTED_ANNOTATION in pod.metadata.annotations:
+                condition = WorkerCondition.DRAINING
+            elif pod.metadata.uid in switching:
+                condition = WorkerCondition.SWITCHING
+                role = WorkerRole(switching[pod.metadata.uid].spec.to_role.value)
+            elif pod.ready and pod.metadata.labels.get(ROUTABLE_LABEL) == "true":
+                condition = WorkerCondition.ACTIVE
+            found.append((targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, condition, gpus=max(gpus, 1))))
+        return found
+
+    def in_progress(self, key: ServiceKey) -> bool:
+        """A plan that changes the layout, or a switch, has not ended."""
+        plans = any(plan.spec.changes_layout and not _ended(plan) for plan in self.plans.by(key))
+        return plans or any(not _ended(switch) for switch in self.switches.by(key))
+
+
+def _ended(made: Plan | RoleSwitch) -> bool:
+    return made.status.phase is not None and made.status.phase.ended
+
+
+def _service_of_pod(pod: Pod) -> ServiceKey | None:
+    name = pod.metadata.labels.get(SERVICE_LABEL)
+    return (pod.metadata.namespace, name) if name else None
+
+
+def _service_of_switch(switch: RoleSwitch) -> ServiceKey:
+    return switch.metadata.namespace, switch.spec.service_ref.name
+
+
+def _service_of_plan(plan: Plan) -> ServiceKey:
+    return plan.metadata.namespace, plan.spec.service_ref.name

@@ -1,0 +1,164 @@
+"""From readings of /metrics pages to an Observation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pointsman.api.protocol import metrics as named
+from pointsman.planner.core import scrapes
+from pointsman.planner.core.scrapes import EMPTY, Histogram, Page
+from pointsman.planner.core.types import (
+    EngineSample,
+    Load,
+    Objectives,
+    Observation,
+    RoutingNumbers,
+    Service,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+
+UNREACHABLE_SHARE: Final = 0.5  # with so many workers unreachable nothing is known of the service
+MIN_SAMPLES: Final = 3  # requests or steps behind one engine measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Two pages of one target, ``seconds`` apart. ``page`` None: the newest scrape failed."""
+
+    before: Page
+    page: Page | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A worker as Kubernetes shows it, and its reading (None: not scraped twice yet)."""
+
+    worker: Worker
+    reading: Reading | None
+    scrape_failed: bool = False
+
+
+def observation(
+    *,
+    at_s: float,
+    age_s: float,
+    gateways: Sequence[Reading],
+    workers: Sequence[Seen],
+    routing: RoutingNumbers,
+    objectives: Objectives,
+    plan_in_progress: bool,
+) -> Observation:
+    """Everything about one service now. ``age_s``: age of the oldest gateway reading."""
+    live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
+    window_s = min((reading.seconds for reading in live), default=0.0)
+    shown = tuple(_worker(seen) for seen in workers)
+    serving = [w for w in shown if w.condition in (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)]
+    unreachable = sum(w.condition is WorkerCondition.UNREACHABLE for w in serving)
+    blind = bool(serving) and unreachable / len(serving) >= UNREACHABLE_SHARE
+    readings = [s.reading for s in workers if s.reading is not None and s.reading.page is not None]
+    return Observation(
+        at_s=at_s,
+        window_s=window_s,
+        age_s=float("inf") if blind or len(live) < len(gateways) or not gateways else age_s,
+        workers=shown,
+        routing=routing,
+        load=_load(live, window_s) if live and window_s > 0 else None,
+        service=_service(live, readings, objectives) if live else None,
+        samples=tuple(_samples(workers)),
+        kv_capacity_tokens=_kv_capacity(readings),
+        plan_in_progress=plan_in_progress,
+    )
+
+
+def _worker(seen: Seen) -> Worker:
+    worker = seen.worker
+    if worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed:
+        return replace(worker, condition=WorkerCondition.UNREACHABLE)
+    page = seen.reading.page if seen.reading else None
+    if page is None:
+        return worker
+    in_flight = scrapes.gauge(page, named.WORKER_IN_FLIGHT.name)
+    return replace(
+        worker,
+        in_flight=int(in_flight) if in_flight is not None else None,
+        kv_usage=scrapes.gauge(page, "vllm:kv_cache_usage_perc"),
+    )
+
+
+def _together(readings: Sequence[Reading], name: str) -> Histogram:
+    found = EMPTY
+    for reading in readings:
+        if reading.page is not None:
+            found = found.plus(scrapes.observed(reading.before, reading.page, name))
+    return found
+
+
+def _load(gateways: Sequence[Reading], window_s: float) -> Load | None:
+    arrived = [scrapes.added(r.before, r.page, named.GATEWAY_ARRIVALS.name) for r in gateways if r.page is not None]
+    known = [count for count in arrived if count is not None]
+    if not known:
+        return None
+    prompts, outputs = (
+        _together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
+        _together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
+    )
+    return Load(
+        arrivals_per_s=sum(known) / window_s,
+        prompt_tokens=prompts.mean,
+        output_tokens=outputs.mean,
+        prompt_length_shares=prompts.shares(),
+    )
+
+
+def _service(gateways: Sequence[Reading], workers: Sequence[Reading], objectives: Objectives) -> Service:
+    ttft, tpot = _together(gateways, named.GATEWAY_TTFT.name), _together(gateways, named.GATEWAY_TPOT.name)
+    prompts = _together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
+    depths = [scrapes.gauge(r.page, named.WORKER_QUEUE_DEPTH.name) for r in workers if r.page is not None]
+    known = [depth for depth in depths if depth is not None]
+    return Service(
+        ttft_attainment=ttft.share_up_to(objectives.ttft_for(prompts.mean or 0.0) / 1000),
+        tpot_attainment=tpot.share_up_to(objectives.tpot_ms / 1000),
+        ttft_p95_ms=_milliseconds(ttft.quantile(0.95)),
+        tpot_p95_ms=_milliseconds(tpot.quantile(0.95)),
+        prefill_queue_depth=max(known) if known else None,  # every worker looks at the one queue
+    )
+
+
+def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
+    """One prefill and one decode-step measurement a worker, where enough happened since the last look."""
+    found: list[EngineSample] = []
+    for seen in workers:
+        reading = seen.reading
+        if reading is None or reading.page is None or seen.worker.condition is not WorkerCondition.ACTIVE:
+            continue
+        took = scrapes.observed(reading.before, reading.page, "vllm:request_prefill_time_seconds")
+        computed = scrapes.observed(reading.before, reading.page, "vllm:request_prefill_kv_computed_tokens")
+        if took.count >= MIN_SAMPLES and took.mean and computed.mean and computed.mean > 1:
+            found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took.mean * 1000, tokens=computed.mean))
+        steps = scrapes.observed(reading.before, reading.page, "vllm:inter_token_latency_seconds")
+        running = scrapes.gauge(reading.page, "vllm:num_requests_running")
+        if seen.worker.role is WorkerRole.DECODE and steps.count >= MIN_SAMPLES and steps.mean and running is not None:
+            # More than one token a step and sequence is never made, so the batch is at most what gave these tokens.
+            found.append(
+                EngineSample(WorkerRole.DECODE, observed_ms=steps.mean * 1000, tokens=0.0, batch=max(running, 1.0))
+            )
+    return found
+
+
+def _kv_capacity(readings: Sequence[Reading]) -> float | None:
+    """Tokens one worker's KV cache holds; the smallest, since any worker may get any request."""
+    found: list[float] = []
+    for reading in readings:
+        page = reading.page or {}
+        blocks = list(scrapes.label_values(page, "vllm:cache_config_info", "num_gpu_blocks"))
+        sizes = list(scrapes.label_values(page, "vllm:cache_config_info", "block_size"))
+        if blocks and sizes and blocks[0].isdigit() and sizes[0].isdigit():
+            found.append(float(blocks[0]) * float(sizes[0]))
+    return min(found, default=None)
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

@@ -1,0 +1,119 @@
+"""What two readings of a /metrics page say about the time between them.
+
+A counter that went down was restarted: its new value is all that is known to have been added. A family that is missing
+is unknown, not zero.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+Labels = tuple[tuple[str, str], ...]
+Page = Mapping[str, Mapping[Labels, float]]
+"""Samples by name (``…_bucket``, ``…_sum``, … are names of their own), then by sorted labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Observations between two readings: cumulative counts by upper bound, in order; the last bound is infinite."""
+
+    bounds: tuple[float, ...]
+    cumulative: tuple[float, ...]
+    total: float
+
+    @property
+    def count(self) -> float:
+        """How many observations."""
+        return self.cumulative[-1] if self.cumulative else 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """None without observations."""
+        return self.total / self.count if self.count > 0 else None
+
+    def share_up_to(self, bound: float) -> float | None:
+        """Share of observations ≤ ``bound``, linear within a bucket; None without observations."""
+        if self.count <= 0:
+            return None
+        below, low = 0.0, 0.0
+        for upper, reached in zip(self.bounds, self.cumulative, strict=True):
+            if bound < upper:
+                if math.isinf(upper):
+                    return below / self.count
+                return (below + (reached - below) * (bound - low) / (upper - low)) / self.count
+            below, low = reached, upper
+        return 1.0
+
+    def quantile(self, share: float) -> float | None:
+        """The value below which ``share`` lies, linear within a bucket; the last finite bound if it is beyond."""
+        if self.count <= 0:
+            return None
+        wanted, below, low = share * self.count, 0.0, 0.0
+        for upper, reached in zip(self.bounds, self.cumulative, strict=True):
+            if reached >= wanted:
+                if math.isinf(upper):
+                    return low
+                return low + (upper - low) * ((wanted - below) / (reached - below) if reached > below else 1.0)
+            below, low = reached, upper
+        return low
+
+    def shares(self) -> tuple[tuple[float, float], ...]:
+        """(representative value, share) of every bucket that has observations; the geometric middle of its bounds."""
+        if self.count <= 0:
+            return ()
+        found, below, low = [], 0.0, 0.0
+        for upper, reached in zip(self.bounds, self.cumulative, strict=True):
+            if reached > below:
+                middle = low if math.isinf(upper) else upper if low <= 0 else math.sqrt(low * upper)
+                found.append((middle, (reached - below) / self.count))
+            below, low = reached, upper
+        return tuple(found)
+
+    def plus(self, other: "Histogram") -> "Histogram":
+        """Both together; histograms of other bounds cannot be added (they are of one version of one process)."""
+        if not self.cumulative or self.bounds != other.bounds:
+            return other if not self.cumulative else self
+        together = tuple(a + b for a, b in zip(self.cumulative, other.cumulative, strict=True))
+        return Histogram(self.bounds, together, self.total + other.total)
+
+
+EMPTY = Histogram((), (), 0.0)
+
+
+def gauge(page: Page, name: str) -> float | None:
+    """The sum of a gauge over its labels; None if it is absent or not a number."""
+    values = [value for value in page.get(name, {}).values() if not math.isnan(value)]
+    return sum(values) if values else None
+
+
+def added(before: Page, after: Page, name: str) -> float | None:
+    """What a counter gained, over all labels; None if it is not on the newer page."""
+    now = after.get(name)
+    if now is None:
+        return None
+    then = before.get(name, {})
+    return sum(_gain(then.get(labels, 0.0), value) for labels, value in now.items())
+
+
+def observed(before: Page, after: Page, name: str) -> Histogram:
+    """A histogram's observations between two pages, over all labels; empty if it is not on the newer page."""
+    buckets = after.get(f"{name}_bucket", {})
+    then = before.get(f"{name}_bucket", {})
+    by_bound: dict[float, float] = {}
+    for labels, value in buckets.items():
+        bound = float(dict(labels)["le"])
+        by_bound[bound] = by_bound.get(bound, 0.0) + _gain(then.get(labels, 0.0), value)
+    if not by_bound:
+        return EMPTY
+    bounds = tuple(sorted(by_bound))
+    total = added(before, after, f"{name}_sum")
+    return Histogram(bounds, tuple(by_bound[bound] for bound in bounds), total or 0.0)
+
+
+def label_values(page: Page, name: str, label: str) -> Iterable[str]:
+    """Values of one label of a family."""
+    return (dict(labels)[label] for labels in page.get(name, {}) if label in dict(labels))
+
+
+def _gain(then: float, now: float) -> float:
+    return now - then if now >= then else now

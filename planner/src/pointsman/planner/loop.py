@@ -1,0 +1,287 @@
+"""The live loop: per service, read → observe → decide → write a Plan, at the interval its policy asks for."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from pointsman.api.protocol.names import API_VERSION
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
+from pointsman.kube.events import EventRecorder, Reference
+from pointsman.planner import memory
+from pointsman.planner.cluster import Cluster, ServiceKey
+from pointsman.planner.core import ledger
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.observe import Reading, Seen, observation
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.types import Decision, Observation, Reason, RoutingNumbers, Worker, WorkerRole
+from pointsman.planner.errors import UnknownTable
+from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.performance_tables import performance_table
+from pointsman.planner.policies import policy_of
+from pointsman.planner.scraper import Scraper
+from pointsman.serving.local_remote import DEFAULT_RULE
+
+log = logging.getLogger(__name__)
+
+SAVE_EVERY_S: Final = 30.0
+LOOK_FOR_SERVICES_S: Final = 1.0
+HEALTHY_CONDITION: Final = "PlannerHealthy"
+
+
+@dataclass
+class _Planned:
+    """What is kept of one service between ticks. ``state`` and ``sequence`` survive a restart."""
+
+    uid: str
+    state: State
+    sequence: int
+    role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
+    saved_s: float = 0.0
+    said: tuple[Reason, str] | None = None
+    condition: tuple[bool, str] | None = None
+
+
+class Planner:
+    """Plans for every service with a policy; one task a service."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        cluster: Cluster,
+        scraper: Scraper,
+        events: EventRecorder,
+        metrics: PlannerMetrics,
+        leads: Callable[[], bool],
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._scraper = scraper
+        self._events = events
+        self._metrics = metrics
+        self._leads = leads
+        self._clock = clock
+        self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Until cancelled. A service that gets a policy is planned within a second, one that loses it is left alone."""
+        try:
+            while True:
+                planned = {key for key, _, _ in self._cluster.planned()}
+                for key in planned - self._tasks.keys():
+                    self._tasks[key] = asyncio.create_task(self._plan(key), name=f"plan {key[0]}/{key[1]}")
+                for key in self._tasks.keys() - planned:
+                    self._tasks.pop(key).cancel()
+                    self._metrics.forget(*key)
+                await asyncio.sleep(LOOK_FOR_SERVICES_S)
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _plan(self, key: ServiceKey) -> None:
+        kept: _Planned | None = None
+        while True:
+            wait_s = LOOK_FOR_SERVICES_S
+            found = next(((s, p) for k, s, p in self._cluster.planned() if k == key), None)
+            try:
+                if found is not None and self._leads():
+                    service, policy = found
+                    if kept is None or kept.uid != service.metadata.uid:
+                        state, sequence = await memory.load(self._kube, *key)
+                        kept = _Planned(service.metadata.uid, state or State(), sequence)
+                    with self._metrics.tick_seconds.time():
+                        wait_s = await self._tick(key, service, policy, kept)
+            except KubeError as error:
+                log.warning("service=%s/%s the API server was not reached: %s", *key, error)
+            except Exception:  # one service's bad luck must not stop its planning for good, nor another's
+                log.exception("service=%s/%s tick failed", *key)
+            await asyncio.sleep(wait_s)
+
+    # --- one tick ---
+
+    async def _tick(self, key: ServiceKey, service: LLMService, policy: PlannerPolicy, kept: _Planned) -> float:
+        settings = policy_of(policy.spec, service.spec)
+        workers = self._cluster.workers(key, service.spec.worker.gpus)
+        gateways = self._cluster.gateways(key)
+        urls = {f"{key}/{t.key}": t.url for t, _ in workers if t is not None}
+        urls |= {f"{key}/{target.key}": target.url for target in gateways}
+        self._scraper.keep(set(urls), f"{key}/")
+        await self._scraper.scrape(urls)
+
+        at_s = self._clock.now().timestamp()
+        seen = []
+        for target, worker in workers:
+            name = f"{key}/{target.key}" if target else ""
+            dated = replace(worker, role_since_s=self._role_since(kept, worker, at_s))
+            reading = self._scraper.reading(name) if target else None
+            seen.append(Seen(dated, reading, self._scraper.failed(name) if target else False))
+        kept.role_since_s = {w.name: kept.role_since_s[w.name] for _, w in workers if w.name in kept.role_since_s}
+        names = [f"{key}/{target.key}" for target in gateways]
+        readings = [self._scraper.reading(name) for name in names]
+        observed = observation(
+            at_s=at_s,
+            age_s=max((self._scraper.age_s(name) for name in names), default=float("inf")),
+            gateways=[reading or Reading({}, None, 0.0) for reading in readings],
+            workers=seen,
+            routing=_routing(service, policy),
+            objectives=settings.objectives,
+            plan_in_progress=self._cluster.in_progress(key),
+        )
+        base, problem = self._base(policy)
+        kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
+        self._metrics.ticked(*key, observed, decision)
+        self._say(key, kept, decision)
+        await self._write(key, service, policy, kept, observed, decision)
+        await self._report_health(key, service, kept, decision, problem)
+        return next_tick.after_s
+
+    @staticmethod
+    def _role_since(kept: _Planned, worker: Worker, at_s: float) -> float | None:
+        """Since when a worker has its role; None for what it had when the planner began to look."""
+        before = kept.role_since_s.get(worker.name)
+        if before is None:
+            kept.role_since_s[worker.name] = (worker.role, float("-inf"))
+            return None
+        if before[0] is not worker.role:
+            kept.role_since_s[worker.name] = (worker.role, at_s)
+            return at_s
+        return before[1] if before[1] != float("-inf") else None
+
+    @staticmethod
+    def _base(policy: PlannerPolicy) -> tuple[PerformanceModel | None, str | None]:
+        table = policy.spec.performance.table
+        if table is None:
+            return None, None
+        try:
+            return performance_table(table.model, table.gpu, table.engine, table.tp), None
+        except UnknownTable as error:
+            return None, str(error)
+
+    # --- what it leaves behind ---
+
+    def _say(self, key: ServiceKey, kept: _Planned, decision: Decision) -> None:
+        level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
+        log.log(level, "service=%s/%s reason=%s %s", *key, decision.reason, decision.message)
+        kept.said = (decision.reason, decision.message)
+
+    async def _write(
+        self,
+        key: ServiceKey,
+        service: LLMService,
+        policy: PlannerPolicy,
+        kept: _Planned,
+        observed: Observation,
+        decision: Decision,
+    ) -> None:
+        plans = self._cluster.plans.by(key)
+        newest = max(plans, key=lambda plan: plan.spec.sequence, default=None)
+        layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
+        if policy.spec.mode is Mode.EXTERNAL and decision.changes_layout:
+            # Replicas are somebody else's: what the planner would do stays its own thought.
+            decision = replace(decision, prefill=layout[0], decode=layout[1], switches=(), changes_layout=False)
+        now_s = self._clock.monotonic_s()
+        if min(decision.prefill, decision.decode) >= 1 and ledger.is_news(decision, newest):
+            kept.sequence = ledger.next_sequence(plans, kept.sequence)
+            await self._create(key, service, policy, kept.sequence, decision, layout)
+            await self._save(key, service, kept, now_s)
+        elif now_s - kept.saved_s >= SAVE_EVERY_S:
+            await self._save(key, service, kept, now_s)
+        for old in ledger.outdated(plans, policy.spec.history.plans):
+            try:
+                await self._kube.delete(resources.PLANS, old.metadata.name, key[0], uid=old.metadata.uid)
+            except NotFound:
+                continue
+
+    async def _create(
+        self,
+        key: ServiceKey,
+        service: LLMService,
+        policy: PlannerPolicy,
+        sequence: int,
+        decision: Decision,
+        layout: tuple[int, int],
+    ) -> None:
+        manifest = ledger.plan_manifest(
+            namespace=key[0],
+            service=key[1],
+            service_uid=service.metadata.uid,
+            sequence=sequence,
+            decision=decision,
+            policy=policy.spec,
+            layout=layout,
+            now=self._clock.now(),
+        )
+        try:
+            await self._kube.create(resources.PLANS, manifest)
+        except AlreadyExists:
+            return  # made a moment ago and not mirrored yet; the next tick sees it and takes the next number
+        name = manifest["metadata"]["name"]
+        log.info("service=%s/%s plan=%s reason=%s %s", *key, name, decision.reason, decision.message)
+        self._metrics.planned(*key, decision)
+        resource = resources.LLM_SERVICES
+        regarding = Reference(resource.api_version, resource.kind, key[0], key[1], service.metadata.uid)
+        self._events.record(regarding, f"Planned{decision.reason}", f"{name}: {decision.message}")
+
+    async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
+        kept.saved_s = now_s
+        await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence)
+
+    async def _report_health(
+        self, key: ServiceKey, service: LLMService, kept: _Planned, decision: Decision, problem: str | None
+    ) -> None:
+        """The condition PlannerHealthy, written when it changes: frozen metrics are said, not hidden."""
+        frozen = decision.reason is Reason.STALE_METRICS
+        healthy = not frozen and problem is None
+        reason = "StaleMetrics" if frozen else "UnknownTable" if problem else "Planning"
+        if kept.condition == (healthy, reason):
+            return
+        message = problem or (decision.message if frozen else f"decides; now {decision.reason}")
+        condition = Condition(
+            type=HEALTHY_CONDITION,
+            status=ConditionStatus.TRUE if healthy else ConditionStatus.FALSE,
+            reason=reason,
+            message=message,
+            last_transition_time=self._clock.now().replace(microsecond=0),
+            observed_generation=service.metadata.generation,
+        )
+        body: dict[str, Any] = {
+            "apiVersion": API_VERSION,
+            "kind": "LLMService",
+            "metadata": {"name": key[1], "namespace": key[0]},
+            "status": {"conditions": [condition.manifest()]},
+        }
+        await self._kube.apply(resources.LLM_SERVICES, body, subresource="status")
+        kept.condition = (healthy, reason)
+
+
+def _owner(service: LLMService) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "LLMService",
+        "name": service.metadata.name,
+        "uid": service.metadata.uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+
+
+def _routing(service: LLMService, policy: PlannerPolicy) -> RoutingNumbers:
+    """The numbers in force: those of the last plan, else what gateways and workers begin with."""
+    routing = service.status.routing
+    tokens = routing.max_local_prefill_tokens if routing else None
+    size = routing.max_prefill_queue_size if routing else None
+    limits = policy.spec.actions.remote_prefill
+    return RoutingNumbers(
+        DEFAULT_RULE.max_local_prefill_tokens if tokens is None else tokens,
+        limits.max_queue_size if size is None else size,
+    )

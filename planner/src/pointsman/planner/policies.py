@@ -1,0 +1,38 @@
+"""A PlannerPolicy and a service's bounds as the core's plain values."""
+
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
+
+
+def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
+    """What ``decide`` must respect for one service."""
+    actions, pools = policy.actions, service.pools
+    switching = actions.role_switch
+    return Policy(
+        mode=Mode(policy.mode.value),
+        objectives=Objectives(
+            ttft_ms=policy.objectives.ttft_ms,
+            tpot_ms=policy.objectives.tpot_ms,
+            ttft_ms_per_prompt_token=policy.objectives.ttft_ms_per_prompt_token,
+            attainment=policy.objectives.attainment,
+        ),
+        max_gpus=policy.budget.max_gpus,
+        min_gpus=policy.budget.min_gpus,
+        prefill=Bounds(pools.prefill.min_replicas, pools.prefill.max_replicas),
+        decode=Bounds(pools.decode.min_replicas, pools.decode.max_replicas),
+        interval_s=policy.metrics.interval_seconds,
+        stale_after_s=policy.metrics.stale_after_seconds,
+        remote_prefill=actions.remote_prefill.enabled,
+        min_threshold_tokens=actions.remote_prefill.min_threshold_tokens,
+        max_threshold_tokens=actions.remote_prefill.max_threshold_tokens,
+        max_queue_size=actions.remote_prefill.max_queue_size,
+        role_switch=switching.enabled,
+        min_dwell_s=switching.min_dwell_seconds,
+        opposite_after_s=switching.opposite_after_seconds,
+        max_in_transition_share=switching.max_in_transition_percent / 100,
+        max_switches_per_10_min=switching.max_per_10_minutes,
+        scale_out=actions.scale_out.enabled,
+        scale_in=actions.scale_in.enabled,
+        scale_in_stabilization_s=actions.scale_in.stabilization_seconds,
+    )

@@ -1,0 +1,119 @@
+"""From pages to an Observation, with pages that a gateway and vLLM workers really write."""
+
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+
+from pointsman.api.protocol import metrics as named
+from pointsman.planner.core.observe import Reading, Seen, observation
+from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.scraper import parse
+
+OBJECTIVES = Objectives(ttft_ms=1000, tpot_ms=50)
+ROUTING = RoutingNumbers(512, 32)
+CAPTURES = Path(__file__).parent / "captures"
+
+
+class Gateway:
+    """A gateway's page, made with the library that makes the real one."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.arrivals = self._counter(named.GATEWAY_ARRIVALS)
+        self.arrivals.labels("chat", "completions")  # a gateway shows its families from the start
+        self.ttft = self._histogram(named.GATEWAY_TTFT, (0.5, 1.0, 2.0))
+        self.tpot = self._histogram(named.GATEWAY_TPOT, (0.025, 0.05, 0.1))
+        self.prompts = self._histogram(named.GATEWAY_PROMPT_TOKENS, (128, 512, 2048))
+        self.outputs = self._histogram(named.GATEWAY_OUTPUT_TOKENS, (16, 64))
+
+    def _counter(self, metric: named.Metric) -> Counter:
+        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def _histogram(self, metric: named.Metric, bounds: tuple[float, ...]) -> Histogram:
+        return Histogram(metric.name, metric.help, metric.labels, buckets=bounds, registry=self.registry)
+
+    def request(self, ttft_s: float, tpot_s: float, prompt: int, output: int, path: str = "local") -> None:
+        self.arrivals.labels("chat", "completions").inc()
+        self.ttft.labels("chat", path).observe(ttft_s)
+        self.tpot.labels("chat", path).observe(tpot_s)
+        self.prompts.labels("chat").observe(prompt)
+        self.outputs.labels("chat").observe(output)
+
+    def page(self) -> Page:
+        return parse(generate_latest(self.registry).decode())
+
+
+def worker(name: str = "w0", role: WorkerRole = WorkerRole.DECODE) -> Worker:
+    return Worker(name, role, WorkerCondition.ACTIVE)
+
+
+def seen(gateways: list[Reading], workers: list[Seen]) -> Observation:
+    return observation(
+        at_s=100, age_s=1, gateways=gateways, workers=workers, routing=ROUTING, objectives=OBJECTIVES,
+        plan_in_progress=False,
+    )  # fmt: skip
+
+
+def test_load_and_attainment_come_from_what_changed_between_two_readings() -> None:
+    gateway = Gateway()
+    gateway.request(9.0, 9.0, 9000, 9000)  # before: it must not count
+    before = gateway.page()
+    for _ in range(8):
+        gateway.request(0.4, 0.02, 100, 32)
+    for _ in range(2):
+        gateway.request(1.9, 0.09, 1000, 32, path="remote")
+    found = seen([Reading(before, gateway.page(), 5.0)], [])
+    assert found.load is not None
+    assert found.load.arrivals_per_s == pytest.approx(2)
+    assert found.load.prompt_tokens == pytest.approx(280)
+    assert found.load.output_tokens == pytest.approx(32)
+    assert sum(share for _, share in found.load.prompt_length_shares) == pytest.approx(1)
+    assert found.service is not None
+    assert found.service.ttft_attainment == pytest.approx(0.8)
+    assert found.service.tpot_attainment == pytest.approx(0.8)
+    assert found.age_s == 1
+
+
+def test_without_requests_attainment_is_unknown() -> None:
+    page = Gateway().page()
+    found = seen([Reading(page, page, 5.0)], [])
+    assert found.service is not None
+    assert found.service.ttft_attainment is None
+    assert found.load is not None
+    assert found.load.prompt_tokens is None
+
+
+@pytest.mark.parametrize("gateways", [[], [Reading({}, None, 0.0)]])
+def test_a_gateway_that_was_not_read_makes_the_whole_observation_old(gateways: list[Reading]) -> None:
+    assert seen(gateways, []).age_s == float("inf")
+
+
+def test_with_half_the_workers_unreachable_nothing_is_known() -> None:
+    page = Gateway().page()
+    workers = [Seen(worker("a"), None, scrape_failed=True), Seen(worker("b"), None), Seen(worker("c"), None)]
+    one = seen([Reading(page, page, 5.0)], workers)
+    assert one.age_s == 1
+    assert one.workers[0].condition is WorkerCondition.UNREACHABLE
+    workers[1] = Seen(worker("b"), None, scrape_failed=True)
+    assert seen([Reading(page, page, 5.0)], workers).age_s == float("inf")
+
+
+def test_engine_measurements_are_read_from_real_vllm_pages() -> None:
+    """Captured from vLLM 0.32.0 after 48 prefill-then-decode requests over NIXL."""
+    page = Gateway().page()
+    prefill, decode = (parse((CAPTURES / f"vllm_metrics_{role}.txt").read_text()) for role in ("prefill", "decode"))
+    found = seen(
+        [Reading(page, page, 5.0)],
+        [
+            Seen(worker("p", WorkerRole.PREFILL), Reading({}, prefill, 5.0)),
+            Seen(worker("d"), Reading({}, decode, 5.0)),
+        ],
+    )
+    by_role = {sample.role: sample for sample in found.samples}
+    assert by_role[WorkerRole.PREFILL].tokens > 100
+    assert 0 < by_role[WorkerRole.PREFILL].observed_ms < 60_000
+    assert 0 < by_role[WorkerRole.DECODE].observed_ms < 10_000
+    assert found.kv_capacity_tokens is not None
+    assert found.kv_capacity_tokens > 0

@@ -1,0 +1,90 @@
+"""What two readings of a page say."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.planner.core import scrapes
+from pointsman.planner.core.scrapes import Histogram, Labels
+from pointsman.planner.scraper import parse
+
+BEFORE = """
+# TYPE hits counter
+hits_total{path="a"} 10
+hits_total{path="b"} 5
+# TYPE took histogram
+took_bucket{le="1"} 2
+took_bucket{le="2"} 4
+took_bucket{le="+Inf"} 4
+took_sum 4.5
+took_count 4
+"""
+AFTER = """
+# TYPE hits counter
+hits_total{path="a"} 13
+hits_total{path="b"} 1
+# TYPE took histogram
+took_bucket{le="1"} 2
+took_bucket{le="2"} 8
+took_bucket{le="+Inf"} 10
+took_sum 20.5
+took_count 10
+# TYPE depth gauge
+depth NaN
+"""
+
+
+def test_a_counter_that_went_down_was_restarted() -> None:
+    assert scrapes.added(parse(BEFORE), parse(AFTER), "hits_total") == 3 + 1
+
+
+def test_a_missing_family_is_unknown_not_zero() -> None:
+    assert scrapes.added(parse(BEFORE), parse(AFTER), "misses_total") is None
+    assert scrapes.gauge(parse(AFTER), "depth") is None
+    assert scrapes.observed(parse(BEFORE), parse(AFTER), "other").mean is None
+
+
+def test_a_histogram_between_two_readings() -> None:
+    took = scrapes.observed(parse(BEFORE), parse(AFTER), "took")
+    assert took.count == 6
+    assert took.mean == pytest.approx(16 / 6)
+    assert took.share_up_to(1.5) == pytest.approx(2 / 6)
+    assert took.share_up_to(2) == pytest.approx(4 / 6)
+    assert took.quantile(0.5) == pytest.approx(1.75)
+    assert took.quantile(0.99) == 2, "beyond the last finite bound nothing is known but that bound"
+    assert took.shares() == (
+        (pytest.approx(math.sqrt(2)), pytest.approx(4 / 6)),
+        (pytest.approx(2), pytest.approx(2 / 6)),
+    )
+
+
+def test_what_is_no_page_is_refused() -> None:
+    with pytest.raises(ValueError, match="could not convert"):
+        parse("this is { nonsense\n")
+
+
+counts = st.lists(st.integers(0, 50), min_size=1, max_size=8)
+
+
+@given(counts=counts, bound=st.floats(0, 300))
+def test_shares_are_shares_and_quantiles_rise(counts: list[int], bound: float) -> None:
+    bounds = (*(float(2**n) for n in range(len(counts) - 1)), math.inf)
+    cumulative = tuple(float(sum(counts[: n + 1])) for n in range(len(counts)))
+    found = Histogram(bounds, cumulative, 1.0)
+    share = found.share_up_to(bound)
+    assert (share is None) == (found.count == 0)
+    if share is not None:
+        assert 0 <= share <= 1
+        quantiles = [found.quantile(q / 10) for q in range(1, 11)]
+        assert quantiles == sorted(q for q in quantiles if q is not None)
+        assert sum(s for _, s in found.shares()) == pytest.approx(1)
+        assert found.plus(found).count == 2 * found.count
+
+
+@given(gained=st.integers(0, 1000), restarted=st.booleans())
+def test_what_a_counter_gained_is_never_negative(gained: int, restarted: bool) -> None:
+    labels: Labels = (("path", "a"),)
+    after = {"hits_total": {labels: float(gained if restarted else 100 + gained)}}
+    assert scrapes.added({"hits_total": {labels: 100.0}}, after, "hits_total") in (gained, gained - 100)
