@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as names
+from pointsman.gateway.core.requests import Endpoint
 
 # Geometric, about three per factor of two where the objectives of users lie.
 _LATENCY_S = (
@@ -22,6 +23,8 @@ class GatewayMetrics:
         self._service = service
         self.requests = _counter(names.GATEWAY_REQUESTS, self.registry)
         self.arrivals = _counter(names.GATEWAY_ARRIVALS, self.registry)
+        for endpoint in Endpoint:  # 0 from the start: an idle gateway is not one that cannot be read
+            self.arrivals.labels(service, endpoint)
         self.retries = _counter(names.GATEWAY_RETRIES, self.registry)
         self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, _TOKENS, self.registry).labels(service)
