@@ -30,6 +30,7 @@ from pointsman.kube.resources import (
     DEPLOYMENTS,
     LLM_SERVICES,
     NAMESPACES,
+    POD_DISRUPTION_BUDGETS,
     PODS,
     ROLE_BINDINGS,
     ROLES,
@@ -101,6 +102,20 @@ async def test_a_subresource_is_written_apart(kube: Kube, namespace: str) -> Non
     assert scaled["kind"] == "Scale"
     await kube.patch(DEPLOYMENTS, "d", namespace, {"spec": {"replicas": 9}}, subresource="status")
     assert (await kube.get(DEPLOYMENTS, "d", namespace))["spec"]["replicas"] == 2
+
+
+async def test_an_eviction_that_a_disruption_budget_does_not_allow_is_throttled(kube: Kube, namespace: str) -> None:
+    pod = {"metadata": {"name": "p", "labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    await kube.create(PODS, pod, namespace)
+    ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    await kube.patch(PODS, "p", namespace, {"status": ready}, subresource="status")
+    budget = {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}}
+    await kube.create(POD_DISRUPTION_BUDGETS, budget, namespace)
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p", "namespace": namespace}}
+    with pytest.raises(Throttled, match="Cannot evict pod as it would violate the pod's disruption budget"):
+        await kube.create(PODS, eviction, name="p", subresource="eviction")
+    await kube.delete(POD_DISRUPTION_BUDGETS, "b", namespace)
+    await kube.create(PODS, eviction, name="p", subresource="eviction")
 
 
 async def test_an_invalid_object_is_refused_with_the_fields_at_fault(kube: Kube, namespace: str) -> None:

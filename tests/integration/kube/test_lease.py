@@ -173,7 +173,7 @@ async def test_never_two_leaders_whatever_the_network_does(
         return plan
 
     async with asyncio.timeout(DEADLINE_S):
-        while len(leading.history) < 4:
+        while len(leading.history) < 3:
             leader = await leading.until_led()
             candidates[leader].proxy.plan = weather(rng.choice([0.9, 1.0]))
             if rng.random() < 0.5:

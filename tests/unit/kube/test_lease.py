@@ -277,6 +277,34 @@ async def test_loss_is_told_once_with_its_reason(clock: FakeClock) -> None:
     assert running.done()
 
 
+async def test_a_bug_in_the_election_is_a_loss_too(clock: FakeClock) -> None:
+    server = LeaseServer(clock)
+    elector = Elector(server.client(Network()), namespace="n", name="l", identity="a", clock=clock)  # type: ignore[arg-type]
+    running = asyncio.create_task(elector.run())
+    await clock.advance(1)
+    assert elector.still_leader()
+
+    def break_down() -> float:
+        raise ZeroDivisionError
+
+    elector._kube.network.there = break_down  # type: ignore[attr-defined]
+    await clock.advance(3)
+    assert elector.lost.is_set()
+    assert not elector.still_leader()
+    assert isinstance(running.exception(), ZeroDivisionError)
+
+
+async def test_the_lease_says_at_least_the_time_we_rely_on(clock: FakeClock) -> None:
+    server = LeaseServer(clock)
+    times_s = {"lease_duration_s": 2.4, "renew_deadline_s": 2.2, "retry_period_s": 0.2}
+    elector = Elector(server.client(Network()), namespace="n", name="l", identity="a", clock=clock, **times_s)  # type: ignore[arg-type]
+    running = asyncio.create_task(elector.run())
+    await clock.advance(1)
+    assert server.lease is not None
+    assert server.lease["spec"]["leaseDurationSeconds"] == 3
+    running.cancel()
+
+
 def test_times_under_which_two_could_lead_are_refused() -> None:
     def elector(**times_s: float) -> None:
         Elector(None, namespace="n", name="l", identity="a", **times_s)  # type: ignore[arg-type]

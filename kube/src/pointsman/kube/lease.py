@@ -11,6 +11,7 @@ goes on leading.)
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,7 +111,7 @@ class Elector:
         return self._seen.holder or None if self._seen is not None else None
 
     async def run(self) -> None:
-        """Stand until elected, renew until lost, then return.
+        """Stand until elected, renew until lost, then return. No error of the API server ends it earlier.
 
         Cancelled while leading it releases the Lease, so that another need not wait: stop the work first.
         """
@@ -124,6 +125,10 @@ class Elector:
                 self._end("released")
                 await self._release()
             raise
+        except Exception as error:
+            # A bug of ours: whoever waits for the loss must hear of it, or would go on leading.
+            self._end(f"the election failed: {error!r}")
+            raise
         self._end(why)
 
     def _end(self, why: str) -> None:
@@ -131,7 +136,10 @@ class Elector:
         self.lost.set()
         log.warning("lease %s/%s: %s leads no more: %s", self._namespace, self._name, self.identity, why)
         if self._on_lost is not None:
-            self._on_lost(why)
+            try:
+                self._on_lost(why)
+            except Exception:
+                log.exception("the loss of lease %s/%s could not be handed on", self._namespace, self._name)
 
     # --- standing ---
 
@@ -227,7 +235,7 @@ class Elector:
         ours = old.get("holderIdentity") == self.identity
         spec = old | {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": max(1, round(self._lease_duration_s)),
+            "leaseDurationSeconds": math.ceil(self._lease_duration_s),  # whole seconds; never less than we rely on
             "acquireTime": old.get("acquireTime") if ours and old.get("acquireTime") else now,
             "renewTime": now,
             "leaseTransitions": int(old.get("leaseTransitions") or 0) + (0 if ours or lease is None else 1),
