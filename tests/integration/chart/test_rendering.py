@@ -9,6 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES, bind_rule
+
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "pointsman"
 KUBERNETES = "1.36"
@@ -159,6 +161,29 @@ def test_the_password_of_nats_is_on_no_command_line_and_in_no_plain_value(helm: 
                     assert "secretKeyRef" in item["valueFrom"]
     generated = one(objects, "Secret", "pointsman-nats")["data"]["nats-password"]
     assert sum(generated in yaml.safe_dump(item) for item in objects) == 1
+
+
+def granted(*rules: dict[str, Any]) -> set[tuple[str, str, str, str]]:
+    """(group, resource, verb, name or "*") of every single right in ``rules``."""
+    return {
+        (group, resource, verb, name)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", ["*"])
+    }
+
+
+def test_the_chart_grants_the_operator_what_it_says_it_does_and_nothing_else(helm: Helm) -> None:
+    objects = rendered(helm)
+    in_the_cluster = granted(*one(objects, "ClusterRole", "pointsman-operator")["rules"])
+    said = (*CLUSTER_RULES, bind_rule("pointsman-gateway"))
+    assert in_the_cluster == granted(*(rule.manifest() for rule in said))
+    own_lease = granted(*one(objects, "Role", "pointsman-operator")["rules"])
+    assert {right[:3] for right in own_lease} == {
+        right[:3] for right in granted(*(rule.manifest() for rule in LEASE_RULES))
+    }
 
 
 def test_the_operator_may_bind_the_gateways_role_and_no_other(helm: Helm) -> None:
