@@ -46,6 +46,42 @@ def switch(**spec: Any) -> dict[str, Any]:
     return merged(manifest, {"spec": spec})
 
 
+def policy(**spec: Any) -> dict[str, Any]:
+    """A policy that says no more than it must."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "PlannerPolicy",
+        "metadata": {"name": "chat"},
+        "spec": {"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}},
+    }
+    return merged(manifest, {"spec": spec})
+
+
+def plan(**spec: Any) -> dict[str, Any]:
+    """A plan as the planner writes it."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "Plan",
+        "metadata": {"name": "chat-1"},
+        "spec": {
+            "serviceRef": {"name": "chat"},
+            "sequence": 1,
+            "mode": "Approve",
+            "observedAt": "2026-01-01T00:00:00Z",
+            "expiresAt": "2026-01-01T00:15:00Z",
+            "pools": {"prefill": {"replicas": 2}, "decode": {"replicas": 1}},
+            "switches": [{"from": "Decode", "to": "Prefill", "count": 1}],
+            "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8},
+            "changesLayout": True,
+            "reason": "PrefillShort",
+            "message": "prompts wait",
+            "inputs": [{"name": "arrivals_per_s", "value": 3.5}],
+            "approval": {"required": True},
+        },
+    }
+    return merged(manifest, {"spec": spec})
+
+
 def engine_container(**fields: Any) -> Change:
     """A pod template with one container, the engine's."""
     return {"worker": {"template": {"spec": {"containers": [{"name": "engine", **fields}]}}}}
@@ -54,7 +90,8 @@ def engine_container(**fields: Any) -> Change:
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     result = copy.deepcopy(below)
     for key, value in above.items():
-        result[key] = merged(result[key], value) if isinstance(result.get(key), dict) else value
+        both = isinstance(result.get(key), dict) and isinstance(value, dict)
+        result[key] = merged(result[key], value) if both else value
     return result
 
 
@@ -138,6 +175,9 @@ GOOD: dict[str, dict[str, Any]] = {
     "paused": service(paused=True),
     "the type of the gateway's Service": service(gateway={"replicas": 2, "service": {"type": "NodePort", "port": 80}}),
     "a pool": pool(),
+    "a service with a policy": service(policyRef={"name": "chat"}),
+    "a policy": policy(mode="Active", metrics={"source": "Prometheus", "prometheusUrl": "http://prometheus:9090"}),
+    "a plan": plan(),
     "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
 }
 
@@ -255,9 +295,42 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         service(worker={"template": {"spec": {"terminationGracePeriodSeconds": 5}}}),
         ("terminationGracePeriodSeconds is 5", "set spec.drain.timeoutSeconds instead"),
     ),
-    "a policy, which is not built": (
-        service(policyRef={"name": "p"}),
-        ("spec.policyRef", "policyRef is not built yet", "leave policyRef out"),
+    "a policy of an unknown mode": (
+        policy(mode="On"),
+        ("spec.mode", '"On"', '"Shadow"', '"Approve"', '"Active"', '"External"'),
+    ),
+    "a policy without objectives": (
+        merged(policy(), {"spec": {"objectives": None}}),
+        ("spec.objectives", "Required value"),
+    ),
+    "no time to the first token": (
+        policy(objectives={"ttftMs": 0}),
+        ("spec.objectives.ttftMs", "0", "should be greater than 0"),
+    ),
+    "an attainment of more than all": (
+        policy(objectives={"attainment": 95}),
+        ("spec.objectives.attainment", "95", "should be less than 1"),
+    ),
+    "a budget upside down": (
+        policy(budget={"maxGpus": 2, "minGpus": 4}),
+        ("spec.budget", "minGpus 4 is above maxGpus 2", "write minGpus <= maxGpus"),
+    ),
+    "thresholds upside down": (
+        policy(actions={"remotePrefill": {"minThresholdTokens": 9000}}),
+        ("spec.actions.remotePrefill", "minThresholdTokens 9000 is above maxThresholdTokens 8192"),
+    ),
+    "a Prometheus without an address": (
+        policy(metrics={"source": "Prometheus"}),
+        ("spec.metrics", "source is Prometheus and prometheusUrl is absent", "write prometheusUrl with"),
+    ),
+    "an address without a Prometheus": (
+        policy(metrics={"prometheusUrl": "http://p"}),
+        ("spec.metrics", "source is Direct and prometheusUrl is http://p"),
+    ),
+    "a misspelt action": (policy(actions={"roleSwich": {}}), ('unknown field "spec.actions.roleSwich"',)),
+    "a plan that empties a pool": (
+        plan(pools={"decode": {"replicas": 0}}),
+        ("spec.pools.decode.replicas", "greater than or equal to 1"),
     ),
     "a rollout, which is not built": (
         service(rollout={"maxSurge": 1}),
@@ -361,6 +434,38 @@ def test_a_switch_cannot_be_changed(api: Api) -> None:
     api.create(switch())
     refusal = api.refused_change("rsw", "chat-1", {"spec": {"drainFirst": False}})
     assert "spec cannot be changed; delete this switch and create another one" in refusal
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pools": {"prefill": {"replicas": 9}}},
+        {"switches": []},
+        {"message": "because"},
+        {"inputs": [{"name": "arrivals_per_s", "value": 4}]},
+        {"expiresAt": "2027-01-01T00:00:00Z"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_plan_cannot_be_changed(api: Api, change: Change) -> None:
+    api.create(plan())
+    assert "a plan cannot be changed but for approval.decision" in api.refused_change(
+        "pplan", "chat-1", {"spec": change}
+    )
+
+
+def test_an_approval_is_given_once_and_one_way(api: Api) -> None:
+    api.create(plan())
+    api.change("pplan", "chat-1", {"spec": {"approval": {"decision": "Denied", "by": "ann"}}})
+    for second in ({"decision": "Approved"}, {"decision": None}, {"by": "bob"}):
+        refusal = api.refused_change("pplan", "chat-1", {"spec": {"approval": second}})
+        assert "approval.decision is Denied already and stays" in refusal
+
+
+def test_whether_a_plan_needs_approval_is_not_for_others_to_say(api: Api) -> None:
+    api.create(plan())
+    refusal = api.refused_change("pplan", "chat-1", {"spec": {"approval": {"required": False}}})
+    assert "approval.required is the planner's and cannot be changed" in refusal
 
 
 def test_kubectl_scale_works_on_a_pool_and_shows_its_selector(api: Api) -> None:

@@ -121,7 +121,7 @@ class Approval(ApiModel):
     model_config = ConfigDict(
         json_schema_extra=extra(
             Rule(
-                "!has(oldSelf.decision) || (has(self.decision) && self.decision == oldSelf.decision)",
+                "!has(oldSelf.decision) || self == oldSelf",
                 "approval.decision is {oldSelf.decision} already and stays",
                 field_path=".decision",
             ),
@@ -158,7 +158,22 @@ class PlanSpec(ApiModel):
             Rule(
                 " && ".join(
                     f"self.{name} == oldSelf.{name}"
-                    for name in ("serviceRef", "sequence", "mode", "pools", "routing", "changesLayout", "expiresAt")
+                    for name in (
+                        "serviceRef",
+                        "sequence",
+                        "mode",
+                        "observedAt",
+                        "pools",
+                        "switches",
+                        "routing",
+                        "changesLayout",
+                        "drainFirst",
+                        "reason",
+                        "message",
+                        "inputs",
+                        "alternatives",
+                        "expiresAt",
+                    )
                 ),
                 "a plan cannot be changed but for approval.decision; the planner makes a new one when things change",
             ),
