@@ -1,5 +1,6 @@
 """What integration tests share: one control plane for the whole run, a namespace of its own for each test."""
 
+import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pointsman.local.binaries import ensure
 from pointsman.local.control_plane import ControlPlane
 from pointsman.local.node.images import Image
 from pointsman.local.process_node import ProcessNode
+from waiting import until
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +33,20 @@ def installed_crds(control_plane: ControlPlane) -> ControlPlane:
     """The shared control plane with our CRDs, established."""
     folder = Path(__file__).parents[2] / "crds"
     control_plane.kubectl("apply", "--server-side", *(f"--filename={path}" for path in sorted(folder.glob("*.yaml"))))
-    control_plane.kubectl("wait", "--for=condition=Established", "--all", "crd", "--timeout=60s")
+    # Not `kubectl wait`: it fails on a CRD whose status is not written yet.
+    until(lambda: _established(control_plane), "all CRDs are established")
     return control_plane
+
+
+def _established(control_plane: ControlPlane) -> bool:
+    crds = json.loads(control_plane.kubectl("get", "crd", "-o", "json"))["items"]
+    return all(
+        any(
+            condition["type"] == "Established" and condition["status"] == "True"
+            for condition in crd.get("status", {}).get("conditions") or ()
+        )
+        for crd in crds
+    )
 
 
 @pytest.fixture(scope="session")
