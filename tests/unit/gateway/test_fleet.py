@@ -96,7 +96,7 @@ def test_the_worker_that_holds_the_prefix_is_picked() -> None:
     )
     pick = world.pick(tokens=prompt)
     assert pick is not None
-    assert (pick.worker.name, pick.choice.overlap_tokens) == ("b", 40)
+    assert (pick.worker.name, pick.choice.chosen.overlap_tokens) == ("b", 40)
 
 
 def test_a_worker_that_left_is_forgotten_with_its_cache_and_the_last_model_stays_known() -> None:

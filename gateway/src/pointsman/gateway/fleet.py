@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 from pointsman.api.protocol.control import EndpointsReport, EndpointState
 from pointsman.api.protocol.names import Role
@@ -26,6 +27,15 @@ class Member:
     worker: Worker
     model: Model | None = None
     suspect_until_s: float = 0.0
+
+
+class _Usable(NamedTuple):
+    """A member that client requests may go to."""
+
+    key: WorkerKey
+    member: Member
+    model: Model
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,8 @@ class Fleet:
         self.rule: RoutingRule | None = None
         self.service_uid: str | None = None
         self._members: dict[WorkerKey, Member] = {}
-        self._last_model: Model | None = None
+        self._usable: tuple[_Usable, ...] = ()
+        self._model: Model | None = None
         self._clock = clock
         self._rng = rng
         self._cost = cost
@@ -110,7 +121,6 @@ class Fleet:
         member = self._members.get(key)
         if member is not None:
             member.model = model
-            self._last_model = self.model or model
             self._notify()
 
     def needs_model(self) -> list[Worker]:
@@ -120,13 +130,7 @@ class Fleet:
     @property
     def model(self) -> Model | None:
         """What most usable workers serve; the last such when there are none; None if there never was one."""
-        models = {m.model.digest: m.model for m in self._usable() if m.model is not None}
-        if not models:
-            return self._last_model
-        counts = Counter(m.model.digest for m in self._usable() if m.model is not None)
-        # A model on which the gateway's own rendering was proved wins a tie.
-        best = max(models, key=lambda digest: (counts[digest], models[digest].chat_proved, digest))
-        return models[best]
+        return self._model
 
     def pick(
         self, *, prompt_tokens: int, chain: Sequence[int], digest: str | None, avoid: Collection[WorkerKey]
@@ -136,34 +140,30 @@ class Fleet:
         ``digest``: only workers of this model (the prompt was tokenised with it); ``avoid``: tried already.
         """
         now_s = self._clock()
-        usable = [m for m in self._usable() if m.worker.key not in avoid]
-        if digest is not None:
-            usable = [m for m in usable if m.model is not None and m.model.digest == digest]
-        trusted = [m for m in usable if m.suspect_until_s <= now_s]
-        members = trusted or usable
-        if not members:
+        usable = [one for one in self._usable if one.key not in avoid and (digest is None or one.digest == digest)]
+        usable = [one for one in usable if one.member.suspect_until_s <= now_s] or usable
+        if not usable:
             return None
         matches = self.index.matches(chain) if chain else {}
         candidates = []
-        for member in members:
-            key = member.worker.key
+        for key, member, model, _digest in usable:
             totals = self.book.of(key)
-            block_size = member.model.info.block_size if member.model is not None else 0
             candidates.append(
                 Candidate(
-                    key=key,
-                    overlap_tokens=matches.get(key, 0) * block_size,
-                    load=self._load_of(member.worker),
-                    pending_requests=totals.pending_requests,
-                    pending_tokens=totals.pending_tokens,
-                    active_requests=totals.active_requests,
-                    active_tokens=totals.active_tokens,
-                    last_chosen=totals.last_chosen,
+                    key,
+                    matches.get(key, 0) * model.info.block_size,
+                    self._load_of(member.worker),
+                    totals.pending_requests,
+                    totals.pending_tokens,
+                    totals.active_requests,
+                    totals.active_tokens,
+                    totals.last_chosen,
                 )
             )
         choice = choose(self._cost, prompt_tokens, candidates, self._rng)
-        entry = self.book.begin(choice.key, prompt_tokens=prompt_tokens, overlap_tokens=choice.overlap_tokens)
-        return Pick(self._members[choice.key].worker, choice, entry, self.rule)
+        chosen = choice.chosen
+        entry = self.book.begin(chosen.key, prompt_tokens=prompt_tokens, overlap_tokens=chosen.overlap_tokens)
+        return Pick(self._members[chosen.key].worker, choice, entry, self.rule)
 
     def suspect(self, key: WorkerKey) -> None:
         """A connection to this worker failed: prefer others for a moment."""
@@ -219,9 +219,17 @@ class Fleet:
         except TimeoutError:
             return
 
-    def _usable(self) -> list[Member]:
-        return [m for m in self._members.values() if m.worker.role is Role.DECODE and m.model is not None]
-
     def _notify(self) -> None:
+        """The set or a member's model changed: derive what every request asks for, and wake those who wait."""
+        self._usable = tuple(
+            _Usable(key, member, member.model, member.model.digest)
+            for key, member in self._members.items()
+            if member.worker.role is Role.DECODE and member.model is not None
+        )
+        models = {one.digest: one.model for one in self._usable}
+        if models:
+            counts = Counter(one.digest for one in self._usable)
+            # A model on which the gateway's own rendering was proved wins a tie.
+            self._model = models[max(models, key=lambda digest: (counts[digest], models[digest].chat_proved, digest))]
         self._changed.set()
         self._changed = asyncio.Event()

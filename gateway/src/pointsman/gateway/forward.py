@@ -313,7 +313,7 @@ class Forwarder:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
             sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
         if leg.chain:
-            sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.overlap_tokens)
+            sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
         try:
             response = await self._session.post(
                 pick.worker.url + leg.path, data=leg.body, headers=sent, timeout=timeout, allow_redirects=False
@@ -365,7 +365,10 @@ def _log_choice(leg: Leg, pick: Pick) -> None:
                 "request_id": leg.request_id,
                 "worker": pick.worker.name,
                 "prompt_tokens": leg.prompt_tokens,
-                "overlap_tokens": pick.choice.overlap_tokens,
-                "costs": {key: round(value, 3) for key, value in pick.choice.costs.items()},
+                "overlap_tokens": pick.choice.chosen.overlap_tokens,
+                "costs": {
+                    candidate.key: round(cost, 3)
+                    for candidate, cost in zip(pick.choice.candidates, pick.choice.costs, strict=True)
+                },
             },
         )

@@ -1,7 +1,8 @@
 """The values that pass between discovery, router, forwarder and server. Frozen; None is unknown."""
 
-from dataclasses import dataclass, field
-from typing import NewType
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, NewType
 
 from pointsman.api.protocol.names import Role
 from pointsman.serving.local_remote import RoutingRule
@@ -46,9 +47,8 @@ class Load:
 UNKNOWN_LOAD = Load()
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One worker in one routing decision.
+class Candidate(NamedTuple):
+    """One worker in one routing decision (a tuple, because each decision makes one per worker).
 
     ``pending_tokens`` are prompt tokens that this gateway sent there and that have no first token yet;
     ``active_tokens`` prompt plus generated tokens of the requests that stream from there. Both are exact for this
@@ -65,10 +65,9 @@ class Candidate:
     last_chosen: int = 0  # sequence number of this gateway's last choice of it; 0: never
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A routing decision and the numbers it rests on (the debug log line shows them)."""
 
-    key: WorkerKey
-    overlap_tokens: int
-    costs: dict[WorkerKey, float] = field(default_factory=dict)
+    chosen: Candidate
+    candidates: Sequence[Candidate]
+    costs: Sequence[float]

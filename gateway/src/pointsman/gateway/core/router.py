@@ -102,11 +102,7 @@ def choose(cost: CostFunction, prompt_tokens: int, candidates: Sequence[Candidat
     tolerance = 1e-9 * max(1.0, abs(lowest))
     best = [candidate for candidate, value in zip(candidates, costs, strict=True) if value - lowest <= tolerance]
     chosen = best[0] if len(best) == 1 else rng.choice(best)
-    return Choice(
-        chosen.key,
-        chosen.overlap_tokens,
-        {candidate.key: value for candidate, value in zip(candidates, costs, strict=True)},
-    )
+    return Choice(chosen, candidates, costs)
 
 
 def _known_or_worst(values: Sequence[float | None]) -> list[float]:

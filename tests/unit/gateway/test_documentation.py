@@ -1,0 +1,40 @@
+"""docs/gateway.md names every setting and every metric of the gateway, and its example file is one."""
+
+import re
+from pathlib import Path
+
+from pointsman.api.protocol import headers
+from pointsman.api.protocol import metrics as names
+from pointsman.gateway.core.requests import REFUSED
+from pointsman.gateway.core.router import RouterName
+from pointsman.gateway.discovery.static import read_file
+from pointsman.gateway.settings import Settings
+
+PAGE = (Path(__file__).parents[3] / "docs/gateway.md").read_text()
+
+
+def test_every_setting_router_and_refused_field_is_documented() -> None:
+    for name in (*Settings.model_fields, *RouterName, *REFUSED):
+        assert f"`{name}`" in PAGE, name
+
+
+def test_every_metric_is_documented_with_its_labels() -> None:
+    for metric in vars(names).values():
+        if isinstance(metric, names.Metric) and metric.name.startswith("pointsman_gateway_"):
+            row = next((line for line in PAGE.splitlines() if f"`{metric.name}`" in line), "")
+            assert ", ".join(metric.labels) in row, metric.name
+
+
+def test_the_headers_are_documented() -> None:
+    for name in (headers.REQUEST_ID, headers.WORKER, headers.PREFILL, headers.MAX_LOCAL_PREFILL_TOKENS):
+        assert f"`{name}`" in PAGE
+
+
+def test_the_example_of_an_endpoints_file_can_be_read(tmp_path: Path) -> None:
+    example = re.search(r"```yaml\n(.*?)```", PAGE, re.S)
+    assert example is not None
+    path = tmp_path / "endpoints.yaml"
+    path.write_text(example[1])
+    found = read_file(path)
+    assert (len(found.workers), found.service_uid) == (1, "3f0e8a52")
+    assert found.rule is not None
