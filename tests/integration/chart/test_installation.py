@@ -19,7 +19,8 @@ from pointsman.operator import uninstall
 from waiting import until
 
 CHART = Path(__file__).parents[3] / "charts" / "pointsman"
-RELEASE = "pointsman"
+# Its own: other tests may have a chart on the same control plane, and ClusterRoles have no namespace.
+RELEASE = f"pointsman-{secrets.token_hex(2)}"
 
 
 class Release:
@@ -75,7 +76,7 @@ def _attributes(verb: str, resource: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def release(control_plane: ControlPlane, binary: Callable[[str], Path]) -> Iterator[Release]:
-    namespace = f"pointsman-{secrets.token_hex(3)}"
+    namespace = f"pointsman-{secrets.token_hex(2)}"
     control_plane.kubectl("create", "namespace", namespace)
     control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
     release = Release(control_plane, binary("helm"), namespace)
@@ -109,7 +110,7 @@ def test_every_pod_passes_the_restricted_profile(release: Release) -> None:
 
 def test_the_generated_password_outlives_an_upgrade(release: Release) -> None:
     def password() -> bytes:
-        secret = release.control_plane.get("secret", "pointsman-nats", release.namespace)
+        secret = release.control_plane.get("secret", f"{RELEASE}-nats", release.namespace)
         return base64.b64decode(secret["data"]["nats-password"])
 
     before = password()
@@ -134,7 +135,7 @@ def test_the_generated_password_outlives_an_upgrade(release: Release) -> None:
 def test_the_operator_may_do_what_it_needs_and_no_more(
     release: Release, verb: str, resource: str, allowed: bool
 ) -> None:
-    assert release.may("pointsman-operator", verb, resource) is allowed
+    assert release.may(f"{RELEASE}-operator", verb, resource) is allowed
 
 
 def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Release, namespace: str) -> None:
@@ -149,9 +150,9 @@ def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Re
             }
         )
 
-    operator = f"--as=system:serviceaccount:{release.namespace}:pointsman-operator"
+    operator = f"--as=system:serviceaccount:{release.namespace}:{RELEASE}-operator"
     kubectl = release.control_plane.kubectl
-    kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding("pointsman-gateway"))
+    kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding(f"{RELEASE}-gateway"))
     with pytest.raises(ControlPlaneError, match="attempting to grant RBAC permissions not currently held"):
         kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding("admin"))
 
@@ -197,7 +198,7 @@ def test_uninstalling_frees_the_services_and_deletes_none(
     assert "go on serving" in capsys.readouterr().out
     kept = release.control_plane.get("llms", "chat", namespace)
     assert kept["metadata"]["finalizers"] == ["example.com/theirs"]
-    assert release.control_plane.get("deployment", "pointsman-operator", release.namespace)["spec"]["replicas"] == 0
+    assert release.control_plane.get("deployment", f"{RELEASE}-operator", release.namespace)["spec"]["replicas"] == 0
     release.control_plane.kubectl(
         "-n",
         namespace,
