@@ -12,7 +12,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.local.traffic.client import Endpoint
 from pointsman.local.traffic.exactness import compare
 from pointsman.local.traffic.prompts import Mix, prompts
-from pointsman.local.traffic.types import PrefillPath, Prompt, Record
+from pointsman.local.traffic.types import Api, PrefillPath, Prompt, Record
 
 SEED = 20250325
 MIX = Mix(
@@ -52,7 +52,7 @@ async def ask(endpoint: Endpoint, asked: Sequence[Prompt], *, at_once: int) -> l
     return list(await asyncio.gather(*(one(prompt) for prompt in asked)))
 
 
-async def check(gateway: Endpoint, reference: Endpoint, other: Endpoint, asked: list[Prompt]) -> None:
+async def check(gateway: Endpoint, reference: Endpoint, other: Endpoint, asked: list[Prompt]) -> dict[str, object]:
     """The reference agrees with itself, and the service with the reference; both ways of prefilling occurred."""
     alone = await ask(reference, asked, at_once=1)
     together = await ask(other, asked, at_once=8)
@@ -64,6 +64,18 @@ async def check(gateway: Endpoint, reference: Endpoint, other: Endpoint, asked: 
     paths = [record.path for record in served]
     assert paths.count(PrefillPath.REMOTE) >= len(asked) // 4, paths
     assert paths.count(PrefillPath.LOCAL) >= len(asked) // 4, paths
+    lengths = [record.prompt_tokens or 0 for record in served]
+    return {
+        "prompts": comparison.compared,
+        "different_from_one_engine": len(comparison.differences),
+        "reference_different_from_itself": len(itself.differences),
+        "remote_prefills": paths.count(PrefillPath.REMOTE),
+        "local_prefills": paths.count(PrefillPath.LOCAL),
+        "streamed": sum(prompt.stream for prompt in asked),
+        "chats": sum(prompt.api is Api.CHAT for prompt in asked),
+        "prompt_tokens": [min(lengths), max(lengths)],
+        "completion_tokens": sum(record.completion_tokens or 0 for record in served),
+    }
 
 
 async def test_a_service_gives_the_tokens_of_one_engine(
@@ -75,7 +87,8 @@ async def test_a_service_gives_the_tokens_of_one_engine(
 
 @pytest.mark.verify
 async def test_a_service_gives_the_tokens_of_one_engine_over_200_prompts(
-    gateway: Endpoint, reference: Endpoint, plain_engines: PlainEngines
+    gateway: Endpoint, reference: Endpoint, plain_engines: PlainEngines, findings: dict[str, object]
 ) -> None:
     async with Endpoint(plain_engines.prefill.openai_url, MODEL) as other:
-        await check(gateway, reference, other, list(islice(prompts(MIX, seed=SEED + 1), 200)))
+        findings |= await check(gateway, reference, other, list(islice(prompts(MIX, seed=SEED + 1), 200)))
+        findings["seed"] = SEED + 1
