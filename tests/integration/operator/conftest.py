@@ -32,8 +32,7 @@ USER = "pointsman-operator-under-test"
 def operator_kubeconfig(control_plane: ControlPlane) -> Path:
     """The CRDs, and a user that may do what ``permissions`` says and nothing else."""
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
-    for name in ("llmservices", "workerpools"):
-        control_plane.kubectl("wait", "--for=condition=Established", f"crd/{name}.pointsman.dev", "--timeout=30s")
+    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
     rules = [rule.manifest() for rule in (*CLUSTER_RULES, *LEASE_RULES, bind_rule("pointsman-gateway"))]
     # A RoleBinding may only hand out rights one has, or that one may bind: the gateway's role has some of its own.
     gateway_rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
@@ -187,12 +186,16 @@ class Cluster:
         return self.condition(kind, name)[2]
 
     async def until_summary(self, summary: str, name: str = "chat", deadline_s: float = DEADLINE_S) -> None:
-        """Wait for ``status.summary`` of a service that is Ready."""
+        """Wait until a service as it is written now is Ready with this summary, and nothing is under way."""
 
         def holds() -> bool:
             found = self.service(name)
-            return bool(
-                found and found.status.summary == summary and self.condition(ConditionType.READY, name)[0] == "True"
+            return (
+                found is not None
+                and found.status.summary == summary
+                and found.status.observed_generation == found.metadata.generation
+                and self.condition(ConditionType.READY, name)[0] == "True"
+                and self.condition(ConditionType.PROGRESSING, name)[:2] == ("False", "Idle")
             )
 
         await self.until(self.services, holds, f"summary {summary}, Ready", deadline_s)

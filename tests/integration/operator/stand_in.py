@@ -34,6 +34,20 @@ def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+class Pulse:
+    """An event that can be awaited again and again."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def beat(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self) -> None:
+        await self._next.wait()
+
+
 class Server:
     """One process of a pod: an HTTP server on the pod's address, guarded by the service's token."""
 
@@ -52,7 +66,7 @@ class Server:
 
         app = web.Application(middlewares=[guard])
         app.add_routes(self.routes())
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.address, names.ENGINE_PORT).start()
 
@@ -82,7 +96,10 @@ class StandInWorker(Server):
         self.leases = 0
         self.fail_verify: str | None = None
         self.partners: list[str | None] = []
+        self.finishes_when_drained = False
         self.drained = asyncio.Event()
+        self.answers = 0
+        self.answered = Pulse()
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -111,6 +128,8 @@ class StandInWorker(Server):
         return web.Response(text=self.state().wire(), content_type="application/json")
 
     async def _state(self, _: web.Request) -> web.Response:
+        self.answers += 1
+        self.answered.beat()
         return self._answer()
 
     async def _role(self, request: web.Request) -> web.Response:
@@ -122,6 +141,7 @@ class StandInWorker(Server):
     async def _drain(self, _: web.Request) -> web.Response:
         self.asked.append("drain")
         self.phase = WorkerPhase.DRAINING
+        self.in_flight = 0 if self.finishes_when_drained else self.in_flight
         self.drained.set()
         return self._answer()
 
@@ -144,6 +164,7 @@ class StandInGateway(Server):
         self.frozen: tuple[Pod, ...] | None = None
         self.silent = False
         self.reports = 0
+        self.reported = Pulse()
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get(control.ENDPOINTS_PATH, self._endpoints)]
@@ -166,6 +187,7 @@ class StandInGateway(Server):
         if self.silent:
             await asyncio.Event().wait()
         self.reports += 1
+        self.reported.beat()
         found = tuple(
             control.EndpointState(
                 worker=pod.metadata.name,
@@ -190,10 +212,18 @@ class StandInKubelet:
         self.gateways: dict[str, StandInGateway] = {}
         self.crashing: set[str] = set()  # pods whose container does not come back
         self.starts_workers = True
+        self.fails_verify: str | None = None  # of workers that start from now on
         self.created: list[str] = []  # names of worker pods as they were first seen
         self.ended: list[str] = []  # names of worker pods as they went
         self.lost_work: list[str] = []  # workers that were killed with something in flight
-        self.pods: Mirror[Pod] = Mirror(kube, resources.PODS, Pod, namespace=namespace, on_change=self._changed)
+        self.pods: Mirror[Pod] = Mirror(
+            kube,
+            resources.PODS,
+            Pod,
+            namespace=namespace,
+            label_selector=names.SERVICE_LABEL,
+            on_change=self._changed,
+        )
         self._dirty: asyncio.Queue[str] = asyncio.Queue()
         self._addresses: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -273,6 +303,7 @@ class StandInKubelet:
             server: Server
             if component == names.COMPONENT_WORKER:
                 server = self.workers[name] = StandInWorker(pod, address, token)
+                server.fail_verify = self.fails_verify
             else:
                 server = self.gateways[name] = StandInGateway(pod, address, token, self.pods)
             try:

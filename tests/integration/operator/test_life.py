@@ -1,8 +1,10 @@
-"""The life of a service: made, scaled, drained, broken, deleted."""
+"""A service is made, becomes ready, and mends itself."""
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.api.v1alpha1.workerpool import WorkerPool
+from pointsman.kube import resources
 
 from .conftest import Cluster
 
@@ -15,14 +17,8 @@ async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster
     assert found is not None
     assert found.status.endpoint == f"http://chat-gateway.{cluster.namespace}.svc:8000/v1"
     assert found.status.pools is not None
-    assert found.status.pools.decode.manifest() == {
-        "desired": 2,
-        "existing": 2,
-        "ready": 2,
-        "routable": 2,
-        "draining": 0,
-        "starting": 0,
-    }
+    counts = {"desired": 2, "existing": 2, "ready": 2, "routable": 2, "draining": 0, "starting": 0, "switching": 0}
+    assert found.status.pools.decode.manifest() == counts
     assert found.status.observed_generation == found.metadata.generation
     for kind in ("Available", "PrefillReady", "DecodeReady", "GatewayReady"):
         assert cluster.condition(ConditionType(kind))[0] == "True", kind
@@ -35,3 +31,84 @@ async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster
     partner = cluster.kubelet.workers[prefill].partners[0]
     decode_urls = {f"http://{pod.status.pod_ip}:8000" for pod in cluster.kubelet.worker_pods(Role.DECODE)}
     assert partner in decode_urls, "a prefill worker is proved with one that pulls its KV"
+
+    pool = WorkerPool.model_validate(await cluster.kube.get(resources.WORKER_POOLS, "chat-decode", cluster.namespace))
+    assert pool.status.routable == 2
+    assert pool.status.selector is not None
+    scale = await cluster.kube.get(resources.WORKER_POOLS, "chat-decode", cluster.namespace, subresource="scale")
+    assert scale["status"] == {"replicas": 2, "selector": pool.status.selector}
+    assert await cluster.until_event("WorkerRoutable")
+
+    # What is beside the workers belongs to the service, and no secret is anywhere but in the Secret.
+    secret = await cluster.kube.get(resources.SECRETS, "chat-pointsman", cluster.namespace)
+    deployment = await cluster.kube.get(resources.DEPLOYMENTS, "chat-gateway", cluster.namespace)
+    for resource, name in (
+        (resources.SERVICES, "chat-gateway"),
+        (resources.SERVICE_ACCOUNTS, "chat-gateway"),
+        (resources.ROLE_BINDINGS, "chat-gateway"),
+        (resources.POD_DISRUPTION_BUDGETS, "chat-decode"),
+        (resources.POD_DISRUPTION_BUDGETS, "chat-prefill"),
+    ):
+        live = await cluster.kube.get(resource, name, cluster.namespace)
+        assert live["metadata"]["ownerReferences"][0]["uid"] == found.metadata.uid
+    token = next(iter(cluster.kubelet.workers.values())).token
+    assert secret["metadata"]["ownerReferences"][0]["uid"] == found.metadata.uid
+    said = cluster.operator.log + str(deployment) + str(found) + str(cluster.events.objects())
+    assert token not in said
+    assert "a-password-of-nats" not in said
+
+
+async def test_a_restarted_container_comes_back_without_a_role_and_gets_the_one_of_its_label(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    name = cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name
+    await cluster.kubelet.crash(name)
+    await cluster.until(
+        cluster.kubelet.pods,
+        lambda: (
+            cluster.kubelet.workers[name].asked == ["role Decode", "verify Decode"]
+            and len(cluster.kubelet.worker_pods(Role.DECODE, routable=True)) == 1
+        ),
+        "the new container got its role, proved it, and is routable again",
+    )
+    assert cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name == name, "the pod stays"
+    assert (await cluster.until_event("WorkerUnroutable", name)).startswith(name)
+    await cluster.until_summary("1P1D")
+
+
+async def test_a_worker_that_crashes_again_and_again_degrades_the_service_with_its_last_words(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    name = cluster.kubelet.worker_pods(Role.PREFILL)[0].metadata.name
+    await cluster.kubelet.crash(name, again=False, restarts=4, message="ValueError: no kernel image for this GPU")
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "CrashLoop")
+    assert name in said
+    assert "no kernel image" in said
+    assert cluster.condition(ConditionType.PREFILL_READY)[:2] == ("False", "CrashLoop")
+    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True", "decode workers still answer"
+
+
+async def test_a_worker_that_cannot_prove_its_role_is_never_routable_and_is_tried_again(cluster: Cluster) -> None:
+    cluster.kubelet.fails_verify = "the answer was empty"
+    await cluster.create()
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "VerificationFailed")
+    assert "the answer was empty" in said
+    assert cluster.kubelet.worker_pods(routable=True) == []
+    for worker in cluster.kubelet.workers.values():
+        worker.fail_verify = None
+    cluster.kubelet.fails_verify = None
+    await cluster.until_summary("1P1D")
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+
+async def test_a_worker_deleted_by_hand_is_replaced_under_the_next_free_ordinal(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    before = cluster.kubelet.worker_pods(Role.DECODE)[0].metadata
+    await cluster.kube.delete(resources.PODS, before.name, cluster.namespace)
+    await cluster.until(
+        cluster.kubelet.pods,
+        lambda: [pod.metadata.uid != before.uid for pod in cluster.kubelet.worker_pods(Role.DECODE)] == [True],
+        "a successor",
+    )
+    await cluster.until_summary("1P1D")

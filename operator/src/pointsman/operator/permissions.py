@@ -29,6 +29,9 @@ CLUSTER_RULES: Final = (
     Rule(group=GROUP, resources=("llmservices",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("workerpools",), verbs=("get", "list", "watch", "create", "patch")),
     Rule(group=GROUP, resources=("llmservices/status", "workerpools/status"), verbs=("patch",)),
+    Rule(group=GROUP, resources=("roleswitches",), verbs=("list", "watch", "create", "patch")),
+    Rule(group=GROUP, resources=("plans", "plannerpolicies"), verbs=("list", "watch")),
+    Rule(group=GROUP, resources=("roleswitches/status", "plans/status"), verbs=("patch",)),
     # Owner references that block deletion ask for this where OwnerReferencesPermissionEnforcement is on.
     Rule(group=GROUP, resources=("llmservices/finalizers",), verbs=("update",)),
     Rule(group="", resources=("pods",), verbs=("get", "list", "watch", "create", "patch", "delete")),

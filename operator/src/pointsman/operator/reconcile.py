@@ -538,7 +538,7 @@ class Reconciler:
                 return None
             hostpath = service.spec.model.source.startswith("file://") and "hostPath" in str(error)
             reason = Reason.MODEL_VOLUME_FORBIDDEN if hostpath else Reason.POD_REFUSED
-            return Problem(reason=reason, message=f"workers of {service.name}: {error}", role=action.role)
+            return Problem(reason=reason, message=f"workers of {service.name}: {error}")
         self._did(service, action, action.name)
         return None
 
@@ -603,14 +603,15 @@ class Reconciler:
     async def _write_status(
         self, service: Service, found: LLMService, pools: dict[Role, Pool] | Any, outcome: Report
     ) -> None:
-        wanted = outcome.status.manifest()
-        ours = [item for item in found.status.conditions if item.type in list(ConditionType)]
-        if found.status.model_copy(update={"conditions": tuple(ours)}).manifest() != wanted:
-            await self._writer.status(resources.LLM_SERVICES, service.name, service.namespace, wanted)
         for role, status in outcome.pools.items():
             if pools[role].status != status:
                 name = pool_name(service.name, role)
                 await self._writer.status(resources.WORKER_POOLS, name, service.namespace, status.manifest())
+        # The service last: whoever sees it ready finds its pools as it says.
+        wanted = outcome.status.manifest()
+        ours = [item for item in found.status.conditions if item.type in list(ConditionType)]
+        if found.status.model_copy(update={"conditions": tuple(ours)}).manifest() != wanted:
+            await self._writer.status(resources.LLM_SERVICES, service.name, service.namespace, wanted)
 
     def _say(self, raw: Object, service: Service, memory: _Memory, outcome: Report) -> None:
         said = (outcome.reason, outcome.sentence)
@@ -629,7 +630,10 @@ class Reconciler:
         log.info("service=%s action=%s %s%s", service.key, name, f"worker={what} " if what else "", action.why)
         self._metrics.actions.labels(name, "done").inc()
         lossy = isinstance(action, act.DeleteWorker) and not action.lossless
-        self._event(service, _EVENTS.get(name, name), f"{what}: {action.why}" if what else action.why, lossy)
+        reason = _EVENTS.get(name, name)
+        if isinstance(action, act.SetRoutable) and not action.routable:
+            reason = "WorkerUnroutable"
+        self._event(service, reason, f"{what}: {action.why}" if what else action.why, lossy)
 
     def _say_switch(self, service: Service, action: act.SetSwitchStatus) -> None:
         """A switch tells its story on itself; only its end is an Event of the service too."""

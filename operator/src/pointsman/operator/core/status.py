@@ -190,6 +190,8 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
     if counts.routable >= counts.desired:
         return _Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
+    if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
+        mine = next((problem for problem in problems if problem.role is None), None)
     if mine is not None:
         return _Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
     starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.ready]

@@ -1,0 +1,55 @@
+"""A service ends: the gateway first, then the workers, then the object."""
+
+import asyncio
+
+from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.kube import resources
+
+from .conftest import Cluster
+
+
+async def test_a_deleted_service_lets_its_streams_finish_before_its_workers_go(cluster: Cluster) -> None:
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+    workers = dict(cluster.kubelet.workers)
+    for worker in workers.values():
+        worker.in_flight = 1
+    await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
+    await cluster.until_condition(ConditionType.PROGRESSING, "True", "Deleting")
+    await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.gateways, "the gateway stopped")
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(worker.drained.wait() for worker in workers.values()))
+    assert cluster.kubelet.ended == [], "streams still run"
+    for worker in workers.values():
+        worker.in_flight = 0
+    await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
+    await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.worker_pods(), "its workers are gone")
+    assert cluster.kubelet.lost_work == []
+    assert len(cluster.kubelet.created) == 3, "none was made on the way out"
+
+
+async def test_the_skip_drain_annotation_ends_a_service_at_once(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 1
+    annotation = {"metadata": {"annotations": {names.SKIP_DRAIN_ANNOTATION: "true"}}}
+    await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, annotation)
+    await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
+    await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
+    assert all("drain" not in worker.asked for worker in cluster.kubelet.workers.values())
+
+
+async def test_a_service_made_anew_under_its_old_name_takes_nothing_of_its_predecessor(cluster: Cluster) -> None:
+    first = await cluster.create()
+    await cluster.until_summary("1P1D")
+    await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
+    await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
+    second = await cluster.create()
+    assert second.metadata.uid != first.metadata.uid
+    await cluster.until_summary("1P1D")
+    for pod in cluster.kubelet.worker_pods():
+        owner = pod.metadata.controller
+        assert owner is not None
+        assert owner.uid == second.metadata.uid

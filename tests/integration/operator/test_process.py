@@ -1,0 +1,86 @@
+"""The process itself: one leads, idleness writes nothing, a bad setting is named."""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pointsman.kube import resources
+
+from .conftest import Cluster, OperatorProcess
+
+# A Lease is written to be held; nothing else may be written while nothing changes.
+WRITES = re.compile(
+    r'^pointsman_operator_kube_requests_total\{resource="(?!leases)[^"]*",status="\d+",'
+    r'verb="(create|update|patch|delete)"\} ([0-9.]+)',
+    re.MULTILINE,
+)
+LOOKS = re.compile(r'^pointsman_operator_reconciles_total\{outcome="done"\} ([0-9.]+)', re.MULTILINE)
+
+
+def _scrape(port: int) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        return str(page.read().decode())
+
+
+@pytest.fixture
+def operator(operator_kubeconfig: Path, namespace: str) -> Iterator[OperatorProcess]:
+    """One that looks at everything twice a second, changed or not."""
+    process = OperatorProcess(operator_kubeconfig, namespace, resync_seconds="0.5")
+    process.start()
+    yield process
+    process.kill()
+
+
+async def test_an_idle_service_costs_looks_but_no_write(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    port = cluster.operator.port
+    assert port is not None
+
+    async def figures() -> tuple[float, float]:
+        page = await asyncio.to_thread(_scrape, port)
+        return sum(float(count) for _, count in WRITES.findall(page)), sum(map(float, LOOKS.findall(page)))
+
+    async def after(looks: float) -> tuple[float, float]:
+        async with asyncio.timeout(60):
+            while True:
+                found = await figures()
+                if found[1] >= looks:
+                    return found
+
+    _, looked = await figures()
+    writes, looked = await after(looked + 4)  # what was under way has ended
+    later, _ = await after(looked + 8)
+    assert writes > 0, "the pattern finds what was written before"
+    assert later == writes, "eight looks at an idle service wrote something"
+
+
+async def test_sigterm_hands_the_lease_on_and_the_next_operator_goes_on_at_once(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    assert await asyncio.to_thread(cluster.operator.stop) == 0
+    lease = await cluster.kube.get(resources.LEASES, "pointsman-operator", cluster.namespace)
+    assert not lease["spec"].get("holderIdentity")
+    await cluster.edit({"pools": {"decode": {"replicas": 2}}})
+    cluster.operator.start()
+    await cluster.until_summary("1P2D")
+    assert len(cluster.kubelet.created) == 3
+
+
+def test_a_missing_setting_is_named_with_its_field() -> None:
+    env = {key: value for key, value in os.environ.items() if not key.startswith("POINTSMAN_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pointsman.operator", "--bind-port", "80000"],
+        env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    for field in ("namespace", "worker_image", "gateway_image", "nats_url", "bind_port"):
+        assert field in done.stderr

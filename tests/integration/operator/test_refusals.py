@@ -1,0 +1,89 @@
+"""What cannot be served says so in a condition: which field or object, and why."""
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.kube import resources
+from pointsman.local.control_plane import ControlPlane
+
+from .conftest import Cluster
+
+STRANGER = {"app": "somebody-else"}
+
+
+async def test_an_object_of_a_name_we_need_is_never_adopted(cluster: Cluster) -> None:
+    stranger = {
+        "metadata": {"name": "chat-gateway", "labels": STRANGER},
+        "spec": {"selector": STRANGER, "ports": [{"port": 80}]},
+    }
+    await cluster.kube.create(resources.SERVICES, stranger, cluster.namespace)
+    await cluster.create()
+    said = await cluster.until_condition(ConditionType.READY, "False", "NameConflict")
+    assert "Service chat-gateway exists and belongs to somebody else" in said
+    live = await cluster.kube.get(resources.SERVICES, "chat-gateway", cluster.namespace)
+    assert live["metadata"]["labels"] == STRANGER
+    assert "ownerReferences" not in live["metadata"]
+
+
+async def test_a_strangers_pod_of_a_workers_name_costs_one_ordinal(cluster: Cluster) -> None:
+    await cluster.create(paused=True)
+    await cluster.until_condition(ConditionType.PROGRESSING, "False", "Paused")
+    found = cluster.service()
+    assert found is not None
+    taken = f"chat-{found.status.revision}-0"
+    pod = {"metadata": {"name": taken, "labels": STRANGER}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    await cluster.kube.create(resources.PODS, pod, cluster.namespace)
+    await cluster.edit({"paused": False})
+    await cluster.until_summary("1P1D")
+    assert taken not in cluster.kubelet.created
+    assert "is not adopted" in await cluster.until_event("NameConflict", taken)
+
+
+async def test_a_paused_service_is_reported_and_not_touched(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    await cluster.edit({"paused": True, "pools": {"decode": {"replicas": 3}}})
+    await cluster.until_condition(ConditionType.PROGRESSING, "False", "Paused")
+    name = cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name
+    await cluster.kube.delete(resources.PODS, name, cluster.namespace)
+    await cluster.until_condition(ConditionType.AVAILABLE, "False", "NoDecodeWorker")
+    assert len(cluster.kubelet.created) == 2
+    await cluster.edit({"paused": False})
+    await cluster.until_summary("1P3D")
+
+
+async def test_a_host_path_where_it_is_forbidden_is_said_as_such(cluster: Cluster, control_plane: ControlPlane) -> None:
+    control_plane.kubectl(
+        "label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted", "--overwrite"
+    )
+    await cluster.create(model={"source": "file:///models/tiny"})
+    said = await cluster.until_condition(ConditionType.READY, "False", "ModelVolumeForbidden")
+    assert "hostPath" in said
+    assert cluster.condition(ConditionType.DEGRADED)[:2] == ("True", "ModelVolumeForbidden")
+    assert cluster.kubelet.created == []
+
+
+async def test_workers_and_gateway_run_where_pod_security_is_restricted(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    control_plane.kubectl(
+        "label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted", "--overwrite"
+    )
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+
+
+async def test_a_template_the_api_server_refuses_is_quoted(cluster: Cluster) -> None:
+    template = {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"memory": "four apples"}}}]}}
+    await cluster.create(worker={"gpus": 0, "template": template})
+    said = await cluster.until_condition(ConditionType.READY, "False", "PodRefused")
+    assert "quantities must match" in said
+
+
+async def test_a_changed_template_reaches_new_workers_only_and_the_service_says_so(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    before = {pod.metadata.uid for pod in cluster.kubelet.worker_pods()}
+    await cluster.edit({"worker": {"template": {"spec": {"priorityClassName": "system-cluster-critical"}}}})
+    said = await cluster.until_condition(ConditionType.PROGRESSING, "False", "ChangeNeedsRollout")
+    assert "older revision" in said
+    assert {pod.metadata.uid for pod in cluster.kubelet.worker_pods()} == before, "a change restarts nothing"
