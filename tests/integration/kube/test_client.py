@@ -2,11 +2,11 @@
 
 import asyncio
 import base64
-import ssl
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 
+import certifi
 import pytest
 import yaml
 
@@ -284,8 +284,7 @@ async def test_a_server_that_is_not_who_it_should_be_is_not_spoken_to(
 ) -> None:
     config = yaml.safe_load(control_plane.kubeconfig.read_text())
     other = tmp_path / "other.crt"
-    default = ssl.get_default_verify_paths()
-    bundle = Path(default.cafile or default.openssl_cafile).read_text()
+    bundle = Path(certifi.where()).read_text()
     other.write_text(bundle[: bundle.index("-----END CERTIFICATE-----") + 26])
     for entry in config["clusters"]:
         entry["cluster"].pop("certificate-authority-data", None)

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import certifi
 import pytest
 import yaml
 
@@ -97,6 +98,31 @@ async def test_a_kubeconfig_that_was_rewritten_is_read_again(tmp_path: Path) -> 
     kubeconfig(path, token="second")
     await clock.advance(61)
     assert await authorization(transport) == "Bearer second"
+
+
+async def test_only_a_certificate_that_really_changed_makes_a_new_connection(tmp_path: Path) -> None:
+    clock, authority = FakeClock(), tmp_path / "ca.crt"
+    first, second = _certificates(2)
+    authority.write_text(first)
+    config = yaml.safe_load(kubeconfig(tmp_path / "config", "https://127.0.0.1:6443", token="t").read_text())
+    config["clusters"][0]["cluster"]["certificate-authority"] = str(authority)
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    transport = await connect(tmp_path / "config", clock=clock)
+    session = transport._session
+    authority.write_text(first)  # as the kubelet does with each token
+    await clock.advance(61)
+    await transport.refresh()
+    assert transport._session is session
+    authority.write_text(second)
+    await clock.advance(61)
+    await transport.refresh()
+    assert transport._session is not session
+
+
+def _certificates(count: int) -> list[str]:
+    """The first certificates of this computer's bundle."""
+    end = "-----END CERTIFICATE-----\n"
+    return [text + end for text in Path(certifi.where()).read_text().split(end)[:count]]
 
 
 async def test_credentials_that_cannot_be_read_again_stay_as_they_were(

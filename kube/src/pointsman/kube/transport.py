@@ -293,10 +293,14 @@ class _AuthLoader(Protocol):
 
 
 def _tls_material(configuration: Configuration) -> tuple[object, ...]:
-    """What the session's TLS context was made from: files by path and time of change."""
+    """What the session's TLS context was made from.
+
+    By content: when the kubelet rotates a token it writes the CA file beside it anew, and a new session would cut all
+    watches.
+    """
     paths = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-    times = tuple(Path(path).stat().st_mtime_ns if path and Path(path).exists() else None for path in paths)
-    return (configuration.host, configuration.verify_ssl, *paths, *times)
+    contents = tuple(hash(Path(path).read_bytes()) if path and Path(path).exists() else None for path in paths)
+    return (configuration.host, configuration.verify_ssl, *contents)
 
 
 def _is_loopback(server: str) -> bool:
