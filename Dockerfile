@@ -1,6 +1,7 @@
 # Images of Pointsman:
 #
 #   docker build --target operator --tag pointsman/operator:0.1.0 .
+#   docker build --target planner  --tag pointsman/planner:0.1.0 .
 #   docker build --target gateway  --tag pointsman/gateway:0.1.0 .
 #   docker build --target worker   --tag pointsman/worker:0.1.0 .      # on the official vLLM image
 #   docker build --target worker   --build-arg BASE=registry.example.com/vllm-cpu:0.32.0 …
@@ -35,6 +36,14 @@ COPY kube/src kube/src
 COPY operator/src operator/src
 RUN images/environment.sh room operator
 
+FROM workspace AS build-planner
+RUN images/environment.sh dependencies planner
+COPY crds/src crds/src
+COPY serving/src serving/src
+COPY kube/src kube/src
+COPY planner/src planner/src
+RUN images/environment.sh room planner
+
 FROM workspace AS build-gateway
 RUN images/environment.sh dependencies gateway
 COPY crds/src crds/src
@@ -53,6 +62,11 @@ FROM control-plane AS operator
 COPY --from=build-operator /opt/pointsman /opt/pointsman
 EXPOSE 8080
 CMD ["python", "-m", "pointsman.operator"]
+
+FROM control-plane AS planner
+COPY --from=build-planner /opt/pointsman /opt/pointsman
+EXPOSE 8080
+CMD ["python", "-m", "pointsman.planner"]
 
 FROM control-plane AS gateway
 COPY --from=build-gateway /opt/pointsman /opt/pointsman

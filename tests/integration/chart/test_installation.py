@@ -105,7 +105,7 @@ def test_every_pod_passes_the_restricted_profile(release: Release) -> None:
             "-n", release.namespace, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod)
         )
         tried.append(item["kind"])
-    assert tried == ["Deployment", "StatefulSet"]
+    assert tried == ["Deployment", "Deployment", "StatefulSet"]
 
 
 def test_the_generated_password_outlives_an_upgrade(release: Release) -> None:
@@ -136,6 +136,62 @@ def test_the_operator_may_do_what_it_needs_and_no_more(
     release: Release, verb: str, resource: str, allowed: bool
 ) -> None:
     assert release.may(f"{RELEASE}-operator", verb, resource) is allowed
+
+
+def plan(namespace: str, **approval: str) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "pointsman.dev/v1alpha1",
+            "kind": "Plan",
+            "metadata": {"name": "chat-1", "namespace": namespace},
+            "spec": {
+                "serviceRef": {"name": "chat"},
+                "sequence": 1,
+                "mode": "Approve",
+                "observedAt": "2026-01-01T00:00:00Z",
+                "expiresAt": "2026-01-01T00:15:00Z",
+                "pools": {"prefill": {"replicas": 2}, "decode": {"replicas": 1}},
+                "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8},
+                "changesLayout": True,
+                "reason": "PrefillShort",
+                "message": "prompts wait",
+                "approval": {"required": True, **approval},
+            },
+        }
+    )
+
+
+def test_the_planner_cannot_approve_its_own_plan_and_a_person_can(release: Release, namespace: str) -> None:
+    kubectl = release.control_plane.kubectl
+    planner = f"--as=system:serviceaccount:{release.namespace}:{RELEASE}-planner"
+
+    def refusal() -> str:
+        """The admission policy is in force a moment after it was installed."""
+        try:
+            kubectl("create", "--dry-run=server", planner, "-f", "-", stdin=plan(namespace, decision="Approved"))
+        except ControlPlaneError as error:
+            return str(error)
+        return ""
+
+    said = until(refusal, "the planner's account is refused")
+    assert "spec.approval.decision is Approved" in said
+    assert "a person does" in said
+
+    kubectl("create", planner, "-f", "-", stdin=plan(namespace))
+    kubectl("-n", namespace, "create", "rolebinding", "ed", "--clusterrole=edit", "--user=ed")
+    approve = ("patch", "plan", "chat-1", "--type=merge", '--patch={"spec": {"approval": {"decision": "Approved"}}}')
+    with pytest.raises(ControlPlaneError, match="forbidden"):
+        kubectl("-n", namespace, *approve, planner)
+
+    def approved() -> bool:
+        """The aggregated role reaches ``edit`` a moment after it was installed."""
+        try:
+            kubectl("-n", namespace, *approve, "--as=ed")
+        except ControlPlaneError:
+            return False
+        return True
+
+    until(approved, "a person who may edit approves")
 
 
 def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Release, namespace: str) -> None:

@@ -26,6 +26,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "two operators with a policy for everything": (
         "operator.replicas=2",
+        "planner.replicas=2",
         "networkPolicy.enabled=true",
         "nats.persistence.enabled=true",
         "nats.persistence.storageClassName=fast",
@@ -42,7 +43,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "a NATS of one's own": ("nats.enabled=false", "nats.url=nats://n.n.svc:4222", "nats.auth.existingSecret=mine"),
     "one namespace": ("watchNamespace=models",),
-    "bare": ("crds.install=false", "rbac.aggregate=false", "uninstall.stripFinalizers=false"),
+    "bare": ("planner.enabled=false", "crds.install=false", "rbac.aggregate=false", "uninstall.stripFinalizers=false"),
 }
 
 

@@ -293,6 +293,7 @@ class LocalCluster:
         ours = Image(path=(Path(sys.executable).parent,), env=unbuffered)
         images = {
             "pointsman/operator": ours,
+            "pointsman/planner": ours,
             "pointsman/gateway": ours,
             "nats": Image(path=(self.binaries["nats-server"].parent,)),
         }
