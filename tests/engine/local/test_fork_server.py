@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,8 +12,8 @@ import psutil
 import pytest
 
 from fixtures.engines import Engines
+from fixtures.fork_servers import fork_server, prefix_of, wait_until_ready
 from pointsman.local.engine.fork_client import ForkServerError, start
-from pointsman.local.engine.launch import fork_server, prefix_of, wait_until_ready
 
 FORKS_AND_WAITS = """
 import os, signal
@@ -69,6 +70,16 @@ def test_what_is_no_python_program_is_refused_with_a_sentence(engines: Engines, 
     assert "neither 'python -m MODULE" in (tmp_path / "log").read_text()
 
 
+def test_a_request_that_makes_no_sense_harms_nobody_else(engines: Engines, script: Path) -> None:
+    script.write_text("raise SystemExit(3)")
+    for nonsense in (b"no json\n", b"[]\n", b'{"argv": 1}\n'):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(engines.socket))
+            socket.send_fds(connection, [nonsense], [0, 1, 2])
+            assert b"error" in connection.recv(4096)
+    assert start(engines.socket, ["python", str(script)], {}, script.parent).wait(30) == 3
+
+
 def test_temporary_files_go_where_its_own_environment_says(engines: Engines, script: Path, tmp_path: Path) -> None:
     script.write_text("import tempfile, sys; sys.exit(tempfile.gettempdir())")
     with (tmp_path / "log").open("w") as log:
@@ -84,6 +95,7 @@ def test_the_client_program_waits_for_a_server_that_is_not_there_yet(engines: En
     later = script.with_name("later.sock")
     command = [*prefix_of(engines.environment, later), "python", str(script)]
     with subprocess.Popen(command, env=engines.environment.own_variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         assert not select.select([process.stdout], [], [], 1.0)[0]
         later.symlink_to(engines.socket)
         assert process.communicate(timeout=60)[0] == "here\n"
@@ -93,6 +105,7 @@ def test_the_client_program_waits_for_a_server_that_is_not_there_yet(engines: En
 def test_a_waiting_client_program_can_be_stopped(engines: Engines, tmp_path: Path) -> None:
     command = [*prefix_of(engines.environment, tmp_path / "none.sock"), "python", "-m", "json.tool"]
     with subprocess.Popen(command, env=engines.environment.own_variables, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
         assert not select.select([process.stderr], [], [], 1.0)[0]
         process.terminate()
         assert process.wait(30) in (128 + signal.SIGTERM, -signal.SIGTERM)
@@ -130,11 +143,11 @@ def test_a_killed_client_takes_the_process_and_its_children_along(engines: Engin
 
 def test_a_killed_server_takes_everything_along(engines: Engines, script: Path, tmp_path: Path) -> None:
     script.write_text(FORKS_AND_WAITS)
-    socket = tmp_path / "s"
-    with fork_server(engines.environment, socket, tmp_path / "log") as server:
+    path = tmp_path / "s"
+    with fork_server(engines.environment, path, tmp_path / "log") as server:
         wait_until_ready(server)
         readable, writable = os.pipe()
-        process = start(socket, ["python", str(script)], {}, tmp_path, stdout=writable)
+        process = start(path, ["python", str(script)], {}, tmp_path, stdout=writable)
         os.close(writable)
         with os.fdopen(readable) as output:
             family = psutil.Process(int(output.readline()))

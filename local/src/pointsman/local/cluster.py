@@ -301,7 +301,7 @@ class LocalCluster:
             client = str(fork_client.__file__)
             images["pointsman/worker"] = Image(
                 path=(self._environment.python.parent,),
-                env={"PYTHONPATH": str(self._environment.rooms), **unbuffered},
+                env={**self._environment.own_variables, **unbuffered},
                 # Isolated and without site: it needs the standard library only, and there is one for each worker.
                 prefix=(sys.executable, "-I", "-S", client, "--socket", str(self.fork_socket), "--"),
                 start_seconds=self._start_seconds,

@@ -8,6 +8,7 @@ from typing import Final
 from pointsman.local.binaries import command as binaries_command
 from pointsman.local.cluster import LocalCluster, down, running
 from pointsman.local.control_plane import KUBECONFIG
+from pointsman.local.engine import command as engine_command
 from pointsman.local.errors import LocalError
 from pointsman.local.state import clean_leftovers, clusters_directory, is_kept
 
@@ -19,6 +20,7 @@ examples:
   pointsman local status                   what runs, and its kubeconfig
   pointsman local down                     end it
   pointsman local binaries --list          which programs it uses
+  pointsman local model --size small       a model for its workers
 """
 
 
@@ -35,6 +37,8 @@ def main(argv: list[str]) -> int:
     ending = commands.add_parser("down", help="end a cluster and remove its files")
     commands.add_parser("status", help="list the clusters of this computer")
     commands.add_parser("binaries", help="find or build the programs it uses", add_help=False)
+    commands.add_parser("engine", help="install vLLM for CPU, which its workers use", add_help=False)
+    commands.add_parser("model", help="make a small model for them", add_help=False)
     for command in (starting, ending):
         command.add_argument("name", nargs="?", default="local", help="name of the cluster (default: local)")
     starting.add_argument("--keep", action="store_true", help="leave it running; 'pointsman local down' ends it")
@@ -43,8 +47,12 @@ def main(argv: list[str]) -> int:
     starting.add_argument("--no-engine", action="store_true", help="without vLLM: no workers can run")
     if argv[:1] == ["binaries"]:
         return binaries_command.main(argv[1:])
-    options = parser.parse_args(argv)
     try:
+        if argv[:1] == ["engine"]:
+            return engine_command.engine(argv[1:])
+        if argv[:1] == ["model"]:
+            return engine_command.model(argv[1:])
+        options = parser.parse_args(argv)
         if options.command == "up":
             return _up(options)
         if options.command == "down":

@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -121,21 +121,26 @@ class ForkServer:
             return
         while b"\n" in connection.received and connection in self._connections:
             line, connection.received = connection.received.split(b"\n", 1)
-            message = json.loads(line)
-            if connection.pid is None:
-                self._start(connection, message)
-            else:
-                self._signal(connection, int(message["signal"]))
+            try:
+                message = json.loads(line)
+                if connection.pid is None:
+                    self._start(connection, message)
+                else:
+                    self._signal(connection, int(message["signal"]))
+            except (ValueError, KeyError, TypeError, OSError) as error:  # of one client, or no memory: the others go on
+                self._answer(connection, error=f"{type(error).__name__}: {error}")
+                self._drop(connection)
 
     def _start(self, connection: _Connection, request: dict[str, Any]) -> None:
         if len(connection.descriptors) != 3:
             self._answer(connection, error="a start request carries the descriptors of stdin, stdout and stderr")
             self._drop(connection)
             return
+        argv, env, cwd = [*request["argv"]], {**request["env"]}, str(request["cwd"])
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become(request, connection.descriptors, server)
+            self._become(argv, env, cwd, connection.descriptors, server)
         for descriptor in connection.descriptors:
             os.close(descriptor)
         connection.descriptors = []
@@ -144,7 +149,9 @@ class ForkServer:
         self._selector.register(connection.pidfd, selectors.EVENT_READ, lambda: self._ended(connection))
         self._answer(connection, pid=pid)
 
-    def _become(self, request: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
+    def _become(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: str, descriptors: list[int], server: int
+    ) -> NoReturn:
         """In the child: leave the server behind and run what was asked for."""
         code = 1
         try:
@@ -163,10 +170,10 @@ class ForkServer:
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.environ.clear()
-            os.environ.update(request["env"])
+            os.environ.update(env)
             tempfile.tempdir = None  # found out while importing, from the server's environment
-            os.chdir(request["cwd"])
-            _run(request["argv"])
+            os.chdir(cwd)
+            _run(argv)
             code = 0
         except SystemExit as stop:
             code = _exit_code(stop)

@@ -1,0 +1,39 @@
+"""``pointsman local engine`` and ``pointsman local model``: what a worker on this computer needs, made beforehand."""
+
+import argparse
+import sys
+from typing import Final
+
+from pointsman.local.engine.environment import ensure_engine_environment
+from pointsman.local.engine.models import RECIPES, ModelSize, ensure_model
+
+_MODEL_EPILOG: Final = """
+examples:
+  pointsman local model                  the smallest one, for tests
+  pointsman local model --size small     26 M parameters, for latencies
+"""
+
+
+def engine(argv: list[str]) -> int:
+    """Install the engine environment (vLLM for CPU) if this computer has none; prints its python."""
+    argparse.ArgumentParser(prog="pointsman local engine", description=engine.__doc__).parse_args(argv)
+    print(ensure_engine_environment(report=_tell).python)
+    return 0
+
+
+def model(argv: list[str]) -> int:
+    """Make a small random Llama whose answers depend on the whole context; prints its folder."""
+    parser = argparse.ArgumentParser(
+        prog="pointsman local model",
+        description=model.__doc__,
+        epilog=_MODEL_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--size", type=ModelSize, choices=list(RECIPES), default=ModelSize.TINY, help="default: tiny")
+    options = parser.parse_args(argv)
+    print(ensure_model(ensure_engine_environment(report=_tell), options.size, report=_tell))
+    return 0
+
+
+def _tell(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
