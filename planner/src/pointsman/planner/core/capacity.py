@@ -9,7 +9,7 @@ offered concurrency. Checked against event simulation with Azure and Mooncake le
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pointsman.planner.core.performance import PerformanceModel
 
@@ -57,15 +57,22 @@ def delayed_wait_s(
 
 
 def prefill_attainment(load: PrefillLoad, workers: int) -> float:
-    """Share of requests whose wait and prefill fit their slack, with ``workers`` ≥ 0 prefill workers."""
+    """Share of requests whose wait and prefill fit their slack, with ``workers`` ≥ 0 prefill workers.
+
+    Falls with the load and rises with the workers, also where the pool is overloaded: there too one layout is better
+    than another.
+    """
     if not load.service_s or load.rate_per_s <= 0:
         return 1.0
     if workers < 1:
         return 0.0
     count = len(load.service_s)
     mean = sum(load.service_s) / count
-    if load.rate_per_s * mean / workers >= 1:
-        return 0.0
+    utilisation = load.rate_per_s * mean / workers
+    if utilisation > MAX_UTILISATION * (1 + 1e-9):
+        # More than the pool can do: what is beyond misses (shed, or waiting for ever), the rest fares as at the limit.
+        kept = MAX_UTILISATION / utilisation
+        return kept * prefill_attainment(replace(load, rate_per_s=kept * load.rate_per_s), workers)
     service_scv = sum((s - mean) ** 2 for s in load.service_s) / count / (mean * mean) if mean > 0 else 0.0
     delay = delayed_wait_s(workers, load.rate_per_s, mean, load.arrival_scv, service_scv)
     waits = erlang_c(workers, load.rate_per_s * mean)

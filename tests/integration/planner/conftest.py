@@ -1,0 +1,239 @@
+"""A real planner process on the shared control plane, and pods whose /metrics a test writes."""
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.mirror import Mirror
+from pointsman.local.control_plane import ControlPlane
+
+DEADLINE_S = 60.0
+
+
+class PlannerProcess:
+    """``python -m pointsman.planner`` as the chart starts it, but for one namespace and on a free port."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self._env = os.environ | {
+            "KUBECONFIG": str(kubeconfig),
+            "POINTSMAN_NAMESPACE": namespace,
+            "POINTSMAN_WATCH_NAMESPACE": namespace,
+            "POINTSMAN_POD_NAME": "planner-under-test",
+            "POINTSMAN_BIND_HOST": "127.0.0.1",
+            "POINTSMAN_BIND_PORT": "0",
+            "POINTSMAN_LEASE_SECONDS": "3",
+        }
+        self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 - lives as long as this object
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pointsman.planner"], env=self._env, stderr=self._log, text=True
+        )
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is said, nothing is released."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> int:
+        """SIGTERM; returns the exit status."""
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout=30)
+
+    @property
+    def log(self) -> str:
+        """Everything it said."""
+        return Path(self._log.name).read_text()
+
+
+class Page:
+    """The /metrics of one pod: gateway and engine families, made with the library that makes the real ones."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.failing = False
+        self.arrivals = self._made(Counter, named.GATEWAY_ARRIVALS)
+        self.arrivals.labels("chat", "completions")
+        self.ttft = self._made(Histogram, named.GATEWAY_TTFT, buckets=(0.25, 0.5, 1.0, 2.0, 4.0))
+        self.tpot = self._made(Histogram, named.GATEWAY_TPOT, buckets=(0.01, 0.025, 0.05, 0.1))
+        self.prompts = self._made(Histogram, named.GATEWAY_PROMPT_TOKENS, buckets=(128, 512, 2048, 8192))
+        self.outputs = self._made(Histogram, named.GATEWAY_OUTPUT_TOKENS, buckets=(16, 64, 256))
+        self.depth = self._made(Gauge, named.WORKER_QUEUE_DEPTH)
+        self.prefill_time = Histogram("vllm:request_prefill_time_seconds", "x", registry=self.registry)
+        self.computed = Histogram(
+            "vllm:request_prefill_kv_computed_tokens", "x", buckets=(128, 512, 2048, 8192), registry=self.registry
+        )
+        self.steps = Histogram("vllm:inter_token_latency_seconds", "x", registry=self.registry)
+        self.running = Gauge("vllm:num_requests_running", "x", registry=self.registry)
+
+    def _made(self, kind: Any, metric: named.Metric, **fields: Any) -> Any:
+        return kind(metric.name, metric.help, metric.labels, registry=self.registry, **fields)
+
+    def requests(self, count: int, *, prompt: int, output: int, ttft_s: float, tpot_s: float) -> None:
+        """So many requests were answered."""
+        for _ in range(count):
+            self.arrivals.labels("chat", "completions").inc()
+            self.ttft.labels("chat", "local").observe(ttft_s)
+            self.tpot.labels("chat", "local").observe(tpot_s)
+            self.prompts.labels("chat").observe(prompt)
+            self.outputs.labels("chat").observe(output)
+
+    def engine(self, *, prefill_ms: float, tokens: int, step_ms: float, batch: int) -> None:
+        """So long a prefill and a decode step took, a few of each."""
+        for _ in range(5):
+            self.prefill_time.observe(prefill_ms / 1000)
+            self.computed.observe(tokens)
+            self.steps.observe(step_ms / 1000)
+        self.running.set(batch)
+
+
+class World:
+    """A service with a policy, pods with addresses and pages, and the plans the planner makes."""
+
+    def __init__(self, kube: Kube, namespace: str, planner: PlannerProcess) -> None:
+        self.kube, self.namespace, self.planner = kube, namespace, planner
+        self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace)
+        self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
+        self.pages: dict[str, Page] = {}
+        self.runners: list[web.AppRunner] = []
+        self._network = f"127.{77 + secrets.randbelow(30)}.{secrets.randbelow(250)}"
+
+    async def policy(self, **fields: Any) -> None:
+        """The policy ``chat``: quick ticks, no dwell, unless told otherwise."""
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "PlannerPolicy",
+            "metadata": {"name": "chat", "namespace": self.namespace},
+            "spec": {
+                "mode": "Active",
+                "objectives": {"ttftMs": 1000, "tpotMs": 50},
+                "budget": {"maxGpus": 5},
+                "metrics": {"intervalSeconds": 0.3, "staleAfterSeconds": 5},
+                "actions": {
+                    "roleSwitch": {"minDwellSeconds": 0, "oppositeAfterSeconds": 0},
+                    "scaleOut": {"enabled": False},
+                    "scaleIn": {"enabled": False},
+                },
+                **fields,
+            },
+        }
+        await self.kube.apply(resources.PLANNER_POLICIES, body)
+
+    async def service(self) -> LLMService:
+        """The service ``chat`` under that policy, two prefill and three decode workers, one gateway."""
+        body = {
+            "apiVersion": names.API_VERSION,
+            "kind": "LLMService",
+            "metadata": {"name": "chat", "namespace": self.namespace},
+            "spec": {
+                "model": {"source": "hf://test/tiny"},
+                "worker": {"gpus": 0},
+                "pools": {
+                    "prefill": {"replicas": 2, "maxReplicas": 4},
+                    "decode": {"replicas": 3, "maxReplicas": 4},
+                },
+                "policyRef": {"name": "chat"},
+            },
+        }
+        made = await self.kube.create(resources.LLM_SERVICES, body)
+        for number, role in enumerate(["prefill"] * 2 + ["decode"] * 3):
+            await self.pod(f"chat-{number}", number, {names.ROLE_LABEL: role, names.ROUTABLE_LABEL: "true"}, "worker")
+        await self.pod("gateway", 9, {}, "gateway")
+        return LLMService.model_validate(made)
+
+    async def pod(self, name: str, number: int, labels: dict[str, str], component: str) -> None:
+        """A ready pod that serves its page on port 8000 of an address of its own."""
+        address, page = f"{self._network}.{number + 1}", Page()
+        self.pages[name] = page
+
+        async def metrics(_: web.Request) -> web.Response:
+            if page.failing:
+                return web.Response(status=500)
+            return web.Response(body=generate_latest(page.registry))
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, address, names.ENGINE_PORT).start()
+        self.runners.append(runner)
+        marks = {names.SERVICE_LABEL: "chat", names.COMPONENT_LABEL: component, **labels}
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace, "labels": marks},
+            "spec": {"containers": [{"name": "engine", "image": "stand-in"}], "nodeName": "nowhere"},
+        }
+        await self.kube.create(resources.PODS, body)
+        conditions = [{"type": "Ready", "status": "True"}]
+        status = {"phase": "Running", "podIP": address, "conditions": conditions}
+        await self.kube.patch(resources.PODS, name, self.namespace, {"status": status}, subresource="status")
+
+    async def load(self, seconds: float, **requests: Any) -> None:
+        """Five requests a tenth of a second; engines are measured with every one. Ends with the planner's next look."""
+        end = asyncio.get_running_loop().time() + seconds
+        while asyncio.get_running_loop().time() < end:
+            self.pages["gateway"].requests(5, **requests)
+            for name, page in self.pages.items():
+                if name != "gateway":
+                    tokens = requests["prompt"]
+                    page.engine(prefill_ms=0.01 * tokens, tokens=tokens, step_ms=8, batch=4)
+                    page.depth.set(0)
+            await asyncio.sleep(0.1)  # the load's own pace, not a wait for something
+
+    async def until(self, condition: Callable[[], bool], what: str, mirror: Mirror[Any] | None = None) -> None:
+        """Wait for something to hold; fails with the planner's last words."""
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                await (mirror if mirror is not None else self.plans).until(condition)
+        except TimeoutError:
+            plans = [(p.metadata.name, p.spec.reason, p.spec.message) for p in self.plans.objects()]
+            raise AssertionError(
+                f"not within {DEADLINE_S:g} s: {what}\nplans: {plans}\nplanner:\n{self.planner.log[-5000:]}"
+            ) from None
+
+    def layouts(self) -> list[Plan]:
+        """Plans that change the layout, oldest first."""
+        found = [plan for plan in self.plans.objects() if plan.spec.changes_layout]
+        return sorted(found, key=lambda plan: plan.spec.sequence)
+
+
+@pytest.fixture
+async def world(installed_crds: ControlPlane, namespace: str) -> AsyncIterator[World]:
+    kube = await Kube.connect(installed_crds.kubeconfig, field_manager="test")
+    made = World(kube, namespace, PlannerProcess(installed_crds.kubeconfig, namespace))
+    mirrors = [asyncio.create_task(made.plans.run()), asyncio.create_task(made.services.run())]
+    try:
+        await made.plans.synced.wait()
+        await made.services.synced.wait()
+        yield made
+    finally:
+        if made.planner._process is not None:
+            made.planner.stop()
+        for task in mirrors:
+            task.cancel()
+        await asyncio.gather(*mirrors, return_exceptions=True)
+        for runner in made.runners:
+            await runner.cleanup()
+        await kube.close()

@@ -1,0 +1,106 @@
+"""The planner's process: what it reads from pods, what it writes, and that a death in the middle repeats nothing."""
+
+import asyncio
+
+from pointsman.api.v1alpha1.conditions import ConditionStatus
+from pointsman.kube import resources
+
+from .conftest import World
+
+SHORT = {"prompt": 100, "output": 200, "ttft_s": 0.1, "tpot_s": 0.008}
+LONG = {"prompt": 4000, "output": 16, "ttft_s": 0.6, "tpot_s": 0.008}
+
+
+async def healthy(world: World, status: ConditionStatus) -> None:
+    def says() -> bool:
+        found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]
+        return bool(found) and found[0].status == status
+
+    await world.until(says, f"PlannerHealthy {status}", world.services)
+
+
+async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(world: World) -> None:
+    await world.policy()
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(50, **LONG))
+    try:
+        await world.until(lambda: bool(world.layouts()), "a plan that changes the layout")
+    finally:
+        load.cancel()
+    plan = world.layouts()[0]
+    assert plan.spec.reason == "PrefillShort"
+    assert plan.spec.switches[0].to_role == "Prefill"
+    assert plan.spec.pools.prefill.replicas + plan.spec.pools.decode.replicas == 5
+    assert {entry.name for entry in plan.spec.inputs} >= {"ratePerSecond", "promptTokens", "expectedAttainment"}
+    assert plan.spec.alternatives
+    assert not plan.spec.approval.required
+    await healthy(world, ConditionStatus.TRUE)
+
+
+async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World) -> None:
+    await world.policy(mode="Shadow")
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(50, **LONG))
+    try:
+        await world.until(lambda: bool(world.layouts()), "a plan in shadow")
+        await asyncio.wait({load}, timeout=3)  # ten more ticks of the same load
+    finally:
+        load.cancel()
+    targets = [(p.spec.pools.prefill.replicas, p.spec.pools.decode.replicas) for p in world.layouts()]
+    assert len(targets) == len({*targets}) or targets[0] == (3, 2)
+    assert len(targets) <= 3
+    assert all(plan.spec.mode == "Shadow" for plan in world.layouts())
+
+
+async def test_a_killed_planner_goes_on_with_its_memory_and_never_uses_a_number_twice(world: World) -> None:
+    await world.policy(mode="Approve")
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(55, **LONG))
+    try:
+        await world.until(lambda: bool(world.layouts()), "a first plan")
+        world.planner.kill()
+        first = world.layouts()[0]
+        assert first.spec.approval.required
+        await world.kube.delete(resources.PLANS, first.metadata.name, world.namespace)
+        await world.until(lambda: not world.layouts(), "the plan gone")
+        world.planner.start()
+        await world.until(lambda: bool(world.layouts()), "a plan after the restart")
+    finally:
+        load.cancel()
+    assert world.layouts()[0].spec.sequence > first.spec.sequence
+
+
+async def test_unreadable_gateways_freeze_everything_and_the_condition_says_so(world: World) -> None:
+    await world.policy()
+    await world.service()
+    world.planner.start()
+    await world.load(2, **SHORT)
+    await healthy(world, ConditionStatus.TRUE)
+    world.pages["gateway"].failing = True
+    await healthy(world, ConditionStatus.FALSE)
+    before = len(world.plans.objects())
+    await world.load(3, **LONG)
+    assert len(world.plans.objects()) == before
+    world.pages["gateway"].failing = False
+    load = asyncio.create_task(world.load(50, **LONG))
+    try:
+        await healthy(world, ConditionStatus.TRUE)
+    finally:
+        load.cancel()
+
+
+async def test_a_policy_with_an_unknown_table_is_said_with_the_nearest(world: World) -> None:
+    table = {"table": {"model": "meta-llama/Meta-Llama-3.1-8B", "gpu": "h100", "engine": "vllm", "tp": 1}}
+    await world.policy(performance=table)
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(50, **SHORT))
+    try:
+        await healthy(world, ConditionStatus.FALSE)
+    finally:
+        load.cancel()
+    condition = next(c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy")
+    assert condition.reason in {"UnknownTable", "StaleMetrics"}
