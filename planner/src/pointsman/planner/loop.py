@@ -192,8 +192,9 @@ class Planner:
         now_s = self._clock.monotonic_s()
         if min(decision.prefill, decision.decode) >= 1 and ledger.is_news(decision, newest):
             kept.sequence = ledger.next_sequence(plans, kept.sequence)
-            await self._create(key, service, policy, kept.sequence, decision, layout)
+            # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
+            await self._create(key, service, policy, kept.sequence, decision, layout)
         elif now_s - kept.saved_s >= SAVE_EVERY_S:
             await self._save(key, service, kept, now_s)
         for old in ledger.outdated(plans, policy.spec.history.plans):
