@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -601,17 +601,18 @@ class Reconciler:
     # --- saying what was done ---
 
     async def _write_status(
-        self, service: Service, found: LLMService, pools: dict[Role, Pool] | Any, outcome: Report
+        self, service: Service, found: LLMService, pools: Mapping[Role, Pool], outcome: Report
     ) -> None:
         for role, status in outcome.pools.items():
             if pools[role].status != status:
                 name = pool_name(service.name, role)
                 await self._writer.status(resources.WORKER_POOLS, name, service.namespace, status.manifest())
         # The service last: whoever sees it ready finds its pools as it says.
-        wanted = outcome.status.manifest()
-        ours = [item for item in found.status.conditions if item.type in list(ConditionType)]
-        if found.status.model_copy(update={"conditions": tuple(ours)}).manifest() != wanted:
-            await self._writer.status(resources.LLM_SERVICES, service.name, service.namespace, wanted)
+        said = {item.type for item in outcome.status.conditions}
+        ours = tuple(item for item in found.status.conditions if item.type in said)
+        if found.status.model_copy(update={"conditions": ours}) != outcome.status:
+            manifest = outcome.status.manifest()
+            await self._writer.status(resources.LLM_SERVICES, service.name, service.namespace, manifest)
 
     def _say(self, raw: Object, service: Service, memory: _Memory, outcome: Report) -> None:
         said = (outcome.reason, outcome.sentence)

@@ -23,13 +23,6 @@ def worker_name(service: str, revision: str, ordinal: int) -> str:
     return f"{service}-{revision}-{ordinal}"
 
 
-def worker_ordinal(service: str, revision: str, name: str) -> int | None:
-    """The ordinal in ``name`` if it is a worker's name of this service and revision, else None."""
-    prefix = f"{service}-{revision}-"
-    digits = name.removeprefix(prefix)
-    return int(digits) if name.startswith(prefix) and digits.isascii() and digits.isdigit() else None
-
-
 def free_worker_names(service: str, revision: str, taken: Collection[str]) -> Iterator[str]:
     """Names of new workers, lowest free ordinal first. A terminating pod is no worker, but still holds its name."""
     return (name for ordinal in count() if (name := worker_name(service, revision, ordinal)) not in taken)

@@ -321,7 +321,8 @@ def _degraded(problems: Sequence[Problem]) -> _Verdict:
 def _conditions(
     before: tuple[Condition, ...], verdicts: dict[ConditionType, _Verdict], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
-    conditions = before
+    # Others write conditions of their own into the same list (PlannerHealthy): saying theirs would make them ours.
+    conditions = tuple(item for item in before if item.type in verdicts)
     for kind, verdict in verdicts.items():
         conditions = with_condition(
             conditions,

@@ -1,0 +1,203 @@
+"""Single decisions of the core: victims, drains, roles, names."""
+
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core import actions as act
+from pointsman.operator.core.diff import MAX_ACTIONS, decide
+from pointsman.operator.core.drain import choose_victims, drain_step
+from pointsman.operator.core.naming import free_worker_names
+from pointsman.operator.core.roles import prefill_partner, role_actions
+from pointsman.operator.core.snapshot import Container, DrainReason, GatewayPod, Pool, Snapshot, Worker
+from unit.operator.world import KV, Render, service, spec, state
+
+
+def worker(name: str = "chat-r-0", role: Role = Role.DECODE, **fields: Any) -> Worker:
+    """A worker that serves; keyword arguments make it something else."""
+    return Worker(
+        **{
+            "name": name,
+            "uid": f"u-{name}",
+            "resource_version": "1",
+            "created_s": 0.0,
+            "role": role,
+            "revision": "r",
+            "kv_compatibility": KV,
+            "phase": "Running",
+            "pod_ip": "127.0.0.9",
+            "pod_ready": True,
+            "routable_label": True,
+            "verified": f"{role.label}/c",
+            "container": Container(id="c", running=True),
+            "state": state(name, role=role, verified=role),
+            **fields,
+        }
+    )
+
+
+def snapshot(*workers: Worker, **fields: Any) -> Snapshot:
+    """A service with these workers and one gateway that uses none of them."""
+    pools = {role: Pool(uid=role, resource_version="1", replicas=1, copied_replicas=1) for role in Role}
+    gateways = (GatewayPod(name="g", ready=True, uses=frozenset()),)
+    return Snapshot(
+        **{"now_s": 100.0, "service": service(), "pools": pools, "gateways": gateways, "workers": workers, **fields}
+    )
+
+
+def leaving(role: Role = Role.DECODE, **fields: Any) -> Worker:
+    """A worker whose drain began ten seconds ago."""
+    told = {"drain_started_s": 90.0, "drain_reason": DrainReason.SCALE_DOWN, "routable_label": False}
+    return worker(role=role, **{**told, **fields})
+
+
+DRAINING = WorkerPhase.DRAINING
+
+
+def test_victims_are_unready_first_then_outdated_then_the_idlest_then_the_newest() -> None:
+    unready = worker("unready", pod_ready=False)
+    outdated = worker("outdated", revision="old", state=state(role=Role.DECODE, in_flight_tokens=900))
+    silent = worker("silent", state=None)
+    busy = worker("busy", state=state(role=Role.DECODE, in_flight_tokens=500))
+    older = worker("older", created_s=1.0)
+    newer = worker("newer", created_s=2.0)
+    order = choose_victims([silent, busy, older, newer, outdated, unready], 6, "r")
+    assert [item.name for item in order] == ["unready", "outdated", "newer", "older", "busy", "silent"]
+
+
+@pytest.mark.parametrize("uses", [None, frozenset({"u-chat-r-0"})])
+def test_a_decode_worker_is_not_asked_to_drain_while_a_gateway_may_send_to_it(uses: frozenset[str] | None) -> None:
+    gateways = (GatewayPod(name="g", ready=True, uses=uses),)
+    assert drain_step(leaving(), snapshot(leaving(), gateways=gateways)) is None
+
+
+def test_a_prefill_worker_stops_pulling_at_once() -> None:
+    gone = leaving(Role.PREFILL)
+    gateways = (GatewayPod(name="g", ready=True, uses=None),)
+    assert isinstance(drain_step(gone, snapshot(gone, gateways=gateways)), act.AskDrain)
+
+
+def test_a_gateway_that_cannot_be_reached_is_passed_over() -> None:
+    gateways = (GatewayPod(name="g", ready=True, unreachable=True),)
+    assert isinstance(drain_step(leaving(), snapshot(leaving(), gateways=gateways)), act.AskDrain)
+
+
+@pytest.mark.parametrize("work", [{"in_flight": 1}, {"leases": 1}, {"queued_prefills": 1}])
+def test_a_draining_worker_with_work_stays_until_its_deadline(work: dict[str, int]) -> None:
+    busy = leaving(state=state(role=Role.DECODE, phase=DRAINING, **work))
+    assert drain_step(busy, snapshot(busy, now_s=149.9)) is None
+    action = drain_step(busy, snapshot(busy, now_s=150.0))
+    assert isinstance(action, act.DeleteWorker)
+    assert not action.lossless
+
+
+def test_a_draining_worker_that_does_not_answer_is_not_taken_for_idle() -> None:
+    assert drain_step(leaving(state=None), snapshot(leaving(state=None))) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"state": state(role=Role.DECODE, phase=DRAINING)},
+        {"state": state(role=Role.DECODE, phase=WorkerPhase.FAILED, in_flight=2)},
+        {"container": Container(running=False, restarts=3)},
+        {"phase": "Failed"},
+        {"pod_ready": False, "verified": None, "state": None},
+    ],
+)
+def test_a_leaving_worker_with_nothing_to_lose_goes(fields: dict[str, Any]) -> None:
+    gone = leaving(**fields)
+    action = drain_step(gone, snapshot(gone))
+    assert isinstance(action, act.DeleteWorker)
+    assert action.lossless
+    assert action.uid == gone.uid
+
+
+def test_a_role_is_proved_before_it_is_routable() -> None:
+    def step(**fields: Any) -> list[type]:
+        fresh = worker(**{"routable_label": False, "verified": None, **fields})
+        return [type(action) for action in role_actions(snapshot(fresh))]
+
+    assert step(state=state(phase=WorkerPhase.STARTING)) == []
+    assert step(state=state(phase=WorkerPhase.IDLE)) == [act.GiveRole]
+    assert step(state=state(role=Role.PREFILL)) == [act.GiveRole]
+    assert step(state=state(role=Role.DECODE)) == [act.VerifyWorker]
+    assert step(state=state(role=Role.DECODE, verified=Role.PREFILL)) == [act.VerifyWorker]
+    assert step(state=state(role=Role.DECODE, verified=Role.DECODE)) == [act.SetRoutable]
+    assert step(state=state(role=Role.DECODE), busy="is being verified") == []
+
+
+def test_a_restarted_container_is_unrouted_without_asking_anybody() -> None:
+    restarted = worker(container=Container(id="another", running=True, restarts=1), state=None)
+    (action,) = role_actions(snapshot(restarted))
+    assert isinstance(action, act.SetRoutable)
+    assert not action.routable
+
+
+def test_a_prefill_worker_waits_for_somebody_who_can_pull_its_kv() -> None:
+    fresh = worker("p", Role.PREFILL, routable_label=False, verified=None, state=state(role=Role.PREFILL))
+    assert list(role_actions(snapshot(fresh))) == []
+    stranger = worker("d0", kv_compatibility="other")
+    unready = worker("d1", pod_ready=False)
+    assert prefill_partner(fresh, snapshot(fresh, stranger, unready)) is None
+    beginner = worker("a", verified=None, routable_label=False, state=state(phase=WorkerPhase.IDLE))
+    assert prefill_partner(fresh, snapshot(fresh, beginner)) == beginner
+    proved = worker("z")
+    assert prefill_partner(fresh, snapshot(fresh, beginner, proved)) == proved
+
+
+def test_a_service_without_finalizer_gets_it_before_anything_else() -> None:
+    decision = decide(snapshot(service=service(has_finalizer=False)), Render())
+    assert [type(action) for action in decision.actions] == [act.AddFinalizer]
+
+
+def test_a_pass_is_bounded_and_says_that_there_is_more() -> None:
+    many = service(spec(decode=(500, 1, 500)))
+    pools = {role: Pool(uid=role, resource_version="1", replicas=500, copied_replicas=None) for role in Role}
+    decision = decide(snapshot(service=many, pools=pools), Render())
+    assert len(decision.actions) == MAX_ACTIONS
+    assert decision.truncated
+
+
+def test_a_number_scaled_by_hand_stays_until_the_spec_itself_is_edited() -> None:
+    scaled = {role: Pool(uid=role, resource_version="7", replicas=3, copied_replicas=1) for role in Role}
+    assert not any(isinstance(action, act.CopyReplicas) for action in decide(snapshot(pools=scaled), Render()).actions)
+    edited = snapshot(pools=scaled, service=service(spec(decode=(2, 1, 4))))
+    copies = [action for action in decide(edited, Render()).actions if isinstance(action, act.CopyReplicas)]
+    assert [(copy.role, copy.replicas, copy.resource_version) for copy in copies] == [(Role.DECODE, 2, "7")]
+
+
+def test_a_pod_that_failed_at_once_is_not_replaced_at_once() -> None:
+    prefill = worker("p", Role.PREFILL)
+    failed = worker("chat-r-0", phase="Failed", created_s=95.0)
+    assert decide(snapshot(prefill, failed), Render()).actions == ()
+    later = decide(snapshot(prefill, failed, now_s=140.0), Render()).actions
+    assert [type(action) for action in later] == [act.DeleteWorker, act.CreateWorker]
+
+
+def test_a_terminating_pod_is_replaced_under_another_name() -> None:
+    prefill = worker("p", Role.PREFILL)
+    (action,) = decide(snapshot(prefill, worker(terminating=True)), Render()).actions
+    assert isinstance(action, act.CreateWorker)
+    assert action.name == "chat-r-1"
+
+
+def test_names_are_of_the_next_free_ordinal() -> None:
+    taken = {"chat-r-0", "chat-r-2", "chat-q-1"}
+    assert list(islice(free_worker_names("chat", "r", taken), 3)) == ["chat-r-1", "chat-r-3", "chat-r-4"]
+
+
+def test_a_deleted_service_waits_for_its_gateway_before_its_workers_drain() -> None:
+    ending = service(deleting_since_s=95.0)
+    waiting = snapshot(worker(), service=ending, gateway_replicas=1)
+    assert [type(action) for action in decide(waiting, Render()).actions] == [act.StopGateway]
+    stopped = replace(waiting, gateway_replicas=0)
+    assert decide(stopped, Render()).actions == (), "its last pod finishes its streams"
+    gone = replace(stopped, gateways=())
+    assert [type(action) for action in decide(gone, Render()).actions] == [act.BeginDrain]
+    late = replace(waiting, now_s=155.0)
+    assert [type(action) for action in decide(late, Render()).actions] == [act.StopGateway, act.BeginDrain]
