@@ -71,7 +71,8 @@ async def test_streamed_tokens_are_passed_on_one_by_one(prefill: Worker, decode:
     call = decode.call({"prompt": PROMPT, "max_tokens": 3, "stream": True})
     await until(lambda: call.answer.chunks, "the first token is here while the engine holds the second")
     assert len(call.answer.chunks) == 1
-    await until(lambda: prefill.state.leases == 0, "the lease ends with the first token, not with the stream")
+    # Long before the lease would end by itself.
+    await until(lambda: prefill.state.leases == 0, "the lease ends with the first token, not with the stream", 10.0)
     assert decode.state.in_flight == 1
     assert decode.state.in_flight_tokens == len(PROMPT) + 1
     decode.engine.token_gate.set()
@@ -155,7 +156,9 @@ async def test_a_client_that_leaves_while_its_prompt_is_computed_stops_the_prefi
     assert (decode.engine.local, service.fabric.held) == (0, {})
 
 
-async def test_a_client_that_leaves_while_its_prompt_waits_takes_it_off_the_queue(service: Service) -> None:
+async def test_a_client_that_leaves_while_its_prompt_waits_takes_it_off_the_queue(
+    service: Service, shared_nats: NatsServer
+) -> None:
     prefill = await service.worker("prefill-0", Role.PREFILL, max_concurrent_prefills=1)
     decode = await service.worker("decode-0", Role.DECODE)
     await decode.sees("prefill-0")
@@ -163,21 +166,26 @@ async def test_a_client_that_leaves_while_its_prompt_waits_takes_it_off_the_queu
     first = decode.call({"prompt": PROMPT})
     await until(lambda: prefill.engine.prefilling, "the first prefill began")
     second = decode.call({"prompt": PROMPT[::-1]})
-    queue = decode.sidecar.remote._queue
-    await _until_depth(decode, 1)
+    await _until_stored(shared_nats, service, 2)
     second.hang_up()
     await second.whole()
-    await _until_depth(decode, 0)
+    await _until_stored(shared_nats, service, 1)
     prefill.engine.gate.set()
-    assert (await first.whole()).token_ids == answer_to(PROMPT, 16)
+    answer = await first.whole()
+    assert (answer.headers["x-pointsman-prefill"], answer.token_ids) == ("remote", answer_to(PROMPT, 16))
     assert prefill.engine.prefills == [tuple(PROMPT)], "the second was never computed"
-    assert (await queue.depth()).in_progress == 0
+    await _until_stored(shared_nats, service, 0)
 
 
-async def _until_depth(worker: Worker, waiting: int) -> None:
-    async with asyncio.timeout(30):
-        while (await worker.sidecar.remote._queue.depth()).waiting != waiting:
-            pass
+async def _until_stored(server: NatsServer, service: Service, messages: int) -> None:
+    client = await nats.connect(server.url, user=USER, password=PASSWORD)
+    try:
+        async with asyncio.timeout(10):  # less than a request waits
+            stream = names.prefill_stream("tests", service.uid)
+            while (await client.jetstream().stream_info(stream)).state.messages != messages:
+                pass
+    finally:
+        await client.close()
 
 
 async def test_a_failed_decode_leg_is_prefilled_here(prefill: Worker, decode: Worker) -> None:

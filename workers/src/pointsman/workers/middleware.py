@@ -29,6 +29,7 @@ from pointsman.workers.core.prompts import (
     with_remote_prefill,
     without_client_transfer_params,
 )
+from pointsman.workers.ending import end
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
 from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.metrics import WorkerMetrics
@@ -265,9 +266,7 @@ class _Exchange:
             log.info("request %s: the client left during the prefill", self._request_id)
             return (), None
         finally:
-            for task in (leg, gone):
-                task.cancel()
-            await asyncio.gather(leg, gone, return_exceptions=True)
+            await end((leg, gone))
 
     async def _tokenised(self, prompt: TextPrompt) -> TokenPrompt | LocalPrompt:
         try:

@@ -9,6 +9,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from pointsman.api.protocol.names import reply_inbox_prefix
+from pointsman.workers.ending import end
 from pointsman.workers.errors import QueueUnavailableError
 from pointsman.workers.settings import WorkerSettings
 
@@ -67,10 +68,7 @@ class NatsLink:
     async def stop(self) -> None:
         """Close the connection, whatever state it is in."""
         self.ready.clear()
-        for task in (self._keeper, self._set_up):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        await end(task for task in (self._keeper, self._set_up) if task is not None)
         if self._client is not None:
             await self._client.close()
 

@@ -182,7 +182,8 @@ class PrefillPuller:
         while True:
             try:
                 # The server ends every pull with a message or a status; silence means that the connection was lost.
-                message = await asyncio.wait_for(self._arrived.get(), PULL_EXPIRES_SECONDS + 1.0)
+                async with asyncio.timeout(PULL_EXPIRES_SECONDS + 1.0):
+                    message = await self._arrived.get()
             except TimeoutError:
                 return None
             status = _status(message)

@@ -31,6 +31,7 @@ from pointsman.workers.core.admission import PrefillLimits
 from pointsman.workers.core.duplicates import SeenRequests
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
+from pointsman.workers.ending import end
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import EngineUnavailableError, QueueUnavailableError
 from pointsman.workers.metrics import WorkerMetrics
@@ -135,9 +136,7 @@ class PrefillServer:
 
     async def stop(self) -> None:
         """End what is being computed at once; requests in hand are redelivered to others after the ack wait."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
 
     async def run(self) -> None:
         """Take requests until cancelled."""

@@ -9,6 +9,7 @@ import itertools
 import logging
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from pointsman.api.protocol.prefill import (
 )
 from pointsman.serving.local_remote import PrefillReason, RoutingRule, decide
 from pointsman.workers.core.leases import usable_until_s
+from pointsman.workers.ending import end
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import (
     EngineUnavailableError,
@@ -66,7 +68,7 @@ class _Asked:
     model: str
     published_s: float
     answer: "asyncio.Future[PrefillReply]"
-    sequence: int | None = None
+    publication: "asyncio.Task[int] | None" = None  # its result is the message's sequence number
     taken: PrefillReply | None = None
 
 
@@ -100,9 +102,7 @@ class RemotePrefill:
 
     async def stop(self) -> None:
         """End what still runs in the background."""
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        await end(self._background)
 
     async def prefill(self, prompt: PromptToPrefill, rule: RoutingRule) -> PrefillPath:
         """Decide where ``prompt`` is prefilled and, if remotely, wait for its KV.
@@ -187,7 +187,8 @@ class RemotePrefill:
         )
         try:
             async with asyncio.timeout(wait_s):
-                asked.sequence = await self._queue.publish(request)
+                asked.publication = asyncio.create_task(self._queue.publish(request))
+                await asyncio.shield(asked.publication)
                 reply = await self._answer_or_no_worker(asked)
             asked.taken = reply
         except QueueFullError:
@@ -304,8 +305,10 @@ class RemotePrefill:
             await self._signal(request_id, SignalKind.PULLED)
 
     async def _cancel(self, asked: _Asked) -> None:
-        if asked.sequence is not None:
-            await self._queue.withdraw(asked.sequence)
+        if asked.publication is not None:
+            # A request given up while it is published is on the queue all the same.
+            with suppress(QueueUnavailableError, QueueFullError, PromptTooLargeError):
+                await self._queue.withdraw(await asked.publication)
         await self._signal(asked.request_id, SignalKind.CANCELLED)
 
     async def _signal(self, request_id: str, kind: SignalKind) -> None:

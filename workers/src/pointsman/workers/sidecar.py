@@ -22,6 +22,7 @@ from pointsman.serving.local_remote import RoutingRule
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
+from pointsman.workers.ending import end
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import ControlRefusedError, QueueUnavailableError
 from pointsman.workers.kv_events import KvEventFeed
@@ -105,9 +106,7 @@ class Sidecar:
 
     async def stop(self) -> None:
         """End everything that ``start`` began."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(self._tasks)
         await self._server.stop()
         await self.remote.stop()
         await self._link.stop()
