@@ -281,8 +281,9 @@ async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
     print(f"POINTSMAN_SEED={seed}")
     dice = random.Random(seed)
     service = make_service(own_nats)
-    decode = await service.worker("decode-0", Role.DECODE)
-    stable = await service.worker("prefill-0", Role.PREFILL)
+    short = {"lease_seconds": 6.0}  # a signal that dies with NATS leaves a lease to end by itself
+    decode = await service.worker("decode-0", Role.DECODE, **short)
+    stable = await service.worker("prefill-0", Role.PREFILL, **short)
     await decode.sees("prefill-0")
 
     async def client(number: int) -> None:
@@ -294,7 +295,7 @@ async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
 
     async def deaths() -> None:
         for number in range(6):
-            async with service.context(f"mortal-{number}", Role.PREFILL) as mortal:
+            async with service.context(f"mortal-{number}", Role.PREFILL, **short) as mortal:
                 seen = len(mortal.engine.prefills)
                 mortal.engine.gate.clear()
                 await until(lambda: len(mortal.engine.prefills) > seen, "it took a request")  # noqa: B023
