@@ -102,7 +102,8 @@ def _go(directory: Path, report: Report) -> Path:
 
 
 def _go_in(place: Path) -> Path | None:
-    return next((path for path in place.glob("**/bin/go") if os.access(path, os.X_OK)), None)
+    go = place / "go" / "bin" / "go"  # the package's own bin/go is a script that must be importable
+    return go if os.access(go, os.X_OK) else None
 
 
 def _install_go(place: Path) -> None:

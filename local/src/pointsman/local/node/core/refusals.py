@@ -64,7 +64,7 @@ def _container_refusals(where: str, container: Object) -> Iterator[str]:
         yield f"{where}.restartPolicy is {container['restartPolicy']!r}: sidecar containers are not supported here"
     if container.get("volumeDevices"):
         yield f"{where}.volumeDevices: block devices are not supported here"
-    if (container.get("lifecycle") or {}).get("postStart"):
+    if "postStart" in (container.get("lifecycle") or {}):
         yield f"{where}.lifecycle.postStart is not supported here; start what is needed from the command"
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         if "grpc" in (container.get(probe) or {}):
