@@ -28,6 +28,7 @@ from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.models import ModelCatalog
+from pointsman.gateway.processor import TextProcessor
 from pointsman.gateway.server import GatewayServer
 from pointsman.gateway.settings import Settings
 
@@ -106,6 +107,8 @@ async def _run(settings: Settings) -> int:
         await site.start()
         host, port = runner.addresses[0][:2]
         log.info("listening", extra={"address": f"http://{host}:{port}", "router": settings.router.value})
+        preparing = asyncio.create_task(asyncio.to_thread(TextProcessor.prepare), name="prepare")
+        stack.callback(preparing.cancel)
         discovery = (
             follow_file(settings.endpoints_file, fleet.apply)
             if settings.endpoints_file is not None

@@ -34,6 +34,11 @@ class TextProcessor:
         self._tokenizer = tokenizer
         self.default_max_tokens = default_max_tokens
 
+    @staticmethod
+    def prepare() -> None:
+        """Import what ``load`` needs. Takes a second of a core, best spent while the first workers still start."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
+
     @classmethod
     def load(cls, folder: Path) -> "TextProcessor":
         """The tokenizer in ``folder``. Runs no code from there. Raises TokenizerUnusable."""

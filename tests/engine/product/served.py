@@ -1,0 +1,156 @@
+"""A service of the product as the tests see it: through kubectl, its gateway and its workers' own words."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+import yaml
+
+from pointsman.api.protocol.names import Role
+from pointsman.kube.client import Kube
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.engine.plain_server import plain_server
+from pointsman.local.observation import Observer, ServiceView, WorkerView
+from pointsman.local.quickstart.examples import read_example, with_model
+from pointsman.local.quickstart.waiting import wait_until
+from pointsman.local.traffic import Api, Endpoint, Mix, Prompt, Record, prompts
+
+WAIT_SECONDS = 150.0  # things take 2 to 10 s here; a CI computer may have two busy cores
+MODEL_NAME = "tiny"
+SHORT, LONG = range(8, 200), range(700, 2_000)  # below and above what a decode worker computes itself by default
+MIX = Mix(lengths=(SHORT, LONG), max_tokens=range(16, 65), token_ids_share=0.3)
+PREFILL_HEAVY = Mix(lengths=(LONG,), max_tokens=range(8, 33), token_ids_share=0.3)
+
+
+class Served:
+    """One LLMService on the tests' cluster."""
+
+    def __init__(
+        self, cluster: LocalCluster, observer: Observer, model: Path, *, name: str = "chat", namespace: str = "default"
+    ) -> None:
+        self.cluster = cluster
+        self.name = name
+        self.namespace = namespace
+        self._observer = observer
+        self._model = model
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Its gateway; known after ``restore`` or ``ready``."""
+        assert self._endpoint is not None, "the service was not waited for"
+        return self._endpoint
+
+    async def close(self) -> None:
+        """Close the connections to the gateway."""
+        if self._endpoint is not None:
+            await self._endpoint.__aexit__()
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """kubectl in the service's namespace."""
+        return self.cluster.kubectl("-n", self.namespace, *arguments, stdin=stdin)
+
+    def apply(self, *, decode: int = 2) -> None:
+        """Apply the example under this name, with so many decode workers."""
+        manifest = with_model(read_example(), self._model)
+        manifest["metadata"] = {"name": self.name}
+        manifest["spec"]["pools"]["decode"]["replicas"] = decode
+        self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+
+    def scale(self, role: Role, replicas: int) -> None:
+        """As a user does it."""
+        self.kubectl("scale", "wpool", f"{self.name}-{role.label}", f"--replicas={replicas}")
+
+    async def restore(self) -> ServiceView:
+        """Apply the example, put the pools back to one prefill and two decode workers, and wait until that is so."""
+        view = await self.look()
+        if view.service is None:
+            self.apply()
+        else:
+            self.scale(Role.PREFILL, 1)
+            self.scale(Role.DECODE, 2)
+        return await self.ready(prefill=1, decode=2)
+
+    async def ready(self, *, prefill: int, decode: int) -> ServiceView:
+        """Wait until the service is Ready with exactly so many routable workers and no other pod of it."""
+
+        def holds(view: ServiceView) -> bool:
+            counts = (len(view.routable(Role.PREFILL)), len(view.routable(Role.DECODE)), len(view.workers))
+            return view.ready and view.gateway_url is not None and counts == (prefill, decode, prefill + decode)
+
+        view = await self.until(f"{self.name} Ready at {prefill}P{decode}D", holds)
+        assert view.gateway_url is not None
+        if self._endpoint is None or self._endpoint.base_url != view.gateway_url:
+            await self.close()
+            self._endpoint = Endpoint(view.gateway_url, MODEL_NAME, timeout_seconds=WAIT_SECONDS)
+        return view
+
+    async def look(self) -> ServiceView:
+        """The service now."""
+        return await self._observer.look()
+
+    async def until(self, what: str, holds: Callable[[ServiceView], bool]) -> ServiceView:
+        """Wait until ``holds``; fails with the service's conditions and Events."""
+        return await wait_until(self._observer, what, holds, timeout_seconds=WAIT_SECONDS)
+
+    async def worker(self, role: Role) -> WorkerView:
+        """A routable worker of a role."""
+        return (await self.look()).routable(role)[0]
+
+    def kill(self, pod: str) -> None:
+        """kill -9 of what a pod runs."""
+        self.cluster.kill_container(self.namespace, pod)
+
+
+@asynccontextmanager
+async def served(
+    cluster: LocalCluster, model: Path, *, name: str = "chat", namespace: str = "default"
+) -> AsyncIterator[Served]:
+    """A handle on a service, which may not exist yet."""
+    async with (
+        await Kube.connect(cluster.kubeconfig, field_manager="pointsman-tests") as kube,
+        Observer(kube, namespace, name) as observer,
+    ):
+        service = Served(cluster, observer, model, name=name, namespace=namespace)
+        try:
+            yield service
+        finally:
+            await service.close()
+
+
+@asynccontextmanager
+async def reference(cluster: LocalCluster, model: Path, folder: Path) -> AsyncIterator[Endpoint]:
+    """One plain vLLM server in float32, without anything of Pointsman."""
+    async with (
+        plain_server(
+            cluster.environment,
+            cluster.fork_socket,
+            model,
+            served_name="plain",
+            dtype="float32",
+            log=folder / "plain.log",
+        ) as server,
+        Endpoint(server.base_url, "plain") as endpoint,
+    ):
+        yield endpoint
+
+
+def some(mix: Mix, count: int, *, seed: int) -> list[Prompt]:
+    """The first ``count`` prompts of a seed."""
+    return list(islice(prompts(mix, seed=seed), count))
+
+
+def stream_of(tokens: int, index: int) -> Prompt:
+    """A short prompt with an answer of exactly ``tokens`` tokens, streamed."""
+    return Prompt(index, Api.COMPLETION, True, tokens, text=f"stream {index} ", ignore_eos=True)
+
+
+def errors(records: list[Record]) -> list[str]:
+    """What failed, a line each: an assertion on it shows what happened."""
+    return [
+        f"prompt {record.prompt.index} ({record.prompt.api}, stream={record.prompt.stream}) at {record.worker}, "
+        f"{len(record.token_ids or ())} tokens: {record.error}"
+        for record in records
+        if not record.served
+    ]

@@ -1,0 +1,79 @@
+"""Whatever dies under load: no request is lost that need not be, and nothing stays stuck."""
+
+from engine.product.served import MIX, PREFILL_HEAVY, Served, errors, some
+from pointsman.api.protocol.names import Role
+from pointsman.local.cluster import SYSTEM_NAMESPACE
+from pointsman.local.traffic import Endpoint, Mix, PrefillPath, closed_loop, compare, prompts, running_load
+
+WHOLE_ANSWERS = Mix(lengths=MIX.lengths, max_tokens=MIX.max_tokens, stream_share=0.0)
+
+
+async def test_killing_the_prefill_worker_loses_no_request_and_no_token(chat: Served, plain: Endpoint) -> None:
+    asked = some(PREFILL_HEAVY, 24, seed=31)
+    expected = await closed_loop(plain, asked, clients=4)
+    victim = await chat.worker(Role.PREFILL)
+    async with running_load(chat.endpoint, iter(asked), clients=6) as traffic:
+        await traffic.answered(6, timeout_seconds=120)
+        chat.kill(victim.name)
+        await traffic.until(lambda records: len(records) == len(asked), timeout_seconds=120)
+    assert errors(traffic.records) == []
+    assert compare(expected, traffic.records).exact, compare(expected, traffic.records).differences
+    # The restarted container gets its role back, and prompts are computed remotely again.
+    await chat.ready(prefill=1, decode=2)
+    again = await closed_loop(chat.endpoint, some(PREFILL_HEAVY, 4, seed=32), clients=1)
+    assert errors(again) == []
+    assert PrefillPath.REMOTE in {record.path for record in again}
+
+
+async def test_killing_a_decode_worker_loses_only_streams_whose_tokens_it_had_begun_to_send(chat: Served) -> None:
+    victim = await chat.worker(Role.DECODE)
+    async with (
+        running_load(chat.endpoint, prompts(WHOLE_ANSWERS, seed=41), clients=4) as whole,
+        running_load(chat.endpoint, prompts(MIX, seed=42), clients=3) as mixed,
+    ):
+        await mixed.answered(6, timeout_seconds=120)
+        chat.kill(victim.name)
+        await whole.answered(12, timeout_seconds=120)
+        await mixed.answered(12, timeout_seconds=120)
+    assert errors(whole.records) == [], "an answer that had not begun is retried on another worker"
+    for record in mixed.failed:
+        assert record.worker == victim.name, errors(mixed.records)
+        assert record.prompt.stream, errors(mixed.records)
+        assert record.token_ids, errors(mixed.records)
+    await chat.ready(prefill=1, decode=2)
+
+
+async def test_while_nats_is_gone_prompts_are_computed_locally_and_remotely_again_when_it_is_back(
+    chat: Served,
+) -> None:
+    async with running_load(chat.endpoint, prompts(PREFILL_HEAVY, seed=51), clients=4) as traffic:
+        await traffic.until(lambda records: any(r.path is PrefillPath.REMOTE for r in records), timeout_seconds=120)
+        chat.cluster.kill_container(SYSTEM_NAMESPACE, "pointsman-nats-0")
+        at_kill = len(traffic.records)
+        await traffic.until(
+            lambda records: any(r.path is PrefillPath.LOCAL for r in records[at_kill:]), timeout_seconds=120
+        )
+        at_local = len(traffic.records)
+        await traffic.until(
+            lambda records: any(r.path is PrefillPath.REMOTE for r in records[at_local:]), timeout_seconds=120
+        )
+    assert errors(traffic.records) == []
+
+
+async def test_without_an_operator_requests_are_served_as_before_and_it_takes_up_its_work_when_it_is_back(
+    chat: Served,
+) -> None:
+    chat.cluster.kubectl("scale", "deployment/pointsman-operator", "-n", SYSTEM_NAMESPACE, "--replicas=0")
+    try:
+        chat.cluster.kubectl(
+            "wait", "pods", "-n", SYSTEM_NAMESPACE, "-l", "app.kubernetes.io/component=operator", "--for=delete",
+            "--timeout=60s", timeout_s=70,
+        )  # fmt: skip
+        chat.scale(Role.DECODE, 3)
+        answers = await closed_loop(chat.endpoint, some(MIX, 24, seed=61), clients=4)
+        assert errors(answers) == []
+        assert {record.path for record in answers} == set(PrefillPath)
+        assert len((await chat.look()).workers) == 3, "nobody acts while the operator is away"
+    finally:
+        chat.cluster.kubectl("scale", "deployment/pointsman-operator", "-n", SYSTEM_NAMESPACE, "--replicas=1")
+    await chat.ready(prefill=1, decode=3)
