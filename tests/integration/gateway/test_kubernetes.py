@@ -15,6 +15,7 @@ from fixtures.gateways import Gateway, connected, eventually, gateway_process
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, StandInWorker, running
 from pointsman.api.protocol import headers, names
 from pointsman.local.control_plane import APISERVER, ControlPlane, ControlPlaneOptions
+from waiting import until
 
 CRDS = Path(__file__).parents[3] / "crds/llmservices.yaml"
 SERVICE = "chat"
@@ -105,7 +106,9 @@ def cluster() -> Any:
     without = frozenset({"kube-scheduler", "kube-controller-manager"})
     with ControlPlane.temporary(options=ControlPlaneOptions(without=without)) as running_control_plane:
         running_control_plane.kubectl("apply", "--server-side", "-f", str(CRDS))
-        running_control_plane.kubectl("wait", "--for=condition=Established", "crd/llmservices.pointsman.dev")
+        established = '-o=jsonpath={.status.conditions[?(@.type=="Established")].status}'
+        crd = ("get", "crd", "llmservices.pointsman.dev", established)
+        until(lambda: running_control_plane.kubectl(*crd) == "True", "the CRD is established")
         yield Cluster(running_control_plane)
 
 

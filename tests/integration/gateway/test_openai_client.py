@@ -179,3 +179,88 @@ async def test_the_engines_own_refusal_reaches_the_client_unchanged(room: Room) 
         await gateway.client.completions.create(model=SERVED_NAME, prompt="x", top_p=2)
     assert refused.value.body == refusal["error"]
     assert len(worker.seen) == 1
+
+
+async def test_chats_go_as_they_are_to_an_engine_that_renders_them_differently(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    worker.other_template = True
+    gateway = await room.gateway([worker])
+    answer = await gateway.client.chat.completions.create(model=SERVED_NAME, messages=CONVERSATION)
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert [seen.path for seen in worker.seen] == ["/v1/chat/completions"]
+    assert gateway.of.logged("model known")[-1]["doubt"] == "the engine renders probe conversation 0 differently"
+    await gateway.client.completions.create(model=SERVED_NAME, prompt="texts are not concerned", max_tokens=1)
+    assert worker.seen[-1].path == "/v1/completions"
+    assert isinstance(worker.seen[-1].body["prompt"], list)
+
+
+async def test_request_ids_thresholds_and_provenance_travel_and_the_clients_own_do_not(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    answer = await gateway.client.completions.with_raw_response.create(
+        model=SERVED_NAME,
+        prompt="x",
+        max_tokens=1,
+        extra_headers={"X-Request-Id": "my-id.7", "X-Pointsman-Max-Local-Prefill-Tokens": "0"},
+    )
+    sent = worker.seen[0].headers
+    assert (sent["X-Request-Id"], answer.headers["X-Request-Id"]) == ("my-id.7", "my-id.7")
+    assert sent["X-Pointsman-Max-Local-Prefill-Tokens"] == "123"
+    assert sent["X-Pointsman-Max-Prefill-Queue-Size"] == "4"
+    assert "Authorization" not in sent
+    assert answer.headers["X-Pointsman-Worker"] == "decode-0"
+    assert answer.headers["X-Pointsman-Prefill"] == "local"
+    assert answer.parse().id == "cmpl-my-id.7"
+    (line,) = gateway.of.logged("request", request_id="my-id.7")
+    assert (line["status"], line["worker"], line["prefill"], line["output_tokens"]) == (200, "decode-0", "local", 1)
+
+
+async def test_an_unusable_request_id_is_replaced(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    answer = await gateway.client.completions.with_raw_response.create(
+        model=SERVED_NAME, prompt="x", max_tokens=1, extra_headers={"X-Request-Id": "a b/../c"}
+    )
+    assert answer.headers["X-Request-Id"] == worker.seen[0].headers["X-Request-Id"] != "a b/../c"
+
+
+async def test_wrong_paths_methods_and_tokens_are_answered_in_openais_shape(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    url = gateway.of.url
+    for method, path, status in (
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/v1/models/another", 404),
+        ("GET", "/pointsman/v1/endpoints", 401),
+    ):
+        async with gateway.http.request(method, url + path) as answer:
+            assert answer.status == status
+            assert (await answer.json())["error"]["type"] == "invalid_request_error"
+    headers = {"Authorization": "Bearer wrong"}
+    async with gateway.http.get(f"{url}/pointsman/v1/endpoints", headers=headers) as answer:
+        assert answer.status == 401
+    async with gateway.http.get(f"{url}/v1/models/{SERVED_NAME}") as answer:
+        assert (await answer.json())["id"] == SERVED_NAME
+
+
+async def test_the_latencies_of_a_stream_are_measured_where_the_client_sees_them(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    before = await gateway.metrics()
+    stream = await gateway.client.completions.create(model=SERVED_NAME, prompt="12345678", max_tokens=8, stream=True)
+    async for _ in stream:
+        pass
+    await gateway.client.completions.create(model=SERVED_NAME, prompt="12345678", max_tokens=8)
+    after = await gateway.metrics()
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0.0)
+
+    path = '{path="local",service="chat"}'
+    assert grown(f"pointsman_gateway_time_to_first_token_seconds_count{path}") == 1
+    assert grown(f"pointsman_gateway_time_per_output_token_seconds_count{path}") == 1
+    assert grown(f"pointsman_gateway_inter_token_latency_seconds_count{path}") == 7
+    assert grown(f"pointsman_gateway_request_seconds_count{path}") == 2
+    assert grown('pointsman_gateway_output_tokens_sum{service="chat"}') == 16
+    assert grown('pointsman_gateway_requests_total{code="200",endpoint="completions",service="chat"}') == 2

@@ -69,9 +69,9 @@ class Record:
         elif self.choices == 1 and self.last_token_s is not None:
             # With several choices interleaved there is no such thing as the gap between two tokens.
             self.itl.observe(now_s - self.last_token_s)
-            tokens_of_one_read = tokens - 1
-            for _ in range(tokens_of_one_read):
-                self.itl.observe(0.0)
+        if self.choices == 1:
+            for _ in range(tokens - 1):
+                self.itl.observe(0.0)  # they came in one read
         self.last_token_s = now_s
         self.output_tokens += tokens
 
