@@ -176,7 +176,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "the type of the gateway's Service": service(gateway={"replicas": 2, "service": {"type": "NodePort", "port": 80}}),
     "a pool": pool(),
     "a service with a policy": service(policyRef={"name": "chat"}),
-    "a policy": policy(mode="Active", metrics={"source": "Prometheus", "prometheusUrl": "http://prometheus:9090"}),
+    "a policy": policy(mode="Active", metrics={"source": "Direct", "intervalSeconds": 5}),
     "a plan": plan(),
     "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
 }
@@ -319,13 +319,13 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         policy(actions={"remotePrefill": {"minThresholdTokens": 9000}}),
         ("spec.actions.remotePrefill", "minThresholdTokens 9000 is above maxThresholdTokens 8192"),
     ),
-    "a Prometheus without an address": (
+    "a Prometheus as source, which is not built": (
         policy(metrics={"source": "Prometheus"}),
-        ("spec.metrics", "source is Prometheus and prometheusUrl is absent", "write prometheusUrl with"),
+        ("spec.metrics.source", "Prometheus is not built yet", "use Direct"),
     ),
-    "an address without a Prometheus": (
-        policy(metrics={"prometheusUrl": "http://p"}),
-        ("spec.metrics", "source is Direct and prometheusUrl is http://p"),
+    "convertible decode workers, which are not built": (
+        policy(actions={"convertibleDecode": {"enabled": True}}),
+        ("spec.actions.convertibleDecode", "is not built yet", "leave convertibleDecode out"),
     ),
     "a misspelt action": (policy(actions={"roleSwich": {}}), ('unknown field "spec.actions.roleSwich"',)),
     "a plan that empties a pool": (

@@ -14,8 +14,6 @@ from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
 from pointsman.api.v1alpha1.strict import parse_strictly
 
-_URL_ADVICE = "write prometheusUrl with source Prometheus, and only then"
-
 
 class Mode(StrEnum):
     """What becomes of the planner's decisions."""
@@ -89,13 +87,6 @@ class RemotePrefillAction(ApiModel):
     )
 
 
-class ConvertibleDecodeAction(ApiModel):
-    """Decode workers that lend themselves to prefill for a burst."""
-
-    enabled: bool = Field(default=True, description="Whether the planner may use them.")
-    max_workers: int = Field(default=2, ge=0, le=1000, description="Most at one time.")
-
-
 class RoleSwitchAction(ApiModel):
     """Switching the role of live workers."""
 
@@ -138,14 +129,17 @@ class Actions(ApiModel):
     remote_prefill: RemotePrefillAction = Field(
         default=RemotePrefillAction(), description="Move the local-prefill threshold; acts on the next request."
     )
-    convertible_decode: ConvertibleDecodeAction = Field(
-        default=ConvertibleDecodeAction(), description="Let decode workers prefill during a burst."
-    )
     role_switch: RoleSwitchAction = Field(
         default=RoleSwitchAction(), description="Switch roles of live workers; acts in seconds."
     )
     scale_out: ScaleOutAction = Field(default=ScaleOutAction(), description="Start workers; acts in minutes.")
     scale_in: ScaleInAction = Field(default=ScaleInAction(), description="Remove workers.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            reserved={"convertibleDecode": "bursts are answered by threshold and switch; leave convertibleDecode out"}
+        )
+    )
 
 
 class Forecast(ApiModel):
@@ -176,36 +170,29 @@ class MetricsSource(StrEnum):
     """Where observations come from."""
 
     DIRECT = "Direct"  # scraped from workers and gateways
-    PROMETHEUS = "Prometheus"
 
 
 class Metrics(ApiModel):
     """Where observations come from, and when they are too old."""
 
-    source: MetricsSource = Field(default=MetricsSource.DIRECT, description="Direct scrape, or a Prometheus.")
-    prometheus_url: str | None = Field(
-        default=None, max_length=512, pattern="^https?://.+", description="Base URL of the Prometheus."
+    source: MetricsSource = Field(
+        default=MetricsSource.DIRECT,
+        description="Direct: scraped from workers and gateways. Prometheus is not built yet.",
+        json_schema_extra=extra(
+            Rule(
+                "self == 'Direct'",
+                "{self == 'Prometheus' ? 'Prometheus is not built yet' : 'it is no known source'}; use Direct",
+            ),
+            schema={"enum": None, "maxLength": 32},
+        ),
     )
     interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Time between observations.")
     stale_after_seconds: float = Field(
         default=20, gt=0, le=3600, description="Older values are unknown: nothing disruptive is decided on them."
     )
 
-    @model_validator(mode="after")
-    def _prometheus_has_a_url(self) -> "Metrics":
-        if (self.source is MetricsSource.PROMETHEUS) != (self.prometheus_url is not None):
-            url = self.prometheus_url or "absent"
-            raise ValueError(f"source is {self.source} and prometheusUrl is {url}; {_URL_ADVICE}")
-        return self
-
     model_config = ConfigDict(
-        json_schema_extra=extra(
-            Rule(
-                "(self.source == 'Prometheus') == has(self.prometheusUrl)",
-                "source is {self.source} and prometheusUrl is "
-                "{has(self.prometheusUrl) ? self.prometheusUrl : 'absent'}; " + _URL_ADVICE,
-            )
-        )
+        json_schema_extra=extra(reserved={"prometheusUrl": "workers and gateways are scraped; leave prometheusUrl out"})
     )
 
 
