@@ -10,33 +10,27 @@ from pathlib import Path
 import pytest
 
 from integration.local.pods import Pods, pod
-from pointsman.local.control_plane import APISERVER, ControlPlane
+from pointsman.local.control_plane import APISERVER, PARTS, ControlPlane
 from pointsman.local.node.images import Image
 from pointsman.local.process_node import ProcessNode
 from pointsman.local.processes import ProcessId, recorded
+from pointsman.local.state import clean_leftovers
 from waiting import until
 
 FOREVER = "trap 'echo told to end; exit 0' TERM; echo up; while :; do sleep 0.1; done"
 
 
 @pytest.fixture(scope="module")
-def own_control_plane() -> Iterator[ControlPlane]:
-    """One whose parts these tests kill."""
-    with ControlPlane.temporary() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def node(own_control_plane: ControlPlane) -> Iterator[ProcessNode]:
+def node(mortal_control_plane: ControlPlane) -> Iterator[ProcessNode]:
     """A node these tests kill."""
-    with ProcessNode(own_control_plane, images={"host": Image()}, name="mortal", restart_seconds=0.5) as running:
+    with ProcessNode(mortal_control_plane, images={"host": Image()}, name="mortal", restart_seconds=0.5) as running:
         yield running
 
 
 @pytest.fixture
-def mortal(own_control_plane: ControlPlane, node: ProcessNode) -> Pods:
+def mortal(mortal_control_plane: ControlPlane, node: ProcessNode) -> Pods:
     """Pods on that node."""
-    return Pods(own_control_plane, "default")
+    return Pods(mortal_control_plane, "default")
 
 
 def test_pods_live_on_when_the_node_is_killed_and_are_found_again(
@@ -95,25 +89,25 @@ def test_a_container_whose_shim_was_killed_ends_with_it_and_is_restarted(mortal:
 
 
 def test_pods_run_and_are_reported_after_the_api_server_was_away(
-    mortal: Pods, own_control_plane: ControlPlane, tmp_path: Path
+    mortal: Pods, mortal_control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     go = tmp_path / "go"
     mortal.run(pod("unreported", f"while ! test -e {go}; do sleep 0.05; done; exit 9", restartPolicy="Never"))
     mortal.until_ready("unreported")
     program = process_of(mortal.container("unreported"))
 
-    own_control_plane.kill(APISERVER)
+    mortal_control_plane.kill(APISERVER)
     go.touch()
     until(lambda: not program.alive, "the program ended while the API server was away")
-    own_control_plane.start_part(APISERVER)
+    mortal_control_plane.start_part(APISERVER)
 
     status = mortal.until_phase("unreported", "Failed")
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 9
 
 
-def test_a_node_that_is_ended_takes_its_pods_along(own_control_plane: ControlPlane) -> None:
-    with ProcessNode(own_control_plane, images={"host": Image()}, name="short") as node:
-        pods = Pods(own_control_plane, "default")
+def test_a_node_that_is_ended_takes_its_pods_along(mortal_control_plane: ControlPlane) -> None:
+    with ProcessNode(mortal_control_plane, images={"host": Image()}, name="short") as node:
+        pods = Pods(mortal_control_plane, "default")
         spec = pod("short-lived", FOREVER)
         spec["spec"]["nodeName"] = "short"
         pods.run(spec)
@@ -122,10 +116,10 @@ def test_a_node_that_is_ended_takes_its_pods_along(own_control_plane: ControlPla
 
     assert len(processes) == 1
     assert not any(process.alive for process in processes)
-    own_control_plane.kubectl("delete", "pod", "short-lived", "--grace-period=0", "--force")
+    mortal_control_plane.kubectl("delete", "pod", "short-lived", "--grace-period=0", "--force")
 
 
-def test_containers_end_with_the_run_that_started_the_cluster(tmp_path: Path) -> None:
+def test_nothing_is_left_of_a_run_that_was_killed() -> None:
     program = f"""
 from integration.local.pods import Pods, pod
 from pointsman.local.control_plane import ControlPlane
@@ -137,20 +131,23 @@ ProcessNode(control_plane, images={{"host": Image()}}).start()
 pods = Pods(control_plane, "default")
 pods.run(pod("left", {FOREVER!r}))
 pods.until_ready("left")
-print("container", pods.container("left")["containerID"], flush=True)
+print(pods.container("left")["containerID"], control_plane.directory, flush=True)
 input()
 """
-    tests = str(Path(__file__).parents[2])
-    env = os.environ | {"PYTHONPATH": tests}
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
     argv = [sys.executable, "-c", program]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as run:
         assert run.stdout is not None
-        line = next(line for line in run.stdout if line.startswith("container"))
-        container = process_of({"containerID": line.split()[1]})
-        assert container.alive
+        line = next(line for line in run.stdout if line.startswith("process://"))
+        container, directory = process_of({"containerID": line.split()[0]}), Path(line.split()[1])
+        processes = [container, *recorded(directory)]
+        assert len(processes) == len(PARTS) + 3  # the node, the container and its shim
+        assert all(process.alive for process in processes)
         run.send_signal(signal.SIGKILL)
 
-    until(lambda: not container.alive, "the container ends with the run")
+    until(lambda: not any(process.alive for process in processes), "all that it started ends with the run")
+    until(lambda: not directory.exists() or clean_leftovers(), "the next run cleans what it left")
+    assert not directory.exists()
 
 
 def process_of(container: dict[str, str]) -> ProcessId:

@@ -150,11 +150,10 @@ class LocalCluster:
         self.helm(
             "upgrade", "--install", RELEASE, str(self._chart), "--create-namespace", "--values", "-", stdin=merged
         )
-        # StatefulSet's rollout and not helm's --wait: it ends with a sentence that names what is not ready.
-        workloads = [f"deployment/{RELEASE}-operator"]
-        if merged["nats"].get("enabled", True):
-            workloads.insert(0, f"statefulset/{RELEASE}-nats")
-        for workload in workloads:
+        # Not helm's --wait: this ends with a sentence that names what is not ready.
+        release = f"app.kubernetes.io/instance={RELEASE}"
+        workloads = self.kubectl("get", "statefulsets,deployments", "-n", SYSTEM_NAMESPACE, "-l", release, "-o", "name")
+        for workload in workloads.split():
             arguments = ("rollout", "status", workload, "-n", SYSTEM_NAMESPACE, f"--timeout={_INSTALL_SECONDS}s")
             try:
                 self.kubectl(*arguments, timeout_s=_INSTALL_SECONDS + 10)

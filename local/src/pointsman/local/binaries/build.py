@@ -39,7 +39,7 @@ def build(tool: Tool, directory: Path, report: Report) -> Path:
             [str(go), "build", "-ldflags", tool.linker_flags, "-o", str(partial), tool.package],
             module,
             target.with_name(f".{tool.name}.log"),
-            lambda elapsed_s: report(f"still building {tool.name}: {elapsed_s:.0f} s of about {estimate_s:.0f} s"),
+            lambda elapsed_s: report(_progress(tool.name, elapsed_s, estimate_s)),
             f"{tool.name} {tool.version}",
         )
         partial.rename(target)
@@ -123,6 +123,12 @@ def _install_go(place: Path) -> None:
         )
     shutil.rmtree(place, ignore_errors=True)
     partial.rename(place)
+
+
+def _progress(name: str, elapsed_s: float, estimate_s: float) -> str:
+    if elapsed_s < estimate_s:
+        return f"still building {name}: {elapsed_s:.0f} s of about {estimate_s:.0f} s"
+    return f"still building {name}: {elapsed_s:.0f} s, longer than the usual {estimate_s:.0f} s"
 
 
 def _duration(seconds: float) -> str:

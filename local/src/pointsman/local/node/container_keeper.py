@@ -415,8 +415,7 @@ class ContainerKeeper:
         self.announce(waiting)
 
     async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), max(0.0, seconds))
+        await first(self._stopping.wait(), asyncio.sleep(max(0.0, seconds)))
 
     def _event(self, reason: str, note: str, *, warning: bool = False) -> None:
         self._services.events.record(Reference.of(PODS, self._pod()), reason, note, warning=warning)

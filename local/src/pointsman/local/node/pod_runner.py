@@ -1,7 +1,6 @@
 """Runs one pod: init containers, containers, status, and its end."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import shutil
@@ -132,8 +131,7 @@ class PodRunner:
                     break
                 for keeper in (*self._init, *self._containers):
                     keeper.announce(Waiting("CreateContainerConfigError", f"no service account token: {error}"))
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._terminating.wait(), _RETRY_S)
+                await first(self._terminating.wait(), asyncio.sleep(_RETRY_S))
         return asyncio.create_task(self._credentials.keep_fresh(due_s))
 
     async def _stop_in_time(self) -> None:
