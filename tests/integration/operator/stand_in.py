@@ -95,6 +95,7 @@ class StandInWorker(Server):
         self.in_flight = 0
         self.leases = 0
         self.fail_verify: str | None = None
+        self.nats_connected: bool | None = None
         self.partners: list[str | None] = []
         self.finishes_when_drained = False
         self.drained = asyncio.Event()
@@ -121,6 +122,7 @@ class StandInWorker(Server):
             queued_prefills=0,
             leases=self.leases,
             block_size=128,
+            nats_connected=self.nats_connected,
             kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
         )
 

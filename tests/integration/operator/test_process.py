@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
 
 from .conftest import Cluster, OperatorProcess
@@ -32,8 +33,8 @@ def _scrape(port: int) -> str:
 
 @pytest.fixture
 def operator(operator_kubeconfig: Path, namespace: str) -> Iterator[OperatorProcess]:
-    """One that looks at everything twice a second, changed or not."""
-    process = OperatorProcess(operator_kubeconfig, namespace, resync_seconds="0.5")
+    """One that looks at everything twice a second, changed or not, and asks about NATS as often."""
+    process = OperatorProcess(operator_kubeconfig, namespace, resync_seconds="0.5", survey_seconds="0.5")
     process.start()
     yield process
     process.kill()
@@ -72,6 +73,19 @@ async def test_an_idle_service_costs_looks_but_no_write(cluster: Cluster) -> Non
     assert later == writes, "looks at an idle service wrote something"
     live = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
     assert "PlannerHealthy" in {item["type"] for item in live["status"]["conditions"]}
+
+
+async def test_workers_that_lost_nats_degrade_the_service_until_it_is_back(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    for worker in cluster.kubelet.workers.values():
+        worker.nats_connected = False
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "NatsUnreachable")
+    assert "nats://nats.test:4222" in said
+    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True", "prompts are computed locally"
+    for worker in cluster.kubelet.workers.values():
+        worker.nats_connected = True
+    await cluster.until_condition(ConditionType.DEGRADED, "False")
 
 
 async def test_sigterm_hands_the_lease_on_and_the_next_operator_goes_on_at_once(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import uuid
+from collections.abc import Awaitable, Callable
 
 from pointsman.api.protocol.names import SERVICE_LABEL
 from pointsman.api.v1alpha1.plan import Plan
@@ -24,6 +25,7 @@ from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator import handlers
+from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import NatsCredentials, Writer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
@@ -159,13 +161,14 @@ async def run(settings: OperatorSettings) -> int:
             writer=writer,
             expectations=expectations,
             control=control,
-            events=events,
+            announcer=Announcer(events, metrics),
             metrics=metrics,
             install=settings.install(),
             resync_s=settings.resync_seconds,
         )
         reconcilers.append(reconciler)
         work = _start(stack, queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
+        _start(stack, _every(settings.survey_seconds, reconciler.survey), "survey")
         await handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=stop)
         # Work stops before the Lease is given back, so that no two ever write.
         queue.close()
@@ -177,6 +180,16 @@ async def run(settings: OperatorSettings) -> int:
         election.cancel()
         await asyncio.gather(election, return_exceptions=True)
         return EXIT_LOST_LEASE if failed else 0
+
+
+async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    """Do ``work`` again and again; what goes wrong in it is logged and tried again."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception:
+            log.exception("the survey failed")
 
 
 def _start(stack: contextlib.AsyncExitStack, work: object, name: str) -> "asyncio.Task[object]":

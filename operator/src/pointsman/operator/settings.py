@@ -59,6 +59,9 @@ class OperatorSettings(BaseSettings):
     resync_seconds: float = Field(
         default=300.0, gt=0, description="Every service is looked at this often, changed or not."
     )
+    survey_seconds: float = Field(
+        default=20.0, gt=0, description="One worker of each service is asked this often whether it reaches NATS."
+    )
     lease_seconds: float = Field(default=15.0, gt=1, description="How long a Lease lasts without renewal.")
 
     @classmethod

@@ -1,0 +1,142 @@
+"""Saying what was done: one log line, one Event, one count a decision."""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import ValidationError
+
+from pointsman.api.v1alpha1.conditions import ConditionType, Reason
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.kube import resources
+from pointsman.kube.client import Object
+from pointsman.kube.events import EventRecorder, Reference
+from pointsman.operator.core import actions as act
+from pointsman.operator.core.snapshot import Service, Snapshot
+from pointsman.operator.core.status import Report
+from pointsman.operator.metrics import OperatorMetrics
+
+log = logging.getLogger(__name__)
+
+EVENT_OF_ACTION: Final[Mapping[str, str]] = {
+    "CreateWorker": "WorkerCreated",
+    "SetRoutable": "WorkerRoutable",
+    "BeginDrain": "WorkerDraining",
+    "CancelDrain": "DrainCancelled",
+    "DeleteWorker": "WorkerDeleted",
+    "GiveRole": "RoleGiven",
+    "VerifyWorker": "WorkerVerified",
+    "AskDrain": "WorkerStopsWork",
+    "CopyReplicas": "Scaled",
+    "StopGateway": "GatewayStopping",
+    "AddFinalizer": "FinalizerAdded",
+    "RemoveFinalizer": "FinalizerRemoved",
+    "HoldWorker": "SwitchStarted",
+    "Relabel": "RoleChanged",
+    "ReleaseWorker": "WorkerReleased",
+    "MoveReplica": "ReplicaMoved",
+    "SetReplicas": "Scaled",
+    "RestoreReplicas": "ReplicasPutBack",
+    "OwnReplicas": "ReplicasOwned",
+    "CreateSwitch": "SwitchCreated",
+    "SetRouting": "RoutingSet",
+}
+OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped")
+
+
+class Announcer:
+    """Tells people and machines. Never raises, never waits."""
+
+    def __init__(self, events: EventRecorder, metrics: OperatorMetrics) -> None:
+        self._events = events
+        self._metrics = metrics
+        self._told: dict[str, tuple[Reason, str]] = {}  # by the service's uid
+
+    def outcome(self, service: Service, outcome: Report) -> None:
+        """The sentence a look ended with, if it is a new one; an Event too, if its reason is new."""
+        said, before = (outcome.reason, outcome.sentence), self._told.get(service.uid)
+        if before == said:
+            return
+        log.info("service=%s reason=%s %s", service.key, outcome.reason, outcome.sentence)
+        if before is None or before[0] != outcome.reason:
+            failed = any(
+                item.type == ConditionType.DEGRADED and item.status == "True" for item in outcome.status.conditions
+            )
+            self.event(service, outcome.reason, outcome.sentence, failed)
+        self._told[service.uid] = said
+
+    def forget(self, uid: str) -> None:
+        """The service is gone."""
+        self._told.pop(uid, None)
+
+    def did(self, service: Service, action: act.Action, what: str = "") -> None:
+        """An action was executed, on the pod ``what`` or on the service."""
+        name = type(action).__name__
+        log.info("service=%s action=%s %s%s", service.key, name, f"worker={what} " if what else "", action.why)
+        self._metrics.actions.labels(name, "done").inc()
+        lossy = isinstance(action, act.DeleteWorker) and not action.lossless
+        reason = EVENT_OF_ACTION.get(name, name)
+        if isinstance(action, act.SetRoutable) and not action.routable:
+            reason = "WorkerUnroutable"
+        self.event(service, reason, f"{what}: {action.why}" if what else action.why, lossy)
+
+    def switch(self, service: Service, action: act.SetSwitchStatus) -> None:
+        """A switch tells its story on itself; only its end is an Event of the service too."""
+        status = action.status
+        log.info(
+            "service=%s switch=%s phase=%s reason=%s %s",
+            service.key,
+            action.name,
+            status.phase,
+            status.reason,
+            status.message,
+        )
+        resource = resources.ROLE_SWITCHES
+        regarding = Reference(resource.api_version, resource.kind, service.namespace, action.name, action.uid)
+        failed = status.phase in (SwitchPhase.FAILED, SwitchPhase.ROLLING_BACK, SwitchPhase.ROLLED_BACK)
+        self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
+        if status.phase is not None and status.phase.ended:
+            took = f" after {status.seconds:.1f} s" if status.seconds is not None else ""
+            self.event(service, f"Switch{status.phase}", f"{action.name}{took}: {status.message}", failed)
+            self._metrics.switches.labels(str(status.phase), str(status.reason)).inc()
+            if status.phase is SwitchPhase.COMPLETED and status.seconds is not None:
+                self._metrics.switch_seconds.observe(status.seconds)
+
+    def plan(self, service: Service, action: act.SetPlanStatus) -> None:
+        """A plan tells its story on itself; its end is an Event of the service too."""
+        status = action.status
+        what = (service.key, action.name, status.phase, status.reason, status.message)
+        log.info("service=%s plan=%s phase=%s reason=%s %s", *what)
+        resource = resources.PLANS
+        regarding = Reference(resource.api_version, resource.kind, service.namespace, action.name, action.uid)
+        failed = status.phase is PlanPhase.FAILED
+        self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
+        if status.phase is not None and status.phase.ended:
+            self.event(service, f"Plan{status.phase}", f"{action.name}: {status.message}", failed)
+            self._metrics.plans.labels(str(status.phase), str(status.reason)).inc()
+
+    def event(self, service: Service, reason: str, note: str, warning: bool = False) -> None:
+        """An Event of the service."""
+        regarding = Reference(
+            resources.LLM_SERVICES.api_version,
+            resources.LLM_SERVICES.kind,
+            service.namespace,
+            service.name,
+            service.uid,
+        )
+        self._events.record(regarding, reason, note, warning=warning)
+
+    def invalid(self, raw: Object, error: ValidationError) -> None:
+        """A service that this operator cannot read: no status can be written for it."""
+        problems = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
+        reference = Reference.of(resources.LLM_SERVICES, raw)
+        log.warning("service=%s/%s reason=InvalidSpec %s", reference.namespace, reference.name, problems)
+        self._events.record(reference, Reason.INVALID_SPEC, problems, warning=True)
+
+    def drained(self, snapshot: Snapshot, action: act.DeleteWorker) -> None:
+        """A worker was deleted: how long its drain took."""
+        worker = next((item for item in snapshot.workers if item.uid == action.uid), None)
+        if worker is not None and worker.drain_started_s is not None:
+            seconds = max(0.0, snapshot.now_s - worker.drain_started_s)
+            self._metrics.drain_seconds.labels(str(action.lossless).lower()).observe(seconds)

@@ -1,0 +1,141 @@
+"""Executing what the core decided. Each action is safe to repeat; one that fails is decided anew from a fresh look."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.kube.client import Object
+from pointsman.kube.errors import Forbidden, Invalid
+from pointsman.kube.queue import WorkQueue
+from pointsman.operator.announce import Announcer
+from pointsman.operator.apply import Writer
+from pointsman.operator.commands import Commands
+from pointsman.operator.core import actions as act
+from pointsman.operator.core.snapshot import Service, Snapshot
+from pointsman.operator.core.status import Problem
+from pointsman.operator.errors import NameConflict
+from pointsman.operator.metrics import OperatorMetrics
+from pointsman.operator.pods import ServiceKey
+
+CONCURRENT_ACTIONS: Final = 16  # of one pass
+
+
+class Executor:
+    """Actions to writes and commands."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        commands: Commands,
+        queue: WorkQueue[ServiceKey],
+        announcer: Announcer,
+        metrics: OperatorMetrics,
+    ) -> None:
+        self.strangers: dict[str, set[str]] = {}
+        """Names of pods that belong to somebody else, by the uid of the service that would have taken them."""
+        self._writer = writer
+        self._commands = commands
+        self._queue = queue
+        self._announcer = announcer
+        self._metrics = metrics
+
+    async def execute(
+        self, raw: Object, snapshot: Snapshot, actions: Iterable[act.Action], token: str | None
+    ) -> list[Problem]:
+        """Actions of the service one after the other, then what concerns single pods side by side.
+
+        Returns why pods could not be made. Raises KubeError and NotLeading: what is left is decided anew.
+        """
+        on_pods: list[act.Action] = []
+        for action in actions:
+            if isinstance(action, act.WorkerAction | act.CreateWorker):
+                on_pods.append(action)
+            else:
+                await self._on_service(raw, snapshot, action)
+        slots = asyncio.Semaphore(CONCURRENT_ACTIONS)
+
+        async def one(action: act.Action) -> Problem | None:
+            async with slots:
+                return await self._on_pod(snapshot, action, token)
+
+        results = await asyncio.gather(*(one(action) for action in on_pods), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, BaseException)]
+        if errors:
+            raise errors[0]
+        found = [result for result in results if isinstance(result, Problem)]
+        return list({(problem.reason, problem.message): problem for problem in found}.values())[:3]
+
+    async def _on_service(self, raw: Object, snapshot: Snapshot, action: act.Action) -> None:
+        service = snapshot.service
+        match action:
+            case act.MoveReplica():
+                await self._writer.move_replica(service, snapshot.pools[action.role], action)
+            case act.SetReplicas() | act.RestoreReplicas():
+                await self._writer.set_replicas(service, snapshot.pools[action.role], action)
+            case act.OwnReplicas():
+                await self._writer.own_replicas(service, action)
+            case act.CreateSwitch():
+                await self._writer.create_switch(service, action)
+            case act.SetRouting():
+                pass  # written with the service's status at the end of this look
+            case act.SetPlanStatus():
+                await self._writer.plan_status(service.namespace, action)
+                self._announcer.plan(service, action)
+                return
+            case act.SetSwitchStatus():
+                await self._writer.switch_status(service.namespace, action)
+                self._announcer.switch(service, action)
+                return
+            case act.AddFinalizer():
+                await self._writer.add_finalizer(raw)
+            case act.RemoveFinalizer():
+                await self._writer.remove_finalizer(raw)
+            case act.CopyReplicas():
+                await self._writer.copy_replicas(service, action)
+            case act.StopGateway():
+                await self._writer.stop_gateway(service)
+            case _:
+                raise TypeError(f"no action of a service: {action}")
+        self._announcer.did(service, action)
+
+    async def _on_pod(self, snapshot: Snapshot, action: act.Action, token: str | None) -> Problem | None:
+        service = snapshot.service
+        match action:
+            case act.CreateWorker():
+                return await self._create(service, action)
+            case act.SetRoutable() | act.BeginDrain() | act.CancelDrain() | act.HoldWorker() | act.ReleaseWorker():
+                await self._writer.patch_worker(service, action)
+            case act.Relabel():
+                self._commands.forget(action.uid)  # what failed was about its old role
+                await self._writer.patch_worker(service, action)
+            case act.DeleteWorker():
+                await self._writer.delete_worker(service, action)
+                self._announcer.drained(snapshot, action)
+            case act.GiveRole() | act.VerifyWorker() | act.AskDrain():
+                if token is not None:
+                    self._commands.start(service, action, token)
+                return None
+            case _:
+                raise TypeError(f"no action of a pod: {action}")
+        self._announcer.did(service, action, action.worker)
+        return None
+
+    async def _create(self, service: Service, action: act.CreateWorker) -> Problem | None:
+        try:
+            await self._writer.create_worker(service, action)
+        except NameConflict as error:
+            # The name is taken for good; the next look takes the next ordinal.
+            self.strangers.setdefault(service.uid, set()).add(action.name)
+            self._announcer.event(service, Reason.NAME_CONFLICT, str(error), warning=True)
+            self._queue.add((service.namespace, service.name))
+            return None
+        except (Forbidden, Invalid) as error:
+            self._metrics.actions.labels("CreateWorker", "refused").inc()
+            if isinstance(error, Forbidden) and error.namespace_terminating:
+                return None
+            hostpath = service.spec.model.source.startswith("file://") and "hostPath" in str(error)
+            reason = Reason.MODEL_VOLUME_FORBIDDEN if hostpath else Reason.POD_REFUSED
+            return Problem(reason=reason, message=f"workers of {service.name}: {error}")
+        self._announcer.did(service, action, action.name)
+        return None

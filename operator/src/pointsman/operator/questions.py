@@ -1,0 +1,70 @@
+"""Asking workers and gateways what only they know, side by side, each with a short patience."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from pointsman.api.protocol.control import WorkerState
+from pointsman.kube.pods import Pod
+from pointsman.operator.announce import Announcer
+from pointsman.operator.control import ControlClient
+from pointsman.operator.core.diff import gateways_must_report, workers_to_ask
+from pointsman.operator.core.snapshot import GatewayPod, Service, Snapshot, Worker
+from pointsman.operator.errors import ControlFailed
+from pointsman.operator.observe import gateway_of
+
+log = logging.getLogger(__name__)
+
+CONCURRENT_QUESTIONS: Final = 64  # of this process
+
+
+class Questions:
+    """Fetches no more than the core says it needs."""
+
+    def __init__(self, control: ControlClient, announcer: Announcer) -> None:
+        self._control = control
+        self._announcer = announcer
+        self._slots = asyncio.Semaphore(CONCURRENT_QUESTIONS)
+
+    async def ask(self, snapshot: Snapshot, gateway_pods: Sequence[Pod], token: str) -> Snapshot:
+        """``snapshot`` with the answers of those the next decision needs; None stands for no answer."""
+        asked = workers_to_ask(snapshot)
+        to_report = gateway_pods if gateways_must_report(snapshot) else ()
+        states, gateways = await asyncio.gather(
+            asyncio.gather(*(self.state(worker, token) for worker in asked)),
+            asyncio.gather(*(self._uses(snapshot.service, pod, token) for pod in to_report if pod.ready)),
+        )
+        by_uid = dict(zip((worker.uid for worker in asked), states, strict=True))
+        by_name = {gateway.name: gateway for gateway in gateways}
+        return replace(
+            snapshot,
+            workers=tuple(
+                replace(worker, state=by_uid[worker.uid], asked=True) if worker.uid in by_uid else worker
+                for worker in snapshot.workers
+            ),
+            gateways=tuple(by_name.get(gateway.name, gateway) for gateway in snapshot.gateways),
+        )
+
+    async def state(self, worker: Worker, token: str) -> WorkerState | None:
+        """What a worker says about itself; None: no answer."""
+        if worker.control_url is None:
+            return None
+        async with self._slots:
+            try:
+                return await self._control.state(worker.control_url, token)
+            except ControlFailed as error:
+                log.debug("worker=%s state unknown: %s", worker.name, error)
+                return None
+
+    async def _uses(self, service: Service, pod: Pod, token: str) -> GatewayPod:
+        async with self._slots:
+            try:
+                answer = await self._control.endpoints(pod.status.pod_ip or "", token)
+            except ControlFailed as error:
+                self._announcer.event(
+                    service, "GatewaySkipped", f"a drain does not wait for {pod.metadata.name}: {error}", True
+                )
+                return gateway_of(pod, unreachable=True)
+        return gateway_of(pod, uses=frozenset(item.uid for item in answer.endpoints))
