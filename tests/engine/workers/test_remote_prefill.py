@@ -172,11 +172,13 @@ async def client() -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def roles(client: Client, pair: tuple[RunningEngine, RunningEngine], dice: random.Random) -> None:
-    """The pair with its roles, in touch with each other."""
+    """The pair with its roles, in touch with each other, and nothing left of the test before."""
     prefill, decode = pair
     await client.take_role(prefill, Role.PREFILL)
     await client.take_role(decode, Role.DECODE)
-    await client.until_remote(decode, dice)
+    await _nothing_left(client, *pair)
+    await client.until_remote(decode, dice)  # the engine tells of a lease that expired with its next step
+    await _nothing_left(client, *pair)
 
 
 async def test_both_roles_are_proved_by_real_requests(
