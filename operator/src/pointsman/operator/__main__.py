@@ -110,7 +110,13 @@ async def run(settings: OperatorSettings) -> int:
             kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace, on_change=policy_changed
         )
         metrics.watch(pods.stats, queue.stats)
-        health = HealthServer(metrics, lambda: pods.age_s)
+
+        def mirrors_age_s() -> float | None:
+            """None until every mirror has its list: an operator that may not see something must not seem ready."""
+            listed = all(synced.is_set() for synced in (pods.synced, switches.synced, plans.synced, policies.synced))
+            return pods.age_s if listed else None
+
+        health = HealthServer(metrics, mirrors_age_s)
         port = await health.start(settings.bind_host, settings.bind_port)
         stack.push_async_callback(health.stop)
         log.info("listening on http://%s:%s for /healthz, /readyz and /metrics", settings.bind_host, port)

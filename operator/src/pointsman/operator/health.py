@@ -43,7 +43,7 @@ class HealthServer:
     async def _readyz(self, _: web.Request) -> web.Response:
         age_s = self._mirror_age_s()
         if age_s is None:
-            return web.Response(status=503, text="the pods are not listed yet\n")
+            return web.Response(status=503, text="pods, role switches, plans and policies are not all listed yet\n")
         if age_s > STALE_MIRROR_S:
             return web.Response(status=503, text=f"nothing heard of the pods for {age_s:.0f} s\n")
         return web.Response(text="ok\n")
