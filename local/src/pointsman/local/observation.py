@@ -159,7 +159,9 @@ class Observer:
     async def _events(self, count: int) -> tuple[EventView, ...]:
         listed = await self._kube.list(EVENTS, self._namespace)
         about = [event for item in listed.items if (event := _event(item)) is not None]
-        mine = [event for event in about if event.about.partition("/")[2].startswith(self._service)]
+        # Kubernetes' own words about pods and replica sets would push the operator's decisions out of sight.
+        own = {f"llmservice/{self._service}", *(f"workerpool/{self._service}-{role.label}" for role in names.Role)}
+        mine = [event for event in about if event.about in own]
         return tuple(sorted(mine, key=lambda event: event.at)[-count:])
 
 

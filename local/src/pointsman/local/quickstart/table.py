@@ -53,7 +53,8 @@ def line(view: ServiceView | None, traffic: TrafficView | None) -> str:
 def _headline(view: ServiceView) -> Text:
     assert view.service is not None
     summary = view.service.status.summary or "starting"
-    headline = Text.assemble((f"{view.service.metadata.name}  {summary}", "bold"), f"  {_ready_reason(view)}")
+    title = (f"{view.service.metadata.name}  {summary}", "bold")
+    headline = Text.assemble(title, f"  {_ready_reason(view)}", overflow="ellipsis", no_wrap=True)
     condition = view.condition(ConditionType.READY)
     if condition is not None and not view.ready:
         headline.append(f": {condition.message}", "dim")
@@ -109,11 +110,12 @@ def _traffic_line(traffic: TrafficView) -> str:
 
 def _events(view: ServiceView) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("age", "event", "about"):
-        table.add_column(column, no_wrap=True)
+    table.add_column("age", min_width=5, no_wrap=True)
+    table.add_column("event", min_width=15, no_wrap=True)  # the message gives way, not the reason
     table.add_column("message", overflow="ellipsis", no_wrap=True)
     for event in view.events[-_SHOWN_EVENTS:]:
-        table.add_row(f"{(view.at - event.at).total_seconds():.0f}s", event.reason, event.about, event.note)
+        age_seconds = max(0.0, (view.at - event.at).total_seconds())
+        table.add_row(f"{age_seconds:.0f}s", event.reason, event.note)
     return table
 
 
