@@ -121,7 +121,7 @@ def test_a_plan_in_progress_is_awaited() -> None:
 def test_missed_token_latency_lowers_the_threshold_at_once() -> None:
     bad = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
     _, decision, _ = decide(State(), observed(0, SHORT, service=bad), POLICY, 0, LLAMA_8B_H100)
-    assert decision.routing.max_local_prefill_tokens == 358
+    assert decision.routing.max_local_prefill_tokens == 320
     assert decision.changes_routing
 
 
@@ -129,6 +129,15 @@ def test_a_long_prefill_queue_raises_the_threshold_while_decode_has_room() -> No
     queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
     _, decision, _ = decide(State(), observed(0, LONG, service=queue), POLICY, 0, LLAMA_8B_H100)
     assert decision.routing.max_local_prefill_tokens == 640
+
+
+def test_a_lowered_threshold_comes_back_by_itself_and_stops_where_every_service_begins() -> None:
+    tokens = 0
+    for _ in range(20):
+        fine = Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0)
+        seen = observed(0, SHORT, service=fine, routing=RoutingNumbers(tokens, 32))
+        tokens = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)[1].routing.max_local_prefill_tokens
+    assert tokens == 512
 
 
 def test_dwell_holds_a_switch_back_and_says_for_how_long() -> None:

@@ -5,37 +5,38 @@ workers and spares the prefill queue. It is the fastest thing the planner can mo
 """
 
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers
+from pointsman.serving.local_remote import DEFAULT_RULE
 
 DECREASE = 0.7
 INCREASE_TOKENS = 128
+RECOVER_TOKENS = 64
 QUEUE_SHARE_OF_SLACK = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
 TPOT_HEADROOM = 0.02  # above the objective's attainment before decode workers are given more prefills
-LEAST_STEP_TOKENS = 64
-LEAST_STEP_SHARE = 0.10
+STEP_TOKENS = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 
 
 def threshold(observation: Observation, policy: Policy, prefill_wait_ms: float | None) -> RoutingNumbers:
     """The numbers to publish. ``prefill_wait_ms``: how long a request waits for a prefill worker now; None: unknown.
 
-    Unknown attainment moves nothing. A change below 64 tokens and below 10 % is not made: it would be a plan for noise.
+    Unknown attainment moves nothing. Below where every service begins (512 tokens) the threshold comes back by itself
+    while decode steps are fine; above, only a long prefill queue raises it.
     """
     now = observation.routing
-    if not policy.remote_prefill:
-        return now
     service = observation.service
-    tokens = float(now.max_local_prefill_tokens)
+    if not policy.remote_prefill or service is None or service.tpot_attainment is None:
+        return now
+    tokens = now.max_local_prefill_tokens
     goal = policy.objectives.attainment
-    if service is not None and service.tpot_attainment is not None:
-        if service.tpot_attainment < goal:
-            tokens *= DECREASE
-        elif (
-            prefill_wait_ms is not None
-            and prefill_wait_ms > QUEUE_SHARE_OF_SLACK * policy.objectives.ttft_ms
-            and service.tpot_attainment >= min(goal + TPOT_HEADROOM, 1.0)
-        ):
-            tokens = max(tokens + INCREASE_TOKENS, tokens * (1 + LEAST_STEP_SHARE))
-    wanted = int(min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens))
-    step = abs(wanted - now.max_local_prefill_tokens)
-    if step < LEAST_STEP_TOKENS and step < LEAST_STEP_SHARE * max(now.max_local_prefill_tokens, 1):
-        wanted = now.max_local_prefill_tokens
-    return RoutingNumbers(wanted, policy.max_queue_size)
+    comfortable = service.tpot_attainment >= min(goal + TPOT_HEADROOM, 1.0)
+    if service.tpot_attainment < goal:
+        tokens = int(tokens * DECREASE) // STEP_TOKENS * STEP_TOKENS
+    elif comfortable and prefill_wait_ms is not None and prefill_wait_ms > _patience_ms(policy):
+        tokens = (tokens + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS
+    elif comfortable and tokens < DEFAULT_RULE.max_local_prefill_tokens:
+        tokens = (tokens + RECOVER_TOKENS) // STEP_TOKENS * STEP_TOKENS
+    tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
+    return RoutingNumbers(tokens, policy.max_queue_size)
+
+
+def _patience_ms(policy: Policy) -> float:
+    return QUEUE_SHARE_OF_SLACK * policy.objectives.ttft_ms
