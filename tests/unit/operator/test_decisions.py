@@ -201,3 +201,13 @@ def test_a_deleted_service_waits_for_its_gateway_before_its_workers_drain() -> N
     assert [type(action) for action in decide(gone, Render()).actions] == [act.BeginDrain]
     late = replace(waiting, now_s=155.0)
     assert [type(action) for action in decide(late, Render()).actions] == [act.StopGateway, act.BeginDrain]
+
+
+def test_a_successor_waits_until_the_leaving_worker_counts_no_more() -> None:
+    full = service(spec(decode=(1, 1, 1)))
+    ended = leaving(container=Container(running=False))
+    prefill = worker("p", Role.PREFILL)
+    first = decide(snapshot(prefill, ended, service=full), Render()).actions
+    assert [type(action) for action in first] == [act.DeleteWorker]
+    second = decide(snapshot(prefill, replace(ended, terminating=True), service=full), Render()).actions
+    assert [type(action) for action in second] == [act.CreateWorker]
