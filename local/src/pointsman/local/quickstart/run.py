@@ -84,7 +84,9 @@ class QuickStart:
             tiny = await asyncio.to_thread(ensure_model, environment, ModelSize.TINY, report=narrator.say)
             small = await asyncio.to_thread(ensure_model, environment, ModelSize.SMALL, report=narrator.say)
         example = with_model(read_example(), tiny)
-        self._cluster = LocalCluster("quickstart", keep=self._options.keep, report=narrator.say)
+        # Only one that is kept needs a name; two runs at once on one computer are no trouble to each other.
+        name = "quickstart" if self._options.keep else None
+        self._cluster = LocalCluster(name, keep=self._options.keep, report=narrator.say)
         failed, started = True, False
         try:
             async with narrator.stage("cluster", "A real control plane: etcd, kube-apiserver, controllers, scheduler"):
@@ -94,10 +96,9 @@ class QuickStart:
                 narrator.say(f"export KUBECONFIG={self.kubeconfig}")
             async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator"):
                 await _whole(self._cluster.install)
-            name = example["metadata"]["name"]
             async with (
                 await Kube.connect(self._cluster.kubeconfig, field_manager="pointsman-quickstart") as kube,
-                Observer(kube, NAMESPACE, name) as observer,
+                Observer(kube, NAMESPACE, example["metadata"]["name"]) as observer,
                 self._sampling(),
             ):
                 await self._serve(kube, observer, example)
