@@ -9,7 +9,7 @@ _POLL_S: Final = 0.05
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], what: str, timeout_s: float = DEADLINE_S) -> T:
+def until(condition: Callable[[], T | None], what: str, timeout_s: float = DEADLINE_S) -> T:
     """The first true value of ``condition()``; fails with ``what`` and the last value at the deadline."""
     deadline = time.monotonic() + timeout_s
     while True:

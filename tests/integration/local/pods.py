@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from pointsman.local.control_plane import ControlPlane
@@ -67,7 +68,10 @@ class Pods:
     def until_ready(self, *names: str) -> None:
         """Wait until pods are Ready."""
         for name in names:
-            until(lambda name=name: condition(self.status(name), "Ready") == "True", f"pod {name} is Ready")
+            until(partial(self._is_ready, name), f"pod {name} is Ready")
+
+    def _is_ready(self, name: str) -> bool:
+        return condition(self.status(name), "Ready") == "True"
 
     def until_gone(self, name: str) -> None:
         """Wait until the API has no such pod."""

@@ -3,8 +3,13 @@
 import os
 import signal
 import socket
+import ssl
 import subprocess
+import urllib.error
+import urllib.request
 from pathlib import Path
+
+import pytest
 
 from integration.local.pods import Pods, condition, pod
 from pointsman.local.control_plane import ControlPlane
@@ -303,3 +308,30 @@ def test_a_signal_shows_as_exit_code_128_and_more(pods: Pods) -> None:
 
     status = pods.until_phase("killed", "Failed")
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
+
+
+def test_only_the_api_server_may_ask_the_node_for_logs(
+    pods: Pods, process_node: ProcessNode, control_plane: ControlPlane
+) -> None:
+    pods.run(pod("private", "echo secret", restartPolicy="Never"))
+    pods.until_phase("private", "Succeeded")
+    node = control_plane.get("node", process_node.name)["status"]
+    address = next(a["address"] for a in node["addresses"] if a["type"] == "InternalIP")
+    url = f"https://{address}:{node['daemonEndpoints']['kubeletEndpoint']['Port']}"
+    path = f"/containerLogs/{pods.namespace}/private/main"
+    pki = control_plane.directory / "pki"
+
+    def ask(name: str | None) -> tuple[int, str]:
+        context = ssl.create_default_context(cafile=str(pki / "ca.crt"))
+        if name is not None:
+            context.load_cert_chain(pki / f"{name}.crt", pki / f"{name}.key")
+        try:
+            with urllib.request.urlopen(url + path, context=context) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as refusal:
+            return refusal.code, ""
+
+    assert ask("kubelet-client") == (200, "secret\n")
+    assert ask("admin") == (403, "")
+    with pytest.raises(OSError):  # how a refused handshake shows depends on when it is noticed
+        ask(None)

@@ -33,6 +33,7 @@ from pointsman.local.addresses import free_port
 from pointsman.local.binaries import CONTROL_PLANE, ensure_all
 from pointsman.local.certificates import Authority, KeyPair
 from pointsman.local.errors import ControlPlaneError
+from pointsman.local.node.kubelet_api import API_SERVER_USER
 from pointsman.local.processes import Part
 from pointsman.local.state import new_state_directory, remove_state_directory
 
@@ -322,7 +323,7 @@ class ControlPlane:
             (HOST, "localhost", _KUBERNETES_SERVICE, "kubernetes.default", "kubernetes.default.svc"),
         )
         tokens = self._authority.signing_key("service-accounts")
-        kubelet_client = self._authority.client("kubelet-client", "kube-apiserver-kubelet-client", ("system:masters",))
+        kubelet_client = self._authority.client("kubelet-client", API_SERVER_USER)
         audit = []
         if self.options.audit:
             policy = self.directory / "audit-policy.json"

@@ -73,7 +73,7 @@ class ContainerKeeper:
         self._changed = changed
         self._state: Running | Waiting | Finished = Waiting("ContainerCreating")
         self._last: Finished | None = None
-        self._attempt = 0
+        self._attempt = max(self._attempts(), default=0)
         self._durations_s: list[float] = []
         self._run: ContainerRun | None = None
         self._env: dict[str, str] = {}
@@ -146,8 +146,12 @@ class ContainerKeeper:
             self._state = state
             self._changed()
 
+    def _attempts(self) -> list[int]:
+        """The runs of which something is kept, oldest first."""
+        return sorted(int(path.name) for path in self._directory.glob("[0-9]*"))
+
     def _find(self) -> ContainerRun | None:
-        attempts = sorted(int(path.name) for path in self._directory.glob("[0-9]*"))
+        attempts = self._attempts()
         if not attempts:
             return None
         self._attempt = attempts[-1]
@@ -352,7 +356,7 @@ class ContainerKeeper:
         return Prober(self._services.session, self._spec, self._pod_ip, self._env, self._home())
 
     async def _probe(self, run: ContainerRun) -> None:
-        if not self._env:
+        if not self._env and _runs_programs(self._spec):
             await self._find_environment()
         prober = self._prober()
         state = self._state
@@ -419,6 +423,13 @@ class ContainerKeeper:
 
     def _event(self, reason: str, note: str, *, warning: bool = False) -> None:
         self._services.events.record(Reference.of(PODS, self._pod()), reason, note, warning=warning)
+
+
+def _runs_programs(spec: Object) -> bool:
+    """Whether a probe or hook runs a program in the container."""
+    actions = [spec.get(f"{kind}Probe") for kind in ("startup", "readiness", "liveness")]
+    actions.append((spec.get("lifecycle") or {}).get("preStop"))
+    return any("exec" in action for action in actions if action)
 
 
 def _start_error(message: str) -> Finished:

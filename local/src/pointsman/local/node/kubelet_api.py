@@ -2,7 +2,7 @@
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,9 @@ from typing import Final
 from aiohttp import web
 
 from pointsman.local.node.container_log import LogLine, LogReader, tail
+
+API_SERVER_USER: Final = "kube-apiserver-kubelet-client"
+"""Common name of the certificate with which the API server asks."""
 
 _FOLLOW_S: Final = 0.2
 FindLog = Callable[[str, str, str, bool], Path]
@@ -52,7 +55,18 @@ def kubelet_api(find_log: FindLog, is_over: IsOver) -> web.Application:
     async def healthy(_request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
-    application = web.Application()
+    @web.middleware
+    async def only_the_api_server(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        # The certificate is the authority's, or there would be no connection; users and nodes have such too.
+        certificate = request.get_extra_info("peercert") or {}
+        names = dict(pair for part in certificate.get("subject", ()) for pair in part)
+        if names.get("commonName") != API_SERVER_USER:
+            return web.Response(status=403, text="only the API server may ask the node\n")
+        return await handler(request)
+
+    application = web.Application(middlewares=[only_the_api_server])
     application.router.add_get("/healthz", healthy)
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", logs)
     for kind in ("exec", "attach", "run", "portForward"):

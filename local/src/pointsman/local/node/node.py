@@ -19,6 +19,7 @@ from pointsman.kube.errors import AlreadyExists, KubeError
 from pointsman.kube.events import EventRecorder
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.resources import LEASES, NODES, PODS
+from pointsman.local.binaries import TOOLS
 from pointsman.local.node.core.types import Object
 from pointsman.local.node.images import ImageStore
 from pointsman.local.node.kubelet_api import kubelet_api, server_tls
@@ -175,7 +176,7 @@ class Node:
                 "kernelVersion": platform.release(),
                 "osImage": "this computer",
                 "containerRuntimeVersion": "process://1",
-                "kubeletVersion": "v1.36.3",
+                "kubeletVersion": TOOLS["kube-apiserver"].version,
                 "kubeProxyVersion": "",
                 "operatingSystem": "linux",
                 "architecture": "amd64" if platform.machine() == "x86_64" else platform.machine(),

@@ -77,11 +77,15 @@ def _claim(directory: Path) -> str:
         for prefix, owner in taken.items():
             if owner == directory:
                 return prefix
+        for prefix, owner in list(taken.items()):
+            if not owner.exists():
+                (claims / prefix).unlink()
+                del taken[prefix]
         free = [
             prefix
             for second in range(1, 255)
             for third in range(1, 255)
-            if (prefix := f"127.{second}.{third}") not in taken or not taken[prefix].exists()
+            if (prefix := f"127.{second}.{third}") not in taken
         ]
         prefix = random.choice(free)
         (claims / prefix).write_text(str(directory))
