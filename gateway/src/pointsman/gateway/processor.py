@@ -9,6 +9,7 @@ transformers is used without torch; it renders with the same code and sandbox as
 """
 
 import json
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,10 @@ class TokenizerUnusable(RuntimeError):
     """The files make no tokenizer here; says why."""
 
 
+_IMPORTING = threading.Lock()
+"""transformers loads its parts when they are first named, and that fails while another thread is at it."""
+
+
 class TextProcessor:
     """Tokenizer and chat template of one model."""
 
@@ -37,12 +42,13 @@ class TextProcessor:
     @staticmethod
     def prepare() -> None:
         """Import what ``load`` needs. Takes a second of a core, best spent while the first workers still start."""
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
+        with _IMPORTING:
+            from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
 
     @classmethod
     def load(cls, folder: Path) -> "TextProcessor":
         """The tokenizer in ``folder``. Runs no code from there. Raises TokenizerUnusable."""
-        # Imported here: it takes a second, and a gateway answers /health before it knows any model.
+        cls.prepare()
         from transformers import AutoTokenizer
         from transformers.utils import logging as transformers_logging
 

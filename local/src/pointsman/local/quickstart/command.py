@@ -12,7 +12,7 @@ from pointsman.kube.errors import KubeError
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import LocalError
 from pointsman.local.quickstart.narrator import Narrator
-from pointsman.local.quickstart.options import Options, parse
+from pointsman.local.quickstart.options import parse
 from pointsman.local.quickstart.run import QUICK_STAGES, STAGES, QuickStart
 
 
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     code = asyncio.run(_run(quickstart, console))
     if code != 130:
         quickstart.report.write(path)
-        _close(console, quickstart, options, path)
+        _close(console, quickstart, path)
     return code
 
 
@@ -48,14 +48,14 @@ async def _run(quickstart: QuickStart, console: Console) -> int:
     return 0 if quickstart.report.passed else 1
 
 
-def _close(console: Console, quickstart: QuickStart, options: Options, path: Path) -> None:
+def _close(console: Console, quickstart: QuickStart, path: Path) -> None:
     report = quickstart.report
     console.print()
     console.print("[bold]Report[/bold]")
     for found in report.lines():
         console.print(f"  {found}", highlight=False, markup=False, soft_wrap=True, style=_style(found))
     console.print(f"  as JSON        {path}", highlight=False, markup=False, soft_wrap=True)
-    for text in _next_steps(quickstart, keep=options.keep and report.passed):
+    for text in _next_steps(quickstart):
         console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -63,8 +63,8 @@ def _style(found: str) -> str:
     return "bold red" if found.startswith("FAILED") or "DIFFERENT" in found else ""
 
 
-def _next_steps(quickstart: QuickStart, *, keep: bool) -> list[str]:
-    if not keep or quickstart.kubeconfig is None:
+def _next_steps(quickstart: QuickStart) -> list[str]:
+    if not quickstart.left_running or quickstart.programs is None:
         return ["", 'To look around in the running cluster: make quickstart ARGS="--keep"']
     question = '{"model": "%s", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}'
     return [

@@ -75,6 +75,7 @@ class QuickStart:
         self.programs: Path | None = None  # the folder with kubectl
         self.gateway_url: str | None = None
         self.served_name: str | None = None
+        self.left_running = False
 
     async def run(self) -> None:
         """All stages. Raises LocalError where it cannot go on; what merely went wrong is in ``report.failures``."""
@@ -108,7 +109,8 @@ class QuickStart:
         finally:
             report.stage_seconds = narrator.stage_seconds
             report.peak_pss_mib = round(self._memory.peak_mib, 1)
-            if started and (failed or not self._options.keep):
+            self.left_running = started and self._options.keep and not failed
+            if started and not self.left_running:
                 await _whole(self._cluster.stop)
             report.total_seconds = round(time.monotonic() - self._started_s, 2)
             report.passed = not failed and not report.failures
@@ -237,8 +239,8 @@ class QuickStart:
             measured = await interfere(endpoint, scenario)
         finally:
             self._quiet = False
-        if warmed.failed_requests or measured.failed_requests:
-            self._fail(f"{measured.failed_requests} requests of the latency stage failed at {endpoint.base_url}")
+        for error in (*warmed.errors, *measured.errors):
+            self._fail(f"a request of the latency stage failed at {endpoint.base_url}: {error}")
         return measured
 
     # --- what runs beside the stages ---

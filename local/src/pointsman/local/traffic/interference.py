@@ -45,6 +45,7 @@ class Interference:
     ttft: Latency
     streams: Summary
     arrivals: Summary
+    errors: tuple[str, ...] = ()
 
     @property
     def failed_requests(self) -> int:
@@ -90,4 +91,5 @@ async def interfere(endpoint: Endpoint, scenario: Scenario, *, timeout_seconds: 
             "answered: the stall of the last arrivals was not measured; use fewer arrivals"
         )
     of_streams, of_arrivals = summarise(ended), summarise(arrivals)
-    return Interference(of_streams.itl, of_arrivals.ttft, of_streams, of_arrivals)
+    errors = tuple(sorted({record.error for record in (*ended, *arrivals) if record.error is not None}))
+    return Interference(of_streams.itl, of_arrivals.ttft, of_streams, of_arrivals, errors)
