@@ -1,8 +1,6 @@
 """Rendering and tokenising with real tokenizer files."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,21 +48,6 @@ def test_a_template_cannot_reach_python(tmp_path: Path) -> None:
 def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
     make_tokenizer(tmp_path, chat_template=None)
     assert not TextProcessor.load(tmp_path).has_chat_template
-
-
-def test_a_tokenizer_can_be_loaded_while_the_library_is_still_being_imported(folder: Path) -> None:
-    # transformers' lazy imports are not thread-safe; only a fresh process can show that ours are
-    program = (
-        "import sys, threading\n"
-        "from pathlib import Path\n"
-        "from pointsman.gateway.processor import TextProcessor\n"
-        "threads = [threading.Thread(target=TextProcessor.prepare) for _ in range(3)]\n"
-        "for thread in threads: thread.start()\n"
-        "TextProcessor.load(Path(sys.argv[1]))\n"
-        "print('loaded')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=200)
-    assert done.stdout.splitlines()[-1:] == ["loaded"], done.stderr
 
 
 def test_files_that_are_no_tokenizer_are_named_as_such(tmp_path: Path) -> None:

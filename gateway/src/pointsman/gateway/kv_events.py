@@ -59,6 +59,9 @@ class KvEventFeed:
             except (zmq.ZMQError, MalformedEvents, _Lost, TimeoutError) as error:
                 why = str(error) or type(error).__name__
                 log.warning("kv events interrupted", extra={"worker": worker.name, "why": why})
+            except Exception:
+                # A defect, as loud as can be; but this worker's cache would stay unknown for ever.
+                log.exception("kv events interrupted by a defect", extra={"worker": worker.name})
             self._fleet.index.cleared(worker.key)
             await asyncio.sleep(RETRY_SECONDS)
 

@@ -13,7 +13,6 @@ import threading
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import jinja2
@@ -43,14 +42,19 @@ class TextProcessor:
     @staticmethod
     def prepare() -> None:
         """Import what ``load`` needs. Takes a second of a core, best spent while the first workers still start."""
-        _auto_tokenizer()
+        with _IMPORTING:
+            from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401
 
     @classmethod
     def load(cls, folder: Path) -> "TextProcessor":
         """The tokenizer in ``folder``. Runs no code from there. Raises TokenizerUnusable."""
-        auto_tokenizer = _auto_tokenizer()
+        cls.prepare()
+        from transformers import AutoTokenizer
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.set_verbosity_error()
         try:
-            tokenizer = auto_tokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:
             raise TokenizerUnusable(f"{type(error).__name__}: {error}") from error
         return cls(tokenizer, default_max_tokens=_default_max_tokens(folder))
@@ -116,23 +120,6 @@ PROBE_CHATS: tuple[list[dict[str, Any]], ...] = (
     ],
 )
 """Single turn, system message, several turns, text beyond ASCII, blanks at the edges: where renderings differ."""
-
-
-_importing = Lock()
-
-
-def _auto_tokenizer() -> Any:
-    """transformers' AutoTokenizer, imported at first use: a gateway answers /health before it knows any model.
-
-    transformers imports its parts lazily and not thread-safely: a second thread would find half a module and an
-    ImportError, so one imports at a time.
-    """
-    with _importing:
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: F401 (the parts load uses)
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.set_verbosity_error()
-        return AutoTokenizer
 
 
 def _default_max_tokens(folder: Path) -> int | None:
