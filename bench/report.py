@@ -20,7 +20,7 @@ NOTES = {
     "on one prefill and one decode worker behind the gateway, and on one plain vLLM server, in turns, five rounds. "
     "The computer has two cores without bfloat16 instructions, so a 2 000-token prefill takes seconds on either side; "
     "other work ran on it at the time (load average about 5), which lengthens the waits of the side that needs both "
-    "cores. In a quick start on the same computer at rest the worst waits were 367 ms and 3 990 ms (0.09).",
+    "cores. In one quick start shortly before, the worst waits were 367 ms and 3 990 ms (0.09).",
 }
 _ROW_HEIGHT, _BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH = 46, 15, 330, 430
 _OURS, _PEER, _INK = "#2f6fb2", "#c4682d", "#57606a"
