@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,8 +9,6 @@ import pytest
 
 from pointsman.local.binaries import ensure
 from pointsman.local.control_plane import ControlPlane
-from pointsman.local.node.images import Image
-from pointsman.local.process_node import ProcessNode
 from waiting import until
 
 
@@ -47,16 +44,6 @@ def _established(control_plane: ControlPlane) -> bool:
         )
         for crd in crds
     )
-
-
-@pytest.fixture(scope="session")
-def process_node(control_plane: ControlPlane) -> Iterator[ProcessNode]:
-    """A process node that joined the shared control plane. Image ``host`` runs the programs of this computer, image
-    ``python`` has this environment's ``python`` on its PATH; ``add_image`` brings more.
-    """
-    images = {"host": Image(), "python": Image(path=(Path(sys.executable).parent,))}
-    with ProcessNode(control_plane, images=images, restart_seconds=0.5) as node:
-        yield node
 
 
 @pytest.fixture

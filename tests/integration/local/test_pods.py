@@ -8,6 +8,7 @@ import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,12 @@ def test_a_missing_secret_is_named_and_the_pod_starts_when_it_comes(pods: Pods) 
     token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "late", "key": "token"}}}
     pods.run(pod("waits", "echo $TOKEN", restartPolicy="Never", env=[token]))
 
-    waiting = pods.until("waits", lambda c: c.get("state", {}).get("waiting", {}).get("message"), "says why")
+    def says_why(container: dict[str, Any]) -> str | None:
+        # The API server may first refuse the node a token: it learns a moment later that the pod runs there.
+        message = container.get("state", {}).get("waiting", {}).get("message")
+        return message if message and message.startswith("secret") else None
+
+    waiting = pods.until("waits", says_why, "says why")
     assert waiting == 'secret "late" not found (container "main", variable "TOKEN")'
 
     pods.kubectl("create", "secret", "generic", "late", "--from-literal=token=here")
