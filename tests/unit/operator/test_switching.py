@@ -71,6 +71,10 @@ def test_the_last_routable_worker_of_a_role_is_refused() -> None:
     it.pods[lonely.uid] = replace(lonely, pod_ready=False)
     second = it.switch(Role.DECODE)
     it.reconcile()
+    assert status(it, second) == (SwitchPhase.PENDING, SwitchReason.LAST_ROUTABLE_WORKER)
+    assert next_look_s(it.snapshot()) is not None, "it looks again by itself"
+    it.now_s += 11
+    it.reconcile()
     assert status(it, second) == (SwitchPhase.FAILED, SwitchReason.LAST_ROUTABLE_WORKER)
 
 

@@ -168,6 +168,8 @@ def next_look_s(snapshot: Snapshot) -> float | None:
         waits.append(SWITCH_POLL_S)
     elif any(worker.draining and not worker.terminating for worker in snapshot.workers):
         waits.append(DRAIN_POLL_S)
+    elif any(not switch.ended for switch in snapshot.switches):
+        waits.append(START_POLL_S)  # one that waits to begin
     elif workers_to_ask(snapshot):
         waits.append(START_POLL_S)
     service = snapshot.service

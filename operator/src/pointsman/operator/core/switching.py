@@ -32,6 +32,7 @@ from pointsman.operator.core.drain import users_of
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
+ROUTABLE_PATIENCE_S: Final = 10.0  # for a second routable worker of the role, before a switch is refused
 _MESSAGE_LIMIT: Final = 1500
 
 
@@ -175,9 +176,11 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
         )
     routable = [w for w in snapshot.counted(source) if w.active and w.ready and w.routable]
     if len(routable) <= 1:
+        # Another worker may be busy for a moment or just be coming up: that is waited for, but not for long.
         return _Refusal(
             reason=SwitchReason.LAST_ROUTABLE_WORKER,
             message=f"{len(routable)} {source} worker is routable: the last one of a role is never taken",
+            final=snapshot.now_s >= switch.created_s + ROUTABLE_PATIENCE_S,
         )
     candidates = routable if wanted is None else [w for w in routable if w.name == wanted]
     if not candidates:
