@@ -24,7 +24,7 @@ from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES, bind_rule
 from .stand_in import StandInKubelet
 
 CRDS = Path(__file__).parents[3] / "charts/pointsman/files/crds"
-DEADLINE_S = 90.0
+DEADLINE_S = 200.0
 USER = "pointsman-operator-under-test"
 
 

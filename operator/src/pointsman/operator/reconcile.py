@@ -191,7 +191,8 @@ class Reconciler:
         routing_set_by = found.status.routing.set_by if found.status.routing else None
         wishes = replace(wishes, routing_set_by=routing_set_by)
         snapshot = await self._snapshot(key, service, pools, token, wishes)
-        may_create = self._clock.monotonic_s() >= memory.create_again_s
+        # While a predecessor's Secret is still being collected: workers that took its token would be strangers.
+        may_create = token is not None and self._clock.monotonic_s() >= memory.create_again_s
         decision = decide(snapshot, render if may_create else None)
         refused = await self._executor.execute(raw, snapshot, decision.actions, token)
         if may_create:
