@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
 import pytest
@@ -78,8 +79,8 @@ async def counts(chat: Served) -> tuple[int, int]:
     return pools[Role.PREFILL], pools[Role.DECODE]
 
 
-async def series(chat: Served, switches: Switches, plain: Endpoint, number: int) -> None:
-    """So many switches in a row, there and back, under a load of short answers."""
+async def series(chat: Served, switches: Switches, plain: Endpoint, number: int) -> dict[str, object]:
+    """So many switches in a row, there and back, under a load of short answers; what was found."""
     asked = some(MIX, 200, seed=81)
     pods = {worker.pod.metadata.uid for worker in (await chat.look()).workers}
     took = []
@@ -99,6 +100,15 @@ async def series(chat: Served, switches: Switches, plain: Endpoint, number: int)
     found = [answered[record.prompt.index] for record in expected]
     assert compare(expected, found).exact, compare(expected, found).differences
     assert {worker.pod.metadata.uid for worker in (await chat.look()).workers} == pods, "no pod was replaced"
+    outside = [seconds for _, seconds in took]
+    return {
+        "switches": number,
+        "requests": len(traffic.records),
+        "failed_requests": len(traffic.failed),
+        "compared_with_one_engine": len(expected),
+        "median_seconds_from_outside": median(outside),
+        "slowest_seconds_from_outside": max(outside),
+    }
 
 
 async def test_four_switches_in_a_row_under_load_lose_no_request_and_no_token(
@@ -109,9 +119,9 @@ async def test_four_switches_in_a_row_under_load_lose_no_request_and_no_token(
 
 @pytest.mark.verify
 async def test_twenty_switches_in_a_row_under_load_lose_no_request_and_no_token(
-    chat: Served, switches: Switches, plain: Endpoint
+    chat: Served, switches: Switches, plain: Endpoint, findings: dict[str, object]
 ) -> None:
-    await series(chat, switches, plain, 20)
+    findings.update(await series(chat, switches, plain, 20))
 
 
 @pytest.mark.parametrize("drain_first", [True, False])
