@@ -8,7 +8,7 @@ import yaml
 from pointsman.api.v1alpha1 import LLMService, parse_strictly
 from pointsman.local.control_plane import ControlPlane
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+EXAMPLES = sorted((Path(__file__).parents[3] / "examples").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

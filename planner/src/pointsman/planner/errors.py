@@ -15,3 +15,11 @@ class ScrapeFailed(PlannerError):
 
 class UnknownTable(PlannerError):
     """The policy names a performance table that is not shipped; the message lists the nearest."""
+
+
+class TraceError(PlannerError):
+    """A trace cannot be used; the message names file, line, field, what is there and what would be right."""
+
+
+class PolicyFileError(PlannerError):
+    """A policy file cannot be used; one sentence a mistake, each with its path."""

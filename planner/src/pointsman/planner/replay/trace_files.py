@@ -1,0 +1,272 @@
+"""Trace files: which format one is in, its requests, and what had to be assumed.
+
+==========  =====================================================================================================
+Mooncake    one JSON object a line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (512 tokens
+            each); github.com/kvcache-ai/Mooncake, FAST25-release/traces
+Azure       CSV with the columns ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
+            github.com/Azure/AzurePublicDataset
+Pointsman   a header line ``{"format": "pointsman-trace", "version": 1, …}``, then one JSON object a line:
+            ``arrival_s``, ``prompt_tokens``, ``output_tokens``, optionally ``prefix_blocks``; see docs/replay.md
+==========  =====================================================================================================
+
+Any of them may be compressed (gzip, xz, bzip2). What a line says wrong is said with file, line number and field.
+"""
+
+import bz2
+import csv
+import gzip
+import io
+import itertools
+import json
+import lzma
+import math
+import random
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, NoReturn
+
+from pointsman.planner.errors import TraceError
+from pointsman.planner.replay.requests import Arrived, trace_of
+from pointsman.planner.simulator.types import Trace
+
+FORMAT: Final = "pointsman-trace"
+VERSION: Final = 1
+MOONCAKE_BLOCK_TOKENS: Final = 512
+BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
+_AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_COMPRESSED: Final[tuple[tuple[bytes, Callable[[Path], io.BufferedIOBase]], ...]] = (
+    (b"\x1f\x8b", gzip.GzipFile),
+    (b"\xfd7zXZ\x00", lzma.LZMAFile),
+    (b"BZh", bz2.BZ2File),
+)
+_EXPECTED: Final = (
+    'a trace is Mooncake JSON lines ({"timestamp": 0, "input_length": 812, "output_length": 93}), an Azure CSV '
+    f"({','.join(_AZURE_COLUMNS)}) or a recording of 'pointsman record'"
+)
+
+
+class TraceFormat(StrEnum):
+    """What a file is written in."""
+
+    MOONCAKE = "Mooncake"
+    AZURE = "Azure"
+    POINTSMAN = "Pointsman"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A trace, and in words what was assumed to make it one."""
+
+    trace: Trace
+    format: TraceFormat
+    notes: tuple[str, ...] = ()
+
+
+def load_trace(path: Path, seed: int = 0) -> Loaded:
+    """The requests of a file, the first at 0 s. ``seed``: of the spreading of binned time stamps.
+
+    Raises TraceError naming file, line and field.
+    """
+    try:
+        lines = _lines(path)
+        first = next(lines, None)
+        if first is None:
+            raise TraceError(f"{path}: the file is empty; {_EXPECTED}")
+        made, requests, block_tokens, name = _read(path, first, lines)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TraceError(f"{path}: it cannot be read: {reason}") from None
+    except UnicodeDecodeError:
+        raise TraceError(f"{path}: it is no text; {_EXPECTED}") from None
+    if not requests:
+        raise TraceError(f"{path}: it has no request; {_EXPECTED}")
+    requests, notes = _without_zeros(requests)
+    begin_s = min(request.arrival_s for request in requests)
+    requests = [request._replace(arrival_s=request.arrival_s - begin_s) for request in requests]
+    width_s = bin_width_s([request.arrival_s for request in requests])
+    if width_s is not None:
+        requests = spread(requests, width_s, random.Random(seed))
+        notes.append(f"its time stamps are {width_s:g} s apart: each is spread uniformly over its bin (seed {seed})")
+    trace = trace_of(name or _stem(path), requests, block_tokens)
+    if trace.prefix_blocks is None:
+        notes.append("it does not say which prompts share a prefix")
+    return Loaded(trace, made, tuple(notes))
+
+
+def write_trace(path: Path, trace: Trace, header: Mapping[str, object]) -> None:
+    """Write a trace in our own format. ``header`` is added to the first line; its keys are free."""
+    blocks = trace.prefix_blocks or ((),) * len(trace)
+    head = {"format": FORMAT, "version": VERSION, "name": trace.name, "block_tokens": trace.block_tokens, **header}
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(head) + "\n")
+        for at_s, prompt, output, ids in zip(
+            trace.arrival_s, trace.prompt_tokens, trace.output_tokens, blocks, strict=True
+        ):
+            row: dict[str, object] = {"arrival_s": round(float(at_s), 6), "prompt_tokens": int(prompt)}
+            row["output_tokens"] = int(output)
+            if ids:
+                row["prefix_blocks"] = list(ids)
+            file.write(json.dumps(row) + "\n")
+
+
+def bin_width_s(arrivals_s: Iterable[float]) -> float | None:
+    """How far apart time stamps are that stand for bins; None if they are real times of arrival.
+
+    Mooncake's are 3 s apart, with ten requests each: replayed as they stand they would be a burst every 3 s.
+    """
+    counts = Counter(arrivals_s)
+    shared = sum(count for count in counts.values() if count > 1)
+    if len(counts) < 2 or shared / counts.total() <= BINNED_SHARE:
+        return None
+    stamps = sorted(counts)
+    return round(median(b - a for a, b in itertools.pairwise(stamps)), 6)
+
+
+def spread(requests: Iterable[Arrived], width_s: float, rng: random.Random) -> list[Arrived]:
+    """Each request at a uniform moment of its bin."""
+    return [request._replace(arrival_s=request.arrival_s + rng.random() * width_s) for request in requests]
+
+
+# --- formats ---
+
+
+def _read(path: Path, head: "_Line", lines: Iterator["_Line"]) -> tuple[TraceFormat, list[Arrived], int, str | None]:
+    if not head.text.startswith("{"):
+        columns = [column.strip() for column in next(csv.reader([head.text]), [])]
+        missing = [column for column in _AZURE_COLUMNS if column not in columns]
+        if missing:
+            raise TraceError(f"{head.where}: {', '.join(missing)} is missing in the header '{head.text}'; {_EXPECTED}")
+        return TraceFormat.AZURE, [_azure(line, columns) for line in lines], MOONCAKE_BLOCK_TOKENS, None
+    fields = head.fields()
+    if fields.get("format") == FORMAT:
+        version = fields.get("version")
+        if version != VERSION:
+            raise TraceError(f"{head.where}: version is {version!r}; this Pointsman reads version {VERSION}")
+        block_tokens = _count(head, fields, "block_tokens", least=1) if "block_tokens" in fields else 512
+        named = fields.get("name")
+        requests = [_own(line) for line in lines]
+        return TraceFormat.POINTSMAN, requests, block_tokens, named if isinstance(named, str) else None
+    if "timestamp" in fields:
+        requests = [_mooncake(line) for line in (head, *lines)]
+        return TraceFormat.MOONCAKE, requests, MOONCAKE_BLOCK_TOKENS, None
+    raise TraceError(f"{head.where}: neither 'timestamp' nor 'format' is there; {_EXPECTED}")
+
+
+def _mooncake(line: "_Line") -> Arrived:
+    fields = line.fields()
+    return Arrived(
+        _number(line, fields, "timestamp") / 1000,
+        _count(line, fields, "input_length"),
+        _count(line, fields, "output_length"),
+        _ids(line, fields, "hash_ids"),
+    )
+
+
+def _own(line: "_Line") -> Arrived:
+    fields = line.fields()
+    return Arrived(
+        _number(line, fields, "arrival_s"),
+        _count(line, fields, "prompt_tokens"),
+        _count(line, fields, "output_tokens"),
+        _ids(line, fields, "prefix_blocks"),
+    )
+
+
+def _azure(line: "_Line", columns: list[str]) -> Arrived:
+    values = next(csv.reader([line.text]))
+    if len(values) != len(columns):
+        raise TraceError(f"{line.where}: it has {len(values)} values, the header names {len(columns)}: {line.text!r}")
+    fields = dict(zip(columns, values, strict=True))
+    stamp = fields["TIMESTAMP"].strip()
+    try:
+        moment = datetime.fromisoformat(stamp)
+    except ValueError:
+        line.wrong("TIMESTAMP", stamp, "a moment such as 2023-11-16 18:15:46.6805900")
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return Arrived(moment.timestamp(), _count(line, fields, "ContextTokens"), _count(line, fields, "GeneratedTokens"))
+
+
+# --- lines and fields ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    path: Path
+    number: int
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.path} line {self.number}"
+
+    def fields(self) -> dict[str, Any]:
+        try:
+            fields = json.loads(self.text)
+        except ValueError as error:
+            raise TraceError(f"{self.where}: it is no JSON object: {error}") from None
+        if not isinstance(fields, dict):
+            raise TraceError(f"{self.where}: it is no JSON object but {self.text[:60]!r}")
+        return fields
+
+    def wrong(self, field: str, value: object, right: str) -> NoReturn:
+        raise TraceError(f"{self.where}: {field} is {value!r}; {right} is needed")
+
+
+def _lines(path: Path) -> Iterator[_Line]:
+    with path.open("rb") as file:
+        begin = file.read(8)
+    unpacked = next((unpack(path) for mark, unpack in _COMPRESSED if begin.startswith(mark)), None)
+    with io.TextIOWrapper(unpacked or path.open("rb"), encoding="utf-8-sig") as text:
+        for number, line in enumerate(text, start=1):
+            if line.strip():
+                yield _Line(path, number, line.strip())
+
+
+def _value(line: _Line, fields: Mapping[str, Any], name: str) -> Any:
+    if name not in fields:
+        raise TraceError(f"{line.where}: {name} is missing")
+    return fields[name]
+
+
+def _number(line: _Line, fields: Mapping[str, Any], name: str) -> float:
+    value = _value(line, fields, name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        line.wrong(name, value, "a number of 0 or more")
+    return float(value)
+
+
+def _count(line: _Line, fields: Mapping[str, Any], name: str, least: int = 0) -> int:
+    value = _value(line, fields, name)
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number != int(number) or number < least:
+        line.wrong(name, value, f"a whole number of {least} or more")
+    return int(number)
+
+
+def _ids(line: _Line, fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    ids = fields.get(name, ())
+    if not isinstance(ids, list | tuple) or not all(type(block) is int for block in ids):
+        line.wrong(name, ids, "a list of whole numbers")
+    return tuple(ids)
+
+
+def _without_zeros(requests: list[Arrived]) -> tuple[list[Arrived], list[str]]:
+    """A request without a prompt or without an answer (a client that left) costs one token of it, not nothing."""
+    zeros = sum(min(request.prompt_tokens, request.output_tokens) == 0 for request in requests)
+    if not zeros:
+        return requests, []
+    taken = [r._replace(prompt_tokens=max(r.prompt_tokens, 1), output_tokens=max(r.output_tokens, 1)) for r in requests]
+    return taken, [f"{zeros} requests have a length of 0, which counts as 1 token"]
+
+
+def _stem(path: Path) -> str:
+    return path.name.split(".")[0]

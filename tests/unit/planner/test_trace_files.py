@@ -1,0 +1,159 @@
+"""Trace files: three formats, and what each says when a line is wrong."""
+
+import gzip
+import lzma
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pointsman.planner.errors import TraceError
+from pointsman.planner.replay.requests import Arrived, faster, first, superposed, trace_of
+from pointsman.planner.replay.trace_files import TraceFormat, bin_width_s, load_trace, write_trace
+
+TRACES = Path(__file__).parent / "traces"
+BENCH_DATA = Path(__file__).parents[3] / "bench" / "data"
+MOONCAKE = '{"timestamp": 1000, "input_length": 1200, "output_length": 52, "hash_ids": [46, 47, 2353]}'
+AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44"
+OWN = '{"format": "pointsman-trace", "version": 1, "name": "tuesday", "block_tokens": 256}'
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "trace"
+    path.write_text(text)
+    return path
+
+
+def test_the_first_requests_of_mooncake_are_read_with_their_prefixes() -> None:
+    loaded = load_trace(TRACES / "mooncake.jsonl")
+    assert loaded.format is TraceFormat.MOONCAKE
+    assert len(loaded.trace) == 60
+    assert {6758, 7322, 7236} <= set(loaded.trace.prompt_tokens.tolist())
+    assert loaded.trace.prefix_blocks is not None
+    lengths = zip(loaded.trace.prompt_tokens, loaded.trace.prefix_blocks, strict=True)
+    assert all(len(blocks) == -(-prompt // 512) for prompt, blocks in lengths)
+
+
+def test_bins_of_mooncake_are_spread_so_that_no_burst_is_left() -> None:
+    loaded = load_trace(TRACES / "mooncake.jsonl", seed=3)
+    gaps = np.diff(loaded.trace.arrival_s)
+    assert (gaps > 0).all()
+    assert gaps.max() < 3
+    assert any("3 s apart" in note and "seed 3" in note for note in loaded.notes)
+
+
+def test_the_same_seed_spreads_the_same_way_and_another_does_not() -> None:
+    arrivals = [load_trace(TRACES / "mooncake.jsonl", seed=seed).trace.arrival_s.tolist() for seed in (1, 1, 2)]
+    assert arrivals[0] == arrivals[1] != arrivals[2]
+
+
+def test_the_first_requests_of_azure_are_read_at_their_times() -> None:
+    loaded = load_trace(TRACES / "azure.csv")
+    assert loaded.format is TraceFormat.AZURE
+    assert len(loaded.trace) == 100
+    assert loaded.trace.prompt_tokens[:2].tolist() == [374, 396]
+    assert loaded.trace.arrival_s[:2].tolist() == pytest.approx([0.0, 4.314579], abs=1e-5)
+    assert loaded.trace.prefix_blocks is None
+
+
+def test_the_whole_traces_are_there_with_the_numbers_their_page_states() -> None:
+    mooncake = load_trace(BENCH_DATA / "mooncake" / "conversation_trace.jsonl.xz").trace
+    azure = load_trace(BENCH_DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz").trace
+    assert (len(mooncake), len(azure)) == (12_031, 19_366)
+    assert (round(mooncake.prompt_tokens.mean()), round(azure.prompt_tokens.mean())) == (12_035, 1_155)
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    made = trace_of("tuesday", [Arrived(0.0, 10, 5, (1, 2)), Arrived(1.25, 20, 6)], block_tokens=256)
+    write_trace(tmp_path / "t.jsonl", made, {"note": "x"})
+    loaded = load_trace(tmp_path / "t.jsonl")
+    assert loaded.format is TraceFormat.POINTSMAN
+    assert (loaded.trace.name, loaded.trace.block_tokens) == ("tuesday", 256)
+    assert loaded.trace.arrival_s.tolist() == [0.0, 1.25]
+    assert loaded.trace.prefix_blocks == ((1, 2), ())
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_a_compressed_file_is_read_as_it_is(tmp_path: Path, pack: object) -> None:
+    assert callable(pack)
+    (tmp_path / "trace").write_bytes(pack(AZURE.encode()))
+    assert load_trace(tmp_path / "trace").trace.prompt_tokens.tolist() == [374]
+
+
+def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(gzip.compress(AZURE.encode() * 100)[:60])
+    with pytest.raises(TraceError, match="cannot be read"):
+        load_trace(tmp_path / "trace")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the file is empty"),
+        ("hello", "TIMESTAMP, ContextTokens, GeneratedTokens is missing"),
+        ('{"at": 3}', "line 1: neither 'timestamp' nor 'format' is there"),
+        (MOONCAKE + '\n{"timestamp": 2', "line 2: it is no JSON object"),
+        (MOONCAKE + "\n[]", "line 2: it is no JSON object but '[]'"),
+        (MOONCAKE + '\n\n{"timestamp": 2, "output_length": 3}', "line 3: input_length is missing"),
+        (MOONCAKE.replace("1200", '"long"'), "line 1: input_length is 'long'; a whole number of 0 or more"),
+        (MOONCAKE.replace("1200", "-1"), "line 1: input_length is -1;"),
+        (MOONCAKE.replace("1200", "NaN"), "line 1: input_length is nan;"),
+        (MOONCAKE.replace(": 1000", ": null"), "line 1: timestamp is None; a number"),
+        (MOONCAKE.replace("[46", '["46"'), "line 1: hash_ids is"),
+        (AZURE + "\nyesterday,1,2", "line 3: TIMESTAMP is 'yesterday'; a moment such as"),
+        (AZURE + "\n2023-11-16 18:15:47,,2", "line 3: ContextTokens is ''; a whole number"),
+        (AZURE + "\n2023-11-16 18:15:47,1", "line 3: it has 2 values, the header names 3"),
+        (AZURE.splitlines()[0], "it has no request"),
+        (OWN.replace("1,", "9,"), "line 1: version is 9; this Pointsman reads version 1"),
+        (OWN + '\n{"arrival_s": 1, "prompt_tokens": 2.5, "output_tokens": 1}', "line 2: prompt_tokens is 2.5"),
+    ],
+)
+def test_a_mistake_is_named_with_line_and_field(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(TraceError) as raised:
+        load_trace(written(tmp_path, text))
+    assert said in str(raised.value)
+
+
+def test_bytes_that_are_no_text_are_said(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(TraceError, match="it is no text"):
+        load_trace(tmp_path / "trace")
+
+
+def test_a_missing_file_is_said(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file"):
+        load_trace(tmp_path / "nothing")
+
+
+def test_a_request_without_an_answer_counts_as_one_token_and_is_said(tmp_path: Path) -> None:
+    loaded = load_trace(written(tmp_path, AZURE.replace(",44", ",0")))
+    assert loaded.trace.output_tokens.tolist() == [1]
+    assert any("1 requests have a length of 0" in note for note in loaded.notes)
+
+
+def test_unordered_lines_are_put_in_order(tmp_path: Path) -> None:
+    later = MOONCAKE.replace("1000", "5000").replace("1200", "99")
+    loaded = load_trace(written(tmp_path, f"{later}\n{MOONCAKE}"))
+    assert loaded.trace.prompt_tokens.tolist() == [1200, 99]
+    assert loaded.trace.arrival_s.tolist() == [0.0, 4.0]
+
+
+def test_real_time_stamps_are_not_taken_for_bins() -> None:
+    assert bin_width_s([0.0, 0.013, 0.4, 0.4, 1.7]) is None
+    assert bin_width_s([5.0, 5.0, 5.0]) is None  # one burst, no bins
+    assert bin_width_s([0.0] * 3 + [2.0] * 4 + [4.0] * 2) == 2.0
+
+
+def test_a_trace_is_made_faster_cut_and_superposed() -> None:
+    made = trace_of("t", [Arrived(float(at), 10 + at, 5, (at,)) for at in range(10)])
+    assert faster(made, 2).arrival_s.tolist() == [at / 2 for at in range(10)]
+    assert len(first(made, 5)) == 5
+    twice = superposed(made, 2)
+    assert len(twice) == 20
+    assert (np.diff(twice.arrival_s) >= 0).all()
+    assert twice.duration_s <= made.duration_s
+    assert sorted(twice.prompt_tokens.tolist()) == sorted(made.prompt_tokens.tolist() * 2)
+    assert twice.prefix_blocks is not None
+    assert len({blocks[0] for blocks in twice.prefix_blocks}) == 20  # no prefix is shared between copies
+    with pytest.raises(TraceError, match="no request arrives in the first 0 s"):
+        first(made, 0)
