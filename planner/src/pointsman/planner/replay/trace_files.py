@@ -15,7 +15,6 @@ Any of them may be compressed (gzip, xz, bzip2). What a line says wrong is said 
 import bz2
 import csv
 import gzip
-import io
 import itertools
 import json
 import lzma
@@ -29,7 +28,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay.requests import Arrived, trace_of
@@ -40,10 +39,10 @@ VERSION: Final = 1
 MOONCAKE_BLOCK_TOKENS: Final = 512
 BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_COMPRESSED: Final[tuple[tuple[bytes, Callable[[Path], io.BufferedIOBase]], ...]] = (
-    (b"\x1f\x8b", gzip.GzipFile),
-    (b"\xfd7zXZ\x00", lzma.LZMAFile),
-    (b"BZh", bz2.BZ2File),
+_COMPRESSED: Final[tuple[tuple[bytes, Callable[..., TextIO]], ...]] = (
+    (b"\x1f\x8b", gzip.open),
+    (b"\xfd7zXZ\x00", lzma.open),
+    (b"BZh", bz2.open),
 )
 _EXPECTED: Final = (
     'a trace is Mooncake JSON lines ({"timestamp": 0, "input_length": 812, "output_length": 93}), an Azure CSV '
@@ -221,8 +220,8 @@ class _Line:
 def _lines(path: Path) -> Iterator[_Line]:
     with path.open("rb") as file:
         begin = file.read(8)
-    unpacked = next((unpack(path) for mark, unpack in _COMPRESSED if begin.startswith(mark)), None)
-    with io.TextIOWrapper(unpacked or path.open("rb"), encoding="utf-8-sig") as text:
+    opened = next((opens for mark, opens in _COMPRESSED if begin.startswith(mark)), open)
+    with opened(path, "rt", encoding="utf-8-sig") as text:
         for number, line in enumerate(text, start=1):
             if line.strip():
                 yield _Line(path, number, line.strip())
