@@ -5,8 +5,11 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
+import aiohttp
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import Role
 from pointsman.kube.client import Kube
 from pointsman.local.cluster import LocalCluster
@@ -97,6 +100,18 @@ class Served:
     async def worker(self, role: Role) -> WorkerView:
         """A routable worker of a role."""
         return (await self.look()).routable(role)[0]
+
+    async def mid_stream_moves(self) -> float:
+        """How many streams went on at another worker after their first token, as the gateway counts them."""
+        url = self.endpoint.base_url.removesuffix("/v1") + "/metrics"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            families = list(text_string_to_metric_families(await answer.text()))
+        return sum(
+            sample.value
+            for family in families
+            for sample in family.samples
+            if sample.name == metrics.GATEWAY_RETRIES.name and sample.labels["reason"].endswith("-mid-stream")
+        )
 
     def kill(self, pod: str) -> None:
         """kill -9 of what a pod runs."""

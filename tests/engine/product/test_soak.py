@@ -10,7 +10,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.local.cluster import SYSTEM_NAMESPACE
 from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, compare, running_load, summarise
 
-PROMPTS, ROUNDS, SEED = 200, 6, 20250326
+PROMPTS, ROUNDS, SEED = 200, 8, 20250326
 EXACT_MIX = Mix(lengths=(range(1, 500), range(600, 3_000)), max_tokens=range(8, 49), token_ids_share=0.4)
 
 
@@ -32,10 +32,9 @@ async def test_the_product_is_token_exact_over_200_prompts_while_its_parts_are_k
         part = asked[number * PROMPTS // ROUNDS : (number + 1) * PROMPTS // ROUNDS]
         async with running_load(chat.endpoint, iter(part), clients=6) as traffic:
             await traffic.answered(rng.randrange(2, 8), timeout_seconds=120)
-            # In turns; a decode worker's death ends the streams it had begun, which is tried by itself elsewhere.
-            victim = ("nats", "prefill", "operator")[number % 3]
-            if victim == "prefill":
-                chat.kill((await chat.worker(Role.PREFILL)).name)
+            victim = ("nats", "prefill", "decode", "operator")[number % 4]
+            if victim in ("prefill", "decode"):
+                chat.kill((await chat.worker(Role(victim.capitalize()))).name)
             elif victim == "nats":
                 chat.cluster.kill_container(SYSTEM_NAMESPACE, "pointsman-nats-0")
             else:

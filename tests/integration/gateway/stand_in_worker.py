@@ -1,8 +1,8 @@
 """A stand-in for a worker: speaks vLLM's completions, /tokenize and the control API's model part; has no model.
 
 Used where a test needs many workers, or one that misbehaves at an exact moment. What real engines answer is tested in
-tests/engine. Its "model" is a pure function: the answer to a prompt is the prompt's bytes reversed, token by token, so
-a test knows every token.
+tests/engine. Its "model" is a pure function of the tokens so far, so a test knows every token, and an answer whose
+first tokens are in the prompt goes on as it would have.
 """
 
 import asyncio
@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any
 
 from aiohttp import web
@@ -81,9 +83,16 @@ class StandInWorker:
         app.router.add_get(MODEL_FILES_PATH + "/{digest}", self._file)
         return app
 
-    def output(self, prompt: list[int]) -> list[int]:
-        """The whole answer this "model" gives: the prompt reversed, special tokens left out."""
-        return [token for token in reversed(prompt) if token > 4]
+    def output(self, prompt: list[int], tokens: int) -> list[int]:
+        """The first ``tokens`` of the answer this "model" gives: letters, each from all that stands before it."""
+        seen = list(prompt)
+        for _ in range(tokens):
+            seen.append(self._letters[sum((place + 1) * token for place, token in enumerate(seen)) % 26])
+        return seen[len(prompt) :]
+
+    @cached_property
+    def _letters(self) -> list[int]:
+        return [self.tokenizer(letter, add_special_tokens=False)["input_ids"][-1] for letter in ascii_lowercase]
 
     async def _model(self, request: web.Request) -> web.Response:
         if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {TOKEN}":
@@ -159,7 +168,7 @@ class StandInWorker:
             error = behaviour.body or {"error": {"message": "not now", "type": "error", "code": behaviour.status}}
             return web.json_response(error, status=behaviour.status, headers=found)
         prompt = body["prompt"]
-        tokens = self.output(prompt)[: body.get("max_tokens", 16)]
+        tokens = self.output(prompt, body.get("max_tokens", 16))
         if behaviour is not None:
             tokens = tokens[: behaviour.tokens]
         worker = {headers.WORKER: self.name, headers.PREFILL: "local", headers.PREFILL_REASON: "short"}

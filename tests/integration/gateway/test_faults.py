@@ -1,6 +1,7 @@
 """Workers that refuse, abort, die or hang: what moves to another worker, what the client is told, what is given up."""
 
 import asyncio
+from typing import Any
 
 import openai
 import pytest
@@ -14,7 +15,18 @@ ASK = {"model": SERVED_NAME, "prompt": "The signal is at danger.", "max_tokens":
 
 def expected(worker: StandInWorker) -> str:
     """The text every worker answers to ASK."""
-    return str(worker.tokenizer.decode(worker.output(worker.tokenizer(ASK["prompt"])["input_ids"])[:8]))
+    return str(worker.tokenizer.decode(worker.output(worker.tokenizer(ASK["prompt"])["input_ids"], 8)))
+
+
+def said(chunks: list[Any]) -> list[tuple[Any, ...]]:
+    """What a client is told, chunk by chunk, of a stream's text, tokens and end."""
+    told = []
+    for chunk in chunks:
+        for choice in chunk.choices:
+            body = choice.to_dict()
+            ids = (body.get("token_ids"), body.get("prompt_token_ids") or chunk.to_dict().get("prompt_token_ids"))
+            told.append((chunk.id[:5], body.get("delta") or body["text"], *ids, choice.finish_reason))
+    return told
 
 
 async def read(stream: openai.AsyncStream[openai.types.Completion]) -> str:
@@ -71,26 +83,65 @@ async def test_a_worker_that_refuses_connections_is_left_alone_for_a_moment(room
     }  # fmt: skip
 
 
-async def test_after_the_first_token_a_death_is_told_in_the_stream(room: Room) -> None:
+AFTER_THREE_TOKENS = (
+    Behaviour(tokens=3, cut=True),
+    Behaviour(tokens=3, abort=True),
+    Behaviour(tokens=3, error_event=True),
+)
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["completion", "chat"])
+async def test_after_the_first_token_another_worker_goes_on_with_the_tokens_so_far(room: Room, chat: bool) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers)
-    for behaviour in (
-        Behaviour(tokens=3, cut=True),
-        Behaviour(tokens=3, abort=True),
-        Behaviour(tokens=3, error_event=True),
-    ):
-        for worker in workers:
+    ask: dict[str, Any] = {
+        "model": SERVED_NAME,
+        "max_tokens": 8,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "extra_body": {"return_token_ids": True, "min_tokens": 4},
+    }
+    if chat:
+        create, ask["messages"] = gateway.client.chat.completions.create, [{"role": "user", "content": "Go on."}]
+    else:
+        create, ask["prompt"] = gateway.client.completions.create, ASK["prompt"]
+    whole = [chunk async for chunk in await create(**ask)]
+    before = await gateway.metrics()
+    for behaviour in AFTER_THREE_TOKENS:
+        for worker in workers:  # each breaks once after three tokens; the first one brings the last two
+            worker.seen.clear()
             worker.behaviours.append(behaviour)
-        stream = await gateway.client.completions.create(**ASK, stream=True)
+        chunks = [chunk async for chunk in await create(**ask)]
+        assert said(chunks) == said(whole), behaviour
+        assert chunks[-1].usage == whole[-1].usage, behaviour
+        assert chunks[-1].usage.completion_tokens == 8
+        asked = [seen.body for worker in workers for seen in worker.seen]
+        assert sorted(body["max_tokens"] for body in asked) == [2, 5, 8]
+        assert sorted(body["min_tokens"] for body in asked) == [0, 1, 4]
+    after = await gateway.metrics()
+    for reason in ("worker-died", "engine-aborted", "engine-error"):
+        counter = f'pointsman_gateway_retries_total{{reason="{reason}-mid-stream",service="chat"}}'
+        assert after[counter] - before.get(counter, 0) == 2
+
+
+@pytest.mark.parametrize("field", [{"stop": ["zz"]}, {"presence_penalty": 0.5}])
+async def test_a_stream_that_cannot_be_continued_as_asked_ends_with_an_error(room: Room, field: dict[str, Any]) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    for behaviour in AFTER_THREE_TOKENS:
+        for worker in workers:
+            worker.seen.clear()
+            worker.behaviours.append(behaviour)
+        stream = await gateway.client.completions.create(**ASK, **field, stream=True)
         text = ""
         with pytest.raises(openai.APIError, match="broke off after 3 tokens") as broken:
             async for chunk in stream:
                 text += chunk.choices[0].text
         assert text == expected(workers[0])[:3]
         assert broken.value.code == "stream_broken"
+        assert sum(len(worker.seen) for worker in workers) == 1
         for worker in workers:
             worker.behaviours.clear()
-    assert sum(len(worker.seen) for worker in workers) == 3
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -109,21 +160,15 @@ async def test_a_client_that_leaves_ends_the_request_at_the_worker(room: Room, s
     await eventually(lambda: _in_flight(gateway, 0), "the gateway counts nothing in flight")
 
 
-async def test_a_stream_that_falls_silent_moves_on_before_its_first_token_and_ends_with_an_error_after_it(
-    room: Room,
-) -> None:
+async def test_a_stream_that_falls_silent_moves_on_before_and_after_its_first_token(room: Room) -> None:
     workers = await room.workers(2)
-    gateway = await room.gateway(workers, inactivity_timeout_seconds=0.5, router="round-robin")
-    workers[0].behaviours.append(Behaviour(gate=asyncio.Event()))
-    texts = [await read(await gateway.client.completions.create(**ASK, stream=True)) for _ in range(2)]
-    assert texts == [expected(workers[0])] * 2
-    assert workers[0].cancelled.is_set()
-
-    for worker in workers:
-        worker.behaviours.append(Behaviour(tokens=2, gate=asyncio.Event()))
-    stream = await gateway.client.completions.create(**ASK, stream=True)
-    with pytest.raises(openai.APIError, match="nothing arrived for too long"):
-        await read(stream)
+    gateway = await room.gateway(workers, inactivity_timeout_seconds=0.5, router="round-robin", suspect_seconds=0)
+    for tokens in (0, 2):
+        workers[0].cancelled.clear()
+        workers[0].behaviours.append(Behaviour(tokens=tokens, gate=asyncio.Event()))
+        texts = [await read(await gateway.client.completions.create(**ASK, stream=True)) for _ in range(2)]
+        assert texts == [expected(workers[0])] * 2
+        assert workers[0].cancelled.is_set()
 
 
 async def test_a_lone_worker_that_refuses_is_asked_again_until_patience_ends(room: Room) -> None:

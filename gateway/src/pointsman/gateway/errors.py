@@ -8,7 +8,7 @@ GatewayError
 ├── NoWorkerAvailable         503  no routable decode worker, or all refused, for as long as a request may wait
 ├── WorkersFailed             502  attempts on several workers failed before the first token
 ├── RefusedByEngine           4xx  the engine's own answer, passed on
-└── StreamBroken                   after the first token: an error event, for the status is already 200
+└── StreamBroken                   after the first token, and no other worker could go on: an error event
 """
 
 from http import HTTPStatus
@@ -97,7 +97,7 @@ class RefusedByEngine(GatewayError):
 
 
 class StreamBroken(GatewayError):
-    """The answer broke off after tokens had been sent to the client."""
+    """The answer broke off after tokens had been sent to the client, and no other worker could go on with it."""
 
     code = "stream_broken"
     reason = "stream-broken"

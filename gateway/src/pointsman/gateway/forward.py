@@ -1,15 +1,16 @@
-"""Sends one choice of an answer to a worker, to another one while nothing was lost, and hands back what comes.
+"""Sends one choice of an answer to a worker, to another one when that fails, and hands back what comes.
 
-Before the first token a request may move: the connection failed, the worker said 503 (`RETRY` header or not), the
+Before the first token a request moves as it is: the connection failed, the worker said 503 (`RETRY` header or not), the
 engine aborted (``finish_reason: "abort"`` is vLLM's answer while it shuts down, with HTTP 200) or died. Afterwards the
-client has tokens, and a failure is reported as an error in the stream.
+client has tokens: another worker gets them as part of the prompt and sends the rest. Only what cannot be continued
+(`core.resume`) or finds no worker in time is reported as an error in the stream.
 
 Cancelling the task that waits here closes the connection to the worker, which makes vLLM abort the request.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -17,7 +18,9 @@ import msgspec
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import RetryReason
-from pointsman.gateway.core.sse import EngineError, EventSplitter, MalformedEvent, Step, Translator
+from pointsman.gateway.attempt import LiveStream, Provenance, Unsuitable, provenance_of
+from pointsman.gateway.core.resume import continued_body
+from pointsman.gateway.core.sse import TokenTranslator, Translator
 from pointsman.gateway.errors import NoWorkerAvailable, RefusedByEngine, StreamBroken, WorkersFailed
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.metrics import GatewayMetrics
@@ -36,7 +39,7 @@ class Leg:
     """What one choice of an answer needs from a worker.
 
     ``prompt_tokens`` is exact when the gateway tokenised (``digest`` set), else an estimate; ``chain`` are the prompt's
-    block hashes for the index, empty when unknown.
+    block hashes for the index, empty when unknown. ``continuable``: a broken stream may go on at another worker.
     """
 
     request_id: str
@@ -45,6 +48,7 @@ class Leg:
     prompt_tokens: int
     chain: Sequence[int] = ()
     digest: str | None = None
+    continuable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +63,6 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """Who answered and where the prompt was prefilled, as the worker's headers say."""
-
-    worker: str
-    prefill: str | None = None  # "local" or "remote"
-    prefill_reason: str | None = None
-    prefill_worker: str | None = None
-
-    @property
-    def path(self) -> str:
-        """Label of the latency metrics."""
-        return "remote" if self.prefill == "remote" else "local"
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     """A whole answer that was not streamed."""
 
@@ -81,96 +70,70 @@ class Answer:
     provenance: Provenance
 
 
-class _Unsuitable(Exception):
-    """This attempt failed and nothing reached the client: try another worker. ``reason`` is a metric label."""
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A stream that goes on for a broken one, and the leg it answers; ``carried`` tokens came from others."""
 
-    def __init__(self, reason: str, detail: str = "", *, suspect: bool = False) -> None:
-        super().__init__(detail or reason)
-        self.reason = reason
-        self.suspect = suspect
+    leg: Leg
+    stream: LiveStream
+    head: bytes
+    carried: int
 
 
-class LiveStream:
-    """An open stream of one worker. ``pull`` until ``ended``; ``close`` in any case.
+def continued(leg: Leg, sampled: Sequence[int]) -> Leg:
+    """The leg that brings the rest after ``sampled``. Raises ValueError when nothing is left to bring."""
+    return replace(
+        leg,
+        request_id=f"{leg.request_id}+{len(sampled)}",  # an engine may still hold the old one
+        body=continued_body(leg.body, sampled),
+        prompt_tokens=leg.prompt_tokens + len(sampled),
+    )
 
-    ``hold_usage``: the event that only brings usage is kept in ``usage`` and not passed on.
-    """
 
-    def __init__(
-        self, pick: Pick, response: aiohttp.ClientResponse, translator: Translator, *, hold_usage: bool
-    ) -> None:
-        self.provenance = _provenance(pick, response)
-        self.worker_key = pick.worker.key
-        self.tokens = 0
-        self.begun = False  # the first token (or the end) was read
-        self.ended = False  # [DONE] was read
-        self.usage = b""  # JSON of the engine's usage, once it came
-        self.finish_reason: str | None = None
-        self._pick = pick
-        self._response = response
-        self._content = response.content
-        self._translator = translator
-        self._hold_usage = hold_usage
-        self._splitter = EventSplitter()
-        self._failure: Exception | None = None
+class AnswerStream:
+    """One choice of a streamed answer, whichever workers send it. ``pull`` until ``ended``; ``close`` in any case."""
+
+    def __init__(self, forwarder: "Forwarder", leg: Leg, stream: LiveStream) -> None:
+        self.provenance = stream.provenance
+        self._forwarder = forwarder
+        self._leg = leg
+        self._stream = stream
+        self._carried = 0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens so far."""
+        return self._carried + self._stream.tokens
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come."""
+        return self._stream.ended
+
+    @property
+    def usage(self) -> bytes:
+        """JSON of the whole answer's usage, once it came."""
+        return self._stream.usage
 
     async def pull(self) -> tuple[bytes, int]:
-        """Bytes for the client from one read of the network, and the tokens in them.
-
-        Raises RefusedByEngine or _Unsuitable; what came before a failure in the same read is returned first.
-        """
-        if self._failure is not None:
-            raise self._failure
+        """Bytes for the client and the tokens in them. Raises StreamBroken when nobody can go on."""
         try:
-            received = await self._content.readany()
-        except TimeoutError as error:
-            raise _Unsuitable("inactive", "nothing arrived for too long", suspect=True) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise _Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
-        if not received:
-            raise _Unsuitable("worker-died", "the stream ended without [DONE]", suspect=True)
-        out = bytearray()
-        tokens = 0
-        for event in self._splitter.feed(received):
-            try:
-                step = self._translator.read(event)
-                self._check(step)
-            except (MalformedEvent, _Unsuitable, RefusedByEngine) as error:
-                failure = _Unsuitable("malformed", str(error)) if isinstance(error, MalformedEvent) else error
-                if not out:
-                    raise failure from error
-                self._failure = failure
-                break
-            if step.usage:
-                self.usage = step.usage
-            if not (step.usage and self._hold_usage):
-                out += step.out
-            tokens += step.tokens
-            if step.finish_reason is not None:
-                self.finish_reason = step.finish_reason
-            if step.tokens or step.finish_reason is not None or step.done:
-                self.begun = True
-            if step.done:
-                self.ended = True
-                break
-        if tokens:
-            self.tokens += tokens
-            self._pick.entry.produced(tokens)
-        return bytes(out), tokens
+            return await self._stream.pull()
+        except RefusedByEngine as error:
+            raise StreamBroken(f"The engine failed after {self.tokens} tokens: {error}.") from error
+        except Unsuitable as error:
+            broken = self._stream
+            if broken.finish_reason is not None:  # the answer is whole; at most its usage is missing
+                broken.ended = True
+                return b"", 0
+            broken.close()
+            onward = await self._forwarder.go_on(self._leg, broken, error, self._carried)
+            self._leg, self._stream, self._carried = onward.leg, onward.stream, onward.carried
+            return onward.head, onward.stream.tokens
 
     def close(self) -> None:
-        """Give the worker up: a connection with an unread rest is closed, so the engine aborts the request."""
-        self._pick.entry.end()
-        if self.ended:
-            self._response.release()
-        else:
-            self._response.close()
-
-    def _check(self, step: Step) -> None:
-        if step.error is not None:
-            raise _engine_failed(step.error)
-        if step.finish_reason == "abort":
-            raise _Unsuitable("engine-aborted")
+        """Give the worker up."""
+        self._stream.close()
 
 
 class Forwarder:
@@ -201,27 +164,56 @@ class Forwarder:
 
     async def open(
         self, leg: Leg, translator: Callable[[], Translator], *, hold_usage: bool = False
-    ) -> tuple[LiveStream, bytes]:
+    ) -> tuple["AnswerStream", bytes]:
         """A stream that has its first token, with the bytes so far. Raises as ``answer`` does."""
-        return await self._retrying(leg, lambda pick: self._open_once(leg, pick, translator, hold_usage))
+        stream, head = await self._retrying(leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage))
+        return AnswerStream(self, leg, stream), head
 
-    async def pull(self, stream: LiveStream) -> tuple[bytes, int]:
-        """More of an open stream. Raises StreamBroken: the client has tokens, so nothing is tried elsewhere."""
+    async def go_on(self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int) -> "Continued":
+        """Another worker's stream that goes on where ``broken``, the answer to ``leg``, ended.
+
+        ``carried`` tokens of the answer are in ``leg``'s prompt already. Raises StreamBroken.
+        """
+        if why.suspect:
+            self._fleet.suspect(broken.worker_key)
+        died = f"The answer broke off after {carried + broken.tokens} tokens: {why} (worker {broken.provenance.worker})"
+        translator, sampled = broken.translator, broken.sampled[: broken.settled]
+        if not leg.continuable or not isinstance(translator, TokenTranslator):
+            raise StreamBroken(f"{died}.") from why
+        if translator.shows_token_ids and len(sampled) < len(broken.sampled):
+            raise StreamBroken(f"{died}, in the middle of a character.") from why
         try:
-            return await stream.pull()
-        except _Unsuitable as error:
-            if error.suspect:
-                self._fleet.suspect(stream.worker_key)
-            raise StreamBroken(
-                f"The answer broke off after {stream.tokens} tokens: {error} (worker {stream.provenance.worker})."
-            ) from error
-        except RefusedByEngine as error:
-            raise StreamBroken(f"The engine failed after {stream.tokens} tokens: {error}.") from error
+            onward = continued(leg, sampled)
+        except ValueError as error:
+            raise StreamBroken(f"{died}: {error}.") from why
+        carried += len(sampled)
+        translator.go_on(carried)
+        self._metrics.retried(f"{why.reason}-mid-stream")
+        log.warning(
+            "stream goes on at another worker",
+            extra={
+                "request_id": leg.request_id,
+                "worker": broken.provenance.worker,
+                "reason": why.reason,
+                "tokens": carried,
+            },
+        )
+        try:
+            stream, head = await self._retrying(
+                onward,
+                lambda pick: self._open_once(onward, pick, translator, broken.hold_usage),
+                avoid={broken.worker_key},
+            )
+        except (NoWorkerAvailable, WorkersFailed, RefusedByEngine) as error:
+            raise StreamBroken(f"{died}, and nobody went on: {error}") from error
+        return Continued(onward, stream, head, carried)
 
-    async def _retrying(self, leg: Leg, attempt: Callable[[Pick], Awaitable[T]]) -> T:
+    async def _retrying(
+        self, leg: Leg, attempt: Callable[[Pick], Awaitable[T]], *, avoid: Iterable[WorkerKey] = ()
+    ) -> T:
         deadline_s = self._clock() + self._limits.patience_seconds
         backoff_s = BACKOFF_FIRST_SECONDS
-        avoid: set[WorkerKey] = set()
+        avoid = set(avoid)
         failures: list[str] = []
         while True:
             pick = self._fleet.pick(prompt_tokens=leg.prompt_tokens, chain=leg.chain, digest=leg.digest, avoid=avoid)
@@ -237,7 +229,7 @@ class Forwarder:
             _log_choice(leg, pick)
             try:
                 result = await attempt(pick)
-            except _Unsuitable as error:
+            except Unsuitable as error:
                 pick.entry.end()
                 key = pick.worker.key
                 avoid.add(key)
@@ -278,24 +270,24 @@ class Forwarder:
             try:
                 data = await response.read()
             except TimeoutError as error:
-                raise _Unsuitable("inactive", "no answer in time", suspect=True) from error
+                raise Unsuitable("inactive", "no answer in time", suspect=True) from error
             except (aiohttp.ClientError, OSError) as error:
-                raise _Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
+                raise Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
         try:
             body = msgspec.json.decode(data)
             aborted = any(choice.get("finish_reason") == "abort" for choice in body["choices"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-            raise _Unsuitable("malformed", f"{error}: {data[:200]!r}") from error
+            raise Unsuitable("malformed", f"{error}: {data[:200]!r}") from error
         if aborted:
-            raise _Unsuitable("engine-aborted")
+            raise Unsuitable("engine-aborted")
         pick.entry.end()
-        return Answer(body, _provenance(pick, response))
+        return Answer(body, provenance_of(pick, response))
 
     async def _open_once(
-        self, leg: Leg, pick: Pick, translator: Callable[[], Translator], hold_usage: bool
+        self, leg: Leg, pick: Pick, translator: Translator, hold_usage: bool
     ) -> tuple[LiveStream, bytes]:
         response = await self._post(leg, pick, self._stream_timeout)
-        stream = LiveStream(pick, response, translator(), hold_usage=hold_usage)
+        stream = LiveStream(pick, response, translator, hold_usage=hold_usage)
         try:
             head = b""
             while not stream.begun:
@@ -307,7 +299,7 @@ class Forwarder:
         return stream, head
 
     async def _post(self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """A response with status 200. Raises _Unsuitable or RefusedByEngine."""
+        """A response with status 200. Raises Unsuitable or RefusedByEngine."""
         sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id}
         if pick.rule is not None:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
@@ -319,42 +311,26 @@ class Forwarder:
                 pick.worker.url + leg.path, data=leg.body, headers=sent, timeout=timeout, allow_redirects=False
             )
         except TimeoutError as error:
-            raise _Unsuitable("inactive", "no answer began in time", suspect=True) from error
+            raise Unsuitable("inactive", "no answer began in time", suspect=True) from error
         except (aiohttp.ClientError, OSError) as error:
             reason = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "worker-died"
-            raise _Unsuitable(reason, f"{type(error).__name__}: {error}", suspect=True) from error
+            raise Unsuitable(reason, f"{type(error).__name__}: {error}", suspect=True) from error
         if response.status == 200:
             return response
         async with response:
             try:
                 data = await response.read()
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise _Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
+                raise Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
         refusal = response.headers.get(headers.RETRY)
         if refusal is not None:
-            raise _Unsuitable(refusal if refusal in _RETRY_REASONS else "refused", f"503 {refusal}")
+            raise Unsuitable(refusal if refusal in _RETRY_REASONS else "refused", f"503 {refusal}")
         if response.status >= 500 or response.status in (408, 429):
-            raise _Unsuitable(f"http-{response.status}", data[:200].decode("utf-8", "replace"))
+            raise Unsuitable(f"http-{response.status}", data[:200].decode("utf-8", "replace"))
         raise RefusedByEngine(response.status, data)
 
 
 _RETRY_REASONS = frozenset(RetryReason)
-
-
-def _engine_failed(error: EngineError) -> Exception:
-    if error.is_clients and isinstance(error.code, int):
-        return RefusedByEngine(error.code, msgspec.json.encode({"error": error}))
-    return _Unsuitable("engine-error", error.message)
-
-
-def _provenance(pick: Pick, response: aiohttp.ClientResponse) -> Provenance:
-    found = response.headers
-    return Provenance(
-        worker=found.get(headers.WORKER, pick.worker.name),
-        prefill=found.get(headers.PREFILL),
-        prefill_reason=found.get(headers.PREFILL_REASON),
-        prefill_worker=found.get(headers.PREFILL_WORKER),
-    )
 
 
 def _log_choice(leg: Leg, pick: Pick) -> None:

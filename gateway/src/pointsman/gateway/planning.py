@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 
+from pointsman.gateway.core import resume
 from pointsman.gateway.core.requests import (
     Ask,
     Endpoint,
@@ -77,6 +78,7 @@ async def plan(ask: Ask, model: Model, *, request_id: str, created: int) -> Plan
             prompt_tokens=len(token_ids),
             chain=() if salted else chained_block_hashes(token_ids, model.info.block_size),
             digest=model.digest,
+            continuable=resume.why_not(ask) is None,
         )
         jobs.append(Job(leg, _reader(ask, identity, number)))
     return Plan(ask, identity, tuple(jobs), None)

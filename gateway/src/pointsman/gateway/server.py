@@ -15,6 +15,7 @@ from aiohttp import web
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import ENDPOINTS_PATH
+from pointsman.gateway.attempt import Provenance
 from pointsman.gateway.core.answers import add_usage, gather
 from pointsman.gateway.core.requests import Endpoint, read
 from pointsman.gateway.core.sse import DONE, error_event
@@ -28,7 +29,7 @@ from pointsman.gateway.errors import (
     Unauthorized,
 )
 from pointsman.gateway.fleet import Fleet
-from pointsman.gateway.forward import Answer, Forwarder, Provenance
+from pointsman.gateway.forward import Answer, Forwarder
 from pointsman.gateway.metrics import GatewayMetrics, PathMetrics
 from pointsman.gateway.planning import Job, Plan, new_request_id, plan
 from pointsman.gateway.processor import Model
@@ -209,7 +210,7 @@ class GatewayServer:
             record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
             yield head + (DONE if stream.ended else b"")
             while not stream.ended:
-                out, tokens = await self._forwarder.pull(stream)
+                out, tokens = await stream.pull()
                 if tokens:
                     record.tokens_came(self._clock(), tokens, self._metrics.by_path)
                 if stream.ended:
@@ -231,7 +232,7 @@ class GatewayServer:
                 record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
                 await queue.put(head)
                 while not stream.ended:
-                    out, tokens = await self._forwarder.pull(stream)
+                    out, tokens = await stream.pull()
                     if tokens:
                         record.tokens_came(self._clock(), tokens, self._metrics.by_path)
                     if out:

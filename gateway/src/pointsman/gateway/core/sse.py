@@ -5,10 +5,13 @@ neither that endpoint nor those ids unless they asked for them: a *translator* r
 the bytes the client gets. One decode and one encode per chunk is all the work a streamed token costs here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+
+from pointsman.gateway.core.resume import whole_usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -86,12 +89,16 @@ _encode = msgspec.json.Encoder().encode
 class Step:
     """What one event of the engine means: bytes for the client, tokens it brought, and how the answer ended if so.
 
-    ``usage`` is set (as JSON) for the event after the last choice that brings nothing but usage.
+    ``usage`` is set (as JSON) for the event after the last choice that brings nothing but usage. ``token_ids`` are the
+    event's tokens where they are known. ``settled``: the text of all tokens so far is out; not so in the middle of a
+    character of several tokens.
     """
 
     out: bytes = b""
     usage: bytes = b""
     tokens: int = 0
+    token_ids: Sequence[int] = ()
+    settled: bool = False
     finish_reason: str | None = None
     error: EngineError | None = None
     done: bool = False
@@ -118,13 +125,23 @@ class Identity:
     model: str
 
 
-class CompletionTranslator:
-    """Completion chunks to completion chunks: the client's id, no token ids unless asked for."""
+class TokenTranslator:
+    """What the two translators of a tokenised request share: reading an event, and going on at another worker."""
 
-    def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
-        self._prefix = _head(identity, "text_completion")
+    def __init__(self, identity: Identity, kind: str, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
+        self._prefix = _head(identity, kind)
         self._index = choice_index
         self._with_token_ids = with_token_ids
+        self._carried = 0
+
+    @property
+    def shows_token_ids(self) -> bool:
+        """Whether the client sees token ids: each must come once."""
+        return self._with_token_ids
+
+    def go_on(self, carried: int) -> None:
+        """The rest comes from another worker, whose prompt holds ``carried`` tokens of this answer."""
+        self._carried = carried
 
     def read(self, data: bytes) -> Step:
         """See Translator."""
@@ -133,9 +150,32 @@ class CompletionTranslator:
         chunk = _read_completion(data)
         if chunk.error is not None:
             return Step(error=chunk.error)
+        if self._carried:
+            chunk.usage = msgspec.Raw(whole_usage(bytes(chunk.usage), self._carried))
         if not chunk.choices:
             return _usage_step(self._prefix, chunk)
         choice = chunk.choices[0]
+        ids = choice.token_ids or ()
+        settled = bool(choice.text) or choice.finish_reason is not None
+        return Step(
+            self._event_of(chunk, choice),
+            tokens=_tokens(choice),
+            token_ids=ids,
+            settled=settled,
+            finish_reason=choice.finish_reason,
+        )
+
+    def _event_of(self, chunk: CompletionChunk, choice: CompletionChoice) -> bytes:
+        raise NotImplementedError
+
+
+class CompletionTranslator(TokenTranslator):
+    """Completion chunks to completion chunks: the client's id, no token ids unless asked for."""
+
+    def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
+        super().__init__(identity, "text_completion", choice_index=choice_index, with_token_ids=with_token_ids)
+
+    def _event_of(self, chunk: CompletionChunk, choice: CompletionChoice) -> bytes:
         body: dict[str, Any] = {
             "index": self._index,
             "text": choice.text,
@@ -146,31 +186,19 @@ class CompletionTranslator:
             body["stop_reason"] = choice.stop_reason
         if self._with_token_ids:
             body["token_ids"] = choice.token_ids
-            if bytes(choice.prompt_token_ids):
+            if bytes(choice.prompt_token_ids) and not self._carried:
                 body["prompt_token_ids"] = choice.prompt_token_ids
-        out = b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + _tail(chunk) + b"}\n\n"
-        return Step(out, tokens=_tokens(choice), finish_reason=choice.finish_reason)
+        return b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + _tail(chunk) + b"}\n\n"
 
 
-class ChatTranslator:
+class ChatTranslator(TokenTranslator):
     """Completion chunks to chat chunks: a first chunk with the role, then content deltas."""
 
     def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
-        self._prefix = _head(identity, "chat.completion.chunk")
-        self._index = choice_index
-        self._with_token_ids = with_token_ids
+        super().__init__(identity, "chat.completion.chunk", choice_index=choice_index, with_token_ids=with_token_ids)
         self._begun = False
 
-    def read(self, data: bytes) -> Step:
-        """See Translator."""
-        if data == b"[DONE]":
-            return Step(done=True)
-        chunk = _read_completion(data)
-        if chunk.error is not None:
-            return Step(error=chunk.error)
-        if not chunk.choices:
-            return _usage_step(self._prefix, chunk)
-        choice = chunk.choices[0]
+    def _event_of(self, chunk: CompletionChunk, choice: CompletionChoice) -> bytes:
         out = b""
         if not self._begun:
             self._begun = True
@@ -180,8 +208,7 @@ class ChatTranslator:
             extra["stop_reason"] = choice.stop_reason
         if self._with_token_ids:
             extra["token_ids"] = choice.token_ids
-        out += self._event({"content": choice.text}, choice.finish_reason, _tail(chunk), **extra)
-        return Step(out, tokens=_tokens(choice), finish_reason=choice.finish_reason)
+        return out + self._event({"content": choice.text}, choice.finish_reason, _tail(chunk), **extra)
 
     def _event(
         self,
