@@ -106,6 +106,7 @@ class Leads:
     flip_s: float = 2.0
     verify_s: float = 1.0
     drain_timeout_s: float = 60.0  # then what still runs is moved: computed again elsewhere
+    reaction_s: float = 0.5  # from a decision to the operator's first act
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ class DecisionRecord:
 
     at_s: float
     decision: Decision
+    refused: str = ""  # why the operator would not carry it out: outside the policy's bounds or budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,314 @@
+"""The way of a request: routed to a decode worker, prefilled there or remotely, its KV sent, decoded, ended.
+
+The rules are the production ones where they are arithmetic: local or remote (``pointsman.serving.local_remote``) and
+the prefill worker's admission by token budget (``pointsman.serving.token_budget``). The router's cost is that of the
+gateway's default: prompt tokens still to compute there, plus the running context at a twentieth, plus pressure near a
+full KV cache.
+"""
+
+import math
+from collections import deque
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pointsman.planner.core.types import Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.simulator.events import Events
+from pointsman.planner.simulator.request import Request
+from pointsman.planner.simulator.timing import Timing
+from pointsman.planner.simulator.types import Ints, Outcome, PrefillPlace, Simulation, Trace
+from pointsman.planner.simulator.window import Window, ttft_objective_ms
+from pointsman.planner.simulator.worker import SimulatedWorker
+from pointsman.serving.local_remote import RoutingRule, decide
+from pointsman.serving.token_budget import take_pending
+
+RUNNING_TOKEN_WEIGHT = 0.05
+KV_PRESSURE_FROM = 0.9
+MAX_PREFILLS_AT_ONCE = 256
+
+
+class RequestPath:
+    """All requests that are under way, and what became of the others."""
+
+    def __init__(
+        self, trace: Trace, simulation: Simulation, objectives: Objectives, timing: Timing, events: Events
+    ) -> None:
+        count = len(trace)
+        self._engine, self._network, self._cache = simulation.engine, simulation.network, simulation.prefix_cache
+        self._max_waiting = simulation.max_waiting
+        self._objectives = objectives
+        self._timing = timing
+        self._events = events
+        self._arrival_s: list[float] = trace.arrival_s.tolist()
+        self._prompt: list[int] = trace.prompt_tokens.tolist()
+        self._output: list[int] = trace.output_tokens.tolist()
+        self._blocks = trace.prefix_blocks if self._cache.enabled else None
+        self._block_tokens = trace.block_tokens
+        self._rule = RoutingRule(0, 0)
+        self.route(simulation.routing)
+        self.window = Window(0.0)
+        self.queue: deque[Request] = deque()  # waits for a prefill worker
+        self.unrouted: deque[Request] = deque()  # waits for any decode worker
+        self.decoders: list[SimulatedWorker] = []  # that take new requests
+        self.prefillers = 0  # that serve
+        self.idle_prefillers: deque[SimulatedWorker] = deque()
+        self.open = 0
+        self.freed: list[SimulatedWorker] = []  # became free of work while leaving; the fleet looks
+        # results
+        self.outcome: NDArray[np.int8] = np.full(count, int(Outcome.UNFINISHED), dtype=np.int8)
+        self.prefilled: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
+        self.ttft_s = [math.nan] * count
+        self.tpot_s = [math.nan] * count
+        self.end_s = [math.nan] * count
+        self.preemptions: Ints = np.zeros(count, dtype=np.int64)
+
+    def route(self, numbers: RoutingNumbers) -> None:
+        """From the next request on."""
+        self.routing = numbers
+        self._rule = RoutingRule(numbers.max_local_prefill_tokens, numbers.max_prefill_queue_size)
+
+    # --- in ---
+
+    def arrive(self, index: int, now_s: float) -> None:
+        """Request ``index`` of the trace comes in."""
+        prompt, output = self._prompt[index], self._output[index]
+        self.window.arrived(prompt)
+        engine = self._engine
+        if prompt + output > min(engine.kv_capacity_tokens, engine.max_context_tokens):
+            self._end_unserved(index, Outcome.REFUSED, now_s)
+            return
+        limit = self._max_waiting
+        if limit is not None and len(self.queue) >= limit * max(self.prefillers, 1):
+            self._end_unserved(index, Outcome.SHED, now_s)
+            return
+        self.open += 1
+        blocks = self._blocks[index] if self._blocks is not None else ()
+        self.dispatch(Request(index, prompt, output, now_s, blocks), now_s)
+
+    def dispatch(self, request: Request, now_s: float) -> None:
+        """Choose its decode worker and where its prompt is computed."""
+        if not self.decoders:
+            self.unrouted.append(request)
+            return
+        worker = self._choose(request)
+        prompt = request.prompt_tokens
+        worker.assigned[request.index] = request
+        request.worker = worker
+        where = decide(
+            prompt_tokens=prompt,
+            cached_tokens=request.cached_tokens,
+            queue_depth=len(self.queue) if self.prefillers else None,
+            rule=self._rule,
+        )
+        request.new_tokens = where.new_tokens
+        if math.isnan(request.first_token_s):
+            request.pending_tokens = where.new_tokens
+            worker.pending_tokens += where.new_tokens
+        if where.remote:
+            self.prefilled[request.index] = PrefillPlace.REMOTE
+            self.queue.append(request)
+            self.feed(now_s)
+        else:
+            self.prefilled[request.index] = PrefillPlace.LOCAL
+            worker.engine.add(request, now_s)
+            self._follow(worker)
+
+    def _choose(self, request: Request) -> SimulatedWorker:
+        """The decode worker of least cost; sets what it has cached of the prompt. The first of equals."""
+        prompt, blocks = request.prompt_tokens, request.blocks
+        capacity = self._engine.kv_capacity_tokens
+        assumed = int(prompt * self._cache.assumed_hit_share) if self._cache.enabled and not blocks else 0
+        best, lowest, best_cached = self.decoders[0], math.inf, 0
+        for worker in self.decoders:
+            engine = worker.engine
+            cached = min(worker.cache.matched(blocks) * self._block_tokens, prompt) if blocks else assumed
+            used = (engine.context + engine.held) / capacity
+            cost = prompt - cached + worker.pending_tokens + RUNNING_TOKEN_WEIGHT * engine.context
+            if used > KV_PRESSURE_FROM:
+                cost += (used - KV_PRESSURE_FROM) / (1 - KV_PRESSURE_FROM) * prompt
+            if cost < lowest:
+                best, lowest, best_cached = worker, cost, cached
+        request.cached_tokens = best_cached
+        return best
+
+    # --- remote prefill ---
+
+    def feed(self, now_s: float) -> None:
+        """Give what waits to prefill workers that are idle."""
+        while self.queue and self.idle_prefillers:
+            worker = self.idle_prefillers.popleft()
+            engine = self._engine
+            batch = take_pending(
+                self.queue,
+                max_requests=MAX_PREFILLS_AT_ONCE,
+                budget_tokens=engine.prefill_budget_tokens,
+                max_context_tokens=engine.max_context_tokens,
+            )
+            took = self._timing.prefill_fixed_s
+            for request in batch:
+                prompt = request.prompt_tokens
+                cached = int(prompt * self._cache.assumed_hit_share) if self._cache.enabled else 0
+                if request.blocks:
+                    cached = min(worker.cache.matched(request.blocks) * self._block_tokens, prompt)
+                request.computed_tokens = prompt - cached
+                took += self._timing.prefill_work_s(max(prompt - cached, 1), cached)
+            worker.batch = batch
+            worker.batch_s = took * self._timing.noise()
+            self._events.at(now_s + worker.batch_s, self._prefill_done, worker)
+
+    def _prefill_done(self, worker: SimulatedWorker) -> None:
+        if worker.removed:
+            return
+        now_s = self._events.now_s
+        for request in worker.batch:
+            worker.prefill_sum_s += worker.batch_s
+            worker.prefill_tokens += request.computed_tokens
+            worker.prefill_count += 1
+            request.computed_tokens = 0
+            if request.blocks:
+                worker.cache.hold(request.blocks)
+            if request.worker is None:
+                continue  # its decode worker died and took it elsewhere
+            size = (request.prompt_tokens - request.cached_tokens) * self._engine.kv_bytes_per_token
+            worker.link_free_s = max(now_s, worker.link_free_s) + size / self._network.bytes_per_s
+            worker.sending[request.index] = request
+            self._events.at(worker.link_free_s + self._network.hop_s, self._transferred, (worker, request))
+        worker.batch = []
+        if worker.condition is WorkerCondition.ACTIVE:
+            self.idle_prefillers.append(worker)
+            self.feed(now_s)
+        elif not worker.busy:
+            self.freed.append(worker)
+
+    def _transferred(self, transfer: tuple[SimulatedWorker, Request]) -> None:
+        sender, request = transfer
+        if sender.sending.get(request.index) is not request:
+            return  # the sender died; the queue delivered the request again
+        del sender.sending[request.index]
+        if sender.condition is not WorkerCondition.ACTIVE and not sender.busy:
+            self.freed.append(sender)
+        receiver = request.worker
+        if receiver is None:
+            return
+        request.new_tokens = 0
+        receiver.engine.add(request, self._events.now_s)
+        self._follow(receiver)
+
+    # --- decode ---
+
+    def _follow(self, worker: SimulatedWorker) -> None:
+        """Plan the engine's next event if it changed."""
+        engine = worker.engine
+        if engine.version != worker.scheduled:
+            worker.scheduled = engine.version
+            if engine.next_s < math.inf:
+                self._events.at(engine.next_s, self._advance, (worker, engine.version))
+
+    def _advance(self, due: tuple[SimulatedWorker, int]) -> None:
+        worker, version = due
+        if version != worker.engine.version:
+            return
+        worker.engine.advance(self._events.now_s)
+        self._follow(worker)
+        if not worker.assigned and worker.condition is not WorkerCondition.ACTIVE:
+            self.freed.append(worker)
+
+    def started(self, request: Request) -> None:
+        """Its first token came (or comes with the step that begins)."""
+        worker = request.worker
+        if worker is not None:
+            worker.pending_tokens -= request.pending_tokens
+            request.pending_tokens = 0
+            if request.blocks:
+                worker.cache.hold(request.blocks)
+        ttft_s = request.first_token_s - request.arrived_s
+        objective_ms = ttft_objective_ms(self._objectives, self._prompt[request.index])
+        self.window.started(ttft_s * 1000, objective_ms)
+
+    def finished(self, request: Request, now_s: float) -> None:
+        """Its last token came."""
+        index = request.index
+        worker = request.worker
+        if worker is not None:
+            del worker.assigned[index]
+        output = self._output[index]
+        self.outcome[index] = Outcome.COMPLETED
+        self.ttft_s[index] = request.first_token_s - request.arrived_s
+        self.end_s[index] = now_s
+        self.preemptions[index] = request.preemptions
+        tpot_ms = None
+        if output > 1:
+            self.tpot_s[index] = (now_s - request.first_token_s) / (output - 1)
+            tpot_ms = self.tpot_s[index] * 1000
+        self.window.finished(output, tpot_ms, self._objectives.tpot_ms)
+        self.open -= 1
+
+    def _end_unserved(self, index: int, outcome: Outcome, now_s: float) -> None:
+        self.outcome[index] = outcome
+        self.end_s[index] = now_s
+        self.window.failed += 1
+
+    # --- workers come and go ---
+
+    def admit(self, worker: SimulatedWorker, prefills: bool, now_s: float) -> None:
+        """A worker serves from now on."""
+        if prefills:
+            self.prefillers += 1
+            if not worker.batch:
+                self.idle_prefillers.append(worker)
+            self.feed(now_s)
+        else:
+            self.decoders.append(worker)
+            waiting, self.unrouted = self.unrouted, deque()
+            for request in waiting:
+                self.dispatch(request, now_s)
+
+    def withdraw(self, worker: SimulatedWorker, prefills: bool) -> None:
+        """Nothing new goes to a worker; what it has goes on."""
+        if prefills:
+            self.prefillers -= 1
+            if worker in self.idle_prefillers:
+                self.idle_prefillers.remove(worker)
+        else:
+            self.decoders.remove(worker)
+
+    def displace(self, worker: SimulatedWorker, now_s: float, died: bool) -> None:
+        """Move what a worker has: with the tokens so far to another decode worker, or back into the prefill queue."""
+        if died:
+            # Redelivered in front, the oldest first.
+            again = sorted((*worker.batch, *worker.sending.values()), key=lambda request: request.arrived_s)
+            worker.batch = []
+            worker.sending = {}
+            for request in reversed(again):
+                if request.worker is not None:
+                    self.queue.appendleft(request)
+        computing = {request.index for request in worker.engine.empty(now_s)}
+        moved = list(worker.assigned.values())
+        worker.assigned = {}
+        worker.pending_tokens = 0
+        self._follow(worker)
+        waiting = {id(request) for request in self.queue}
+        for request in moved:
+            request.pending_tokens = 0
+            if request.index in computing:
+                request.worker = None
+                self.dispatch(request, now_s)
+            else:
+                self._reassign(request, id(request) in waiting, now_s)
+        self.feed(now_s)
+
+    def _reassign(self, request: Request, waiting: bool, now_s: float) -> None:
+        """It was still on its way to a decode worker that is gone: begin anew, unless it only waits in the queue."""
+        if waiting and self.decoders:
+            worker = self._choose(request)
+            worker.assigned[request.index] = request
+            request.worker = worker
+            request.pending_tokens = request.prompt_tokens - request.cached_tokens
+            worker.pending_tokens += request.pending_tokens
+            return
+        if waiting:
+            self.queue.remove(request)
+        fresh = Request(request.index, request.prompt_tokens, request.to_generate, request.arrived_s, request.blocks)
+        fresh.first_token_s, fresh.preemptions = request.first_token_s, request.preemptions
+        request.worker = None  # what comes of the old prefill is thrown away
+        self.dispatch(fresh, now_s)

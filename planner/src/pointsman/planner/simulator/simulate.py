@@ -1,0 +1,212 @@
+"""One run: a trace through a simulated service, with the planner under test called as the live shell calls it."""
+
+import math
+from collections import deque
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+
+from pointsman.planner.core.types import Observation, Policy, Reason, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.simulator.decode_engine import (
+    ITL_BINS,
+    ITL_BINS_PER_DECADE,
+    ITL_LEAST_S,
+    DecodeEngine,
+)
+from pointsman.planner.simulator.events import Events
+from pointsman.planner.simulator.fleet import Fleet
+from pointsman.planner.simulator.request_path import RequestPath
+from pointsman.planner.simulator.timing import Timing
+from pointsman.planner.simulator.types import (
+    DecisionRecord,
+    Distribution,
+    Planner,
+    Result,
+    Simulation,
+    TimelinePoint,
+    Trace,
+)
+from pointsman.planner.simulator.window import Window, engine_samples, reset_samples
+
+
+def simulate(trace: Trace, simulation: Simulation, policy: Policy, planner: Planner) -> Result:
+    """Run it. The same arguments give the same Result, whatever ran before."""
+    return _Run(trace, simulation, policy, planner).result()
+
+
+class _Run:
+    def __init__(self, trace: Trace, simulation: Simulation, policy: Policy, planner: Planner) -> None:
+        self._trace, self._simulation, self._policy, self._planner = trace, simulation, policy, planner
+        # One source of chance each, so that a fault drawn does not change the noise of what would have run anyhow.
+        noise, fleet, metrics = (Random(f"{simulation.seed} {of}") for of in ("noise", "fleet", "metrics"))
+        self._metrics_rng = metrics
+        self._events = Events()
+        timing = Timing(simulation.engine, simulation.truth, noise)
+        self._itl_counts = [0.0] * ITL_BINS
+        self._path = path = RequestPath(trace, simulation, policy.objectives, timing, self._events)
+
+        def new_engine() -> DecodeEngine:
+            return DecodeEngine(simulation.engine, timing, self._itl_counts, path.started, path.finished)
+
+        self._fleet = Fleet(simulation, policy, path, self._events, fleet, new_engine, trace.block_tokens)
+        self._state = planner.first_state()
+        self._base = simulation.engine.performance if simulation.planner_knows_performance else None
+        self._seen: deque[Observation] = deque()  # waits for the metric delay
+        self._read_s = 0.0  # when the gateway was last read
+        self._timeline: list[TimelinePoint] = []
+        self._decisions: list[DecisionRecord] = []
+        self._said: Reason | None = None
+        self._arrivals = 0
+
+    def result(self) -> Result:
+        ended_s = self._play()
+        path = self._path
+        edges = ITL_LEAST_S * 10 ** (np.arange(ITL_BINS + 1) / ITL_BINS_PER_DECADE)
+        return Result(
+            trace=self._trace.name,
+            planner=self._planner.name,
+            seed=self._simulation.seed,
+            objectives=self._policy.objectives,
+            arrival_s=self._trace.arrival_s,
+            prompt_tokens=self._trace.prompt_tokens,
+            output_tokens=self._trace.output_tokens,
+            outcome=path.outcome,
+            prefilled=path.prefilled,
+            ttft_s=np.array(path.ttft_s),
+            tpot_s=np.array(path.tpot_s),
+            end_s=np.array(path.end_s),
+            preemptions=path.preemptions,
+            itl_s=Distribution(edges, np.array(self._itl_counts)),
+            timeline=tuple(self._timeline),
+            decisions=tuple(self._decisions),
+            transitions=self._fleet.transitions(),
+            gpu_hours=self._fleet.gpu_hours(ended_s),
+            peak_gpus=self._fleet.peak * self._simulation.engine.gpus,
+            ended_s=ended_s,
+        )
+
+    def _play(self) -> float:
+        """Until every request ended, or ``drain_s`` after the last arrival; returns when that was."""
+        events, path, fleet = self._events, self._path, self._fleet
+        arrivals: list[float] = self._trace.arrival_s.tolist()
+        count, index = len(arrivals), 0
+        stop_s = self._trace.duration_s + self._simulation.drain_s
+        events.at(self._policy.interval_s, self._tick)
+        while index < count or path.open:
+            due_s = events.next_s
+            if index < count and arrivals[index] <= due_s:
+                events.now_s = arrivals[index]
+                self._arrivals += 1
+                path.arrive(index, events.now_s)
+                index += 1
+                continue
+            if due_s > stop_s:
+                events.now_s = stop_s
+                break
+            events.step()
+            if path.freed:
+                fleet.look_at_freed()
+        return events.now_s
+
+    # --- the planner ---
+
+    def _tick(self, _: None) -> None:
+        now_s = self._events.now_s
+        read = self._read(now_s)
+        self._seen.append(read)
+        due_s = now_s - self._simulation.faults.metric_delay_s
+        while len(self._seen) > 1 and self._seen[1].at_s <= due_s:
+            self._seen.popleft()
+        late = self._seen[0]
+        if late.at_s > due_s:  # nothing is old enough to have come through
+            observation = replace(read, load=None, service=None, samples=(), age_s=math.inf)
+        elif late is read:
+            observation = read
+        else:
+            # Roles and counts come from Kubernetes and are not late.
+            observation = replace(
+                late,
+                at_s=now_s,
+                age_s=late.age_s + now_s - late.at_s,
+                workers=read.workers,
+                routing=read.routing,
+                plan_in_progress=read.plan_in_progress,
+            )
+        self._state, decision, next_tick = self._planner.decide(
+            self._state, observation, self._policy, now_s, self._base
+        )
+        refused = ""
+        if decision.changes_routing:
+            self._path.route(decision.routing)
+        if decision.changes_layout:
+            refused = self._fleet.submit(decision)
+        if decision.changes_layout or decision.changes_routing or decision.reason is not self._said:
+            self._decisions.append(DecisionRecord(now_s, decision, refused))
+        self._said = decision.reason
+        self._timeline.append(self._point(now_s, observation))
+        self._arrivals = 0
+        self._events.at(now_s + max(next_tick.after_s, 1e-3), self._tick)
+
+    def _read(self, now_s: float) -> Observation:
+        """Scrape every target; each may fail."""
+        faults, path, fleet = self._simulation.faults, self._path, self._fleet
+        lost = faults.metric_dropout_share
+        out = any(begin <= now_s < end for begin, end in faults.metric_outages_s)
+        workers: list[Worker] = []
+        reached = []
+        for worker, shown in zip(fleet.workers, fleet.shown(now_s), strict=True):
+            if shown.condition is WorkerCondition.STARTING:
+                workers.append(shown)
+                continue
+            if lost > 0 and self._metrics_rng.random() < lost:
+                unread = replace(shown, in_flight=None, kv_usage=None)
+                if shown.condition is WorkerCondition.ACTIVE:
+                    unread = replace(unread, condition=WorkerCondition.UNREACHABLE)
+                workers.append(unread)
+                continue
+            workers.append(shown)
+            if shown.condition is WorkerCondition.ACTIVE:
+                worker.engine.count_window(now_s)
+                reached.append(worker)
+        gateway_read = not out and not (lost > 0 and self._metrics_rng.random() < lost)
+        samples = engine_samples(reached) if gateway_read else ()
+        window_s = now_s - self._read_s
+        observation = Observation(
+            at_s=now_s,
+            window_s=window_s if gateway_read else 0.0,
+            age_s=0.0 if gateway_read else math.inf,
+            workers=tuple(workers),
+            routing=path.routing,
+            load=path.window.load(window_s) if gateway_read else None,
+            service=path.window.service(window_s, len(path.queue)) if gateway_read else None,
+            samples=samples,
+            kv_capacity_tokens=float(self._simulation.engine.kv_capacity_tokens),
+            plan_in_progress=fleet.plan_in_progress,
+        )
+        if gateway_read:
+            for worker in reached:
+                reset_samples(worker)
+            self._read_s = now_s
+            path.window = Window(now_s)
+        return observation
+
+    def _point(self, now_s: float, observation: Observation) -> TimelinePoint:
+        fleet, path = self._fleet, self._path
+        decoders = [worker.engine for worker in fleet.workers if worker.role is WorkerRole.DECODE]
+        capacity = self._simulation.engine.kv_capacity_tokens * max(len(decoders), 1)
+        return TimelinePoint(
+            at_s=now_s,
+            prefill_active=fleet.count(WorkerCondition.ACTIVE, WorkerRole.PREFILL),
+            decode_active=fleet.count(WorkerCondition.ACTIVE, WorkerRole.DECODE),
+            starting=fleet.count(WorkerCondition.STARTING),
+            switching=fleet.count(WorkerCondition.SWITCHING),
+            draining=fleet.count(WorkerCondition.DRAINING),
+            prefill_queue=len(path.queue),
+            decoding=sum(engine.running for engine in decoders),
+            decode_waiting=sum(len(engine.waiting) for engine in decoders),
+            kv_usage=sum(engine.kv_tokens(now_s) for engine in decoders) / capacity,
+            max_local_prefill_tokens=path.routing.max_local_prefill_tokens,
+            arrivals=self._arrivals,
+            observed=observation.load is not None,
+        )

@@ -1,0 +1,117 @@
+"""What gateway and workers counted since the planner last looked, and the Observation made of it.
+
+The same contents that ``core.observe`` makes of two pages of ``/metrics``: the lengths of prompts in the gateway's
+buckets, attainment over what got its first token or ended in the window, one measurement a worker where enough
+happened.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pointsman.planner.core.observe import MIN_SAMPLES
+from pointsman.planner.core.scrapes import Histogram
+from pointsman.planner.core.types import EngineSample, Load, Objectives, Service, WorkerRole
+from pointsman.planner.simulator.worker import SimulatedWorker
+
+TOKEN_BOUNDS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, float("inf"))
+"""The buckets of the gateway's histograms of token counts."""
+
+
+@dataclass(slots=True)
+class Window:
+    """Counts since ``since_s``; replaced by a fresh one at every look that reached the gateway."""
+
+    since_s: float
+    arrivals: int = 0
+    prompt_tokens: int = 0
+    by_bound: list[int] = field(default_factory=lambda: [0] * len(TOKEN_BOUNDS))
+    ended: int = 0
+    output_tokens: int = 0
+    ttft_ms: list[float] = field(default_factory=list)
+    ttft_met: int = 0
+    tpot_ms: list[float] = field(default_factory=list)
+    tpot_met: int = 0
+    failed: int = 0
+
+    def arrived(self, prompt_tokens: int) -> None:
+        """A request came."""
+        self.arrivals += 1
+        self.prompt_tokens += prompt_tokens
+        self.by_bound[bisect_left(TOKEN_BOUNDS, prompt_tokens)] += 1
+
+    def started(self, ttft_ms: float, objective_ms: float) -> None:
+        """A request got its first token."""
+        self.ttft_ms.append(ttft_ms)
+        self.ttft_met += ttft_ms <= objective_ms
+
+    def finished(self, output_tokens: int, tpot_ms: float | None, objective_ms: float) -> None:
+        """A request ended; ``tpot_ms`` None: it had one token only."""
+        self.ended += 1
+        self.output_tokens += output_tokens
+        if tpot_ms is not None:
+            self.tpot_ms.append(tpot_ms)
+            self.tpot_met += tpot_ms <= objective_ms
+
+    def load(self, window_s: float) -> Load:
+        """What arrived, as the gateway's histograms tell it."""
+        cumulative, reached = [], 0
+        for count in self.by_bound:
+            reached += count
+            cumulative.append(float(reached))
+        prompts = Histogram(TOKEN_BOUNDS, tuple(cumulative), float(self.prompt_tokens))
+        return Load(
+            arrivals_per_s=self.arrivals / window_s,
+            prompt_tokens=prompts.mean,
+            output_tokens=self.output_tokens / self.ended if self.ended else None,
+            prompt_length_shares=prompts.shares(),
+        )
+
+    def service(self, window_s: float, queue_depth: int) -> Service:
+        """What clients got."""
+        return Service(
+            ttft_attainment=self.ttft_met / len(self.ttft_ms) if self.ttft_ms else None,
+            tpot_attainment=self.tpot_met / len(self.tpot_ms) if self.tpot_ms else None,
+            ttft_p95_ms=_p95(self.ttft_ms),
+            tpot_p95_ms=_p95(self.tpot_ms),
+            prefill_queue_depth=float(queue_depth),
+            failed_per_s=self.failed / window_s,
+        )
+
+
+def engine_samples(workers: Iterable[SimulatedWorker]) -> tuple[EngineSample, ...]:
+    """One prefill and one decode-step measurement a worker, where enough happened."""
+    found: list[EngineSample] = []
+    for worker in workers:
+        engine = worker.engine
+        prefills = worker.prefill_count + engine.prefill_count
+        if prefills >= MIN_SAMPLES:
+            took_ms = (worker.prefill_sum_s + engine.prefill_sum_s) / prefills * 1000
+            tokens = (worker.prefill_tokens + engine.prefill_tokens) / prefills
+            if tokens > 1:
+                found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took_ms, tokens=tokens))
+        if worker.role is WorkerRole.DECODE and engine.itl_count >= MIN_SAMPLES:
+            step_ms = engine.itl_sum_s / engine.itl_count * 1000
+            batch = float(max(engine.running, 1))
+            found.append(EngineSample(WorkerRole.DECODE, observed_ms=step_ms, tokens=0.0, batch=batch))
+    return tuple(found)
+
+
+def reset_samples(worker: SimulatedWorker) -> None:
+    """After a look that reached this worker."""
+    engine = worker.engine
+    worker.prefill_sum_s = engine.prefill_sum_s = engine.itl_sum_s = 0.0
+    worker.prefill_tokens = engine.prefill_tokens = 0
+    worker.prefill_count = engine.prefill_count = engine.itl_count = 0
+
+
+def ttft_objective_ms(objectives: Objectives, prompt_tokens: int) -> float:
+    """The TTFT objective of one prompt."""
+    return objectives.ttft_ms + objectives.ttft_ms_per_prompt_token * prompt_tokens
+
+
+def _p95(values: list[float]) -> float | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[min(int(0.95 * len(ordered)), len(ordered) - 1)]

@@ -1,0 +1,55 @@
+"""One simulated worker: its engine in both roles, and what a router knows of it."""
+
+import math
+from dataclasses import dataclass, field
+
+from pointsman.planner.core.types import WorkerCondition, WorkerRole
+from pointsman.planner.simulator.decode_engine import DecodeEngine
+from pointsman.planner.simulator.prefix_cache import PrefixBlocks
+from pointsman.planner.simulator.request import Request
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedWorker:
+    """Mutable: the simulation moves it. A removed or crashed worker keeps its name and is never used again."""
+
+    name: str
+    role: WorkerRole
+    condition: WorkerCondition
+    since_s: float  # billed from here
+    engine: DecodeEngine
+    cache: PrefixBlocks
+    role_since_s: float | None = None
+    next_role: WorkerRole | None = None  # while it switches
+    removed: bool = False
+    # as a decode worker
+    assigned: dict[int, Request] = field(default_factory=dict)  # sent here and not ended
+    pending_tokens: int = 0  # of them, prompts before their first token
+    scheduled: int = -1  # version of the engine that has an event
+    # as a prefill worker
+    batch: list[Request] = field(default_factory=list)
+    batch_s: float = 0.0
+    sending: dict[int, Request] = field(default_factory=dict)  # prefilled; the KV is not pulled yet
+    link_free_s: float = 0.0
+    # the window between two looks of the planner
+    prefill_sum_s: float = 0.0
+    prefill_tokens: int = 0
+    prefill_count: int = 0
+    drain_ends_s: float = math.inf
+    transition: int = -1  # index of its open record
+
+    @property
+    def shown_role(self) -> WorkerRole:
+        """As the operator shows it: a switching worker already has its new role."""
+        return self.next_role or self.role
+
+    @property
+    def busy(self) -> bool:
+        """Something is in flight, queued or leased here."""
+        return bool(self.assigned or self.batch or self.sending)
+
+    @property
+    def in_flight_tokens(self) -> int:
+        """What would have to be waited for, in tokens: whose going costs least goes first."""
+        here = sum(request.prompt_tokens + request.to_generate for request in self.assigned.values())
+        return here + sum(request.prompt_tokens for request in self.batch)

@@ -1,0 +1,271 @@
+"""What happens to requests and workers when roles move, things fail, and metrics are late."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pointsman.planner.core.types import (
+    Decision,
+    Observation,
+    Reason,
+    RoutingNumbers,
+    Switch,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.performance_tables import performance_table
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import (
+    Engine,
+    Faults,
+    Leads,
+    Outcome,
+    PrefillPlace,
+    Result,
+    Simulation,
+    Trace,
+    Truth,
+)
+from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static, stay, to
+
+TO_PREFILL = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
+ALL_LOCAL = RoutingNumbers(1_000_000, 8)
+
+
+def same(one: Result, other: Result) -> bool:
+    return all(
+        np.array_equal(getattr(one, name), getattr(other, name), equal_nan=name.endswith("_s"))
+        for name in ("outcome", "prefilled", "ttft_s", "tpot_s", "end_s", "preemptions")
+    ) and (one.gpu_hours, one.timeline, one.transitions) == (other.gpu_hours, other.timeline, other.transitions)
+
+
+def test_the_same_seed_gives_the_same_result_and_another_seed_another() -> None:
+    trace = poisson(8.0, 60, 3000, 100)
+    noisy = Simulation(ENGINE, 2, 2, truth=Truth(noise_sigma=0.1), faults=Faults(crashes_per_worker_hour=20), seed=1)
+    first, second = (simulate(trace, noisy, POLICY, static()) for _ in range(2))
+    assert same(first, second)
+    assert not same(first, simulate(trace, replace(noisy, seed=2), POLICY, static()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_request_ends_exactly_once_whatever_fails(seed: int) -> None:
+    trace = poisson(10.0, 120, 2500, 120, seed=seed)
+    faults = Faults(
+        start_failure_share=0.3,
+        switch_failure_share=0.3,
+        crashes_per_worker_hour=60,
+        metric_dropout_share=0.1,
+        metric_outages_s=((40.0, 60.0),),
+    )
+    rough = Simulation(
+        replace(ENGINE, kv_capacity_tokens=60_000),
+        3,
+        3,
+        leads=Leads(start_s=10, start_spread=0.5, drain_timeout_s=2.0),
+        faults=faults,
+        truth=Truth(1.2, 1.2, 0.1),
+        routing=RoutingNumbers(512, 6),
+        seed=seed,
+    )
+    acts = {
+        10.0: to(4, 2, TO_PREFILL),
+        30.0: to(2, 4, Switch(WorkerRole.PREFILL, WorkerRole.DECODE, 2)),
+        50.0: to(5, 5),
+        80.0: to(2, 3),
+        90.0: to(3, 3),
+    }
+    result = simulate(trace, rough, POLICY, scripted(acts))
+    assert (result.outcome == Outcome.COMPLETED).all(), f"seed {seed}: {np.bincount(result.outcome)}"
+    assert (result.ttft_s > 0).all()
+    assert (result.end_s - result.arrival_s >= result.ttft_s).all()
+    assert sum(t.kind == "crash" for t in result.transitions) > 3
+    assert result.preemptions.sum() >= 0
+
+
+def test_a_switch_drains_then_flips_and_loses_nothing() -> None:
+    trace = poisson(4.0, 120, 2000, 200)
+    simulation = Simulation(ENGINE, 1, 3, leads=Leads(flip_s=4, verify_s=2, reaction_s=0.5))
+    result = simulate(trace, simulation, POLICY, scripted({50.0: to(2, 2, TO_PREFILL)}))
+    (switch,) = result.transitions
+    assert (switch.kind, switch.role, switch.succeeded) == ("switch", WorkerRole.PREFILL, True)
+    # Drained when its last stream ended: at most as long as a stream takes here, and then flip and verify.
+    assert 6.0 <= switch.ended_s - switch.began_s <= 6.0 + 3.0
+    assert (result.outcome == Outcome.COMPLETED).all()
+    during = [p for p in result.timeline if switch.began_s < p.at_s < switch.ended_s]
+    assert {(p.prefill_active, p.decode_active, p.switching) for p in during} == {(1, 2, 1)}
+    assert (result.timeline[-1].prefill_active, result.timeline[-1].decode_active) == (2, 2)
+
+
+def test_a_failed_switch_leaves_the_worker_in_its_old_role_and_scales_nothing() -> None:
+    trace = poisson(4.0, 100, 2000, 50)
+    simulation = Simulation(ENGINE, 1, 3, faults=Faults(switch_failure_share=1.0))
+    seen: list[Observation] = []
+    result = simulate(trace, simulation, POLICY, scripted({30.0: to(3, 2, TO_PREFILL)}, seen))
+    assert [(t.kind, t.succeeded) for t in result.transitions] == [("switch", False)]
+    assert (result.timeline[-1].prefill_active, result.timeline[-1].decode_active) == (1, 3)
+    assert not seen[-1].plan_in_progress
+
+
+def test_a_new_worker_serves_after_its_start_and_is_billed_from_the_decision() -> None:
+    trace = poisson(2.0, 200, 2000, 50)
+    simulation = Simulation(ENGINE, 1, 1, leads=Leads(start_s=60, reaction_s=0.5))
+    result = simulate(trace, simulation, POLICY, scripted({50.0: to(2, 1)}))
+    served = min(p.at_s for p in result.timeline if p.prefill_active == 2)
+    assert 50 + 60.5 <= served <= 50 + 60.5 + 2 * POLICY.interval_s
+    assert result.gpu_hours == pytest.approx((2 * result.ended_s + result.ended_s - 50.5) / 3600, rel=1e-3)
+    assert result.peak_gpus == 3
+
+
+def test_a_worker_that_leaves_finishes_its_streams_first_and_is_billed_until_then() -> None:
+    trace = poisson(4.0, 100, 1000, 400)
+    result = simulate(trace, Simulation(ENGINE, 1, 2), POLICY, scripted({50.0: to(1, 1)}))
+    (stop,) = result.transitions
+    assert stop.kind == "stop" and 0.5 < stop.ended_s - stop.began_s < 10
+    assert (result.outcome == Outcome.COMPLETED).all()
+    assert result.gpu_hours == pytest.approx((2 * result.ended_s + stop.ended_s) / 3600)
+
+
+def test_a_decision_outside_the_policy_is_refused_as_the_operator_does() -> None:
+    trace = poisson(2.0, 30, 1000, 10)
+    result = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, scripted({10.0: to(12, 12)}))
+    assert "budget.maxGpus" in next(d.refused for d in result.decisions if d.decision.changes_layout)
+    assert result.transitions == ()
+
+
+def test_local_prefills_take_the_time_of_those_that_decode_and_remote_ones_do_not() -> None:
+    trace = poisson(3.0, 120, 8000, 200)
+    local = simulate(trace, Simulation(ENGINE, 1, 1, routing=ALL_LOCAL), POLICY, static())
+    remote = simulate(trace, Simulation(ENGINE, 1, 1, routing=RoutingNumbers(0, 1000)), POLICY, static())
+    assert set(local.prefilled) == {PrefillPlace.LOCAL} and set(remote.prefilled) == {PrefillPlace.REMOTE}
+    assert local.itl_s.quantile(0.995) > 10 * remote.itl_s.quantile(0.995)
+    assert np.nanmean(local.tpot_s) > 1.5 * np.nanmean(remote.tpot_s)
+
+
+def test_a_full_prefill_queue_keeps_prompts_local() -> None:
+    trace = poisson(30.0, 20, 8000, 20)
+    result = simulate(trace, Simulation(ENGINE, 1, 2, routing=RoutingNumbers(512, 2)), POLICY, static())
+    assert max(p.prefill_queue for p in result.timeline) <= 2
+    assert (result.prefilled == PrefillPlace.LOCAL).any() and (result.prefilled == PrefillPlace.REMOTE).any()
+
+
+def test_a_prefix_that_was_seen_before_is_not_computed_again() -> None:
+    count = 40
+    at_s, lengths, outputs = np.arange(count) * 2.0, np.full(count, 8192), np.full(count, 20)
+    shared = tuple((*range(15), 1000 + i) for i in range(count))
+    apart = tuple(tuple(range(16 * i, 16 * i + 16)) for i in range(count))
+    simulation = Simulation(ENGINE, 1, 1)
+    warm = simulate(Trace("shared", at_s, lengths, outputs, shared), simulation, POLICY, static())
+    cold = simulate(Trace("apart", at_s, lengths, outputs, apart), simulation, POLICY, static())
+    assert warm.ttft_s[0] == pytest.approx(cold.ttft_s[0])
+    assert np.median(warm.ttft_s[1:]) < 0.3 * np.median(cold.ttft_s[1:])
+
+
+def test_a_full_kv_cache_preempts_and_everything_still_ends() -> None:
+    trace = poisson(20.0, 30, 500, 400)
+    small = replace(ENGINE, kv_capacity_tokens=20_000)
+    result = simulate(trace, Simulation(small, 2, 1), POLICY, static())
+    assert result.preemptions.sum() > 0
+    assert (result.outcome == Outcome.COMPLETED).all()
+    assert max(p.kv_usage for p in result.timeline) <= 1.0
+
+
+def test_a_request_larger_than_a_worker_is_refused_and_counts_as_missed() -> None:
+    trace = Trace("large", np.array([1.0, 2.0]), np.array([100, 500_000]), np.array([5, 5]))
+    result = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, static())
+    assert list(result.outcome) == [Outcome.COMPLETED, Outcome.REFUSED]
+    assert result.attainment == 0.5
+
+
+def test_more_waiting_than_allowed_is_shed() -> None:
+    trace = poisson(40.0, 20, 8000, 10)
+    result = simulate(
+        trace, Simulation(ENGINE, 1, 1, routing=RoutingNumbers(0, 10_000), max_waiting=4), POLICY, static()
+    )
+    assert (result.outcome == Outcome.SHED).mean() > 0.5
+    assert max(p.prefill_queue for p in result.timeline) <= 4
+
+
+# --- what the planner sees ---
+
+
+def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:
+    seen: list[Observation] = []
+    trace = poisson(8.0, 100, 3000, 100)
+    simulate(trace, Simulation(ENGINE, 2, 2), POLICY, scripted({}, seen))
+    middle = seen[20]
+    assert middle.load is not None and middle.service is not None
+    assert np.mean([o.load.arrivals_per_s for o in seen if o.load]) == pytest.approx(8.0, rel=0.1)
+    assert middle.load.prompt_tokens == 3000
+    # One bucket of the gateway's histogram, told by its geometric middle.
+    assert middle.load.prompt_length_shares == ((pytest.approx((2048 * 4096) ** 0.5), 1.0),)
+    assert middle.load.output_tokens == 100
+    assert middle.service.ttft_attainment == 1.0
+    decode = [s for s in middle.samples if s.role is WorkerRole.DECODE]
+    assert decode and all(6 < s.observed_ms < 20 for s in decode)
+    prefill = [s for s in middle.samples if s.role is WorkerRole.PREFILL]
+    assert prefill and all(s.tokens == 3000 and s.observed_ms >= 5 + 60 for s in prefill)
+    assert [w.condition for w in middle.workers] == [WorkerCondition.ACTIVE] * 4
+
+
+def test_an_outage_hides_the_load_and_its_end_tells_the_whole_time() -> None:
+    seen: list[Observation] = []
+    trace = poisson(8.0, 100, 1000, 10)
+    simulation = Simulation(ENGINE, 1, 1, faults=Faults(metric_outages_s=((30.0, 50.0),)))
+    simulate(trace, simulation, POLICY, scripted({}, seen))
+    blind = [o for o in seen if 30 <= o.at_s < 50]
+    assert blind and all(o.load is None and o.age_s > POLICY.stale_after_s for o in blind)
+    back = next(o for o in seen if o.at_s >= 50)
+    assert back.load is not None
+    assert back.window_s == pytest.approx(20 + POLICY.interval_s, abs=POLICY.interval_s)
+    assert back.load.arrivals_per_s == pytest.approx(8.0, rel=0.3)
+
+
+def test_late_metrics_are_old_but_roles_are_not() -> None:
+    seen: list[Observation] = []
+    trace = poisson(8.0, 60, 1000, 10)
+    simulation = Simulation(ENGINE, 1, 2, faults=Faults(metric_delay_s=7.5), leads=Leads(flip_s=0.1, verify_s=0.1))
+    simulate(trace, simulation, POLICY, scripted({30.0: to(2, 1, TO_PREFILL)}, seen))
+    assert seen[0].load is None
+    assert {o.age_s for o in seen[4:]} == {7.5}
+    after = next(o for o in seen if o.at_s >= 35)
+    assert after.active(WorkerRole.PREFILL) == 2
+
+
+def test_an_unread_worker_is_unreachable_and_not_empty() -> None:
+    seen: list[Observation] = []
+    trace = poisson(8.0, 120, 1000, 10)
+    simulation = Simulation(ENGINE, 2, 2, faults=Faults(metric_dropout_share=0.2))
+    simulate(trace, simulation, POLICY, scripted({}, seen))
+    lost = [w for o in seen for w in o.workers if w.condition is WorkerCondition.UNREACHABLE]
+    assert lost and all(w.in_flight is None and w.kv_usage is None for w in lost)
+    assert 0.1 < np.mean([o.load is None for o in seen]) < 0.35
+
+
+def test_routing_numbers_hold_from_the_next_request_on() -> None:
+    def all_local(observation: Observation) -> Decision:
+        return replace(stay(observation), reason=Reason.THRESHOLD, routing=ALL_LOCAL, changes_routing=True)
+
+    trace = poisson(5.0, 60, 2000, 10)
+    result = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, scripted({30.0: all_local}))
+    assert set(result.prefilled[result.arrival_s <= 30]) == {PrefillPlace.REMOTE}
+    assert set(result.prefilled[result.arrival_s > 30]) == {PrefillPlace.LOCAL}
+
+
+# --- the model of a mixed step ---
+
+
+def test_a_mixed_step_is_the_decode_step_plus_the_prefill_without_its_fixed_part() -> None:
+    """Against the mixed-step column of a shipped table (measured kernels), which the simulator does not read."""
+    table = performance_table("Meta-Llama-3.1-8B", "h100_sxm", "vllm", 1)
+    measured_ms = {(256, 64, 4096): 21.4, (512, 64, 4096): 25.5, (1024, 64, 4096): 36.6, (2048, 64, 4096): 58.1}
+    for (chunk, batch, context), expected in measured_ms.items():
+        composed = table.decode_step_ms(batch, batch * context) + table.prefill_ms(chunk, 0) - table.prefill_ms(0, 0)
+        assert composed == pytest.approx(expected, rel=0.1), (chunk, batch, context)
+
+
+def test_a_shipped_table_can_be_simulated() -> None:
+    table = performance_table("Meta-Llama-3.1-8B", "h100_sxm", "vllm", 1)
+    result = simulate(poisson(10.0, 30, 4000, 250), Simulation(Engine(table, 432_992, 131_072), 2, 2), POLICY, static())
+    assert result.attainment == 1.0
+    assert 0.005 < np.nanmean(result.tpot_s) < 0.02
