@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
@@ -30,13 +31,31 @@ from pointsman.planner.simulator.types import (
 from pointsman.planner.simulator.window import Window, engine_samples, reset_samples
 
 
-def simulate(trace: Trace, simulation: Simulation, policy: Policy, planner: Planner) -> Result:
-    """Run it. The same arguments give the same Result, whatever ran before."""
-    return _Run(trace, simulation, policy, planner).result()
+def simulate(
+    trace: Trace,
+    simulation: Simulation,
+    policy: Policy,
+    planner: Planner,
+    *,
+    progress: Callable[[float], None] | None = None,
+) -> Result:
+    """Run it. The same arguments give the same Result, whatever ran before.
+
+    ``progress`` is told the simulated time, in seconds, at every tick of the planner.
+    """
+    return _Run(trace, simulation, policy, planner, progress).result()
 
 
 class _Run:
-    def __init__(self, trace: Trace, simulation: Simulation, policy: Policy, planner: Planner) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        simulation: Simulation,
+        policy: Policy,
+        planner: Planner,
+        progress: Callable[[float], None] | None,
+    ) -> None:
+        self._progress = progress
         self._trace, self._simulation, self._policy, self._planner = trace, simulation, policy, planner
         # One source of chance each, so that a fault drawn does not change the noise of what would have run anyhow.
         noise, fleet, metrics = (Random(f"{simulation.seed} {of}") for of in ("noise", "fleet", "metrics"))
@@ -146,6 +165,8 @@ class _Run:
         self._said = decision.reason
         self._timeline.append(self._point(now_s, observation))
         self._arrivals = 0
+        if self._progress is not None:
+            self._progress(now_s)
         self._events.at(now_s + max(next_tick.after_s, 1e-3), self._tick)
 
     def _read(self, now_s: float) -> Observation:
