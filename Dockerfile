@@ -19,6 +19,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock ./
 COPY crds/pyproject.toml crds/
 COPY serving/pyproject.toml serving/
+COPY process/pyproject.toml process/
 COPY kube/pyproject.toml kube/
 COPY operator/pyproject.toml operator/
 COPY planner/pyproject.toml planner/
@@ -32,6 +33,7 @@ FROM workspace AS build-operator
 RUN images/environment.sh dependencies operator
 COPY crds/src crds/src
 COPY serving/src serving/src
+COPY process/src process/src
 COPY kube/src kube/src
 COPY operator/src operator/src
 RUN images/environment.sh room operator
@@ -40,6 +42,7 @@ FROM workspace AS build-planner
 RUN images/environment.sh dependencies planner
 COPY crds/src crds/src
 COPY serving/src serving/src
+COPY process/src process/src
 COPY kube/src kube/src
 COPY planner/src planner/src
 RUN images/environment.sh room planner
@@ -48,6 +51,7 @@ FROM workspace AS build-gateway
 RUN images/environment.sh dependencies gateway
 COPY crds/src crds/src
 COPY serving/src serving/src
+COPY process/src process/src
 COPY kube/src kube/src
 COPY gateway/src gateway/src
 RUN images/environment.sh room gateway
@@ -77,8 +81,9 @@ CMD ["python", "-m", "pointsman.gateway"]
 FROM workspace AS build-worker
 COPY crds/src crds/src
 COPY serving/src serving/src
+COPY process/src process/src
 COPY workers/src workers/src
-RUN for package in pointsman-api pointsman-serving pointsman-workers; do \
+RUN for package in pointsman-api pointsman-serving pointsman-process pointsman-workers; do \
         uv build --wheel --out-dir /wheels --package "$package"; \
     done
 

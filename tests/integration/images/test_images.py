@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 SITE_PACKAGES_LIMIT_MB = 200
 
-# e.g. {"operator": ["crds", "serving", "kube", "operator"]}: the rooms that the stage build-operator copies
+# e.g. {"operator": ["crds", "serving", "process", "kube", "operator"]}: the rooms that the stage build-operator copies
 STAGES = {
     found["room"]: re.findall(r"^COPY (\w+)/src \w+/src$", found["body"], re.MULTILINE)
     for found in re.finditer(
@@ -102,7 +102,7 @@ def test_it_is_small_and_holds_no_engine_and_no_other_room(image: tuple[str, Pat
     assert size_mb <= SITE_PACKAGES_LIMIT_MB
     assert not {"torch", "vllm", "nixl", "pytest"} & {path.name for path in site.iterdir()}
     rooms = {path.name for path in (site / "pointsman").iterdir()}
-    assert rooms <= {"api", "serving", "kube", room}
+    assert rooms <= {"api", "serving", "process", "kube", room}
 
 
 def test_the_client_works_without_the_generated_classes(image: tuple[str, Path], control_plane: ControlPlane) -> None:

@@ -1,17 +1,13 @@
 """A real operator process under the chart's rights, on the shared control plane, in a namespace of its own."""
 
 import asyncio
-import os
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.control_plane_process import ControlPlaneProcess
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.workerpool import WorkerPool
@@ -55,57 +51,18 @@ def operator_kubeconfig(control_plane: ControlPlane) -> Path:
     return control_plane.kubeconfig_for(USER)
 
 
-class OperatorProcess:
-    """``python -m pointsman.operator`` as the chart starts it, but for one namespace and on a free port."""
+class OperatorProcess(ControlPlaneProcess):
+    """``python -m pointsman.operator``; ``settings`` are those a test wants otherwise."""
 
     def __init__(self, kubeconfig: Path, namespace: str, **settings: str) -> None:
-        self._env = os.environ | {
-            "KUBECONFIG": str(kubeconfig),
-            "POINTSMAN_NAMESPACE": namespace,
-            "POINTSMAN_WATCH_NAMESPACE": namespace,
-            "POINTSMAN_POD_NAME": "operator-under-test",
-            "POINTSMAN_BIND_HOST": "127.0.0.1",
-            "POINTSMAN_BIND_PORT": "0",
-            "POINTSMAN_WORKER_IMAGE": "worker:test",
-            "POINTSMAN_GATEWAY_IMAGE": "gateway:test",
-            "POINTSMAN_NATS_URL": "nats://nats.test:4222",
-            "POINTSMAN_NATS_USER": "pointsman",
-            "POINTSMAN_NATS_PASSWORD": "a-password-of-nats",
-            **{f"POINTSMAN_{key.upper()}": value for key, value in settings.items()},
+        told = {
+            "worker_image": "worker:test",
+            "gateway_image": "gateway:test",
+            "nats_url": "nats://nats.test:4222",
+            "nats_user": "pointsman",
+            "nats_password": "a-password-of-nats",
         }
-        self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 - lives as long as this object
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pointsman.operator"], env=self._env, stderr=self._log, text=True
-        )
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is said, nothing is released."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=30)
-
-    @property
-    def log(self) -> str:
-        """Everything it said."""
-        return Path(self._log.name).read_text()
-
-    @property
-    def port(self) -> int | None:
-        """Where it serves health and metrics, once it said so."""
-        for line in self.log.splitlines():
-            if "listening on http://" in line:
-                return int(line.split("listening on http://")[1].split()[0].rsplit(":", 1)[1])
-        return None
+        super().__init__("operator", kubeconfig, namespace, **(told | settings))
 
 
 class Cluster:

@@ -106,6 +106,6 @@ def test_a_missing_setting_is_named_with_its_field() -> None:
         [sys.executable, "-m", "pointsman.operator", "--bind-port", "80000"],
         env=env, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
-    for field in ("namespace", "worker_image", "gateway_image", "nats_url", "bind_port"):
-        assert field in done.stderr
+    assert done.returncode == 2
+    for setting in ("NAMESPACE", "WORKER_IMAGE", "GATEWAY_IMAGE", "NATS_URL", "BIND_PORT"):
+        assert f"POINTSMAN_{setting}: " in done.stderr

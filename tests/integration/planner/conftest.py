@@ -1,20 +1,15 @@
 """A real planner process on the shared control plane, and pods whose /metrics a test writes."""
 
 import asyncio
-import os
 import secrets
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from fixtures.control_plane_process import ControlPlaneProcess
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.llmservice import LLMService
@@ -25,46 +20,6 @@ from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
 
 DEADLINE_S = 60.0
-
-
-class PlannerProcess:
-    """``python -m pointsman.planner`` as the chart starts it, but for one namespace and on a free port."""
-
-    def __init__(self, kubeconfig: Path, namespace: str) -> None:
-        self._env = os.environ | {
-            "KUBECONFIG": str(kubeconfig),
-            "POINTSMAN_NAMESPACE": namespace,
-            "POINTSMAN_WATCH_NAMESPACE": namespace,
-            "POINTSMAN_POD_NAME": "planner-under-test",
-            "POINTSMAN_BIND_HOST": "127.0.0.1",
-            "POINTSMAN_BIND_PORT": "0",
-            "POINTSMAN_LEASE_SECONDS": "3",
-        }
-        self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115 - lives as long as this object
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pointsman.planner"], env=self._env, stderr=self._log, text=True
-        )
-
-    def kill(self) -> None:
-        """SIGKILL: nothing is said, nothing is released."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def stop(self) -> int:
-        """SIGTERM; returns the exit status."""
-        assert self._process is not None
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
-        return self._process.wait(timeout=30)
-
-    @property
-    def log(self) -> str:
-        """Everything it said."""
-        return Path(self._log.name).read_text()
 
 
 class Page:
@@ -111,7 +66,7 @@ class Page:
 class World:
     """A service with a policy, pods with addresses and pages, and the plans the planner makes."""
 
-    def __init__(self, kube: Kube, namespace: str, planner: PlannerProcess) -> None:
+    def __init__(self, kube: Kube, namespace: str, planner: ControlPlaneProcess) -> None:
         self.kube, self.namespace, self.planner = kube, namespace, planner
         self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace)
         self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
@@ -222,15 +177,15 @@ class World:
 @pytest.fixture
 async def world(installed_crds: ControlPlane, namespace: str) -> AsyncIterator[World]:
     kube = await Kube.connect(installed_crds.kubeconfig, field_manager="test")
-    made = World(kube, namespace, PlannerProcess(installed_crds.kubeconfig, namespace))
+    process = ControlPlaneProcess("planner", installed_crds.kubeconfig, namespace, lease_seconds="3")
+    made = World(kube, namespace, process)
     mirrors = [asyncio.create_task(made.plans.run()), asyncio.create_task(made.services.run())]
     try:
         await made.plans.synced.wait()
         await made.services.synced.wait()
         yield made
     finally:
-        if made.planner._process is not None:
-            made.planner.stop()
+        made.planner.stop()
         for task in mirrors:
             task.cancel()
         await asyncio.gather(*mirrors, return_exceptions=True)

@@ -310,9 +310,10 @@ def test_times_under_which_two_could_lead_are_refused() -> None:
         Elector(None, namespace="n", name="l", identity="a", **times_s)  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match="lease_duration_s=10 must exceed renew_deadline_s=10"):
-        elector(lease_duration_s=10)
+        elector(lease_duration_s=10, renew_deadline_s=10)
     with pytest.raises(ValueError, match="twice retry_period_s=5"):
         elector(retry_period_s=5)
+    elector(lease_duration_s=3)  # what is not said goes with it
 
 
 @pytest.mark.parametrize("seed", range(10))

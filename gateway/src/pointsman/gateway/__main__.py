@@ -1,23 +1,16 @@
 """``python -m pointsman.gateway``: wires the parts together and serves until SIGTERM."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
-import signal
-import sys
 import tempfile
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 from aiohttp import web
-from pydantic import ValidationError
 
-from pointsman.gateway import logs
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.router import COST_FUNCTIONS
 from pointsman.gateway.discovery.kubernetes import follow_kubernetes
@@ -31,36 +24,23 @@ from pointsman.gateway.models import ModelCatalog
 from pointsman.gateway.processor import TextProcessor
 from pointsman.gateway.server import GatewayServer
 from pointsman.gateway.settings import Settings
+from pointsman.process.entry import run_process
+from pointsman.process.lifetime import Lifetime
+from pointsman.process.listening import listen
 
 log = logging.getLogger("pointsman.gateway")
 
 CONTROL_TIMEOUT_SECONDS = 10.0
 
 
-def main() -> int:
-    """Exit status: 0 after SIGTERM or SIGINT, 1 when a part died, 2 for wrong settings."""
-    try:
-        settings = Settings()
-    except ValidationError as error:
-        for problem in error.errors():
-            field = ".".join(str(part) for part in problem["loc"]) or "settings"
-            sys.stderr.write(f"POINTSMAN_{field.upper()}: {problem['msg']} (got {problem.get('input')!r})\n")
-        return 2
-    logs.configure(settings.log_level, service=f"{settings.namespace}/{settings.service}")
-    return asyncio.run(_run(settings))
-
-
-async def _run(settings: Settings) -> int:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with contextlib.AsyncExitStack() as stack:
+async def run(settings: Settings) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status."""
+    async with Lifetime() as life:
         if settings.model_cache is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-gateway-")))
+            folder = Path(life.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-gateway-")))
         else:
             folder = settings.model_cache
-        session = await stack.enter_async_context(
+        session = await life.enter_async_context(
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
                 timeout=aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_SECONDS),
@@ -84,8 +64,8 @@ async def _run(settings: Settings) -> int:
         kv_events = KvEventFeed(fleet)
         fleet.on_change(catalog.look)
         fleet.on_change(kv_events.look)
-        stack.push_async_callback(catalog.stop)
-        stack.push_async_callback(kv_events.stop)
+        life.push_async_callback(catalog.stop)
+        life.push_async_callback(kv_events.stop)
         server = GatewayServer(
             fleet=fleet,
             forwarder=Forwarder(fleet, session, metrics, _limits(settings), time.monotonic),
@@ -102,42 +82,23 @@ async def _run(settings: Settings) -> int:
             access_log=None,  # the access line of server.py says more
         )
         await runner.setup()
-        stack.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, settings.bind_host, settings.port, backlog=1024)
-        await site.start()
-        host, port = runner.addresses[0][:2]
+        life.push_async_callback(runner.cleanup)
+        host, port = await listen(runner, settings.bind_host, settings.port, backlog=1024)
         log.info("listening", extra={"address": f"http://{host}:{port}", "router": settings.router.value})
         preparing = asyncio.create_task(asyncio.to_thread(TextProcessor.prepare), name="prepare")
-        stack.callback(preparing.cancel)
+        life.callback(preparing.cancel)
         discovery = (
             follow_file(settings.endpoints_file, fleet.apply)
             if settings.endpoints_file is not None
             else follow_kubernetes(settings.namespace, settings.service, fleet.apply)
         )
-        parts: dict[str, Coroutine[Any, Any, None]] = {"discovery": discovery}
+        life.start(discovery, "discovery")
         if settings.nats_url is not None:
-            parts["kv metrics"] = kv_metrics.run(lambda: _service_uid(settings, fleet))
-        died = await _until(stop, parts)
+            life.start(kv_metrics.run(lambda: _service_uid(settings, fleet)), "kv metrics")
+        await life.stopping.wait()
         server.stopping = True  # /ready says no; open streams get their time in runner.cleanup
-        log.info("stopping", extra={"died": died})
-    return 1 if died else 0
-
-
-async def _until(stop: asyncio.Event, parts: dict[str, Coroutine[Any, Any, None]]) -> str | None:
-    """Run ``parts`` until ``stop``; the name of the part that ended by itself, which none should."""
-    tasks: set[asyncio.Task[Any]] = {asyncio.create_task(work, name=name) for name, work in parts.items()}
-    stopped: asyncio.Task[Any] = asyncio.create_task(stop.wait(), name="stop")
-    try:
-        await asyncio.wait({stopped, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task.done():
-                log.error("part died", exc_info=task.exception(), extra={"part": task.get_name()})
-                return task.get_name()
-        return None
-    finally:
-        for task in (stopped, *tasks):
-            task.cancel()
-        await asyncio.gather(stopped, *tasks, return_exceptions=True)
+        log.info("stopping", extra={"status": life.status.name})
+    return life.status
 
 
 async def _service_uid(settings: Settings, fleet: Fleet) -> str:
@@ -157,7 +118,12 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry of ``python -m pointsman.gateway``."""
     # transformers announces that torch is missing, which is meant.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    sys.exit(main())
+    run_process(Settings, run)
+
+
+if __name__ == "__main__":
+    main()

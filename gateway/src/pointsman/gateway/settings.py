@@ -1,26 +1,20 @@
 """Settings of the gateway process: environment (``POINTSMAN_*``) and flags of the same names."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import AliasChoices, Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from pointsman.api.protocol import names
 from pointsman.gateway.core.router import RouterName
+from pointsman.process.settings import ProcessSettings
 
 
-class Settings(BaseSettings):
+class Settings(ProcessSettings):
     """Everything the gateway process can be told. Where workers are: ``endpoints_file``, or the Kubernetes API."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="POINTSMAN_",
-        populate_by_name=True,
-        cli_parse_args=True,
-        cli_kebab_case=True,
-        cli_prog_name="python -m pointsman.gateway",
-        cli_hide_none_type=True,
-    )
+    model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.gateway")
 
     namespace: str = Field(default="default", description="namespace of the service")
     service: str = Field(description="name of the LLMService this gateway serves")
@@ -62,7 +56,11 @@ class Settings(BaseSettings):
     model_cache: Path | None = Field(
         default=None, description="folder for tokenizer files by content hash; default: a temporary folder"
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info")
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """See ProcessSettings."""
+        return {"service": f"{self.namespace}/{self.service}"}
 
     @model_validator(mode="after")
     def _credentials_come_together(self) -> Self:

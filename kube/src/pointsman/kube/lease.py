@@ -13,6 +13,7 @@ import asyncio
 import logging
 import math
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +29,13 @@ LEASE_DURATION_S: Final = 15.0
 RENEW_DEADLINE_S: Final = 10.0
 RETRY_PERIOD_S: Final = 2.0
 RELEASE_TIMEOUT_S: Final = 3.0
+RELEASED: Final = "released"
+"""Why a candidate leads no more that gave its Lease back."""
+
+
+def candidate(name: str) -> str:
+    """An identity that no other candidate has, nor an earlier process of the same ``name`` (its pod's)."""
+    return f"{name}_{uuid.uuid4().hex[:8]}"
 
 
 @dataclass(frozen=True)
@@ -45,14 +53,14 @@ class Elector:
 
     Usage::
 
-        elector = Elector(kube, namespace="pointsman-system", name="pointsman-operator", identity=pod_name)
+        elector = Elector(kube, namespace="pointsman-system", name="pointsman-operator", identity=candidate(pod_name))
         election = asyncio.create_task(elector.run())
         await elector.elected.wait()
         ...                       # work; before each write: elector.still_leader()
         await elector.lost.wait() # → stop at once
         election.cancel()         # on a clean exit, after the work has stopped: releases the Lease
 
-    ``identity`` must be unique among the candidates, also over restarts of one (pod name and a random part).
+    ``identity`` must be unique among the candidates, also over restarts of one (see ``candidate``).
     """
 
     def __init__(
@@ -63,16 +71,21 @@ class Elector:
         name: str,
         identity: str,
         lease_duration_s: float = LEASE_DURATION_S,
-        renew_deadline_s: float = RENEW_DEADLINE_S,
-        retry_period_s: float = RETRY_PERIOD_S,
+        renew_deadline_s: float | None = None,
+        retry_period_s: float | None = None,
         on_lost: Callable[[str], None] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """``on_lost(why)`` is called in the event loop at the moment ``lost`` is set.
 
+        Another duration alone scales the deadline and the period with it: 15 s go with 10 s and 2 s.
+
         Raises ValueError unless lease_duration_s > renew_deadline_s > 2 * retry_period_s > 0: else two may lead, or
         one cannot keep the Lease.
         """
+        scale = lease_duration_s / LEASE_DURATION_S
+        renew_deadline_s = RENEW_DEADLINE_S * scale if renew_deadline_s is None else renew_deadline_s
+        retry_period_s = RETRY_PERIOD_S * scale if retry_period_s is None else retry_period_s
         if not lease_duration_s > renew_deadline_s > 2 * retry_period_s > 0:
             raise ValueError(
                 f"lease_duration_s={lease_duration_s:g} must exceed renew_deadline_s={renew_deadline_s:g}, "
@@ -122,7 +135,7 @@ class Elector:
             why = await self._renew()
         except asyncio.CancelledError:
             if self.still_leader():
-                self._end("released")
+                self._end(RELEASED)
                 await self._release()
             raise
         except Exception as error:

@@ -4,12 +4,7 @@ Order: health server → mirror of the pods → Lease (waits here while another 
 """
 
 import asyncio
-import contextlib
 import logging
-import os
-import signal
-import sys
-import uuid
 from collections.abc import Awaitable, Callable
 
 from pointsman.api.protocol.names import SERVICE_LABEL
@@ -20,7 +15,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder
-from pointsman.kube.lease import Elector
+from pointsman.kube.lease import RELEASED, Elector, candidate
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
@@ -29,26 +24,21 @@ from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import NatsCredentials, Writer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
-from pointsman.operator.errors import SettingsError
-from pointsman.operator.health import HealthServer
-from pointsman.operator.logs import configure_logs
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.reconcile import Reconciler, plan_key, service_key, switch_key
 from pointsman.operator.settings import OperatorSettings
+from pointsman.process.entry import run_process
+from pointsman.process.health import HealthServer
+from pointsman.process.lifetime import Lifetime
 
 log = logging.getLogger("pointsman.operator")
 
-EXIT_LOST_LEASE = 3
-_EXIT_PATIENCE_S = 5.0  # after the Lease is lost another may lead: this process must be gone by then
+STALE_MIRROR_S = 180.0  # bookmarks come about every minute
 
 
 async def run(settings: OperatorSettings) -> int:
     """Run until SIGTERM, SIGINT or the loss of the Lease; returns the exit status."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     metrics = OperatorMetrics()
     queue: WorkQueue[ServiceKey] = WorkQueue()
     expectations = Expectations()
@@ -82,8 +72,8 @@ async def run(settings: OperatorSettings) -> int:
             if policy is not None:
                 leading.policy_changed(policy.metadata.namespace, policy.metadata.name)
 
-    async with contextlib.AsyncExitStack() as stack:
-        kube = await stack.enter_async_context(
+    async with Lifetime() as life:
+        kube = await life.enter_async_context(
             await Kube.connect(field_manager="pointsman-operator", on_request=metrics.count_request)
         )
         pods: Mirror[Pod] = Mirror(
@@ -111,47 +101,43 @@ async def run(settings: OperatorSettings) -> int:
         )
         metrics.watch(pods.stats, queue.stats)
 
-        def mirrors_age_s() -> float | None:
-            """None until every mirror has its list: an operator that may not see something must not seem ready."""
+        def why_not_ready() -> str | None:
+            """An operator that may not see something must not seem ready."""
             listed = all(synced.is_set() for synced in (pods.synced, switches.synced, plans.synced, policies.synced))
-            return pods.age_s if listed else None
+            age_s = pods.age_s
+            if age_s is None or not listed:
+                return "pods, role switches, plans and policies are not all listed yet"
+            return f"nothing heard of the pods for {age_s:.0f} s" if age_s > STALE_MIRROR_S else None
 
-        health = HealthServer(metrics, mirrors_age_s)
-        port = await health.start(settings.bind_host, settings.bind_port)
-        stack.push_async_callback(health.stop)
-        log.info("listening on http://%s:%s for /healthz, /readyz and /metrics", settings.bind_host, port)
-
-        lost_at_exit = asyncio.Event()
+        health = HealthServer(settings.bind_host, settings.bind_port, metrics.registry, why_not_ready)
+        await life.enter_async_context(health)
 
         def lease_lost(why: str) -> None:
             metrics.leader.set(0)
-            lost_at_exit.set()
-            stop.set()
-            if why != "released":
-                loop.call_later(_EXIT_PATIENCE_S, os._exit, EXIT_LOST_LEASE)
+            if why != RELEASED:
+                life.lease_lost()
 
         elector = Elector(
             kube,
             namespace=settings.namespace,
             name=settings.lease_name,
-            identity=f"{settings.identity}_{uuid.uuid4().hex[:8]}",
+            identity=candidate(settings.identity),
             lease_duration_s=settings.lease_seconds,
-            renew_deadline_s=settings.lease_seconds * 2 / 3,
-            retry_period_s=settings.lease_seconds * 2 / 15,
             on_lost=lease_lost,
         )
         events = EventRecorder(kube, controller="pointsman.dev/operator", instance=settings.identity)
-        control = await stack.enter_async_context(ControlClient())
-        election = _start(stack, elector.run(), "election")
-        _start(stack, pods.run(), "mirror of pods")
-        _start(stack, switches.run(), "mirror of role switches")
-        _start(stack, plans.run(), "mirror of plans")
-        _start(stack, policies.run(), "mirror of policies")
-        _start(stack, events.run(), "events")
+        control = await life.enter_async_context(ControlClient())
+        life.start(elector.run(), "election")
+        life.start(pods.run(), "mirror of pods")
+        life.start(switches.run(), "mirror of role switches")
+        life.start(plans.run(), "mirror of plans")
+        life.start(policies.run(), "mirror of policies")
+        life.start(events.run(), "events")
+        life.push_async_callback(events.flush)
 
         for event in (elector.elected, pods.synced, switches.synced, plans.synced, policies.synced):
-            if not await _either(stop, event.wait()):
-                return 0
+            if not await life.reach(event.wait()):
+                return life.status
         metrics.leader.set(1)
         writer = Writer(
             kube,
@@ -173,19 +159,14 @@ async def run(settings: OperatorSettings) -> int:
             resync_s=settings.resync_seconds,
         )
         reconcilers.append(reconciler)
-        work = _start(stack, queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
-        _start(stack, _every(settings.survey_seconds, reconciler.survey), "survey")
-        await handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=stop)
+        life.start(queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
+        life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
+        watch = handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=life.stopping)
+        await asyncio.wait({life.start(watch, "watch of services and pools")})
         # Work stops before the Lease is given back, so that no two ever write.
         queue.close()
         await reconciler.stop()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
-        await events.flush()
-        failed = lost_at_exit.is_set()
-        election.cancel()
-        await asyncio.gather(election, return_exceptions=True)
-        return EXIT_LOST_LEASE if failed else 0
+    return life.status
 
 
 async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
@@ -198,43 +179,9 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
             log.exception("the survey failed")
 
 
-def _start(stack: contextlib.AsyncExitStack, work: object, name: str) -> "asyncio.Task[object]":
-    task: asyncio.Task[object] = asyncio.create_task(work, name=name)  # type: ignore[arg-type]
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-    stack.push_async_callback(end)
-    return task
-
-
-async def _either(stop: asyncio.Event, awaited: object) -> bool:
-    """Wait for one of the two; True if it was ``awaited``."""
-    other: asyncio.Task[object] = asyncio.create_task(awaited)  # type: ignore[arg-type]
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({other, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    if not other.done():
-        other.cancel()
-        return False
-    return True
-
-
 def main() -> None:
     """Entry of ``python -m pointsman.operator``."""
-    try:
-        settings = OperatorSettings.read(sys.argv[1:])
-    except SettingsError as error:
-        sys.exit(f"pointsman operator: {error}")
-    configure_logs(settings.log_level, settings.log_format)
-    try:
-        status = asyncio.run(run(settings))
-    except KubeError as error:
-        sys.exit(f"pointsman operator: {error}")
-    except OSError as error:
-        sys.exit(f"pointsman operator: {settings.bind_host}:{settings.bind_port}: {error}")
-    sys.exit(status)
+    run_process(OperatorSettings, run, KubeError)
 
 
 if __name__ == "__main__":

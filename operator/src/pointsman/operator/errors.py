@@ -1,7 +1,6 @@
 """What can go wrong in the operator.
 
 OperatorError
-├── SettingsError      the process cannot start as it is configured
 ├── Refused            a service that cannot be served as written: a condition says which field and why
 │   └── TemplateError  its pod template cannot be merged
 ├── NameConflict       an object of the wanted name belongs to somebody else; it is never adopted
@@ -14,10 +13,6 @@ from pointsman.api.v1alpha1.conditions import Reason
 
 class OperatorError(Exception):
     """Base of the tree."""
-
-
-class SettingsError(OperatorError):
-    """Names the setting, its value, and what would be right."""
 
 
 class Refused(OperatorError):

@@ -2,36 +2,19 @@
 
 from typing import Literal
 
-from pydantic import AliasChoices, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
-from pydantic_settings import SettingsError as ArgumentError
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
 
-from pointsman.api.protocol.names import METRICS_PORT
 from pointsman.operator.core.install import Install
-from pointsman.operator.errors import SettingsError
+from pointsman.process.settings import LeaderSettings
 
 
-class OperatorSettings(BaseSettings):
+class OperatorSettings(LeaderSettings):
     """One field a setting; ``POINTSMAN_WORKER_IMAGE`` and ``--worker-image`` set ``worker_image``."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="POINTSMAN_",
-        cli_kebab_case=True,
-        cli_prog_name="python -m pointsman.operator",
-        frozen=True,
-        extra="ignore",
-        populate_by_name=True,
-    )
+    model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.operator")
 
-    namespace: str = Field(description="Where the operator runs; its Lease is there.")
-    identity: str = Field(
-        validation_alias=AliasChoices("POINTSMAN_POD_NAME", "HOSTNAME", "identity"),
-        description="Who holds the Lease: the pod's name.",
-    )
     lease_name: str = Field(default="pointsman-operator", description="Name of the Lease.")
-    watch_namespace: str = Field(default="", description="The one namespace to work in; empty: all of them.")
-    bind_host: str = Field(default="0.0.0.0", description="Where /healthz, /readyz and /metrics are served.")
-    bind_port: int = Field(default=METRICS_PORT, ge=0, le=65535, description="Port of the same; 0: any free one.")
 
     worker_image: str = Field(description="Image of worker pods where spec.engine.image is not set.")
     gateway_image: str = Field(description="Image of gateway pods.")
@@ -53,8 +36,6 @@ class OperatorSettings(BaseSettings):
     nats_user: str = Field(default="", description="Its user; copied into each service's Secret.")
     nats_password: SecretStr = Field(default=SecretStr(""), description="Its password; copied likewise.")
 
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(default="INFO", description="Level of the log.")
-    log_format: Literal["text", "json"] = Field(default="text", description="One line a record, as text or as JSON.")
     reconcile_workers: int = Field(default=8, ge=1, le=64, description="Services reconciled at the same time.")
     resync_seconds: float = Field(
         default=300.0, gt=0, description="Every service is looked at this often, changed or not."
@@ -62,20 +43,6 @@ class OperatorSettings(BaseSettings):
     survey_seconds: float = Field(
         default=20.0, gt=0, description="One worker of each service is asked this often whether it reaches NATS."
     )
-    lease_seconds: float = Field(default=15.0, gt=1, description="How long a Lease lasts without renewal.")
-
-    @classmethod
-    def read(cls, arguments: list[str]) -> "OperatorSettings":
-        """Settings from flags and environment. Raises SettingsError naming each setting that is missing or wrong."""
-        try:
-            return cls(_cli_parse_args=arguments, _cli_exit_on_error=False)
-        except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors()
-            )
-            raise SettingsError(f"settings (POINTSMAN_* or flags): {problems}") from None
-        except ArgumentError as error:
-            raise SettingsError(str(error)) from None
 
     def install(self) -> Install:
         """The part that manifests are rendered with."""

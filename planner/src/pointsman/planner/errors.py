@@ -5,10 +5,6 @@ class PlannerError(Exception):
     """Anything the planner raises for its callers."""
 
 
-class SettingsError(PlannerError):
-    """A setting is missing or wrong; the message names it."""
-
-
 class ScrapeFailed(PlannerError):
     """A target's metrics could not be read."""
 

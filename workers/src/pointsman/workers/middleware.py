@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from pydantic import ValidationError
-
 from pointsman.api.protocol import headers as names
 from pointsman.api.protocol.control import RetryReason, WorkerPhase
+from pointsman.process.ending import end
+from pointsman.process.errors import SettingsError
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
 from pointsman.workers.control import PREFIX, ControlApi, authorized
 from pointsman.workers.core.prompts import (
@@ -29,7 +29,6 @@ from pointsman.workers.core.prompts import (
     with_remote_prefill,
     without_client_transfer_params,
 )
-from pointsman.workers.ending import end
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
 from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.metrics import WorkerMetrics
@@ -435,7 +434,7 @@ async def _respond(
 
 def _sidecar_from_environment(app: AsgiApp, host: Any) -> Sidecar:
     try:
-        settings = WorkerSettings()
-    except ValidationError as error:
-        raise SystemExit(f"the worker's environment is not complete: {error}") from error
+        settings = WorkerSettings.read()
+    except SettingsError as error:
+        raise SystemExit(f"worker: {error}") from error
     return Sidecar(settings, AsgiEngine(app, host=host), WorkerMetrics())

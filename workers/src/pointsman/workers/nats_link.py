@@ -9,7 +9,7 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from pointsman.api.protocol.names import reply_inbox_prefix
-from pointsman.workers.ending import end
+from pointsman.process.ending import end
 from pointsman.workers.errors import QueueUnavailableError
 from pointsman.workers.settings import WorkerSettings
 

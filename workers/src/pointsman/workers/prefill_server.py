@@ -27,11 +27,11 @@ from pointsman.api.protocol.prefill import (
     PrefillSignal,
     SignalKind,
 )
+from pointsman.process.ending import end
 from pointsman.workers.core.admission import PrefillLimits
 from pointsman.workers.core.duplicates import SeenRequests
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
-from pointsman.workers.ending import end
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import EngineUnavailableError, QueueUnavailableError
 from pointsman.workers.metrics import WorkerMetrics

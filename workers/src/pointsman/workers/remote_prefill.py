@@ -28,9 +28,9 @@ from pointsman.api.protocol.prefill import (
     PrefillSignal,
     SignalKind,
 )
+from pointsman.process.ending import end
 from pointsman.serving.local_remote import PrefillReason, RoutingRule, decide
 from pointsman.workers.core.leases import usable_until_s
-from pointsman.workers.ending import end
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import (
     EngineUnavailableError,

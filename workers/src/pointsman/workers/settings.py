@@ -1,16 +1,14 @@
 """Settings of one worker process, from the environment the operator renders (``POINTSMAN_*``, ``POD_IP``)."""
 
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from pointsman.api.protocol import names, prefill
+from pointsman.process.settings import ProcessSettings
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(ProcessSettings):
     """What a worker is and how it serves. Durations in seconds, lengths in tokens."""
-
-    model_config = SettingsConfigDict(env_prefix="POINTSMAN_", frozen=True, extra="ignore", populate_by_name=True)
 
     namespace: str
     service: str
@@ -58,6 +56,11 @@ class WorkerSettings(BaseSettings):
         if ack_wait is not None and value > ack_wait / 2:
             raise ValueError(f"heartbeat_seconds is {value}: it must be at most half of ack_wait_seconds ({ack_wait})")
         return value
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """See ProcessSettings."""
+        return {"worker": self.worker}
 
     @property
     def own_host(self) -> str:

@@ -18,11 +18,11 @@ from pointsman.api.protocol.control import (
     WorkerState,
 )
 from pointsman.api.protocol.names import KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT, Role
+from pointsman.process.ending import end
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
-from pointsman.workers.ending import end
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import ControlRefusedError, QueueUnavailableError
 from pointsman.workers.kv_events import KvEventFeed

@@ -28,6 +28,7 @@ PYTHON_VERSION: Final = "3.11"  # the lock is resolved for it
 ROOMS: Final = (
     "api",
     "serving",
+    "process",
     "workers",
     "local",
 )  # of local: its fork server and model maker, which import no other

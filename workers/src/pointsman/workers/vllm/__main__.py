@@ -8,9 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from pydantic import ValidationError
-
-from pointsman.workers import logs
+from pointsman.process.errors import SettingsError
+from pointsman.process.lifetime import ExitStatus
+from pointsman.process.logs import configure_logs_of_a_guest
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, vllm_arguments
 
@@ -18,17 +18,12 @@ from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, vll
 def main(argv: Sequence[str]) -> int:
     """Become vLLM's API server; returns only if a setting or an argument is wrong (2)."""
     try:
-        settings = WorkerSettings()
+        settings = WorkerSettings.read()
         arguments = vllm_arguments(settings, argv)
-    except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False):
-            name = "_".join(str(part) for part in problem["loc"]).upper()
-            print(f"worker: {name or 'settings'}: {problem['msg']}", file=sys.stderr)
-        return 2
-    except OwnedFlagError as error:
+    except (SettingsError, OwnedFlagError) as error:
         print(f"worker: {error}", file=sys.stderr)
-        return 2
-    logs.configure(settings.worker)
+        return ExitStatus.WRONG_SETTINGS
+    configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
     os.environ.update(engine_environment(settings, os.environ))
     sys.argv = ["vllm", *arguments]
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from pointsman.workers.ending import end
+from pointsman.process.ending import end
 
 
 async def test_a_task_that_drops_a_cancellation_is_cancelled_again() -> None:
