@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pointsman.local.quickstart.report import Report, Sides
+from pointsman.local.quickstart.report import PlanReport, Report, Sides
 
 PROMISED = {
     "token_exact", "requests", "failed_requests", "remote_prefills", "local_prefills", "worst_itl_ms", "p99_itl_ms",
-    "first_token_seconds", "total_seconds", "peak_pss_mib",
+    "first_token_seconds", "total_seconds", "peak_pss_mib", "switch_seconds", "plans",
 }  # fmt: skip
 
 
@@ -27,6 +27,22 @@ def test_what_was_not_measured_is_not_claimed() -> None:
     assert "not compared" in text
     assert "stall" not in text
     assert "first token" not in text
+
+
+def test_the_planners_moves_are_a_line_each_and_the_threshold_is_one() -> None:
+    def plan(number: int, threshold: int, *, moves: bool) -> PlanReport:
+        pools = {"prefill": 2, "decode": 1}
+        return PlanReport(
+            name=f"chat-0000{number}", phase="Completed", reason="PrefillShort" if moves else "Threshold",
+            message=f"why {number}", pools=pools, threshold_tokens=threshold, moves_workers=moves,
+        )  # fmt: skip
+
+    plans = [plan(1, 512, moves=False), plan(2, 640, moves=False), plan(3, 640, moves=True)]
+    text = "\n".join(Report(plans=plans, switch_seconds=[1.14]).lines())
+    assert "threshold 512 -> 640 tokens; 1 role switches (1.1 s)" in text
+    assert "chat-00003 Completed 2P1D, PrefillShort: why 3" in text
+    assert "why 2" not in text
+    assert "planner" not in "\n".join(Report().lines())
 
 
 def test_different_tokens_and_failures_are_said_loudly() -> None:

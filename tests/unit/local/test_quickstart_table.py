@@ -8,6 +8,7 @@ from rich.console import Console
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import ROLE_LABEL, ROUTABLE_LABEL, Role
 from pointsman.api.v1alpha1 import LLMService
+from pointsman.api.v1alpha1.plan import Plan
 from pointsman.kube.pods import Pod
 from pointsman.local.observation import EventView, ServiceView, WorkerView
 from pointsman.local.quickstart.table import TrafficView, line, render
@@ -16,7 +17,7 @@ from pointsman.local.traffic import Api, PrefillPath, Prompt, Record, summarise
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def service(*, generation: int = 1, observed: int = 1, ready: str = "True") -> LLMService:
+def service(*, generation: int = 1, observed: int = 1, ready: str = "True", threshold: int | None = None) -> LLMService:
     condition = {
         "type": "Ready", "status": ready, "reason": "AsDesired" if ready == "True" else "WorkersStarting",
         "message": "1 of 2 decode workers", "lastTransitionTime": NOW, "observedGeneration": observed,
@@ -25,9 +26,12 @@ def service(*, generation: int = 1, observed: int = 1, ready: str = "True") -> L
         {
             "metadata": {"name": "chat", "namespace": "default", "generation": generation},
             "spec": {"model": {"source": "file:///models/tiny", "servedName": "tiny"}, "worker": {"gpus": 0}},
-            "status": {"summary": "1P2D", "conditions": [condition]},
+            "status": {
+                "summary": "1P2D", "conditions": [condition],
+                "routing": None if threshold is None else {"maxLocalPrefillTokens": threshold},
+            },
         }
-    )
+    )  # fmt: skip
 
 
 def worker(name: str, *, state: WorkerState | None, ready: str = "True") -> WorkerView:
@@ -43,6 +47,21 @@ def state(**fields: Any) -> WorkerState:
         "in_flight_tokens": 70, "queued_prefills": 0, "leases": 0, "block_size": 128, "kv_compatibility": "k",
     }  # fmt: skip
     return WorkerState(**(known | fields))
+
+
+def plan(sequence: int, *, changes_layout: bool, phase: str, message: str = "why") -> Plan:
+    return Plan.model_validate(
+        {
+            "metadata": {"name": f"chat-{sequence:05}", "namespace": "default", "uid": "u", "resourceVersion": "1"},
+            "spec": {
+                "serviceRef": {"name": "chat"}, "sequence": sequence, "mode": "Active", "observedAt": NOW,
+                "pools": {"prefill": {"replicas": 2}, "decode": {"replicas": 1}},
+                "routing": {"maxLocalPrefillTokens": 640, "maxPrefillQueueSize": 32}, "changesLayout": changes_layout,
+                "reason": "PrefillShort", "message": message, "expiresAt": NOW,
+            },
+            "status": {"phase": phase},
+        }
+    )  # fmt: skip
 
 
 def shown(view: ServiceView | None, traffic: TrafficView | None = None) -> str:
@@ -88,6 +107,24 @@ def test_events_are_shown_with_their_age() -> None:
     text = shown(ServiceView(NOW, service(), events=(event,)))
     assert "12s" in text
     assert "chat-a-0 serves as Decode" in text
+
+
+def test_the_newest_plan_that_moves_workers_is_one_line_with_its_reason_and_phase() -> None:
+    plans = (
+        plan(1, changes_layout=True, phase="Completed"),
+        plan(2, changes_layout=True, phase="Executing", message="2P1D keeps 98% without another GPU"),
+        plan(3, changes_layout=False, phase="Completed"),
+    )
+    text = shown(ServiceView(NOW, service(threshold=640), plans=plans))
+    assert "plan chat-00002 Executing: 2P1D, PrefillShort: 2P1D keeps 98% without another GPU" in text
+    assert "chat-00001" not in text
+    assert "threshold 640 tokens" in text
+    assert "threshold" not in shown(ServiceView(NOW, service())), "no plan has set one: nothing is claimed"
+
+
+def test_a_plan_of_the_threshold_alone_does_not_look_like_a_move() -> None:
+    view = ServiceView(NOW, service(threshold=640), plans=(plan(1, changes_layout=False, phase="Completed"),))
+    assert "plan chat-00001 Completed: threshold, PrefillShort" in line(view, None)
 
 
 def test_without_a_terminal_the_same_is_one_line() -> None:

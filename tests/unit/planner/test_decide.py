@@ -13,6 +13,7 @@ from pointsman.planner.core.types import (
     Decision,
     EngineSample,
     Load,
+    Objectives,
     Observation,
     Policy,
     Reason,
@@ -62,6 +63,28 @@ def test_a_shift_to_long_prompts_turns_a_decode_worker_into_a_prefill_worker_and
     assert there[0].reason is Reason.PREFILL_SHORT
     assert back, [d.message for d in decisions[100:130]]
     assert back[0].switches[0].target is WorkerRole.DECODE
+
+
+def test_a_sudden_shift_is_followed_once_each_way_within_seconds() -> None:
+    """Rate and lengths change together, tenfold: what is planned for is either load, never one's rate of the other."""
+    cpu = LinearModel(2.0, 0.06, 1e-5, 2.0, 0.06, 0.0)
+    objectives = Objectives(ttft_ms=15.5, tpot_ms=6.2, ttft_ms_per_prompt_token=0.25, attainment=0.9)
+    policy = replace(
+        POLICY, objectives=objectives, max_gpus=3, min_gpus=3, interval_s=1.5, min_dwell_s=8, opposite_after_s=10,
+        max_in_transition_share=0.34, min_threshold_tokens=512, max_threshold_tokens=1024,
+    )  # fmt: skip
+    many = Load(arrivals_per_s=36, prompt_tokens=390, output_tokens=12, prompt_length_shares=((362.0, 1.0),))
+    few = Load(arrivals_per_s=4.5, prompt_tokens=3000, output_tokens=6, prompt_length_shares=((2896.0, 1.0),))
+    state, layout, moves = State(), (1, 2), []
+    for tick, load in enumerate([many] * 10 + [few] * 30 + [many] * 30):
+        at_s = 1.5 * tick
+        seen = replace(observed(at_s, load, *layout), window_s=1.5)
+        state, decision, _ = decide(state, seen, policy, at_s, cpu)
+        layout = (decision.prefill, decision.decode)
+        moves += [(tick, switch.target) for switch in decision.switches]
+    assert [target for _, target in moves] == [WorkerRole.PREFILL, WorkerRole.DECODE], moves
+    assert moves[0][0] - 10 <= 12, moves
+    assert moves[1][0] - 40 <= 12, moves
 
 
 def test_constant_load_is_answered_once_and_then_left_alone() -> None:

@@ -117,3 +117,16 @@ def test_engine_measurements_are_read_from_real_vllm_pages() -> None:
     assert 0 < by_role[WorkerRole.DECODE].observed_ms < 10_000
     assert found.kv_capacity_tokens is not None
     assert found.kv_capacity_tokens > 0
+
+
+def test_prompts_that_were_prefilled_together_count_as_one_after_the_other() -> None:
+    prefill = parse((CAPTURES / "vllm_metrics_prefill.txt").read_text())
+    took_s = sum(prefill["vllm:request_prefill_time_seconds_sum"].values())
+
+    def sample_ms(seconds: float) -> float:
+        workers = [Seen(worker("p", WorkerRole.PREFILL), Reading({}, prefill, seconds))]
+        return seen([Reading({}, Gateway().page(), seconds)], workers).samples[0].observed_ms
+
+    idle = sample_ms(10 * took_s)
+    assert sample_ms(took_s) == pytest.approx(idle), "one at a time: each took what it took"
+    assert sample_ms(took_s / 4) == pytest.approx(idle / 4), "four at a time: each kept the engine for a quarter"

@@ -5,7 +5,7 @@ Everything comes from where a user can look too: the API server, and the workers
 
 import asyncio
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,9 +17,11 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.control import STATE_PATH, WorkerState
 from pointsman.api.v1alpha1 import LLMService, WorkerPool
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube.client import Kube
 from pointsman.kube.pods import Pod
-from pointsman.kube.resources import EVENTS, LLM_SERVICES, PODS, SECRETS, WORKER_POOLS
+from pointsman.kube.resources import EVENTS, LLM_SERVICES, PLANS, PODS, ROLE_SWITCHES, SECRETS, WORKER_POOLS
 
 _STATE_TIMEOUT: Final = aiohttp.ClientTimeout(total=1.0)
 
@@ -66,7 +68,8 @@ class EventView:
 
 @dataclass(frozen=True, slots=True)
 class ServiceView:
-    """A service at one moment. ``service`` is None when it does not exist."""
+    """A service at one moment. ``service`` is None when it does not exist; ``plans`` and ``switches`` are in the order
+    they were made."""
 
     at: datetime
     service: LLMService | None
@@ -74,6 +77,8 @@ class ServiceView:
     workers: tuple[WorkerView, ...] = ()
     gateways: tuple[Pod, ...] = ()
     events: tuple[EventView, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    switches: tuple[RoleSwitch, ...] = ()
 
     def condition(self, kind: ConditionType) -> Condition | None:
         """A condition of the service, None when it was never set or is about an older spec."""
@@ -120,11 +125,13 @@ class Observer:
     async def look(self, *, events: int = 0) -> ServiceView:
         """The service now, with its last ``events`` Events. Raises the errors of ``pointsman.kube``."""
         selector = f"{names.SERVICE_LABEL}={self._service}"
-        found, secret, pods, pools = await asyncio.gather(
+        found, secret, pods, pools, plans, switches = await asyncio.gather(
             self._kube.find(LLM_SERVICES, self._service, self._namespace),
             self._kube.find(SECRETS, self._service + names.SECRET_SUFFIX, self._namespace),
             self._kube.list(PODS, self._namespace, label_selector=selector),
             self._kube.list(WORKER_POOLS, self._namespace),
+            self._kube.list(PLANS, self._namespace, label_selector=selector),
+            self._kube.list(ROLE_SWITCHES, self._namespace),
         )
         mine = [Pod.model_validate(item) for item in pods.items]
         of = {kind: [p for p in mine if p.metadata.labels.get(names.COMPONENT_LABEL) == kind] for kind in _COMPONENTS}
@@ -142,7 +149,13 @@ class Observer:
             workers=tuple(sorted(workers, key=lambda worker: (worker.role or "", worker.name))),
             gateways=tuple(of[names.COMPONENT_GATEWAY]),
             events=await self._events(events) if events else (),
+            plans=tuple(sorted(map(Plan.model_validate, plans.items), key=lambda plan: plan.spec.sequence)),
+            switches=self._switches(map(RoleSwitch.model_validate, switches.items)),
         )
+
+    def _switches(self, found: Iterable[RoleSwitch]) -> tuple[RoleSwitch, ...]:
+        mine = (switch for switch in found if switch.spec.service_ref.name == self._service)
+        return tuple(sorted(mine, key=lambda s: (s.metadata.creation_timestamp or _EARLIEST, s.metadata.name)))
 
     async def _state(self, pod: Pod, token: str | None) -> WorkerState | None:
         if pod.status.pod_ip is None or token is None:
@@ -165,6 +178,7 @@ class Observer:
         return tuple(sorted(mine, key=lambda event: event.at)[-count:])
 
 
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 _COMPONENTS: Final = (names.COMPONENT_WORKER, names.COMPONENT_GATEWAY)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pointsman.api.protocol.names import API_VERSION
-from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy
 from pointsman.kube import resources
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 SAVE_EVERY_S: Final = 30.0
 LOOK_FOR_SERVICES_S: Final = 1.0
-HEALTHY_CONDITION: Final = "PlannerHealthy"
 
 
 @dataclass
@@ -248,7 +247,7 @@ class Planner:
             return
         message = problem or (decision.message if frozen else f"decides; now {decision.reason}")
         condition = Condition(
-            type=HEALTHY_CONDITION,
+            type=ConditionType.PLANNER_HEALTHY,
             status=ConditionStatus.TRUE if healthy else ConditionStatus.FALSE,
             reason=reason,
             message=message,

@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
     DECODE_READY = "DecodeReady"
     GATEWAY_READY = "GatewayReady"
     SWITCH_IN_PROGRESS = "SwitchInProgress"
+    PLANNER_HEALTHY = "PlannerHealthy"  # the planner's word: it decides, and on what it can see
 
 
 class Reason(StrEnum):

@@ -1,8 +1,11 @@
 """What a quick start found: the JSON file for tools, and the closing text for the person at the terminal."""
 
+from itertools import groupby
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from pointsman.api.v1alpha1.plan import Plan
 
 
 class Sides(BaseModel):
@@ -17,6 +20,39 @@ class Sides(BaseModel):
     def times_smaller(self) -> float | None:
         """How many times smaller the figure is with P/D; None when a side is unknown."""
         return self.single / self.pd if self.pd and self.single else None
+
+
+class PlanReport(BaseModel):
+    """One plan of the planner, as it stood at the end of the run."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    phase: str | None
+    reason: str
+    message: str
+    pools: dict[str, int]
+    threshold_tokens: int
+    moves_workers: bool
+
+    @property
+    def layout(self) -> str:
+        """The pools in short, as 1P2D."""
+        return f"{self.pools['prefill']}P{self.pools['decode']}D"
+
+    @classmethod
+    def of(cls, plan: Plan) -> "PlanReport":
+        """What the report keeps of ``plan``."""
+        spec = plan.spec
+        return cls(
+            name=plan.metadata.name,
+            phase=plan.status.phase,
+            reason=spec.reason,
+            message=spec.message,
+            pools={"prefill": spec.pools.prefill.replicas, "decode": spec.pools.decode.replicas},
+            threshold_tokens=spec.routing.max_local_prefill_tokens,
+            moves_workers=spec.changes_layout,
+        )
 
 
 class Report(BaseModel):
@@ -40,6 +76,10 @@ class Report(BaseModel):
     p99_itl_ms: Sides = Sides()
     long_prompt_ttft_p50_ms: Sides = Sides()
     scaled: list[str] = Field(default_factory=list, description="sizes of the decode pool that were reached, in order")
+    switch_seconds: list[float] = Field(
+        default_factory=list, description="each role switch the planner made, creation to routable in the new role"
+    )
+    plans: list[PlanReport] = Field(default_factory=list, description="the planner's decisions, in order")
     first_token_seconds: float | None = None
     total_seconds: float | None = None
     peak_pss_mib: float | None = None
@@ -60,6 +100,7 @@ class Report(BaseModel):
         ]
         if self.scaled:
             found.append(f"scaling        decode pool {' -> '.join(self.scaled)} under load")
+        found += self._planned()
         worst = self.worst_itl_ms
         if worst.times_smaller is not None:
             found.append(
@@ -79,6 +120,19 @@ class Report(BaseModel):
                 f"whole run      {self.total_seconds:.0f} s, at most {self.peak_pss_mib / 1024:.1f} GiB of memory"
             )
         return found + [f"FAILED         {failure}" for failure in self.failures]
+
+    def _planned(self) -> list[str]:
+        """The planner's moves, a line each, and how the threshold went."""
+        if not self.plans:
+            return []
+        thresholds = [str(threshold) for threshold, _ in groupby(plan.threshold_tokens for plan in self.plans)]
+        took = ", ".join(f"{seconds:.1f} s" for seconds in self.switch_seconds)
+        switches = f"{len(self.switch_seconds)} role switches ({took})"
+        found = [f"planner        threshold {' -> '.join(thresholds)} tokens; {switches}"]
+        for plan in self.plans:
+            if plan.moves_workers:
+                found.append(f"               {plan.name} {plan.phase} {plan.layout}, {plan.reason}: {plan.message}")
+        return found
 
     def _exactness(self) -> str:
         if self.token_exact is None:

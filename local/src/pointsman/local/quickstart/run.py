@@ -1,8 +1,9 @@
 """The stages of a quick start, in the order a person sees them."""
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any, Final
 from pointsman.api.protocol.names import Role
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
-from pointsman.kube.resources import LLM_SERVICES
+from pointsman.kube.resources import LLM_SERVICES, PLANNER_POLICIES
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
@@ -24,8 +25,17 @@ from pointsman.local.observation import Observer, ServiceView
 from pointsman.local.quickstart.examples import STALL_SERVICE, read_example, stall_service, with_model
 from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.quickstart.options import Options
-from pointsman.local.quickstart.report import Report, Sides
-from pointsman.local.quickstart.table import TrafficView, latency_table, line, render
+from pointsman.local.quickstart.report import PlanReport, Report, Sides
+from pointsman.local.quickstart.shift import (
+    OBJECTIVE_TIMES,
+    SHIFT_CLIENTS,
+    Turn,
+    measure_unloaded,
+    read_policy,
+    shift_load,
+    with_objectives,
+)
+from pointsman.local.quickstart.table import TrafficView, latency_table, line, plan_line, render
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import (
     Api,
@@ -45,7 +55,7 @@ from pointsman.local.traffic import (
 )
 
 NAMESPACE: Final = "default"
-STAGES: Final = 8
+STAGES: Final = 9
 QUICK_STAGES: Final = 6
 # Some prompts below, some above what a decode worker computes itself by default (512 tokens).
 SHORT, LONG = range(8, 200), range(700, 2_600)
@@ -105,6 +115,7 @@ class QuickStart:
                 await self._serve(kube, observer, example)
                 if not self._options.quick:
                     await self._stall(kube, example, small)
+                    await self._shift(kube, observer, example)
             failed = False
         finally:
             report.stage_seconds = narrator.stage_seconds
@@ -243,6 +254,54 @@ class QuickStart:
             self._fail(f"a request of the latency stage failed at {endpoint.base_url}: {error}")
         return measured
 
+    async def _shift(self, kube: Kube, observer: Observer, example: dict[str, Any]) -> None:
+        """The planner, Active, while the load shifts from short to long prompts and back."""
+        narrator, name = self._narrator, example["metadata"]["name"]
+        assert self.gateway_url is not None
+        title = "The load shifts to long prompts and back; the planner moves the threshold and a worker"
+        async with (
+            narrator.stage("shift", title),
+            Endpoint(self.gateway_url, example["spec"]["model"]["servedName"]) as endpoint,
+        ):
+            unloaded = await measure_unloaded(endpoint, seed=self._options.seed + 100)
+            policy = with_objectives(read_policy(), unloaded.objectives)
+            objectives = policy["spec"]["objectives"]
+            narrator.say(f"one at a time, {unloaded}")
+            narrator.say(f"objectives, {OBJECTIVE_TIMES:g} times that: {_words(objectives)}")
+            narrator.say("$ kubectl apply -f examples/quickstart-policy.yaml")
+            await kube.apply(PLANNER_POLICIES, policy, NAMESPACE)
+            reference = json.dumps({"spec": {"policyRef": {"name": policy["metadata"]["name"]}}})
+            narrator.say(f"$ kubectl patch llms {name} --type=merge -p '{reference}'")
+            await asyncio.to_thread(
+                self._cluster.kubectl, "patch", "llms", name, "-n", NAMESPACE, "--type=merge", "-p", reference
+            )
+            async with self._looking(observer):
+                await shift_load(
+                    observer,
+                    endpoint,
+                    seed=self._options.seed,
+                    on_turn=self._say_turn,
+                    on_view=self._see_plans,
+                    on_record=self._records.append,
+                )
+        self._count()
+
+    def _say_turn(self, turn: Turn) -> None:
+        lengths = turn.mix.lengths[0]
+        self._narrator.say(f"{SHIFT_CLIENTS} clients: {turn.title}, {lengths.start} to {lengths.stop} tokens")
+
+    def _see_plans(self, view: ServiceView) -> None:
+        """Keep the planner's decisions for the report, and say each that moves a worker once."""
+        known = {plan.name for plan in self.report.plans}
+        for plan in view.plans:
+            if plan.metadata.name not in known and plan.spec.changes_layout:
+                self._narrator.say(plan_line(plan))
+        self.report.plans = [PlanReport.of(plan) for plan in view.plans]
+        self.report.switch_seconds = [
+            switch.status.seconds for switch in view.switches if switch.status.seconds is not None
+        ]
+        self._see(view)
+
     # --- what runs beside the stages ---
 
     @asynccontextmanager
@@ -328,6 +387,13 @@ def _answers(view: ServiceView) -> bool:
 def _has_decode_workers(view: ServiceView, *, size: int) -> bool:
     decode = [worker for worker in view.workers if worker.role is Role.DECODE]
     return len(decode) == len(view.routable(Role.DECODE)) == size
+
+
+def _words(objectives: Mapping[str, float]) -> str:
+    return (
+        f"TTFT {objectives['ttftMs']:g} ms + {objectives['ttftMsPerPromptToken']:g} ms a token, "
+        f"TPOT {objectives['tpotMs']:g} ms"
+    )
 
 
 def _rounded(value: float | None) -> float | None:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.api.v1alpha1.plan import Plan
 from pointsman.local.observation import ServiceView, WorkerView
 from pointsman.local.traffic import Latency, Summary
 
@@ -29,7 +30,9 @@ def render(view: ServiceView | None, traffic: TrafficView | None) -> RenderableT
     """The table for a terminal; ``view`` None while the cluster cannot be seen."""
     if view is None or view.service is None:
         return Text("waiting for the service …", style="dim")
-    parts: list[RenderableType] = [_headline(view), _workers(view)]
+    parts: list[RenderableType] = [_headline(view)]
+    parts += [Text(told, overflow="ellipsis", no_wrap=True) for told in (_threshold(view), _newest_plan(view)) if told]
+    parts.append(_workers(view))
     if traffic is not None:
         parts.append(_traffic(traffic))
     if view.events:
@@ -45,9 +48,19 @@ def line(view: ServiceView | None, traffic: TrafficView | None) -> str:
     for worker in view.workers:
         ordinal = worker.name.rpartition("-")[2]
         parts.append(f"{ordinal}:{_role(worker)} {worker.doing.lower()} in flight {_known(worker, 'in_flight')}")
+    if view.plans:
+        parts += [_threshold(view), _newest_plan(view)]
     if traffic is not None:
         parts.append(_traffic_line(traffic))
-    return " | ".join(parts)
+    return " | ".join(part for part in parts if part)
+
+
+def plan_line(plan: Plan) -> str:
+    """A plan as a person reads it: what it wants, why, and how far it is."""
+    pools, name = plan.spec.pools, plan.metadata.name
+    phase = plan.status.phase.value if plan.status.phase is not None else "new"
+    wanted = f"{pools.prefill.replicas}P{pools.decode.replicas}D" if plan.spec.changes_layout else "threshold"
+    return f"plan {name} {phase}: {wanted}, {plan.spec.reason}: {plan.spec.message}"
 
 
 def _headline(view: ServiceView) -> Text:
@@ -59,6 +72,20 @@ def _headline(view: ServiceView) -> Text:
     if condition is not None and not view.ready:
         headline.append(f": {condition.message}", "dim")
     return headline
+
+
+def _threshold(view: ServiceView) -> str:
+    """Which prompts go to the prefill workers; empty while no plan has set it."""
+    routing = view.service.status.routing if view.service is not None else None
+    if routing is None or routing.max_local_prefill_tokens is None:
+        return ""
+    return f"threshold {routing.max_local_prefill_tokens} tokens: longer prompts go to prefill workers"
+
+
+def _newest_plan(view: ServiceView) -> str:
+    """The newest plan that moves workers; without one, the newest that moves the threshold."""
+    newest = max(view.plans, key=lambda plan: (plan.spec.changes_layout, plan.spec.sequence), default=None)
+    return "" if newest is None else plan_line(newest)
 
 
 def _ready_reason(view: ServiceView) -> str:

@@ -9,6 +9,7 @@ from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType
 from pointsman.kube.errors import KubeError
 from pointsman.local.errors import LocalError
 from pointsman.local.observation import Observer, ServiceView
+from pointsman.local.quickstart.table import plan_line
 
 _LOOK_SECONDS: Final = 0.2
 
@@ -52,15 +53,16 @@ async def _why(observer: Observer) -> str:
         return f"and the API server does not answer now: {error}"
     if view.service is None:
         return "the service does not exist"
-    healthy = {ConditionType.DEGRADED: ConditionStatus.FALSE}
+    usually_false = (ConditionType.DEGRADED, ConditionType.PROGRESSING, ConditionType.SWITCH_IN_PROGRESS)
     lines = [
         f"  condition {condition.type}={condition.status} {condition.reason}: {condition.message}"
         for condition in view.service.status.conditions
-        if condition.status is not healthy.get(ConditionType(condition.type), ConditionStatus.TRUE)
+        if condition.status is not (ConditionStatus.FALSE if condition.type in usually_false else ConditionStatus.TRUE)
     ]
     lines += [
         f"  pod {worker.name}: {worker.role} {worker.doing}, routable={worker.routable}" for worker in view.workers
     ]
     lines += [f"  pod {pod.metadata.name}: ready={pod.ready}" for pod in view.gateways]
+    lines += [f"  {plan_line(plan)}" for plan in view.plans[-4:]]
     lines += [f"  event {event.about} {event.reason}: {event.note}" for event in view.events]
     return "\n".join(lines)

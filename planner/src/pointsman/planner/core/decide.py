@@ -4,6 +4,7 @@ The ladder, cheapest and fastest first: the threshold (next request), a role swi
 scale-in (only when the load stayed low). Each tick takes the lowest rung that brings the objectives back.
 """
 
+import math
 from dataclasses import dataclass, field, replace
 
 from pointsman.planner.core import guards
@@ -30,7 +31,8 @@ SWITCH_HORIZON_TICKS = 4  # a switch takes seconds
 SCALE_HORIZON_TICKS = 48  # a new worker takes a minute or two
 DEAD_BAND = 0.05  # a layout must promise this much more attainment
 SCALE_IN_MARGIN = 0.01
-LENGTH_HALF_LIFE_S = 20.0
+LENGTH_HALF_LIFE_S = 5.0  # as fast as the rate is followed: a new rate times the old lengths is a load that never was
+MOST_GROWTH = 1.3  # of the rate within a switch's few seconds: right after a shift trend and bounds are about the shift
 GPU_COST = 0.01  # of attainment, per GPU: breaks ties towards the smaller layout
 MOVE_COST = 0.005  # per switch or start
 BOX = 4  # how far a layout may be from the present one, per pool
@@ -128,7 +130,8 @@ def _learn(state: State, observation: Observation, load: Load) -> State:
 
 def _demand(state: State, observation: Observation, lengths: Lengths, horizon_ticks: int) -> Demand:
     forecast = state.forecaster.at(horizon_ticks)
-    rate = forecast.high if forecast is not None else 0.0
+    now = math.expm1(state.forecaster.state.level) if state.forecaster.state is not None else 0.0
+    rate = min(forecast.high, MOST_GROWTH * now) if forecast is not None else 0.0
     scale = max(lengths.prompt_tokens - lengths.cached_tokens, 0.0) / max(lengths.prompt_tokens, 1.0)
     return Demand(
         rate_per_s=rate,
@@ -334,7 +337,7 @@ def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     if routing == decision.routing:
         return decision
     words = f"threshold {decision.routing.max_local_prefill_tokens} → {routing.max_local_prefill_tokens} tokens"
-    reason = Reason.THRESHOLD if decision.reason in {Reason.STEADY, Reason.PLAN_IN_PROGRESS} else decision.reason
+    reason = decision.reason if decision.changes_layout else Reason.THRESHOLD
     return replace(
         decision, reason=reason, message=f"{decision.message}; {words}", routing=routing, changes_routing=True
     )

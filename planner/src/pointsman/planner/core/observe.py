@@ -137,7 +137,10 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
         took = scrapes.observed(reading.before, reading.page, "vllm:request_prefill_time_seconds")
         computed = scrapes.observed(reading.before, reading.page, "vllm:request_prefill_kv_computed_tokens")
         if took.count >= MIN_SAMPLES and took.mean and computed.mean and computed.mean > 1:
-            found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took.mean * 1000, tokens=computed.mean))
+            # Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th.
+            together = max(took.total / reading.seconds, 1.0) if reading.seconds > 0 else 1.0
+            alone_ms = took.mean * 1000 / together
+            found.append(EngineSample(WorkerRole.PREFILL, observed_ms=alone_ms, tokens=computed.mean))
         steps = scrapes.observed(reading.before, reading.page, "vllm:inter_token_latency_seconds")
         running = scrapes.gauge(reading.page, "vllm:num_requests_running")
         if seen.worker.role is WorkerRole.DECODE and steps.count >= MIN_SAMPLES and steps.mean and running is not None:
