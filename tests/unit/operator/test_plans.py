@@ -166,6 +166,59 @@ def test_a_routing_plan_is_done_at_once_and_supersedes_no_layout() -> None:
     assert status(it, layout)[0] is PlanPhase.EXECUTING
 
 
+def test_newer_routing_stands_while_an_older_layout_is_still_carried_out() -> None:
+    it = world()
+    layout = plan(it, 3, 2, switches=1)
+    it.reconcile()
+    assert it.routing_set_by == f"plan/{layout.name}"
+    routing = plan(it, 2, 3, changesLayout=False)
+    assert it.run(80)
+    assert status(it, layout)[0] is PlanPhase.COMPLETED
+    assert it.routing_set_by == f"plan/{routing.name}"
+
+
+def test_older_routing_is_not_put_over_that_of_a_newer_layout() -> None:
+    it = world()
+    routing = plan(it, 2, 3, changesLayout=False)
+    layout = plan(it, 3, 2, switches=1)
+    assert it.run(80)
+    assert status(it, routing)[0] is PlanPhase.COMPLETED
+    assert it.routing_set_by == f"plan/{layout.name}"
+
+
+def test_routing_is_set_by_a_planner_that_had_to_count_anew() -> None:
+    it = world()
+    it.routing_set_by = "plan/chat-00042"  # of plans that are gone
+    routing = plan(it, 2, 3, changesLayout=False)
+    it.reconcile()
+    assert it.routing_set_by == f"plan/{routing.name}"
+
+
+def test_a_plan_that_moves_workers_between_pools_by_scaling_stays_within_the_budget_on_the_way() -> None:
+    """Workers that drain are paid for as well: their successors are made when they are gone."""
+    it = world(prefill=1, decode=4, max_gpus=5)
+    for engine in it.engines.values():
+        engine.in_flight = 5
+    made = plan(it, 3, 2)
+    for _ in range(100):
+        it.reconcile()
+        there = [pod for pod in it.pods.values() if not pod.terminating]
+        assert len(there) <= 5, f"{len(there)} workers, budget.maxGpus is 5"
+        it.tick()
+    assert status(it, made)[0] is PlanPhase.COMPLETED
+    assert replicas(it) == (3, 2)
+
+
+def test_kubectl_wait_finds_its_condition_on_a_plan() -> None:
+    it = world(max_gpus=5)
+    good = plan(it, 3, 2, switches=1)
+    assert it.run(80)
+    assert [(c.type, c.status) for c in it.plans[good.uid].status.conditions] == [("Complete", "True")]
+    dear = plan(it, 4, 4)
+    it.reconcile()
+    assert [(c.type, c.status) for c in it.plans[dear.uid].status.conditions] == [("Failed", "True")]
+
+
 def test_a_plan_beyond_the_budget_is_refused_by_name() -> None:
     it = world(max_gpus=5)
     made = plan(it, 3, 3)

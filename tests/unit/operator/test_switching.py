@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
+from pointsman.operator.core.actions import SetSwitchStatus
 from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.snapshot import Hold, Switch
 from unit.operator.world import Render, World, service, spec
@@ -171,6 +172,82 @@ def test_a_pod_that_dies_on_the_way_fails_the_switch_and_is_replaced_in_its_old_
     assert it.run(100)
     assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.WORKER_LOST)
     assert replicas(it) == (2, 3)
+
+
+def test_a_pod_that_ended_for_good_on_the_way_is_not_waited_for() -> None:
+    it = world()
+    switch = it.switch(Role.DECODE)
+    it.reconcile()
+    it.reconcile()
+    held = next(pod for pod in it.pods.values() if pod.hold)
+    it.pods[held.uid] = replace(held, phase="Failed", pod_ready=False, container=replace(held.container, running=False))
+    for _ in range(10):
+        it.reconcile()
+        it.tick()
+    assert status(it, switch) == (SwitchPhase.FAILED, SwitchReason.WORKER_LOST)
+    assert it.run(100)
+    assert replicas(it) == (2, 3)
+
+
+def test_a_pod_that_dies_with_the_books_half_moved_is_not_followed_by_another_one() -> None:
+    """The status of the switch was lost each time: only the books say that it is done."""
+    it = world()
+    switch = it.switch(Role.DECODE, drainFirst=False)
+    while not any(switch.uid in pool.moved_by for pool in it.pools.values()):
+        for action in decide(it.snapshot(), Render()).actions:
+            if not isinstance(action, SetSwitchStatus):
+                it.execute(action)
+        it.tick()
+    held = next(pod for pod in it.pods.values() if pod.hold)
+    it.pods[held.uid] = replace(held, terminating=True)
+    assert it.run(100)
+    assert status(it, switch)[0] is SwitchPhase.COMPLETED
+    assert replicas(it) == (3, 2)
+
+
+def test_of_two_switches_into_the_last_two_places_both_are_carried_out() -> None:
+    """The +1 of the first may be in the books while it still runs: it must not be counted twice."""
+    it = world(prefill=2, decode=4, most=4)
+    first = it.switch(Role.DECODE)
+    while not any(first.uid in pool.moved_by for pool in it.pools.values()):
+        it.reconcile()
+        it.tick(0.2)
+    second = it.switch(Role.DECODE)
+    it.reconcile()
+    assert status(it, second)[0] is not SwitchPhase.FAILED, it.switches[second.uid].status.message
+    assert it.run(100)
+    assert replicas(it) == (4, 2)
+
+
+@pytest.mark.parametrize("phase", [SwitchPhase.SWITCHING, SwitchPhase.ROLLING_BACK])
+def test_time_in_which_nobody_looked_is_not_held_against_the_worker(phase: SwitchPhase) -> None:
+    """The operator was dead, or the service paused, for an hour: the worker gets its whole time all the same."""
+    it = world()
+    chosen = it.routable(Role.DECODE)[0]
+    if phase is SwitchPhase.ROLLING_BACK:
+        it.cannot_prove.add((chosen.uid, Role.PREFILL))
+    switch = it.switch(Role.DECODE, worker=chosen.name)
+    while status(it, switch)[0] is not phase:
+        it.reconcile()
+        it.tick(0.2)
+    it.now_s += 3600
+    it.acting_since_s = it.now_s
+    assert it.run(100)
+    expected = SwitchPhase.COMPLETED if phase is SwitchPhase.SWITCHING else SwitchPhase.ROLLED_BACK
+    assert status(it, switch)[0] is expected
+    assert chosen.uid in it.pods, "it is not replaced"
+
+
+def test_a_switch_created_while_nobody_looked_gets_the_same_patience() -> None:
+    it = world(prefill=1, decode=2)
+    lonely = it.routable(Role.DECODE)[0]
+    it.engines[lonely.uid].role = None
+    it.pods[lonely.uid] = replace(lonely, pod_ready=False)
+    switch = it.switch(Role.DECODE)
+    it.now_s += 60
+    it.acting_since_s = it.now_s
+    it.reconcile()
+    assert status(it, switch) == (SwitchPhase.PENDING, SwitchReason.LAST_ROUTABLE_WORKER)
 
 
 def test_a_deleted_service_ends_its_switches() -> None:

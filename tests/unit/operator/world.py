@@ -107,6 +107,7 @@ class World:
     plans: dict[str, Plan] = field(default_factory=dict)
     policy: Policy | None = None
     routing_set_by: str | None = None
+    acting_since_s: float = 0.0
     cannot_prove: set[tuple[str, Role]] = field(default_factory=set)  # (pod uid, role) that never answers
     served_once: set[Role] = field(default_factory=set)
     lost_work: list[str] = field(default_factory=list)
@@ -130,6 +131,7 @@ class World:
             plans=tuple(self.plans.values()),
             policy=self.policy,
             routing_set_by=self.routing_set_by,
+            acting_since_s=self.acting_since_s,
             gateway_replicas=len(self.gateways),
         )
         asked = {worker.uid for worker in workers_to_ask(bare)}

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
@@ -143,11 +144,25 @@ class Writer:
             resource_version=meta["resourceVersion"],
         )
 
-    async def status(self, resource: Resource, name: str, namespace: str, status: Mapping[str, Any]) -> None:
-        """Own the status fields we say; conditions of others in the same list stay theirs."""
+    async def status(
+        self, resource: Resource, name: str, namespace: str, status: Mapping[str, Any], *, uid: str
+    ) -> None:
+        """Own the status fields we say; conditions of others in the same list stay theirs.
+
+        Raises Conflict when another object has the name now.
+        """
         self._fence()
-        body = {"metadata": {"name": name, "namespace": namespace}, "status": status}
+        body = {"metadata": {"name": name, "namespace": namespace, "uid": uid}, "status": status}
         await self._kube.apply(resource, body, subresource="status")
+
+    async def routing(self, service: Service, action: act.SetRouting) -> None:
+        """The routing numbers, before the plan that set them is said to be done."""
+        self._fence()
+        numbers = Routing(**action.routing.model_dump(), set_by=action.set_by)
+        body = {"status": {"routing": numbers.model_dump(mode="json", by_alias=True)}}  # None takes a number away
+        await self._kube.patch(
+            resources.LLM_SERVICES, service.name, service.namespace, body, subresource="status", uid=service.uid
+        )
 
     async def copy_replicas(self, service: Service, action: act.CopyReplicas) -> None:
         """Number and memory of it in one write, so that a crash between them cannot be."""
@@ -226,12 +241,12 @@ class Writer:
     async def plan_status(self, namespace: str, action: act.SetPlanStatus) -> None:
         """The status of a Plan; one that was deleted meanwhile is no error."""
         with contextlib.suppress(NotFound):
-            await self.status(resources.PLANS, action.name, namespace, action.status.manifest())
+            await self.status(resources.PLANS, action.name, namespace, action.status.manifest(), uid=action.uid)
 
     async def switch_status(self, namespace: str, action: act.SetSwitchStatus) -> None:
         """The status of a RoleSwitch; one that was deleted meanwhile is no error."""
         with contextlib.suppress(NotFound):
-            await self.status(resources.ROLE_SWITCHES, action.name, namespace, action.status.manifest())
+            await self.status(resources.ROLE_SWITCHES, action.name, namespace, action.status.manifest(), uid=action.uid)
 
     async def own_switch(self, service: Service, switch: Object) -> None:
         """A switch goes with its service."""

@@ -4,7 +4,9 @@ An outdated status would be acted on twice, so what runs is always read from the
 changes and may be read from the mirror.
 """
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from pydantic import ValidationError
 
@@ -14,9 +16,14 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
+from pointsman.kube.resources import Resource
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
 from pointsman.operator.observe import plan_of, switch_of
 from pointsman.operator.pods import ServiceKey
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", RoleSwitch, PlanObject)
 
 
 class Decisions:
@@ -30,27 +37,33 @@ class Decisions:
         self._plans = plans
         self._policies = policies
 
-    async def switches(self, key: ServiceKey, *, held: bool) -> tuple[tuple[Switch, ...], list[Object]]:
-        """The service's switches, and the live objects they came from (empty when the mirror sufficed).
+    async def switches(self, key: ServiceKey, uid: str, *, held: bool) -> tuple[tuple[Switch, ...], list[Object]]:
+        """The switches of the service of that uid, and the live objects they came from (none if the mirror sufficed).
 
         ``held``: a pod of the service carries the mark of a switch.
         """
-        mirrored = [switch_of(found) for found in self._switches.by(key)]
+        mirrored = [switch_of(found) for found in self._switches.by(key) if _of(uid, found)]
         if not held and all(switch.ended for switch in mirrored):
             return tuple(mirrored), []
-        namespace, name = key
-        listing = await self._kube.list(resources.ROLE_SWITCHES, namespace)
-        mine = [raw for raw in listing.items if raw["spec"]["serviceRef"]["name"] == name]
-        return tuple(switch_of(RoleSwitch.model_validate(raw)) for raw in mine), mine
+        found = [
+            (switch, raw)
+            for switch, raw in _readable(RoleSwitch, await self._live(resources.ROLE_SWITCHES, key))
+            if _of(uid, switch)
+        ]
+        return tuple(switch_of(switch) for switch, _ in found), [raw for _, raw in found]
 
-    async def plans(self, key: ServiceKey) -> tuple[Plan, ...]:
-        """The service's plans."""
-        mirrored = [plan_of(found) for found in self._plans.by(key)]
+    async def plans(self, key: ServiceKey, uid: str) -> tuple[Plan, ...]:
+        """The plans of the service of that uid."""
+        mirrored = [plan_of(found) for found in self._plans.by(key) if _of(uid, found)]
         if all(plan.ended for plan in mirrored):
             return tuple(mirrored)
+        found = _readable(PlanObject, await self._live(resources.PLANS, key))
+        return tuple(plan_of(plan) for plan, _ in found if _of(uid, plan))
+
+    async def _live(self, resource: Resource, key: ServiceKey) -> list[Object]:
         namespace, name = key
-        listing = await self._kube.list(resources.PLANS, namespace)
-        return tuple(_readable(raw for raw in listing.items if raw["spec"]["serviceRef"]["name"] == name))
+        listing = await self._kube.list(resource, namespace)
+        return [raw for raw in listing.items if raw["spec"]["serviceRef"]["name"] == name]
 
     def policy(self, namespace: str, name: str) -> Policy | None:
         """The policy of that name, None if there is none."""
@@ -62,10 +75,16 @@ class Decisions:
         return tuple(switch for switch in map(switch_of, self._switches.by(key)) if not switch.ended)
 
 
-def _readable(found: Iterator[Object]) -> Iterator[Plan]:
-    """A plan that a newer planner wrote in a form we cannot read is left alone."""
+def _of(uid: str, found: RoleSwitch | PlanObject) -> bool:
+    """Nobody's yet, or the service's: what a deleted service of that name left behind is not its successor's."""
+    owners = [owner for owner in found.metadata.owner_references if owner.kind == "LLMService"]
+    return not owners or any(owner.uid == uid for owner in owners)
+
+
+def _readable(model: type[M], found: Iterable[Object]) -> Iterator[tuple[M, Object]]:
+    """What a newer version wrote in a form we cannot read is left alone."""
     for raw in found:
         try:
-            yield plan_of(PlanObject.model_validate(raw))
-        except ValidationError:
-            continue
+            yield model.model_validate(raw), raw
+        except ValidationError as error:
+            log.warning("%s %s is not understood and left alone: %s", raw["kind"], raw["metadata"]["name"], error)

@@ -78,7 +78,7 @@ class Executor:
             case act.CreateSwitch():
                 await self._writer.create_switch(service, action)
             case act.SetRouting():
-                pass  # written with the service's status at the end of this look
+                await self._writer.routing(service, action)
             case act.SetPlanStatus():
                 await self._writer.plan_status(service.namespace, action)
                 self._announcer.plan(service, action)

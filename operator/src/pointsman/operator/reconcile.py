@@ -68,6 +68,7 @@ class _Memory:
     """What may be forgotten: a new process starts without it and only asks more."""
 
     uid: str
+    acting_since_s: float  # since when this process has looked at it without finding it paused
     policy: str | None = None  # the PlannerPolicy the service referred to when it was looked at
     token: str | None = None
     children_of: tuple[Any, ...] | None = None  # what the objects beside the workers were last made of
@@ -181,6 +182,8 @@ class Reconciler:
         render = self._renderer(service, problems)
         deleting = service.deleting_since_s is not None
         touch = not service.spec.paused and not deleting
+        if service.spec.paused:
+            memory.acting_since_s = self._clock.now().timestamp()
         pools = await self._pools(service, problems, create=touch and service.has_finalizer)
         if touch and service.has_finalizer and render is not None:
             await self._children(service, memory, pools)
@@ -224,7 +227,7 @@ class Reconciler:
         memory = self._memory.get(key)
         if memory is None or memory.uid != uid:  # a service of that name was deleted and made anew
             self._forget(key)
-            memory = self._memory[key] = _Memory(uid=uid)
+            memory = self._memory[key] = _Memory(uid=uid, acting_since_s=self._clock.now().timestamp())
         return memory
 
     def _forget(self, key: ServiceKey) -> None:
@@ -337,6 +340,7 @@ class Reconciler:
             plans=wishes.plans,
             policy=wishes.policy,
             routing_set_by=wishes.routing_set_by,
+            acting_since_s=self._memory[key].acting_since_s,
             taken_names=frozenset(self._executor.strangers.get(service.uid, ())),
             gateway_replicas=known.gateway_replicas if known else await self._gateway_replicas(service),
         )
@@ -358,7 +362,7 @@ class Reconciler:
     async def _wishes(self, key: ServiceKey, service: Service, problems: list[Problem]) -> _Wishes:
         """Switches, plans and policy of the service, live where something runs."""
         held = any(SWITCH_ANNOTATION in pod.metadata.annotations for pod in self._pods.by(key))
-        switches, objects = await self._decisions.switches(key, held=held)
+        switches, objects = await self._decisions.switches(key, service.uid, held=held)
         for raw in objects:
             if not any(owner.get("uid") == service.uid for owner in raw["metadata"].get("ownerReferences") or ()):
                 await self._writer.own_switch(service, raw)
@@ -368,7 +372,7 @@ class Reconciler:
             if policy is None:
                 text = f"spec.policyRef.name is {service.spec.policy_ref.name}: there is no such PlannerPolicy here"
                 problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=f"{text}; nothing is planned"))
-        return _Wishes(switches, await self._decisions.plans(key), policy)
+        return _Wishes(switches, await self._decisions.plans(key, service.uid), policy)
 
     async def _refuse_switches(self, key: ServiceKey) -> None:
         """There is no such service: whoever made a switch for it is told so."""
@@ -419,13 +423,18 @@ class Reconciler:
         for role, status in outcome.pools.items():
             if pools[role].status != status:
                 name = pool_name(service.name, role)
-                await self._writer.status(resources.WORKER_POOLS, name, service.namespace, status.manifest())
+                manifest = status.manifest()
+                await self._writer.status(
+                    resources.WORKER_POOLS, name, service.namespace, manifest, uid=pools[role].uid
+                )
         # The service last: whoever sees it ready finds its pools as it says.
         said = {item.type for item in outcome.status.conditions}
         ours = tuple(item for item in found.status.conditions if item.type in said)
         if found.status.model_copy(update={"conditions": ours}) != outcome.status:
             manifest = outcome.status.manifest()
-            await self._writer.status(resources.LLM_SERVICES, service.name, service.namespace, manifest)
+            await self._writer.status(
+                resources.LLM_SERVICES, service.name, service.namespace, manifest, uid=service.uid
+            )
 
     def _next(self, after: Snapshot, truncated: bool, acted: bool, memory: _Memory) -> float:
         if truncated:

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
-from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
@@ -193,8 +193,23 @@ class PlanStatus(ApiModel):
     started_at: datetime | None = Field(default=None, description="When its execution began.")
     ended_at: datetime | None = Field(default=None, description="When it ended.")
     conditions: tuple[Condition, ...] = Field(
-        default=(), max_length=8, description="Complete or Failed.", json_schema_extra=extra(schema=LIST_BY_TYPE)
+        default=(),
+        max_length=8,
+        description="Complete or Failed, as kubectl wait knows them from Jobs; what was only recorded is complete.",
+        json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
+
+    def ended_with(self, now: datetime) -> "PlanStatus":
+        """With the condition ``kubectl wait`` looks for: Complete, or Failed for all that was not carried out."""
+        kind = "Complete" if self.phase in (PlanPhase.COMPLETED, PlanPhase.SHADOW) else "Failed"
+        condition = Condition(
+            type=kind,
+            status=ConditionStatus.TRUE,
+            reason=self.reason or kind,
+            message=self.message or "",
+            last_transition_time=now.replace(microsecond=0),
+        )
+        return self.model_copy(update={"conditions": (condition,)})
 
 
 class Plan(Resource):

@@ -28,6 +28,15 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
+class OwnerReference(ApiModel):
+    """One entry of ``metadata.ownerReferences``."""
+
+    kind: str
+    name: str
+    uid: str
+    controller: bool = False
+
+
 class ObjectMeta(ApiModel):
     """``metadata`` as far as Pointsman reads it."""
 
@@ -41,6 +50,7 @@ class ObjectMeta(ApiModel):
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
 
 
 class LocalReference(ApiModel):

@@ -1,10 +1,15 @@
 """How many workers each pool should have."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.snapshot import Pool, Snapshot
+
+EXECUTED_MODES: Final = (Mode.ACTIVE, Mode.APPROVE)
+"""Modes in which plans, not people, write the replicas of a service's pools."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +35,18 @@ def must_copy(snapshot: Snapshot, role: Role, pool: Pool) -> bool:
     if snapshot.policy is not None and snapshot.policy.mode is not Mode.SHADOW:
         return False
     return pool.copied_replicas != snapshot.service.spec.pools.of(role).replicas
+
+
+def room_in_budget(snapshot: Snapshot) -> int:
+    """How many workers may be made beside those that live, leaving ones included, while plans own the pools.
+
+    Where they do not, the numbers are somebody else's, and so is what they cost.
+    """
+    policy, service = snapshot.policy, snapshot.service
+    if policy is None or policy.mode not in EXECUTED_MODES:
+        return MAX_REPLICAS
+    most = policy.spec.budget.max_gpus // max(service.spec.worker.gpus, 1)
+    return max(0, most - sum(not (worker.terminating or worker.finished) for worker in snapshot.workers))
 
 
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:

@@ -17,7 +17,7 @@ from pointsman.operator.core.actions import (
     DeleteWorker,
 )
 from pointsman.operator.core.deletion import deletion_actions
-from pointsman.operator.core.desired import must_copy, pool_target
+from pointsman.operator.core.desired import must_copy, pool_target, room_in_budget
 from pointsman.operator.core.drain import choose_returners, choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, ownership_actions, plan_actions
@@ -85,11 +85,16 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
     yield from switch_actions(snapshot)
     yield from role_actions(snapshot)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
+    room = room_in_budget(snapshot)
     for role in Role:
-        yield from _pool_actions(snapshot, role, render, taken)
+        for action in _pool_actions(snapshot, role, render, taken, room):
+            room -= isinstance(action, CreateWorker)
+            yield action
 
 
-def _pool_actions(snapshot: Snapshot, role: Role, render: WorkerRenderer | None, taken: set[str]) -> Iterator[Action]:
+def _pool_actions(
+    snapshot: Snapshot, role: Role, render: WorkerRenderer | None, taken: set[str], room: int
+) -> Iterator[Action]:
     target = pool_target(snapshot, role)
     workers = snapshot.counted(role)
     for worker in workers:
@@ -118,7 +123,7 @@ def _pool_actions(snapshot: Snapshot, role: Role, render: WorkerRenderer | None,
             why=f"pool {role.label} has {len(active)}, wants {target.replicas}",
         )
     if render is not None:
-        new = max(0, min(missing - len(returning), target.limit - len(active) - len(leaving)))
+        new = max(0, min(missing - len(returning), target.limit - len(active) - len(leaving), room))
         for name in islice(free_worker_names(snapshot.service.name, render.revision, frozenset(taken)), new):
             taken.add(name)
             yield CreateWorker(

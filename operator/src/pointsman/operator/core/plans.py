@@ -21,11 +21,11 @@ from pointsman.operator.core.actions import (
     SetReplicas,
     SetRouting,
 )
+from pointsman.operator.core.desired import EXECUTED_MODES
 from pointsman.operator.core.snapshot import Plan, Snapshot
 
 UNSCHEDULABLE_AFTER_S: Final = 60.0  # a worker that finds no node for so long is given up, and the plan with it
 _MESSAGE_LIMIT: Final = 1500
-EXECUTED_MODES: Final = (Mode.ACTIVE, Mode.APPROVE)
 
 
 def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
@@ -227,8 +227,15 @@ def _wanted_switches(plan: Plan) -> Iterator[CreateSwitch]:
 
 
 def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
-    if snapshot.routing_set_by != f"plan/{plan.name}":
-        yield SetRouting(routing=plan.spec.routing, set_by=f"plan/{plan.name}", why=_threshold(plan))
+    mark = f"plan/{plan.name}"
+    newer = (other for other in snapshot.plans if other.spec.sequence > plan.spec.sequence)
+    overtaken = any(
+        other.status.phase in (PlanPhase.EXECUTING, PlanPhase.COMPLETED)
+        or snapshot.routing_set_by == f"plan/{other.name}"
+        for other in newer
+    )
+    if snapshot.routing_set_by != mark and not overtaken:
+        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_threshold(plan))
 
 
 def _threshold(plan: Plan) -> str:
@@ -256,4 +263,6 @@ def _report(
         started_at=before.started_at or (now if phase is PlanPhase.EXECUTING else None),
         ended_at=now if phase.ended else None,
     )
+    if phase.ended:
+        status = status.ended_with(now)
     yield SetPlanStatus(name=plan.name, uid=plan.uid, status=status, why=f"{phase}: {message}")

@@ -260,6 +260,9 @@ class Snapshot:
     plans: tuple[Plan, ...] = ()
     policy: Policy | None = None  # None: the service refers to none, or it is missing
     routing_set_by: str | None = None  # status.routing.setBy
+    acting_since_s: float = (
+        0.0  # since when this process acts on the service without a pause: no wait counts from before
+    )
     taken_names: frozenset[str] = frozenset()
     gateway_replicas: int | None = None  # what its Deployment asks for; None: there is no Deployment
 
@@ -292,6 +295,16 @@ class Snapshot:
             or worker.hold.uid not in running
             or (worker.hold.target is role and worker.hold.uid in moved)
         )
+
+    def coming_by_switch(self, role: Role) -> int:
+        """Workers on their way into a pool that are not yet in its number."""
+        pool = self.pools.get(role)
+        moved = pool.moved_by if pool else ()
+        return sum(hold.target is role and hold.uid not in moved for hold in self.running_holds())
+
+    def waited_s(self, began_s: float) -> float:
+        """How long something has been waited for since ``began_s``: time in which nobody looked does not count."""
+        return self.now_s - max(began_s, self.acting_since_s)
 
     def leaving_by_switch(self, role: Role) -> int:
         """Replicas of a pool that belong to workers on their way out of it, not yet taken off its number."""

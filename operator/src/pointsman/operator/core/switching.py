@@ -20,6 +20,7 @@ from pointsman.operator.core.actions import (
     Action,
     AskDrain,
     BeginDrain,
+    DeleteWorker,
     HoldWorker,
     MoveReplica,
     Relabel,
@@ -56,7 +57,7 @@ def switch_actions(snapshot: Snapshot) -> Iterator[Action]:
                 yield _after_end(switch, worker)
         elif worker is not None:
             yield from _advance(switch, worker, snapshot)
-        elif switch.status.worker_uid is not None:
+        elif switch.status.worker_uid is not None or any(switch.uid in p.moved_by for p in snapshot.pools.values()):
             yield from _lost(switch, snapshot)
         elif not began:
             chosen = _choose(switch, snapshot)
@@ -167,7 +168,7 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
             message=f"the {source} pool would have {leaving} workers, spec.pools.{source.label}.minReplicas is "
             f"{bounds_of(source).min_replicas}",
         )
-    coming = pool_target(snapshot, target).replicas + sum(h.target is target for h in snapshot.running_holds()) + 1
+    coming = pool_target(snapshot, target).replicas + snapshot.coming_by_switch(target) + 1
     if coming > bounds_of(target).max_replicas:
         return _Refusal(
             reason=SwitchReason.ABOVE_MAXIMUM,
@@ -180,7 +181,7 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
         return _Refusal(
             reason=SwitchReason.LAST_ROUTABLE_WORKER,
             message=f"{len(routable)} {source} worker is routable: the last one of a role is never taken",
-            final=snapshot.now_s >= switch.created_s + ROUTABLE_PATIENCE_S,
+            final=snapshot.waited_s(switch.created_s) >= ROUTABLE_PATIENCE_S,
         )
     candidates = routable if wanted is None else [w for w in routable if w.name == wanted]
     if not candidates:
@@ -222,7 +223,10 @@ def _refuse_named(wanted: str, worker: Worker | None, source: Role, snapshot: Sn
 
 
 def _advance(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
-    if worker.routable_label and worker.role is switch.source and switch.status.phase is not SwitchPhase.ROLLING_BACK:
+    if worker.finished:
+        why = f"switch {switch.name}: its pod is {worker.phase} and will not start again"
+        yield DeleteWorker(worker=worker.name, uid=worker.uid, why=why)
+    elif worker.routable_label and worker.role is switch.source and switch.status.phase is not SwitchPhase.ROLLING_BACK:
         yield SetRoutable(worker=worker.name, uid=worker.uid, routable=False, why=f"switch {switch.name} holds it")
     elif switch.status.phase is SwitchPhase.ROLLING_BACK:
         yield from _roll_back(switch, worker, snapshot)
@@ -288,7 +292,7 @@ def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
         yield from _moves(hold, snapshot, f"switch {switch.name} was done")  # it served once: no way back from here
         return
     began_s = switch.began_s(SwitchPhase.SWITCHING)
-    late = began_s is not None and snapshot.now_s >= began_s + ROLE_TIMEOUT_S
+    late = began_s is not None and snapshot.waited_s(began_s) >= ROLE_TIMEOUT_S
     if late or worker.verify_error is not None:
         message = worker.verify_error or f"it did not serve as {switch.target} worker within {ROLE_TIMEOUT_S:.0f} s"
         reason = SwitchReason.VERIFY_FAILED if worker.verify_error else SwitchReason.ROLE_TIMED_OUT
@@ -313,7 +317,7 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
         yield from _report(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
         return
     began_s = switch.began_s(SwitchPhase.ROLLING_BACK)
-    if began_s is not None and snapshot.now_s >= began_s + ROLE_TIMEOUT_S:
+    if began_s is not None and snapshot.waited_s(began_s) >= ROLE_TIMEOUT_S:
         message = f"{cause}; and it does not serve as {switch.source} worker any more: it is replaced"
         yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
 
