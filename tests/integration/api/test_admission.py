@@ -319,9 +319,21 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         policy(actions={"remotePrefill": {"minThresholdTokens": 9000}}),
         ("spec.actions.remotePrefill", "minThresholdTokens 9000 is above maxThresholdTokens 8192"),
     ),
-    "a Prometheus as source, which is not built": (
+    "a Prometheus without its address": (
         policy(metrics={"source": "Prometheus"}),
-        ("spec.metrics.source", "Prometheus is not built yet", "use Direct"),
+        ("spec.metrics", "source is Prometheus, prometheusUrl is missing", "write its address"),
+    ),
+    "an address that nobody reads": (
+        policy(metrics={"prometheusUrl": "http://prometheus:9090"}),
+        ("spec.metrics", "prometheusUrl is set, source is Direct", "write source: Prometheus"),
+    ),
+    "an address that is none": (
+        policy(metrics={"source": "Prometheus", "prometheusUrl": "prometheus:9090"}),
+        ("spec.metrics.prometheusUrl", "prometheus:9090"),
+    ),
+    "an unknown source": (
+        policy(metrics={"source": "Graphite"}),
+        ("spec.metrics.source", "Graphite", '"Direct"', '"Prometheus"'),
     ),
     "convertible decode workers, which are not built": (
         policy(actions={"convertibleDecode": {"enabled": True}}),

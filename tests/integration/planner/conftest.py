@@ -72,6 +72,7 @@ class World:
         self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
         self.pages: dict[str, Page] = {}
         self.runners: list[web.AppRunner] = []
+        self._addresses: dict[str, str] = {}
         self._network = f"127.{77 + secrets.randbelow(30)}.{secrets.randbelow(250)}"
 
     async def policy(self, **fields: Any) -> None:
@@ -121,6 +122,7 @@ class World:
         """A ready pod that serves its page on port 8000 of an address of its own."""
         address, page = f"{self._network}.{number + 1}", Page()
         self.pages[name] = page
+        self._addresses[name] = f"{address}:{names.ENGINE_PORT}"
 
         async def metrics(_: web.Request) -> web.Response:
             if page.failing:
@@ -144,6 +146,10 @@ class World:
         conditions = [{"type": "Ready", "status": "True"}]
         status = {"phase": "Running", "podIP": address, "conditions": conditions}
         await self.kube.patch(resources.PODS, name, self.namespace, {"status": status}, subresource="status")
+
+    def address(self, name: str) -> str:
+        """``host:port`` of a pod's page."""
+        return self._addresses[name]
 
     async def load(self, seconds: float, **requests: Any) -> None:
         """Five requests a tenth of a second; engines are measured with every one. Ends with the planner's next look."""

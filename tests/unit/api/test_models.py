@@ -160,7 +160,8 @@ def test_a_policy_file_is_read_with_or_without_its_envelope() -> None:
         ),
         ({"budget": {"maxGpus": 2, "minGpus": 4}}, "budget: minGpus 4 is above maxGpus 2; write minGpus <= maxGpus"),
         ({"budget": {}}, "budget.maxGpus: this field is required"),
-        ({"metrics": {"source": "Prometheus"}}, "metrics.source: 'Prometheus' is written; input should be 'Direct'"),
+        ({"metrics": {"source": "Graphite"}}, "metrics.source: 'Graphite' is written; input should be 'Direct'"),
+        ({"metrics": {"source": "Prometheus"}}, "metrics: source is Prometheus, prometheusUrl is missing"),
         (
             {"objectives": {"ttftMs": 0, "tpotMs": 40}},
             "objectives.ttftMs: 0 is written; input should be greater than 0",

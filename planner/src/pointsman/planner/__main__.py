@@ -58,7 +58,13 @@ async def run(settings: PlannerSettings) -> int:
             return life.status
         metrics.leader.set(1)
         planner = Planner(
-            kube=kube, cluster=cluster, scraper=scraper, events=events, metrics=metrics, leads=elector.still_leader
+            kube=kube,
+            cluster=cluster,
+            scraper=scraper,
+            events=events,
+            metrics=metrics,
+            leads=elector.still_leader,
+            prometheus_timeout_s=settings.prometheus_timeout_seconds,
         )
         life.start(planner.run(), "planning")
         await life.stopping.wait()

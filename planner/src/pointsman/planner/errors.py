@@ -19,3 +19,15 @@ class TraceError(PlannerError):
 
 class PolicyFileError(PlannerError):
     """A policy file cannot be used; one sentence a mistake, each with its path."""
+
+
+class CompareError(PlannerError):
+    """Two replays cannot be compared; the message says what differs."""
+
+
+class ReplayError(PlannerError):
+    """A replay cannot be run as asked; the message names the option or field."""
+
+
+class PrometheusFailed(PlannerError):
+    """Prometheus did not answer, or not with what was asked; the message names its URL."""

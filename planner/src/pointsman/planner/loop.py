@@ -9,14 +9,14 @@ from typing import Any, Final
 from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
-from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, Mode, PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner import memory
-from pointsman.planner.cluster import Cluster, ServiceKey
+from pointsman.planner.cluster import Cluster, ServiceKey, Target
 from pointsman.planner.core import ledger
 from pointsman.planner.core.decide import State, decide
 from pointsman.planner.core.observe import Reading, Seen, observation
@@ -26,6 +26,7 @@ from pointsman.planner.errors import UnknownTable
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.policies import policy_of
+from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.scraper import Scraper
 from pointsman.serving.local_remote import DEFAULT_RULE
 
@@ -46,6 +47,8 @@ class _Planned:
     saved_s: float = 0.0
     said: tuple[Reason, str] | None = None
     condition: tuple[bool, str] | None = None
+    prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
+    news_s: float | None = None  # Unix time of the newest page of a gateway that was decided on
 
 
 class Planner:
@@ -60,6 +63,7 @@ class Planner:
         events: EventRecorder,
         metrics: PlannerMetrics,
         leads: Callable[[], bool],
+        prometheus_timeout_s: float = 5.0,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._kube = kube
@@ -68,6 +72,7 @@ class Planner:
         self._events = events
         self._metrics = metrics
         self._leads = leads
+        self._prometheus_timeout_s = prometheus_timeout_s
         self._clock = clock
         self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
 
@@ -112,37 +117,58 @@ class Planner:
         settings = policy_of(policy.spec, service.spec)
         workers = self._cluster.workers(key, service.spec.worker.gpus)
         gateways = self._cluster.gateways(key)
-        urls = {f"{key}/{t.key}": t.url for t, _ in workers if t is not None}
-        urls |= {f"{key}/{target.key}": target.url for target in gateways}
-        self._scraper.keep(set(urls), f"{key}/")
-        await self._scraper.scrape(urls)
+        targets = {f"{key}/{target.key}": target for target in (*(t for t, _ in workers if t is not None), *gateways)}
+        source = await self._read(key, policy, kept, targets)
+        names = [f"{key}/{target.key}" for target in gateways]
+        age_s = max((source.age_s(name) for name in names), default=float("inf"))
+        if isinstance(source, PrometheusReadings):
+            news_s = source.newest_s(names)
+            if news_s == kept.news_s and age_s <= settings.stale_after_s:
+                return settings.interval_s  # Prometheus has not scraped again: the same page is not decided on twice
+            kept.news_s = news_s
 
         at_s = self._clock.now().timestamp()
         seen = []
         for target, worker in workers:
             name = f"{key}/{target.key}" if target else ""
             dated = replace(worker, role_since_s=self._role_since(kept, worker, at_s))
-            reading = self._scraper.reading(name) if target else None
-            seen.append(Seen(dated, reading, self._scraper.failed(name) if target else False))
+            reading = source.reading(name) if target else None
+            seen.append(Seen(dated, reading, source.failed(name) if target else False))
         kept.role_since_s = {w.name: kept.role_since_s[w.name] for _, w in workers if w.name in kept.role_since_s}
-        names = [f"{key}/{target.key}" for target in gateways]
-        readings = [self._scraper.reading(name) for name in names]
+        readings = [source.reading(name) for name in names]
         observed = observation(
             at_s=at_s,
-            age_s=max((self._scraper.age_s(name) for name in names), default=float("inf")),
+            age_s=age_s,
             gateways=[reading or Reading({}, None, 0.0) for reading in readings],
             workers=seen,
             routing=_routing(service, policy),
             objectives=settings.objectives,
             plan_in_progress=self._cluster.in_progress(key),
         )
-        base, problem = self._base(policy)
+        base, unknown_table = self._base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
         self._metrics.ticked(*key, observed, decision)
         self._say(key, kept, decision)
         await self._write(key, service, policy, kept, observed, decision)
-        await self._report_health(key, service, kept, decision, problem)
+        unreachable = source.problem if isinstance(source, PrometheusReadings) else None
+        await self._report_health(key, service, kept, decision, unknown_table, unreachable)
         return next_tick.after_s
+
+    async def _read(
+        self, key: ServiceKey, policy: PlannerPolicy, kept: _Planned, targets: dict[str, Target]
+    ) -> Scraper | PrometheusReadings:
+        """Look at the pods by the policy's source."""
+        metrics = policy.spec.metrics
+        if metrics.source is MetricsSource.DIRECT:
+            kept.prometheus = None
+            self._scraper.keep(set(targets), f"{key}/")
+            await self._scraper.scrape({name: target.url for name, target in targets.items()})
+            return self._scraper
+        url = str(metrics.prometheus_url)
+        if kept.prometheus is None or kept.prometheus.server.url != url:
+            kept.prometheus = PrometheusReadings(Prometheus(url, self._prometheus_timeout_s), self._clock)
+        await kept.prometheus.read(key[0], {name: target.pod.metadata.name for name, target in targets.items()})
+        return kept.prometheus
 
     @staticmethod
     def _role_since(kept: _Planned, worker: Worker, at_s: float) -> float | None:
@@ -237,15 +263,26 @@ class Planner:
         await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence)
 
     async def _report_health(
-        self, key: ServiceKey, service: LLMService, kept: _Planned, decision: Decision, problem: str | None
+        self,
+        key: ServiceKey,
+        service: LLMService,
+        kept: _Planned,
+        decision: Decision,
+        unknown_table: str | None,
+        unreachable: str | None,
     ) -> None:
         """The condition PlannerHealthy, written when it changes: frozen metrics are said, not hidden."""
         frozen = decision.reason is Reason.STALE_METRICS
-        healthy = not frozen and problem is None
-        reason = "StaleMetrics" if frozen else "UnknownTable" if problem else "Planning"
+        if unreachable is not None:
+            healthy, reason, message = False, "PrometheusUnreachable", unreachable
+        elif frozen:
+            healthy, reason, message = False, "StaleMetrics", decision.message
+        elif unknown_table is not None:
+            healthy, reason, message = False, "UnknownTable", unknown_table
+        else:
+            healthy, reason, message = True, "Planning", f"decides; now {decision.reason}"
         if kept.condition == (healthy, reason):
             return
-        message = problem or (decision.message if frozen else f"decides; now {decision.reason}")
         condition = Condition(
             type=ConditionType.PLANNER_HEALTHY,
             status=ConditionStatus.TRUE if healthy else ConditionStatus.FALSE,

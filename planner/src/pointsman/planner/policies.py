@@ -7,7 +7,15 @@ from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
 
 def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
     """What ``decide`` must respect for one service."""
-    actions, pools = policy.actions, service.pools
+    prefill, decode = service.pools.prefill, service.pools.decode
+    return planner_policy(
+        policy, Bounds(prefill.min_replicas, prefill.max_replicas), Bounds(decode.min_replicas, decode.max_replicas)
+    )
+
+
+def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -> Policy:
+    """The same with the bounds of the pools given: a replay has no service."""
+    actions = policy.actions
     switching = actions.role_switch
     return Policy(
         mode=Mode(policy.mode.value),
@@ -19,8 +27,8 @@ def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
         ),
         max_gpus=policy.budget.max_gpus,
         min_gpus=policy.budget.min_gpus,
-        prefill=Bounds(pools.prefill.min_replicas, pools.prefill.max_replicas),
-        decode=Bounds(pools.decode.min_replicas, pools.decode.max_replicas),
+        prefill=prefill,
+        decode=decode,
         interval_s=policy.metrics.interval_seconds,
         stale_after_s=policy.metrics.stale_after_seconds,
         remote_prefill=actions.remote_prefill.enabled,

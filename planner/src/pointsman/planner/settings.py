@@ -13,3 +13,4 @@ class PlannerSettings(LeaderSettings):
 
     lease_name: str = Field(default="pointsman-planner", description="Name of the Lease.")
     scrape_timeout_seconds: float = Field(default=2.0, gt=0, le=30, description="Longest wait for one /metrics page.")
+    prometheus_timeout_seconds: float = Field(default=5.0, gt=0, le=60, description="Longest wait for Prometheus.")

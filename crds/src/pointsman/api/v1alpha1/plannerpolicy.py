@@ -170,6 +170,7 @@ class MetricsSource(StrEnum):
     """Where observations come from."""
 
     DIRECT = "Direct"  # scraped from workers and gateways
+    PROMETHEUS = "Prometheus"  # read from a Prometheus that scrapes them
 
 
 class Metrics(ApiModel):
@@ -177,22 +178,44 @@ class Metrics(ApiModel):
 
     source: MetricsSource = Field(
         default=MetricsSource.DIRECT,
-        description="Direct: scraped from workers and gateways. Prometheus is not built yet.",
-        json_schema_extra=extra(
-            Rule(
-                "self == 'Direct'",
-                "{self == 'Prometheus' ? 'Prometheus is not built yet' : 'it is no known source'}; use Direct",
-            ),
-            schema={"enum": None, "maxLength": 32},
-        ),
+        description="Direct: scraped from workers and gateways. Prometheus: read from prometheusUrl, whose series must "
+        "have the labels namespace and pod.",
+    )
+    prometheus_url: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=2048,
+        pattern="^https?://[^ /?#]+[^ ?#]*$",
+        description="Base address of the Prometheus HTTP API, e.g. http://prometheus.monitoring.svc:9090.",
     )
     interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Time between observations.")
     stale_after_seconds: float = Field(
-        default=20, gt=0, le=3600, description="Older values are unknown: nothing disruptive is decided on them."
+        default=20,
+        gt=0,
+        le=3600,
+        description="Older values are unknown: nothing disruptive is decided on them. With Prometheus: more than twice "
+        "its scrape interval.",
     )
 
+    @model_validator(mode="after")
+    def _source_has_its_address(self) -> "Metrics":
+        if self.source is MetricsSource.PROMETHEUS and self.prometheus_url is None:
+            raise ValueError("source is Prometheus, prometheusUrl is missing; write its address")
+        if self.source is MetricsSource.DIRECT and self.prometheus_url is not None:
+            raise ValueError("prometheusUrl is set, source is Direct; write source: Prometheus or leave it out")
+        return self
+
     model_config = ConfigDict(
-        json_schema_extra=extra(reserved={"prometheusUrl": "workers and gateways are scraped; leave prometheusUrl out"})
+        json_schema_extra=extra(
+            Rule(
+                "self.source != 'Prometheus' || has(self.prometheusUrl)",
+                "source is Prometheus, prometheusUrl is missing; write its address",
+            ),
+            Rule(
+                "self.source != 'Direct' || !has(self.prometheusUrl)",
+                "prometheusUrl is set, source is Direct; write source: Prometheus or leave it out",
+            ),
+        )
     )
 
 

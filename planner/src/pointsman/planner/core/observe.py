@@ -19,6 +19,29 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
+_GAUGES: Final = (
+    named.WORKER_IN_FLIGHT.name,
+    named.WORKER_QUEUE_DEPTH.name,
+    "vllm:kv_cache_usage_perc",
+    "vllm:num_requests_running",
+    "vllm:cache_config_info",
+)
+_HISTOGRAMS: Final = (
+    named.GATEWAY_PROMPT_TOKENS.name,
+    named.GATEWAY_OUTPUT_TOKENS.name,
+    named.GATEWAY_TTFT.name,
+    named.GATEWAY_TPOT.name,
+    "vllm:request_prefill_time_seconds",
+    "vllm:request_prefill_kv_computed_tokens",
+    "vllm:inter_token_latency_seconds",
+)
+FAMILIES: Final = (
+    named.GATEWAY_ARRIVALS.name,
+    *_GAUGES,
+    *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
+)
+"""Names of all samples an observation is made of: a source other than a whole page need not bring more."""
+
 UNREACHABLE_SHARE: Final = 0.5  # with so many workers unreachable nothing is known of the service
 MIN_SAMPLES: Final = 3  # requests or steps behind one engine measurement
 

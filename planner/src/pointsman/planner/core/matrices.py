@@ -1,0 +1,101 @@
+"""Raw samples from Prometheus as readings of pods: what a direct scrape of each pod would have shown, and when.
+
+The answer to ``{…}[90s]`` is a matrix: per series its samples with the time of each scrape. All series of one scrape of
+one target have the same time, so the last two times of a target are its last two pages. Prometheus marks series of a
+target that it could not read as stale and leaves such marks out; ``up`` says that an attempt failed.
+
+Unknown stays unknown: a sample that is not a number is not on the page, a target without a second scrape has no
+reading, and a failed newest attempt makes the newest page None, exactly as for a direct scrape.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.scrapes import Labels, Page
+
+NAME: Final = "__name__"
+UP: Final = "up"
+_TARGET: Final = ("job", "instance")
+
+Matrix = Sequence[Mapping[str, Any]]
+"""``data.result`` of Prometheus' query API for a range selector."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodReading:
+    """What is known of a pod. ``reading`` None: not scraped twice within the window.
+
+    ``at_s``: Unix time of the newest page; None: there is none.
+    ``failed``: the newest attempt failed, or there was none for so long that the window is empty.
+    """
+
+    reading: Reading | None
+    at_s: float | None
+    failed: bool
+
+
+UNSEEN: Final = PodReading(None, None, True)
+
+
+@dataclass(frozen=True, slots=True)
+class Scrapes:
+    """What one target showed: its pages by Unix time, in order, and the newest attempt that failed."""
+
+    pages: Mapping[float, Page]
+    failed_s: float | None
+
+    def last(self) -> PodReading:
+        """Its last two pages."""
+        times = list(self.pages)[-2:]
+        if not times:
+            return UNSEEN
+        failed = self.failed_s is not None and self.failed_s > times[-1]
+        reading = None
+        if len(times) == 2:
+            newest = None if failed else self.pages[times[1]]
+            reading = Reading(self.pages[times[0]], newest, times[1] - times[0])
+        return PodReading(reading, times[-1], failed)
+
+
+def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
+    """The scrapes of every pod in a matrix, by the label ``pod``.
+
+    A pod that two jobs scrape has two targets; the one that was read last counts, so that nothing is counted twice.
+    """
+    targets: dict[tuple[str, ...], dict[float, dict[str, dict[Labels, float]]]] = {}
+    attempts: dict[tuple[str, ...], float] = {}
+    for series in matrix:
+        labels = dict(series["metric"])
+        name = labels.pop(NAME, "")
+        target = (labels.get("pod", ""), *(labels.get(label, "") for label in _TARGET))
+        samples = list(_numbers(series.get("values", ())))
+        if name == UP:
+            attempts[target] = max((at_s for at_s, value in samples if value == 0), default=-math.inf)
+            targets.setdefault(target, {})
+            continue
+        key = tuple(sorted(labels.items()))
+        pages = targets.setdefault(target, {})
+        for at_s, value in samples:
+            pages.setdefault(at_s, {}).setdefault(name, {})[key] = value
+    found: dict[str, Scrapes] = {}
+    for target, pages in targets.items():
+        failed_s = attempts.get(target, -math.inf)
+        made = Scrapes({at_s: pages[at_s] for at_s in sorted(pages)}, failed_s if math.isfinite(failed_s) else None)
+        if target[0] not in found or _newest_s(made) > _newest_s(found[target[0]]):
+            found[target[0]] = made
+    return found
+
+
+def _newest_s(scrapes: Scrapes) -> float:
+    return max(scrapes.pages, default=-math.inf)
+
+
+def _numbers(values: Iterable[Sequence[Any]]) -> Iterable[tuple[float, float]]:
+    """Samples that are numbers; an infinite bound is a label, never a value."""
+    for at_s, text in values:
+        value = float(text)
+        if math.isfinite(value):
+            yield float(at_s), value

@@ -1,0 +1,151 @@
+"""``pointsman replay``: run, print the table, write what was asked for."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pointsman.planner.errors import PlannerError
+from pointsman.planner.replay import comparison, summary
+from pointsman.planner.replay.options import Options, parse
+from pointsman.planner.replay.page import page
+from pointsman.planner.replay.pictures import layout_changes, picture
+from pointsman.planner.replay.policy_files import PolicyFile, load_policy
+from pointsman.planner.replay.run import Load, Replay, load, replay
+from pointsman.planner.replay.sweep import cells, headings, variants
+from pointsman.planner.replay.table import figure_rows
+
+EXIT_WORSE: Final = 1
+EXIT_UNUSABLE: Final = 2
+SHOWN_DECISIONS: Final = 12
+NO_TERMINAL_WIDTH: Final = 160  # in a file or a pipe nothing is cut
+
+
+def main(argv: list[str]) -> int:
+    """Run a trace through the planner and a simulated service, and say what it comes to."""
+    options = parse(argv)
+    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else NO_TERMINAL_WIDTH)
+    command = shlex.join(["pointsman", "replay", *argv])
+    try:
+        policy = load_policy(options.policy)
+        if options.sweeps:
+            return _sweep(options, policy, command, console)
+        return _once(options, policy, command, console)
+    except PlannerError as error:
+        print(f"pointsman replay: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"pointsman replay: {error.filename}: it cannot be written: {error.strerror}", file=sys.stderr)
+    return EXIT_UNUSABLE
+
+
+def _once(options: Options, policy: PolicyFile, command: str, console: Console) -> int:
+    baseline = summary.read_document(options.compare) if options.compare else None
+    loaded = load(options)
+    with _bar(f"{policy.name} on {loaded.trace.name}", loaded) as progress:
+        done = replay(options, policy, loaded, command, progress)
+    _show(done, loaded, console)
+    found = None
+    if baseline is not None:
+        tolerance = options.fail_if_worse if options.fail_if_worse is not None else 0.0
+        found = comparison.compare(baseline, done.result, done.trace_digest, done.simulation, tolerance)
+        _show_comparison(found, options, console)
+    if options.json:
+        _write(options.json, json.dumps(done.document, indent=1) + "\n")
+    if options.html:
+        _write(options.html, page(done.document, found.sentences if found else ()))
+    if options.svg:
+        _write(options.svg, picture(done.document, f"{policy.name} on {loaded.trace.name}"))
+    return EXIT_WORSE if found and found.worse and options.fail_if_worse is not None else 0
+
+
+def _sweep(options: Options, policy: PolicyFile, command: str, console: Console) -> int:
+    planned = list(variants(options.sweeps, options, policy))  # a wrong key is said before the first run
+    loaded = load(options)
+    table = Table(box=None, header_style="bold")
+    for heading in headings(options.sweeps):
+        table.add_column(heading, no_wrap=True)
+    documents: list[dict[str, Any]] = []
+    for number, variant in enumerate(planned, start=1):
+        chosen = load(variant.options) if variant.reload else loaded
+        name = ", ".join(f"{key}={value}" for key, value in variant.settings)
+        with _bar(f"{number}/{len(planned)} {name}", chosen) as progress:
+            done = replay(variant.options, variant.policy, chosen, command, progress)
+        documents.append({"settings": dict(variant.settings), "figures": done.document["figures"]})
+        table.add_row(*cells(variant.settings, done.document["figures"]))
+    console.print(_heading(policy.name, loaded))
+    console.print(table)
+    if options.json:
+        _write(options.json, json.dumps({"command": command, "rows": documents}, indent=1) + "\n")
+    return 0
+
+
+# --- what is printed ---
+
+
+def _heading(policy: str, loaded: Load) -> str:
+    trace = loaded.trace
+    return f"{policy} on {trace.name}: {len(trace)} requests in {trace.duration_s / 60:.1f} min"
+
+
+def _show(done: Replay, loaded: Load, console: Console) -> None:
+    document = done.document
+    simulation = document["simulation"]
+    console.print(f"[bold]{_heading(document['policy']['name'], loaded)}[/bold]")
+    console.print(
+        f"{simulation['model']} on {simulation['gpu']}, TP {simulation['tp']}; at the start "
+        f"{simulation['prefill_workers']}P{simulation['decode_workers']}D; a new worker takes "
+        f"{simulation['startup_s']:g} s; planner {simulation['planner']}; seed {simulation['seed']}"
+    )
+    for note in loaded.notes:
+        console.print(f"[dim]  {note}[/dim]")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for row in figure_rows(document):
+        table.add_row(*row)
+    console.print(table)
+    changes = layout_changes(document)
+    console.print(f"[bold]decisions that changed the layout: {len(changes)}[/bold]")
+    for decision in changes[:SHOWN_DECISIONS]:
+        console.print(_line(decision), markup=False)
+    if len(changes) > SHOWN_DECISIONS:
+        console.print(f"  … and {len(changes) - SHOWN_DECISIONS} more; --html or --json shows them all")
+
+
+def _line(decision: Mapping[str, Any]) -> str:
+    layout = f"{decision['prefill']}P{decision['decode']}D"
+    return f"  {decision['at_s']:>6.0f} s  → {layout:<6} {decision['reason']}: {decision['message']}"
+
+
+def _show_comparison(found: comparison.Comparison, options: Options, console: Console) -> None:
+    console.print(f"[bold]against {options.compare}[/bold]")
+    console.print(f"  attainment {found.attainment_before:.2%} → {found.attainment_after:.2%}")
+    console.print(f"  GPU-hours {found.gpu_hours_before:.2f} → {found.gpu_hours_after:.2f}")
+    for sentence in found.sentences:
+        console.print(f"  {sentence}")
+    tolerance = f" by more than {options.fail_if_worse:.2%}" if options.fail_if_worse is not None else ""
+    console.print(f"  [red]worse{tolerance}[/red]" if found.worse else f"  [green]not worse{tolerance}[/green]")
+
+
+@contextmanager
+def _bar(what: str, loaded: Load) -> Iterator[Callable[[float], None]]:
+    """A progress bar over simulated time, on a terminal only."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
+    screen = Console(stderr=True)
+    with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task(what, total=max(loaded.trace.duration_s, 1.0))
+        yield lambda now_s: bar.update(task, completed=now_s)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    print(f"wrote {path}", file=sys.stderr)

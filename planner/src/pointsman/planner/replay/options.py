@@ -1,0 +1,233 @@
+"""What ``pointsman replay`` is told."""
+
+import argparse
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pointsman.planner.replay.comparison import parse_tolerance
+from pointsman.planner.replay.generators import SHAPES
+
+_DESCRIPTION: Final = """\
+Run a trace through a simulated service, with the planner and the policy file that are used live, and say what it comes
+to: attainment, goodput, GPU-hours, latencies, switches, and why each decision was made. Needs no cluster and no GPU.
+"""
+_EPILOG: Final = """\
+examples:
+  pointsman replay --trace step --policy examples/policies/chat.yaml
+  pointsman replay --trace mixshift:at_s=300,duration_s=600 --policy chat.yaml --html report.html
+  pointsman replay --trace bench/data/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.xz --policy chat.yaml \\
+                   --model meta-llama/Meta-Llama-3.1-8B --gpu h100_sxm --startup-seconds 120 --json before.json
+  pointsman replay … --compare before.json --fail-if-worse 1%        exit status 1 if the policy became worse
+  pointsman replay … --sweep budget.maxGpus=8,12,16                  one row a value, any field of the policy
+  pointsman replay … --sweep startup-seconds=30,120,300 --sweep objectives.ttftMs=500,1500
+
+exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One thing to vary: a field of the policy by its path, or an option by its name."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The choices of one command."""
+
+    trace: str
+    policy: Path
+    model: str | None = None
+    gpu: str | None = None
+    engine: str = "vllm"
+    tp: int | None = None
+    workers: tuple[int, int] | None = None
+    planner: str = "pointsman"
+    seed: int = 1
+    startup_s: float = 120.0
+    switch_s: float = 2.0
+    speed: float = 1.0
+    copies: int = 1
+    first_s: float | None = None
+    prefill_factor: float = 1.15
+    decode_factor: float = 1.2
+    noise: float = 0.08
+    prefix_hit_share: float = 0.0
+    metric_dropout: float = 0.0
+    start_failures: float = 0.0
+    switch_failures: float = 0.0
+    json: Path | None = None
+    html: Path | None = None
+    svg: Path | None = None
+    compare: Path | None = None
+    fail_if_worse: float | None = None
+    sweeps: tuple[Sweep, ...] = ()
+
+
+SWEPT_OPTIONS: Final = ("startup-seconds", "switch-seconds", "seed", "speed", "copies", "workers", "planner")
+"""Options that may be varied beside the policy's fields."""
+
+
+def parse(argv: list[str]) -> Options:
+    """The options on a command line; exits with a usage message for a wrong one."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    if given.fail_if_worse is not None and given.compare is None:
+        parser.error("--fail-if-worse needs --compare FILE: worse than what?")
+    if given.sweep and (given.compare or given.html or given.svg):
+        parser.error("--sweep goes with --json only: it makes a table, not one report")
+    return Options(
+        trace=given.trace, policy=given.policy, model=given.model, gpu=given.gpu, engine=given.engine, tp=given.tp,
+        workers=given.workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
+        switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
+        prefill_factor=given.engine_factors[0], decode_factor=given.engine_factors[1], noise=given.noise,
+        prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
+        start_failures=given.start_failures, switch_failures=given.switch_failures, json=given.json, html=given.html,
+        svg=given.svg, compare=given.compare, fail_if_worse=given.fail_if_worse, sweeps=tuple(given.sweep),
+    )  # fmt: skip
+
+
+def parse_workers(text: str) -> tuple[int, int]:
+    """``2P4D`` as (2, 4). Raises ValueError for anything else, and for a role without a worker."""
+    found = re.fullmatch(r"(\d+)[Pp](\d+)[Dd]", text)
+    if found is None or not (int(found[1]) and int(found[2])):
+        raise ValueError(
+            f"'{text}' is no layout; write 2P4D for two prefill and four decode workers, at least one each"
+        )
+    return int(found[1]), int(found[2])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="pointsman replay",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--trace",
+        required=True,
+        metavar="FILE|NAME",
+        help=f"a Mooncake, Azure or own trace, or one of: {', '.join(SHAPES)} (with parameters: step:high=20)",
+    )
+    add("--policy", required=True, type=Path, metavar="FILE", help="a PlannerPolicy, with or without kind and metadata")
+
+    engine = parser.add_argument_group("the simulated engine", "default: the policy's performance.table").add_argument
+    engine("--model", metavar="NAME", help="e.g. meta-llama/Meta-Llama-3.1-8B")
+    engine("--gpu", metavar="NAME", help="e.g. h100_sxm")
+    engine("--engine", default="vllm", metavar="NAME", help="vllm or sglang (default: vllm)")
+    engine("--tp", type=_whole, metavar="N", help="tensor-parallel size: GPUs of one worker")
+    engine(
+        "--engine-factors",
+        type=_factors,
+        default=(1.15, 1.2),
+        metavar="P,D",
+        help="the real engine takes so many times what the table says, in prefill and decode (default: 1.15,1.2)",
+    )
+    engine("--noise", type=_share, default=0.08, metavar="SHARE", help="spread of its times (default: 0.08)")
+
+    service = parser.add_argument_group("the service and its surroundings").add_argument
+    service("--workers", type=_layout, metavar="nPmD", help="layout at the start (default: the smallest in the budget)")
+    service("--startup-seconds", type=_seconds, default=120.0, metavar="S", help="a new worker takes (default: 120)")
+    service("--switch-seconds", type=_seconds, default=2.0, metavar="S", help="a switch takes, drained (default: 2)")
+    service(
+        "--prefix-hits",
+        type=_share,
+        default=0.0,
+        metavar="SHARE",
+        help="share of each prompt that is cached, for traces that do not say (default: 0)",
+    )
+    service("--metric-dropout", type=_share, default=0.0, metavar="SHARE", help="scrapes that fail (default: 0)")
+    service("--start-failures", type=_share, default=0.0, metavar="SHARE", help="worker starts that fail (default: 0)")
+    service("--switch-failures", type=_share, default=0.0, metavar="SHARE", help="switches that fail (default: 0)")
+    service("--planner", default="pointsman", metavar="NAME", help="or a baseline to see beside it; see docs/replay.md")
+
+    load = parser.add_argument_group("the load").add_argument
+    load("--seed", type=int, default=1, metavar="N", help="of everything random (default: 1)")
+    load("--speed", type=_factor, default=1.0, metavar="X", help="the trace in 1/X of its time (default: 1)")
+    load(
+        "--copies", type=_whole, default=1, metavar="N", help="N shifted copies at once: N times the rate (default: 1)"
+    )
+    load("--first-seconds", type=_seconds, metavar="S", help="only the first S seconds")
+
+    out = parser.add_argument_group("what comes out").add_argument
+    out("--json", type=Path, metavar="FILE", help="everything, for --compare and other programs")
+    out("--html", type=Path, metavar="FILE", help="a report with pictures, in one file")
+    out("--svg", type=Path, metavar="FILE", help="its pictures alone")
+    out("--compare", type=Path, metavar="FILE", help="a --json of before: print the difference")
+    out("--fail-if-worse", type=_tolerance, metavar="X%", help="exit status 1 if worse than that by more than X%%")
+    out(
+        "--sweep",
+        type=_sweep,
+        action="append",
+        default=[],
+        metavar="KEY=A,B,…",
+        help=f"a row for every value; KEY is a field of the policy or one of {', '.join(SWEPT_OPTIONS)}; repeatable",
+    )
+    return parser  # fmt: skip
+
+
+# --- values; argparse shows the message of an ArgumentTypeError ---
+
+
+def _number(text: str, *, least: float, what: str, above: bool = False, most: float = 1e9) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not least <= value <= most or (above and value == least):
+        raise argparse.ArgumentTypeError(f"'{text}' is {what}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    return _number(text, least=0, what="no number of seconds")
+
+
+def _factor(text: str) -> float:
+    return _number(text, least=0, above=True, what="no number above 0")
+
+
+def _share(text: str) -> float:
+    return _number(text, least=0, most=1, what="no share of 0 to 1")
+
+
+def _whole(text: str) -> int:
+    value = _number(text, least=1, what="no whole number of 1 or more")
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 1 or more")
+    return int(value)
+
+
+def _factors(text: str) -> tuple[float, float]:
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise argparse.ArgumentTypeError(f"'{text}': two factors are needed, e.g. 1.15,1.2")
+    return _factor(parts[0]), _factor(parts[1])
+
+
+def _layout(text: str) -> tuple[int, int]:
+    try:
+        return parse_workers(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _tolerance(text: str) -> float:
+    try:
+        return parse_tolerance(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no share such as 1%") from None
+
+
+def _sweep(text: str) -> Sweep:
+    key, equals, values = text.partition("=")
+    found = tuple(value.strip() for value in values.split(",") if value.strip())
+    if not equals or not key or not found:
+        raise argparse.ArgumentTypeError(f"'{text}': write KEY=A,B,C")
+    return Sweep(key.strip(), found)

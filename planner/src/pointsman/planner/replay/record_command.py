@@ -1,0 +1,118 @@
+"""``pointsman record``: a live service's history in Prometheus, as a trace for ``pointsman replay``."""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pointsman.planner.core.matrices import NAME, Scrapes, by_pod
+from pointsman.planner.errors import PlannerError
+from pointsman.planner.prometheus import Prometheus
+from pointsman.planner.replay.recording import FAMILIES, recording
+from pointsman.planner.replay.trace_files import write_trace
+
+CHUNK_S: Final = 1800.0  # of history in one query: a day at once would be tens of megabytes
+TIMEOUT_S: Final = 30.0
+_DESCRIPTION: Final = """\
+Turn the history of a live service in Prometheus into a trace: as many requests as arrived, when they did (to the
+scrape), with prompts and answers of their lengths (to the bucket). Replay it with 'pointsman replay --trace FILE'.
+"""
+_EPILOG: Final = """\
+examples:
+  pointsman record --prometheus http://localhost:9090 --service chat --last 1h --out tuesday.jsonl
+  pointsman record --prometheus http://prometheus.monitoring.svc:9090 --namespace serving --service chat \\
+                   --from 2026-11-20T09:00+01:00 --to 2026-11-20T11:00+01:00 --out peak.jsonl
+"""
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def main(argv: list[str]) -> int:
+    """Record a live service's history in Prometheus as a trace for replay."""
+    options = _parse(argv)
+    end_s = options.to or time.time()
+    begin_s = options.begin or end_s - options.last
+    if begin_s >= end_s:
+        print(f"pointsman record: --from is not before --to ({begin_s:.0f} and {end_s:.0f})", file=sys.stderr)
+        return 2
+    try:
+        gateways = _history(options.prometheus, _selector(options.namespace, options.service), begin_s, end_s)
+        made = recording(options.service, gateways, options.seed)
+    except PlannerError as error:
+        print(f"pointsman record: {error}", file=sys.stderr)
+        return 2
+    recorded = {"recorded_from": _stamp(made.begin_s), "recorded_to": _stamp(made.end_s), "notes": list(made.notes)}
+    try:
+        write_trace(options.out, made.trace, {**recorded, "service": options.service, "seed": options.seed})
+    except OSError as error:
+        print(f"pointsman record: {options.out}: it cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"{len(made.trace)} requests in {made.trace.duration_s / 60:.1f} min → {options.out}")
+    for note in made.notes:
+        print(f"  {note}")
+    return 0
+
+
+def _history(url: str, selector: str, begin_s: float, end_s: float) -> dict[str, Scrapes]:
+    """Raw samples of the gateways, chunk by chunk. Raises PrometheusFailed."""
+    server = Prometheus(url, TIMEOUT_S)
+    series: list[Mapping[str, Any]] = []
+    at_s = begin_s
+    while at_s < end_s:
+        until_s = min(at_s + CHUNK_S, end_s)
+        series += server.samples_now(f"{selector}[{until_s - at_s:.0f}s]", until_s)
+        at_s = until_s
+    server.close()
+    return by_pod(series)
+
+
+def _selector(namespace: str | None, service: str) -> str:
+    names = "|".join(re.escape(family) for family in FAMILIES)
+    where = f',namespace="{namespace}"' if namespace else ""
+    return f'{{{NAME}=~"{names}",service="{service}"{where}}}'
+
+
+def _stamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pointsman record",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--prometheus", required=True, metavar="URL", help="address of the Prometheus that scrapes the gateways")
+    add("--service", required=True, type=_name, metavar="NAME", help="the LLMService")
+    add("--namespace", type=_name, metavar="NAME", help="its namespace (default: any)")
+    add("--last", type=_duration, default=3600.0, metavar="TIME", help="e.g. 90s, 15m, 1h, 2d (default: 1h)")
+    add("--from", dest="begin", type=_moment, metavar="TIME", help="instead of --last, e.g. 2026-11-20T09:00+01:00")
+    add("--to", type=_moment, metavar="TIME", help="(default: now)")
+    add("--out", required=True, type=Path, metavar="FILE", help="where the trace goes")
+    add("--seed", type=int, default=1, metavar="N", help="of what is drawn within buckets (default: 1)")
+    return parser.parse_args(argv)
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", text):
+        raise argparse.ArgumentTypeError(f"'{text}' is no name of a Kubernetes object")
+    return text
+
+
+def _duration(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if found is None or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is no time such as 90s, 15m, 1h or 2d")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _moment(text: str) -> float:
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no moment such as 2026-11-20T09:00+01:00") from None

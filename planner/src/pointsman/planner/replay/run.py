@@ -1,0 +1,182 @@
+"""From options to a result: the trace, the engine, the surroundings and the planner of one replay."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.types import Bounds, Mode, Policy
+from pointsman.planner.errors import ReplayError
+from pointsman.planner.policies import planner_policy
+from pointsman.planner.replay import summary
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.options import Options
+from pointsman.planner.replay.policy_files import PolicyFile
+from pointsman.planner.replay.requests import faster, first, superposed
+from pointsman.planner.replay.trace_files import load_trace
+from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import (
+    Faults,
+    Leads,
+    Planner,
+    PrefixCache,
+    Result,
+    Simulation,
+    Trace,
+    Truth,
+)
+
+Progress = Callable[[float], None]
+"""Called now and then with the simulated seconds since the trace's start."""
+
+
+PLANNERS: Final[Mapping[str, Callable[[], Planner]]] = {"pointsman": lambda: Planner("pointsman", decide, State)}
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """One run and what it was run with."""
+
+    result: Result
+    trace_digest: str
+    simulation: dict[str, object]
+    document: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A trace and what was assumed to make it one."""
+
+    trace: Trace
+    notes: tuple[str, ...]
+
+
+def load(options: Options) -> Load:
+    """The trace the options ask for. Raises TraceError."""
+    path = Path(options.trace)
+    if path.exists() or "/" in options.trace:
+        loaded = load_trace(path, options.seed)
+        trace, notes = loaded.trace, list(loaded.notes)
+    else:
+        trace, notes = generate(named_shape(options.trace), options.seed), [f"it is synthetic: {options.trace}"]
+    if options.copies > 1:
+        notes.append(f"{options.copies} copies of it at once, each begun at another point")
+    if options.speed != 1:
+        notes.append(f"played {options.speed:g} times as fast")
+    trace = faster(superposed(trace, options.copies), options.speed)
+    if options.first_s is not None:
+        trace = first(trace, options.first_s)
+        notes.append(f"only its first {options.first_s:g} s")
+    return Load(trace, tuple(notes))
+
+
+def replay(options: Options, policy: PolicyFile, load: Load, command: str, progress: Progress) -> Replay:
+    """Simulate. Raises ReplayError, UnknownTable or PolicyFileError for what cannot be used."""
+    simulation, described = _simulation(options, policy.spec)
+    core = _core_policy(policy.spec, simulation)
+    result = simulate(load.trace, simulation, core, _planner(options.planner), progress=progress)
+    digest = summary.digest(load.trace)
+    document = summary.document(
+        result,
+        trace={
+            "name": load.trace.name,
+            "given": options.trace,
+            "requests": len(load.trace),
+            "duration_s": round(load.trace.duration_s, 3),
+            "digest": digest,
+            "notes": list(load.notes),
+        },
+        policy={"name": policy.name, "text": _text(policy), "spec": policy.spec.model_dump(by_alias=True, mode="json")},
+        simulation={**described, "planner": options.planner},
+        command=command,
+    )
+    return Replay(result, digest, described, document)
+
+
+def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, dict[str, object]]:
+    table = spec.performance.table
+    model = options.model or (table.model if table else None)
+    gpu = options.gpu or (table.gpu if table else None)
+    if model is None or gpu is None:
+        missing = " and ".join(flag for flag, value in (("--model", model), ("--gpu", gpu)) if value is None)
+        raise ReplayError(f"{missing} is needed: the policy names no performance.table to take it from")
+    tp = options.tp or (table.tp if table else 1)
+    engine = shipped_engine(model, gpu, options.engine, tp)
+    most = spec.budget.max_gpus // engine.gpus
+    if most < 2:
+        raise ReplayError(
+            f"budget.maxGpus is {spec.budget.max_gpus}: two workers of {engine.gpus} GPUs are needed, one of each role"
+        )
+    prefill, decode = options.workers or _smallest(spec, engine.gpus)
+    if prefill + decode > most:
+        raise ReplayError(
+            f"--workers {prefill}P{decode}D needs {(prefill + decode) * engine.gpus} GPUs, "
+            f"budget.maxGpus is {spec.budget.max_gpus}"
+        )
+    simulation = Simulation(
+        engine=engine,
+        prefill_workers=prefill,
+        decode_workers=decode,
+        truth=Truth(options.prefill_factor, options.decode_factor, options.noise),
+        leads=Leads(start_s=options.startup_s, flip_s=options.switch_s),
+        prefix_cache=PrefixCache(assumed_hit_share=options.prefix_hit_share),
+        faults=Faults(
+            start_failure_share=options.start_failures,
+            switch_failure_share=options.switch_failures,
+            metric_dropout_share=options.metric_dropout,
+        ),
+        seed=options.seed,
+    )
+    described: dict[str, object] = {
+        "model": model,
+        "gpu": gpu,
+        "engine": options.engine,
+        "tp": tp,
+        "prefill_workers": prefill,
+        "decode_workers": decode,
+        "startup_s": options.startup_s,
+        "switch_s": options.switch_s,
+        "prefill_factor": options.prefill_factor,
+        "decode_factor": options.decode_factor,
+        "noise": options.noise,
+        "prefix_hit_share": options.prefix_hit_share,
+        "metric_dropout": options.metric_dropout,
+        "start_failures": options.start_failures,
+        "switch_failures": options.switch_failures,
+        "seed": options.seed,
+    }
+    return simulation, described
+
+
+def _smallest(spec: PlannerPolicySpec, gpus: int) -> tuple[int, int]:
+    """The fewest workers the budget allows, a third of them for prefill."""
+    workers = max(2, math.ceil(spec.budget.min_gpus / gpus))
+    prefill = max(1, workers // 3)
+    return prefill, workers - prefill
+
+
+def _core_policy(spec: PlannerPolicySpec, simulation: Simulation) -> Policy:
+    """Each pool may take what the budget leaves beside one worker of the other.
+
+    Whatever the policy's mode, decisions are carried out: a replay shows what they would bring.
+    """
+    most = spec.budget.max_gpus // simulation.engine.gpus - 1
+    return replace(planner_policy(spec, Bounds(1, most), Bounds(1, most)), mode=Mode.ACTIVE)
+
+
+def _planner(name: str) -> Planner:
+    if name not in PLANNERS:
+        raise ReplayError(f"--planner is '{name}'; known: {', '.join(PLANNERS)}")
+    return PLANNERS[name]()
+
+
+def _text(policy: PolicyFile) -> str:
+    document = policy.document
+    spec = document["spec"] if isinstance(document.get("spec"), dict) else document
+    return yaml.safe_dump(dict(spec), sort_keys=False, default_flow_style=False, width=100)

@@ -1,0 +1,197 @@
+"""The figures of one replay, and the JSON document they are kept in.
+
+The document is what ``--json`` writes, ``--compare`` reads and the HTML report shows: nothing is computed twice.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from pointsman.planner.core.types import Alternative, Objectives
+from pointsman.planner.errors import CompareError
+from pointsman.planner.simulator.types import Floats, Outcome, PrefillPlace, Result, Trace
+
+FORMAT: Final = "pointsman-replay"
+VERSION: Final = 1
+WINDOWS: Final = 120  # points of a curve in the report
+_PERCENTILES: Final = (50, 90, 95, 99)
+_KEPT_ALTERNATIVES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Milliseconds; None when nothing was measured."""
+
+    p50: float | None
+    p90: float | None
+    p95: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a replay comes to. Shares are of all arrived requests: a shed or unfinished one is a miss."""
+
+    requests: int
+    attainment: float
+    ttft_attainment: float
+    tpot_attainment: float
+    goodput_per_s: float
+    goodput_per_gpu_hour: float
+    gpu_hours: float
+    peak_gpus: int
+    ttft_ms: Percentiles
+    tpot_ms: Percentiles
+    itl_ms: Percentiles
+    completed: int
+    shed: int
+    unfinished: int
+    refused: int
+    prefilled_remotely: float
+    preemptions: int
+    switches: int
+    reversals: int
+    starts: int
+    stops: int
+    failed_transitions: int
+
+
+def figures(result: Result) -> Figures:
+    """The figures of a result."""
+    count = max(len(result.arrival_s), 1)
+    completed = result.outcome == Outcome.COMPLETED
+    goals = result.objectives.ttft_ms + result.objectives.ttft_ms_per_prompt_token * result.prompt_tokens
+    placed = result.prefilled != PrefillPlace.NOWHERE
+    tpot_met = np.isnan(result.tpot_s) | (result.tpot_s * 1000 <= result.objectives.tpot_ms)
+    return Figures(
+        requests=len(result.arrival_s),
+        attainment=round(result.attainment, 6),
+        ttft_attainment=round(float((completed & (result.ttft_s * 1000 <= goals)).sum()) / count, 6),
+        tpot_attainment=round(float((completed & tpot_met).sum()) / count, 6),
+        goodput_per_s=round(result.goodput_per_s, 4),
+        goodput_per_gpu_hour=round(result.goodput_per_gpu_hour, 2),
+        gpu_hours=round(result.gpu_hours, 4),
+        peak_gpus=result.peak_gpus,
+        ttft_ms=_percentiles(result.ttft_s),
+        tpot_ms=_percentiles(result.tpot_s),
+        itl_ms=Percentiles(*(_known(result.itl_s.quantile(share / 100) * 1000) for share in _PERCENTILES)),
+        completed=int(completed.sum()),
+        shed=int((result.outcome == Outcome.SHED).sum()),
+        unfinished=int((result.outcome == Outcome.UNFINISHED).sum()),
+        refused=int((result.outcome == Outcome.REFUSED).sum()),
+        prefilled_remotely=round(float((result.prefilled == PrefillPlace.REMOTE).sum()) / max(int(placed.sum()), 1), 4),
+        preemptions=int(result.preemptions.sum()),
+        switches=result.switches,
+        reversals=result.reversals(),
+        starts=sum(change.kind == "start" for change in result.transitions),
+        stops=sum(change.kind == "stop" for change in result.transitions),
+        failed_transitions=sum(not change.succeeded for change in result.transitions),
+    )
+
+
+def attainment_under(result: Result, objectives: Objectives) -> float:
+    """The share of the same requests that would have met other objectives."""
+    return replace(result, objectives=objectives).attainment
+
+
+def document(
+    result: Result,
+    *,
+    trace: Mapping[str, object],
+    policy: Mapping[str, object],
+    simulation: Mapping[str, object],
+    command: str,
+) -> dict[str, Any]:
+    """Everything about one replay, as JSON values. ``trace``, ``policy``, ``simulation``: what it was run with."""
+    made = {
+        "format": FORMAT,
+        "version": VERSION,
+        "command": command,
+        "trace": dict(trace),
+        "policy": dict(policy),
+        "simulation": dict(simulation),
+        "objectives": asdict(result.objectives),
+        "figures": asdict(figures(result)),
+        "windows": _windows(result),
+        "timeline": [asdict(point) for point in result.timeline],
+        "decisions": [_decision(record.at_s, asdict(record.decision)) for record in result.decisions],
+        "transitions": [{**asdict(change), "role": change.role.value} for change in result.transitions],
+    }
+    cleaned: dict[str, Any] = _without_nan(made)
+    return cleaned
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A document that ``--json`` wrote. Raises CompareError if it is none."""
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CompareError(f"{path}: it cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        raise CompareError(f"{path}: it is no JSON: {error}") from None
+    if not isinstance(made, dict) or made.get("format") != FORMAT or made.get("version") != VERSION:
+        raise CompareError(f"{path}: it is no result of 'pointsman replay --json' of this version")
+    return made
+
+
+def digest(trace: Trace) -> str:
+    """Tells one trace from another by its requests, whatever the file is called."""
+    blocks = json.dumps(trace.prefix_blocks).encode() if trace.prefix_blocks is not None else b""
+    parts = (trace.arrival_s.round(6).tobytes(), trace.prompt_tokens.tobytes(), trace.output_tokens.tobytes(), blocks)
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def _percentiles(seconds: Floats) -> Percentiles:
+    known = seconds[~np.isnan(seconds)]
+    if not len(known):
+        return Percentiles(None, None, None, None)
+    return Percentiles(*(_known(value * 1000) for value in np.percentile(known, _PERCENTILES)))
+
+
+def _windows(result: Result) -> list[dict[str, Any]]:
+    """Arrivals, attainment and P95 of TTFT by time of arrival, in ``WINDOWS`` pieces of at least a second."""
+    if not len(result.arrival_s):
+        return []
+    end_s = max(float(result.arrival_s[-1]), 1.0)
+    width_s = max(end_s / WINDOWS, 1.0)
+    index = np.minimum((result.arrival_s / width_s).astype(int), math.ceil(end_s / width_s) - 1)
+    found, met = [], result.met
+    for number in range(int(index.max()) + 1):
+        inside = index == number
+        ttft_s = result.ttft_s[inside]
+        ttft_s = ttft_s[~np.isnan(ttft_s)]
+        found.append(
+            {
+                "at_s": round(number * width_s, 3),
+                "width_s": round(width_s, 3),
+                "arrivals": int(inside.sum()),
+                "met": int(met[inside].sum()),
+                "ttft_p95_ms": _known(float(np.percentile(ttft_s, 95)) * 1000) if len(ttft_s) else None,
+            }
+        )
+    return found
+
+
+def _decision(at_s: float, decision: dict[str, Any]) -> dict[str, Any]:
+    kept: list[Alternative] = decision["alternatives"][:_KEPT_ALTERNATIVES]
+    return {"at_s": round(at_s, 3), **decision, "inputs": dict(decision["inputs"]), "alternatives": list(kept)}
+
+
+def _known(value: float) -> float | None:
+    return round(float(value), 3) if math.isfinite(value) else None
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

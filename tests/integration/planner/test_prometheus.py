@@ -1,0 +1,213 @@
+"""A real Prometheus as source: what it shows of pods, what it does not know, and a recording of its history."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from prometheus_client import generate_latest
+
+from fixtures.prometheus_server import PrometheusServer, running_prometheus
+from pointsman.api.protocol import metrics as named
+from pointsman.api.v1alpha1.conditions import ConditionStatus
+from pointsman.local.addresses import free_port
+from pointsman.planner.core import scrapes
+from pointsman.planner.prometheus import Prometheus, PrometheusReadings
+from pointsman.planner.replay import record_command
+from pointsman.planner.replay.trace_files import load_trace
+
+from .conftest import Page, World
+from .test_live_loop import LONG, healthy
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> Iterator[PrometheusServer]:
+    with running_prometheus() as server:
+        yield server
+
+
+class Pod:
+    """A page on a port of its own."""
+
+    def __init__(self) -> None:
+        self.page = Page()
+        self.address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        async def metrics(_: web.Request) -> web.Response:
+            return web.Response(body=generate_latest(self.page.registry))
+
+        app = web.Application()
+        app.router.add_get("/metrics", metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", int(self.address.rsplit(":", 1)[1])).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+
+@pytest.fixture
+async def pod() -> AsyncIterator[Pod]:
+    made = Pod()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def until(readings: PrometheusReadings, pods: dict[str, str], holds: Callable[[], bool], what: str) -> None:
+    """Look again until something holds."""
+    end_s = asyncio.get_running_loop().time() + DEADLINE_S
+    while True:
+        await readings.read("here", pods)
+        if holds():
+            return
+        assert asyncio.get_running_loop().time() < end_s, f"not within {DEADLINE_S:g} s: {what}; {readings.problem}"
+        await asyncio.sleep(0.1)
+
+
+async def test_a_pod_is_read_as_it_is_and_its_end_is_a_failure_not_a_zero(
+    prometheus: PrometheusServer, pod: Pod
+) -> None:
+    prometheus.scrape({"one": pod.address}, "here")
+    readings = PrometheusReadings(Prometheus(prometheus.url, 5.0))
+    pods = {"key": "one", "other": "no-such-pod"}
+    pod.page.depth.set(3)
+    await until(readings, pods, lambda: readings.reading("key") is not None, "two scrapes of the pod")
+    pod.page.requests(7, prompt=300, output=20, ttft_s=0.2, tpot_s=0.008)
+
+    def gained() -> float | None:
+        reading = readings.reading("key")
+        if reading is None or reading.page is None:
+            return None
+        return scrapes.added(reading.before, reading.page, named.GATEWAY_ARRIVALS.name)
+
+    await until(readings, pods, lambda: gained() == 7, "seven requests between two scrapes")
+    reading = readings.reading("key")
+    assert reading is not None
+    assert reading.page is not None
+    assert reading.seconds == pytest.approx(0.5, abs=0.4)
+    assert scrapes.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) == 3
+    observed = scrapes.observed(reading.before, reading.page, named.GATEWAY_PROMPT_TOKENS.name)
+    assert (observed.count, observed.mean) == (7, 300)
+    assert readings.age_s("key") < 30
+    assert (readings.reading("other"), readings.failed("other"), readings.age_s("other")) == (None, True, float("inf"))
+
+    pod.page.depth.set(float("nan"))
+
+    def queue() -> float | None:
+        reading = readings.reading("key")
+        return scrapes.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) if reading and reading.page else 0.0
+
+    await until(readings, pods, lambda: queue() is None, "a gauge that is not a number is unknown")
+
+    await pod.stop()
+    await until(readings, pods, lambda: readings.failed("key"), "the pod cannot be read")
+    reading = readings.reading("key")
+    assert reading is not None
+    assert reading.page is None
+
+
+async def test_without_prometheus_what_was_seen_grows_old_and_the_problem_is_named(pod: Pod) -> None:
+    with running_prometheus() as server:
+        server.scrape({"one": pod.address}, "here")
+        readings = PrometheusReadings(Prometheus(server.url, 2.0))
+        pods = {"key": "one"}
+        await until(readings, pods, lambda: readings.reading("key") is not None, "two scrapes of the pod")
+        server.kill()
+        await readings.read("here", pods)
+        assert readings.problem is not None
+        assert server.url in readings.problem
+        assert "cannot be reached" in readings.problem
+        age_s, seen = readings.age_s("key"), readings.newest_s(["key"])
+        await readings.read("here", pods)
+        assert readings.age_s("key") > age_s
+        assert readings.newest_s(["key"]) == seen
+        server.start()
+        await until(readings, pods, lambda: readings.problem is None, "Prometheus is back")
+
+
+async def test_an_address_that_is_no_prometheus_is_said(pod: Pod) -> None:
+    readings = PrometheusReadings(Prometheus(f"http://{pod.address}", 2.0))
+    await readings.read("here", {"key": "one"})
+    assert readings.problem is not None
+    assert pod.address in readings.problem
+    assert readings.age_s("key") == float("inf")
+
+
+async def test_a_policy_with_prometheus_as_source_is_planned_and_its_silence_freezes(
+    world: World, prometheus: PrometheusServer
+) -> None:
+    await world.policy(
+        metrics={
+            "source": "Prometheus",
+            "prometheusUrl": prometheus.url,
+            "intervalSeconds": 0.3,
+            "staleAfterSeconds": 5,
+        }
+    )
+    await world.service()
+    prometheus.scrape({name: world.address(name) for name in world.pages}, world.namespace)
+    world.planner.start()
+    load = asyncio.create_task(world.load(55, **LONG))
+    try:
+        await world.until(lambda: bool(world.layouts()), "a plan that changes the layout")
+        await healthy(world, ConditionStatus.TRUE)
+    finally:
+        load.cancel()
+    assert world.layouts()[0].spec.reason == "PrefillShort"
+    prometheus.kill()
+    await healthy(world, ConditionStatus.FALSE)
+    found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]
+    assert found[0].reason == "PrometheusUnreachable"
+    assert prometheus.url in found[0].message
+    prometheus.start()
+    again = asyncio.create_task(world.load(55, **LONG))
+    try:
+        await healthy(world, ConditionStatus.TRUE)
+    finally:
+        again.cancel()
+
+
+async def test_the_history_of_a_service_becomes_a_trace_with_every_request(
+    prometheus: PrometheusServer, pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prometheus.scrape({"gateway": pod.address}, "recorded")
+    readings = PrometheusReadings(Prometheus(prometheus.url, 5.0))
+    pods = {"key": "gateway"}
+
+    async def looked(holds: Callable[[], bool], what: str) -> None:
+        end_s = asyncio.get_running_loop().time() + DEADLINE_S
+        while not holds():
+            await readings.read("recorded", pods)
+            assert asyncio.get_running_loop().time() < end_s, what
+            await asyncio.sleep(0.1)
+
+    def arrivals() -> float:
+        reading = readings.reading("key")
+        page = reading.page if reading else None
+        return scrapes.gauge(page, named.GATEWAY_ARRIVALS.name) or 0.0 if page else -1.0
+
+    await looked(lambda: arrivals() == 0, "a first page without requests")
+    pod.page.requests(30, prompt=300, output=20, ttft_s=0.2, tpot_s=0.008)
+    await looked(lambda: arrivals() == 30, "thirty requests")
+    pod.page.requests(20, prompt=3000, output=100, ttft_s=0.2, tpot_s=0.008)
+    await looked(lambda: arrivals() == 50, "fifty requests")
+
+    out = str(tmp_path / "chat.jsonl")
+    arguments = ["--prometheus", prometheus.url, "--namespace", "recorded", "--service", "chat"]
+    assert await asyncio.to_thread(record_command.main, [*arguments, "--last", "10m", "--out", out]) == 0
+    assert "50 requests" in capsys.readouterr().out
+    trace = load_trace(Path(out)).trace
+    assert len(trace) == 50
+    assert int((trace.prompt_tokens > 2048).sum()) == 20
+    assert trace.prompt_tokens.sum() == pytest.approx(30 * 300 + 20 * 3000, rel=0.05)
+    missing = ["--prometheus", prometheus.url, "--service", "nobody", "--last", "10m", "--out", out]
+    assert await asyncio.to_thread(record_command.main, missing) == 2
+    assert "no request arrived" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""From histograms to requests: what must be exact is exact, what is drawn lies in its bucket."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.api.protocol import metrics as named
+from pointsman.planner.core.matrices import Scrapes
+from pointsman.planner.core.scrapes import Histogram, Page
+from pointsman.planner.errors import TraceError
+from pointsman.planner.replay.recording import draw, recording
+
+BOUNDS = (64.0, 256.0, 1024.0, 4096.0, float("inf"))
+
+
+def histogram(values: list[float]) -> Histogram:
+    return Histogram(BOUNDS, tuple(float(sum(value <= bound for value in values)) for bound in BOUNDS), sum(values))
+
+
+@given(st.lists(st.integers(2, 20_000), min_size=1, max_size=200), st.integers(0, 10_000))
+def test_drawn_lengths_have_the_buckets_of_what_was_seen(values: list[int], seed: int) -> None:
+    seen = histogram([float(value) for value in values])
+    drawn = draw(seen, random.Random(seed))
+    assert len(drawn) == len(values)
+    for low, high in zip((0.0, *BOUNDS), BOUNDS, strict=False):
+        assert sum(low < value <= high for value in drawn) == sum(low < value <= high for value in values)
+
+
+@given(st.lists(st.integers(10, 4000), min_size=20, max_size=200), st.integers(0, 100))
+def test_drawn_lengths_have_the_sum_of_what_was_seen(values: list[int], seed: int) -> None:
+    drawn = draw(histogram([float(value) for value in values]), random.Random(seed))
+    assert sum(drawn) == pytest.approx(sum(values), rel=0.03, abs=len(values))
+
+
+def page(arrivals: float, prompts: list[float], outputs: list[float]) -> Page:
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {named.GATEWAY_ARRIVALS.name: {(): arrivals}}
+    for metric, values in ((named.GATEWAY_PROMPT_TOKENS, prompts), (named.GATEWAY_OUTPUT_TOKENS, outputs)):
+        made = histogram(values)
+        found[f"{metric.name}_bucket"] = {
+            (("le", str(bound)),): count for bound, count in zip(BOUNDS, made.cumulative, strict=True)
+        }
+        found[f"{metric.name}_sum"] = {(): made.total}
+    return found
+
+
+def test_every_request_of_every_gateway_is_in_the_trace_within_its_scrapes() -> None:
+    one = Scrapes(
+        {100.0: page(5, [50] * 5, [9] * 5), 110.0: page(8, [50] * 8, [9] * 8), 120.0: page(8, [50] * 8, [9] * 8)}, None
+    )
+    two = Scrapes({103.0: page(0, [], []), 113.0: page(4, [900] * 4, [90] * 4)}, None)
+    made = recording("chat", {"a": one, "b": two}, seed=1)
+    assert len(made.trace) == 3 + 4
+    assert made.begin_s == 100.0
+    assert made.trace.duration_s <= 13.0
+    assert (made.trace.prompt_tokens > 256).sum() == 4
+    assert (made.trace.prompt_tokens <= 64).sum() == 3
+    assert recording("chat", {"a": one, "b": two}, seed=1).trace.arrival_s.tolist() == made.trace.arrival_s.tolist()
+
+
+def test_a_restarted_gateway_loses_nothing_and_counts_nothing_twice() -> None:
+    scrapes = {100.0: page(50, [50] * 50, [9] * 50), 110.0: page(3, [50] * 3, [9] * 3)}
+    assert len(recording("chat", {"a": Scrapes(scrapes, None)}, seed=1).trace) == 3
+
+
+def test_a_request_that_is_not_answered_yet_gets_a_length_like_the_others() -> None:
+    scrapes = {100.0: page(0, [], []), 110.0: page(6, [900] * 6, []), 120.0: page(6, [900] * 6, [90] * 2)}
+    made = recording("chat", {"a": Scrapes(scrapes, None)}, seed=1).trace
+    assert len(made) == 6
+    assert ((made.output_tokens > 64) & (made.output_tokens <= 256)).all()
+
+
+def test_a_pause_of_the_scrapes_is_said() -> None:
+    times = [100.0, 110.0, 120.0, 400.0, 410.0]
+    scrapes = {at_s: page(n + 1, [50] * (n + 1), [9] * (n + 1)) for n, at_s in enumerate(times)}
+    notes = recording("chat", {"a": Scrapes(scrapes, None)}, seed=1).notes
+    assert any("1 gaps" in note and "280 s" in note for note in notes)
+
+
+def test_a_history_without_requests_is_refused() -> None:
+    with pytest.raises(TraceError, match="no request arrived"):
+        recording("chat", {}, seed=1)
+    nothing = Scrapes({100.0: page(5, [50], [9]), 110.0: page(5, [50], [9])}, None)
+    with pytest.raises(TraceError, match="no request arrived"):
+        recording("chat", {"a": nothing}, seed=1)
+
+
+def test_requests_that_were_all_refused_have_no_lengths_and_are_refused() -> None:
+    with pytest.raises(TraceError, match="no length is known"):
+        recording("chat", {"a": Scrapes({100.0: page(0, [], []), 110.0: page(5, [], [])}, None)}, seed=1)

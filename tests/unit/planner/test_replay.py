@@ -1,0 +1,196 @@
+"""``pointsman replay`` as a user types it, on small loads."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.planner.replay.command import main
+
+POLICY = """
+objectives: {ttftMs: 1500, tpotMs: 40}
+budget: {maxGpus: 6}
+actions: {scaleIn: {stabilizationSeconds: 60}}
+performance: {table: {model: meta-llama/Meta-Llama-3.1-8B, gpu: h100_sxm}}
+"""
+SMALL = "step:low=2,high=10,up_s=60,down_s=150,duration_s=200"
+TRACES = Path(__file__).parent / "traces"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+def run(policy: Path, *arguments: str, trace: str = SMALL) -> int:
+    return main(["--trace", trace, "--policy", str(policy), "--startup-seconds", "30", *arguments])
+
+
+def test_a_replay_says_what_it_came_to_and_why(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(policy) == 0
+    said = capsys.readouterr().out
+    for word in ("attainment", "goodput", "GPU-hours", "TTFT", "TPOT", "ITL", "role switches", "reversals"):
+        assert word in said
+    assert re.search(r"\d+ s  → \dP\dD +(Prefill|Decode|Both)Short: .* would keep \d+% within objectives", said)
+
+
+def test_the_same_seed_gives_the_same_document_to_the_byte(policy: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert run(policy, "--json", str(tmp_path / name)) == 0
+    one, two = ((tmp_path / name).read_text().replace(f'/{name}"', '"') for name in ("one", "two"))
+    assert re.sub(r'"command": ".*"', "", one) == re.sub(r'"command": ".*"', "", two)
+
+
+def test_the_document_adds_up(policy: Path, tmp_path: Path) -> None:
+    assert run(policy, "--json", str(tmp_path / "out.json")) == 0
+    made: dict[str, Any] = json.loads((tmp_path / "out.json").read_text())
+    figures = made["figures"]
+    ended = sum(figures[name] for name in ("completed", "shed", "unfinished", "refused"))
+    assert ended == figures["requests"] == made["trace"]["requests"] == sum(w["arrivals"] for w in made["windows"])
+    met = sum(window["met"] for window in made["windows"])
+    assert met / figures["requests"] == pytest.approx(figures["attainment"], abs=1e-6)
+    assert figures["attainment"] <= min(figures["ttft_attainment"], figures["tpot_attainment"])
+    assert figures["ttft_ms"]["p50"] <= figures["ttft_ms"]["p99"]
+    assert max(p["prefill_active"] + p["decode_active"] for p in made["timeline"]) <= 6
+    assert figures["gpu_hours"] * 3600 >= 2 * made["trace"]["duration_s"]
+
+
+def test_the_page_is_well_formed_loads_nothing_and_shows_every_decision(policy: Path, tmp_path: Path) -> None:
+    assert run(policy, "--html", str(tmp_path / "out.html"), "--json", str(tmp_path / "out.json")) == 0
+    text = (tmp_path / "out.html").read_text()
+    root = ElementTree.fromstring(text.split("\n", 1)[1])  # without the doctype
+    assert not re.search(r'(src|href)="', text)
+    assert "<script" not in text
+    svg = "{http://www.w3.org/2000/svg}"
+    titles = [node.text for node in root.iter(f"{svg}text")]
+    for title in ("requests per second", "workers by role", "share within objectives"):
+        assert title in titles
+    changes = [d for d in json.loads((tmp_path / "out.json").read_text())["decisions"] if d["changes_layout"]]
+    assert changes
+    assert text.count('<tr id="d') == len(changes)
+    assert "nan" not in "".join(path.attrib["d"] for path in root.iter(f"{svg}path")).lower()
+
+
+def test_the_pictures_alone_are_an_svg_document(policy: Path, tmp_path: Path) -> None:
+    assert run(policy, "--svg", str(tmp_path / "out.svg")) == 0
+    assert ElementTree.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")
+
+
+def test_an_equal_policy_passes_the_gate_and_a_worse_one_fails_it(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    baseline = tmp_path / "baseline.json"
+    assert run(policy, "--json", str(baseline)) == 0
+    gate = ("--compare", str(baseline), "--fail-if-worse", "1%")
+    assert run(policy, *gate) == 0
+    assert "not worse by more than 1.00%" in capsys.readouterr().out
+    worse = tmp_path / "worse.yaml"
+    worse.write_text(POLICY.replace("{scaleIn", "{scaleOut: {enabled: false}, scaleIn"))
+    assert run(worse, *gate) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"attainment fell from \d+\.\d+% to \d+\.\d+%", said)
+    assert run(worse, "--compare", str(baseline)) == 0  # a difference is only shown unless asked to fail
+
+
+def test_promising_less_does_not_pass_the_gate(policy: Path, tmp_path: Path) -> None:
+    baseline = tmp_path / "baseline.json"
+    assert run(policy, "--json", str(baseline)) == 0
+    lax = tmp_path / "lax.yaml"
+    lax.write_text(POLICY.replace("ttftMs: 1500, tpotMs: 40", "ttftMs: 60000, tpotMs: 1000, attainment: 0.05"))
+    assert run(lax, "--compare", str(baseline), "--fail-if-worse", "1%") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trace", "said"),
+    [
+        (["--seed", "2"], SMALL, "another trace"),
+        ([], "steady:duration_s=60", "another trace"),
+        (["--startup-seconds", "60"], SMALL, "startup_s 30.0, this with 60.0"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], trace: str, said: str
+) -> None:
+    baseline = tmp_path / "baseline.json"
+    assert run(policy, "--json", str(baseline)) == 0
+    assert run(policy, "--compare", str(baseline), *arguments, trace=trace) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_sweep_is_a_row_for_every_combination(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "rows.json"
+    sweeps = ["--sweep", "budget.maxGpus=3,6", "--sweep", "startup-seconds=10,60"]
+    assert run(policy, *sweeps, "--json", str(out), trace="steady:duration_s=60") == 0
+    rows = json.loads(out.read_text())["rows"]
+    assert [tuple(row["settings"].values()) for row in rows] == [("3", "10"), ("3", "60"), ("6", "10"), ("6", "60")]
+    assert "budget.maxGpus" in capsys.readouterr().out
+
+
+def test_both_public_formats_are_replayed(policy: Path) -> None:
+    for name in ("mooncake.jsonl", "azure.csv"):
+        assert run(policy, trace=str(TRACES / name)) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--sweep", "budget.maxGpu=3"], "budget.maxGpu: there is no such field; did you mean maxGpus?"),
+        (["--sweep", "startup-second=3"], "or did you mean the option startup-seconds?"),
+        (["--sweep", "workers=4"], "'4' is no layout; write 2P4D"),
+        (["--planner", "nobody"], "--planner is 'nobody'; known: pointsman"),
+        (["--gpu", "h100"], "not shipped; the nearest are"),
+        (["--workers", "5P5D"], "--workers 5P5D needs 10 GPUs, budget.maxGpus is 6"),
+        (["--compare", "nothing.json"], "nothing.json: it cannot be read"),
+        (["--first-seconds", "0"], "no request arrives in the first 0 s"),
+        (["--json", "/proc/nowhere/out.json", "--first-seconds", "20"], "it cannot be written"),
+    ],
+)
+def test_what_cannot_be_used_is_named_and_ends_with_2(
+    policy: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert run(policy, *arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--fail-if-worse", "1%"], "--fail-if-worse needs --compare"),
+        (["--fail-if-worse", "much", "--compare", "x"], "'much' is no share such as 1%"),
+        (["--workers", "P2"], "'P2' is no layout"),
+        (["--noise", "2"], "'2' is no share of 0 to 1"),
+        (["--speed", "0"], "'0' is no number above 0"),
+        (["--sweep", "budget.maxGpus"], "write KEY=A,B,C"),
+        (["--sweep", "a=1", "--html", "x"], "--sweep goes with --json only"),
+    ],
+)
+def test_a_wrong_option_is_named_and_ends_with_2(
+    policy: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(policy, *arguments)
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_policy_without_a_table_needs_model_and_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bare = tmp_path / "bare.yaml"
+    bare.write_text("objectives: {ttftMs: 1500, tpotMs: 40}\nbudget: {maxGpus: 6}\n")
+    assert run(bare) == 2
+    assert "--model and --gpu is needed" in capsys.readouterr().err
+    model = ["--model", "meta-llama/Meta-Llama-3.1-8B", "--gpu", "h100_sxm", "--first-seconds", "20"]
+    assert run(bare, *model) == 0
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    assert "pointsman replay --trace step --policy examples/policies/chat.yaml" in capsys.readouterr().out
