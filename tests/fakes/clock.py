@@ -40,7 +40,12 @@ class FakeClock:
 
     async def sleep(self, delay_s: float) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.call_later(delay_s, lambda: done.done() or done.set_result(None))
+
+        def wake() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        timer = self.call_later(delay_s, wake)
         try:
             await done
         finally:

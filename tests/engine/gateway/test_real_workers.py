@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 from openai.types import Completion
+from openai.types.chat import ChatCompletionMessageParam
 
 from engine.gateway.conftest import TOKEN, Stage, entry, give_role, start_decode_workers
 from fixtures.engines import MODEL, Engines, RunningEngine
@@ -17,8 +18,8 @@ from fixtures.gateways import Gateway, connected, eventually, gateway_process
 from pointsman.api.protocol.names import Role
 
 SEED = 20261121
-GREEDY = {"temperature": 0.0, "seed": 1}
-SAMPLED = {"temperature": 0.9, "top_p": 0.9, "seed": 7}
+GREEDY: dict[str, Any] = {"temperature": 0.0, "seed": 1}
+SAMPLED: dict[str, Any] = {"temperature": 0.9, "top_p": 0.9, "seed": 7}
 
 
 def words(rng: random.Random, count: int) -> str:
@@ -28,7 +29,7 @@ def words(rng: random.Random, count: int) -> str:
     )
 
 
-def conversations() -> list[list[dict[str, str]]]:
+def conversations() -> list[list[ChatCompletionMessageParam]]:
     """Shapes of chats: one turn, system message, several turns, blanks and text beyond ASCII."""
     rng = random.Random(SEED)
     return [
@@ -53,7 +54,9 @@ async def test_chats_are_token_exact_with_the_engines_own_endpoint(stage: Stage)
             stream = await stage.gateway.client.chat.completions.create(
                 **ask, stream=True, stream_options={"include_usage": True}, extra_body=ids
             )
-            text, token_ids, usage, reasons = "", [], None, []
+            text, usage = "", None
+            token_ids: list[int] = []
+            reasons: list[str | None] = []
             async for chunk in stream:
                 for choice in chunk.choices:
                     text += choice.delta.content or ""

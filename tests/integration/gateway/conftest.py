@@ -56,7 +56,12 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One process for the tests that need no settings of their own. Round robin: a test knows who is next."""
-    settings = {"router": "round-robin", "suspect_seconds": 0, "patience_seconds": 30, "max_attempts": 4}
+    settings: dict[str, Any] = {
+        "router": "round-robin",
+        "suspect_seconds": 0,
+        "patience_seconds": 30,
+        "max_attempts": 4,
+    }
     with gateway_process(tmp_path_factory.mktemp("gateway"), token=TOKEN, **settings) as process:
         yield process
 

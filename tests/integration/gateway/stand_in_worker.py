@@ -130,8 +130,12 @@ class StandInWorker:
         body = await request.json()
         self.seen.append(Seen(request.path, request.headers.copy(), body))
         self.answers += 1
-        message = {"role": "assistant", "content": None, "tool_calls": [{"id": "call-1", "type": "function",
-                   "function": {"name": "set_switch", "arguments": '{"track": 7}'}}]}  # fmt: skip
+        call = {
+            "id": "call-1",
+            "type": "function",
+            "function": {"name": "set_switch", "arguments": '{"track": 7}'},
+        }
+        message = {"role": "assistant", "content": None, "tool_calls": [call]}
         if not body.get("stream"):
             return web.json_response(
                 {
@@ -143,8 +147,8 @@ class StandInWorker:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         head = {"id": "chatcmpl-engine", "object": "chat.completion.chunk", "created": 1, "model": SERVED_NAME}
-        call = message["tool_calls"][0] | {"index": 0}  # type: ignore[index]
-        for delta, reason in (({"role": "assistant", "content": ""}, None), ({"tool_calls": [call]}, "tool_calls")):
+        said = {"tool_calls": [call | {"index": 0}]}
+        for delta, reason in (({"role": "assistant", "content": ""}, None), (said, "tool_calls")):
             chunk = head | {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}]}
             await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
         await response.write(b"data: [DONE]\n\n")
@@ -223,7 +227,7 @@ class StandInWorker:
 
     def _cut(self, request: web.Request) -> None:
         if request.transport is not None:
-            request.transport.abort()  # type: ignore[attr-defined]
+            request.transport.abort()
         raise ConnectionResetError("cut on purpose")
 
 

@@ -10,7 +10,7 @@ from fixtures.gateways import Gateway, eventually
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, Behaviour, StandInWorker, running
 
-ASK = {"model": SERVED_NAME, "prompt": "The signal is at danger.", "max_tokens": 8}
+ASK: dict[str, Any] = {"model": SERVED_NAME, "prompt": "The signal is at danger.", "max_tokens": 8}
 
 
 def expected(worker: StandInWorker) -> str:
@@ -101,6 +101,7 @@ async def test_after_the_first_token_another_worker_goes_on_with_the_tokens_so_f
         "stream_options": {"include_usage": True},
         "extra_body": {"return_token_ids": True, "min_tokens": 4},
     }
+    create: Any  # of two signatures, which are the client's own business
     if chat:
         create, ask["messages"] = gateway.client.chat.completions.create, [{"role": "user", "content": "Go on."}]
     else:
@@ -149,7 +150,7 @@ async def test_a_client_that_leaves_ends_the_request_at_the_worker(room: Room, s
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])
     worker.behaviours.append(Behaviour(tokens=2, gate=asyncio.Event()))
-    asked = asyncio.create_task(gateway.client.completions.create(**ASK, stream=stream))
+    asked: asyncio.Task[Any] = asyncio.create_task(gateway.client.completions.create(**ASK, stream=stream))
     async with asyncio.timeout(30):
         await worker.begun.wait()
         if stream:

@@ -1,12 +1,18 @@
 """What the official client sees: answers, streams, usage, errors."""
 
+from typing import Any
+
 import openai
 import pytest
+from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import MAX_MODEL_LEN, SERVED_NAME, StandInWorker
 
-CONVERSATION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which track is free?"}]
+CONVERSATION: list[ChatCompletionMessageParam] = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Which track is free?"},
+]
 
 
 def chat_prompt(worker: StandInWorker) -> list[int]:
@@ -86,7 +92,9 @@ async def test_a_chat_without_a_limit_may_fill_the_context(room: Room) -> None:
 async def test_tools_go_to_the_engines_own_chat_endpoint(room: Room, stream: bool) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])
-    tools = [{"type": "function", "function": {"name": "set_switch", "parameters": {"type": "object"}}}]
+    tools: list[ChatCompletionFunctionToolParam] = [
+        {"type": "function", "function": {"name": "set_switch", "parameters": {"type": "object"}}}
+    ]
 
     if stream:
         chunks = [
@@ -95,12 +103,14 @@ async def test_tools_go_to_the_engines_own_chat_endpoint(room: Room, stream: boo
                 model=SERVED_NAME, messages=CONVERSATION, tools=tools, stream=True
             )
         ]
-        calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        deltas = [call.function for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
+        called = [function.name for function in deltas if function is not None]
     else:
         answer = await gateway.client.chat.completions.create(model=SERVED_NAME, messages=CONVERSATION, tools=tools)
         calls = answer.choices[0].message.tool_calls or []
+        called = [call.function.name for call in calls if call.type == "function"]
 
-    assert [call.function.name for call in calls] == ["set_switch"]
+    assert called == ["set_switch"]
     assert worker.seen[0].path == "/v1/chat/completions"
     assert worker.seen[0].body["tools"] == tools
 
@@ -108,7 +118,7 @@ async def test_tools_go_to_the_engines_own_chat_endpoint(room: Room, stream: boo
 async def test_several_answers_are_fanned_out_with_their_own_seeds_and_one_usage(room: Room) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers)
-    ask = {"model": SERVED_NAME, "prompt": ["first", "second"], "n": 2, "seed": 7, "max_tokens": 4}
+    ask: dict[str, Any] = {"model": SERVED_NAME, "prompt": ["first", "second"], "n": 2, "seed": 7, "max_tokens": 4}
 
     whole = await gateway.client.completions.create(**ask)
     stream = await gateway.client.completions.create(**ask, stream=True, stream_options={"include_usage": True})

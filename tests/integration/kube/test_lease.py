@@ -167,7 +167,8 @@ async def test_never_two_leaders_whatever_the_network_does(
         def plan(_: Request) -> Fault | None:
             if rng.random() >= badness:
                 return None
-            return rng.choice([Refuse(), LoseAnswer(), Delay(rng.uniform(0, 3)), Reply(500), Reply(429, 0)])
+            faults: list[Fault] = [Refuse(), LoseAnswer(), Delay(rng.uniform(0, 3)), Reply(500), Reply(429, 0)]
+            return rng.choice(faults)
 
         return plan
 

@@ -71,7 +71,7 @@ class Following:
         item = new or old
         assert item is not None
         assert self.heard.get(item.key) == (old.metadata.resource_version if old else None)
-        self.told.append((old and old.metadata.name, new and new.metadata.name))
+        self.told.append((old.metadata.name if old else None, new.metadata.name if new else None))
         if new is None:
             del self.heard[item.key]
         else:

@@ -5,41 +5,55 @@ from xml.etree import ElementTree
 import pytest
 from bench import report, rows
 
-MEASURED = {"command": "make bench-foundation"}
+COMMAND = "make bench-foundation"
 
 
 def test_a_row_holds_medians_and_the_spread_of_ours() -> None:
-    made = rows.row("first token", "s", [30.0, 20.0, 50.0], at_most=40, **MEASURED)
+    made = rows.row("first token", "s", [30.0, 20.0, 50.0], at_most=40, command=COMMAND)
     assert (made.ours, made.spread, made.runs, made.met, made.target) == (30.0, (20.0, 50.0), 3, True, "<= 40")
     assert (made.peer, made.peer_name, made.ratio) == (None, None, None)
 
 
 def test_a_ratio_is_the_median_of_the_runs_ratios_and_is_what_is_judged() -> None:
     made = rows.row(
-        "worst ITL", "ms", [20, 30, 90], peer=[400, 300, 300], peer_name="vLLM", at_most=0.1, of_ratio=True, **MEASURED
+        "worst ITL",
+        "ms",
+        [20, 30, 90],
+        peer=[400, 300, 300],
+        peer_name="vLLM",
+        at_most=0.1,
+        of_ratio=True,
+        command=COMMAND,
     )
     assert made.ratio == 0.1
     assert made.met
     worse = rows.row(
-        "worst ITL", "ms", [20, 31, 90], peer=[400, 300, 300], peer_name="vLLM", at_most=0.1, of_ratio=True, **MEASURED
+        "worst ITL",
+        "ms",
+        [20, 31, 90],
+        peer=[400, 300, 300],
+        peer_name="vLLM",
+        at_most=0.1,
+        of_ratio=True,
+        command=COMMAND,
     )
     assert not worse.met
 
 
 def test_a_peer_of_other_runs_and_a_row_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="2 runs of ours and 1 of the peer"):
-        rows.row("x", "s", [1, 2], peer=[1], peer_name="p", at_most=1, **MEASURED)
+        rows.row("x", "s", [1, 2], peer=[1], peer_name="p", at_most=1, command=COMMAND)
     with pytest.raises(ValueError, match="nothing was measured"):
-        rows.row("x", "s", [], at_most=1, **MEASURED)
+        rows.row("x", "s", [], at_most=1, command=COMMAND)
 
 
 def test_a_missed_target_is_visible_in_the_table() -> None:
-    missed = rows.row("first token", "s", [50.0], at_most=40, **MEASURED)
+    missed = rows.row("first token", "s", [50.0], at_most=40, command=COMMAND)
     assert "| **no** |" in report.table([missed])[-1]
 
 
 def test_the_picture_is_well_formed_and_its_bars_are_to_scale() -> None:
-    row = rows.row("a < b", "ms", [20], peer=[400], peer_name="plain vLLM", at_most=0.1, of_ratio=True, **MEASURED)
+    row = rows.row("a < b", "ms", [20], peer=[400], peer_name="plain vLLM", at_most=0.1, of_ratio=True, command=COMMAND)
     tree = ElementTree.fromstring(report.chart([row]))
     bars = [float(bar.attrib["width"]) for bar in tree.iter("{http://www.w3.org/2000/svg}rect") if len(bar)]
     assert bars[1] == pytest.approx(20 * bars[0], rel=0.01)

@@ -101,7 +101,8 @@ def test_prompts_come_as_text_ids_or_lists_of_either() -> None:
     assert completion(prompt=[1, 2]).prompts == (Prompt(token_ids=(1, 2)),)
     assert completion(prompt=["a", "b"]).prompts == (Prompt(text="a"), Prompt(text="b"))
     assert completion(prompt=[[1], [2, 3]]).prompts == (Prompt(token_ids=(1,)), Prompt(token_ids=(2, 3)))
-    for wrong in (None, "", [], ["a", 1], [1, "a"], [[]], [1, -1], [1, True], {"a": 1}, 7):
+    refused_prompts: list[Any] = [None, "", [], ["a", 1], [1, "a"], [[]], [1, -1], [1, True], {"a": 1}, 7]
+    for wrong in refused_prompts:
         with pytest.raises(RequestInvalid) as refused:
             completion(prompt=wrong)
         assert refused.value.param == "prompt"

@@ -164,7 +164,7 @@ class Listener:
             del self.state[item.key]
         else:
             self.state[item.key] = _version(new.metadata)
-        self.told.append((old and old.metadata.name, new and new.metadata.name))
+        self.told.append((old.metadata.name if old else None, new.metadata.name if new else None))
 
 
 def make(server: ApiServer, clock: FakeClock, **options: Any) -> Mirror[Any]:

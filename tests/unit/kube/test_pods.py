@@ -90,4 +90,4 @@ def test_the_scheduler_says_why_a_pod_has_no_node() -> None:
 
 def test_a_pod_cannot_be_changed() -> None:
     with pytest.raises(ValidationError, match="frozen"):
-        read(POD).metadata = None  # type: ignore[assignment]
+        read(POD).metadata = None  # type: ignore[assignment, misc]  # that mypy refuses it too is the point

@@ -153,7 +153,7 @@ print(json.dumps({{"apiVersion": "client.authentication.k8s.io/v1", "kind": "Exe
     )
     plugin.chmod(0o755)
     clock = FakeClock()
-    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
+    user: dict[str, Any] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}}
     transport = await connect(kubeconfig(tmp_path / "config", **user), clock=clock)
     assert await authorization(transport) == "Bearer token-1"
     for _ in range(3):

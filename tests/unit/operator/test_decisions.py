@@ -87,7 +87,7 @@ def test_a_gateway_that_cannot_be_reached_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("work", [{"in_flight": 1}, {"leases": 1}, {"queued_prefills": 1}])
-def test_a_draining_worker_with_work_stays_until_its_deadline(work: dict[str, int]) -> None:
+def test_a_draining_worker_with_work_stays_until_its_deadline(work: dict[str, Any]) -> None:
     busy = leaving(state=state(role=Role.DECODE, phase=DRAINING, **work))
     assert drain_step(busy, snapshot(busy, now_s=149.9)) is None
     action = drain_step(busy, snapshot(busy, now_s=150.0))

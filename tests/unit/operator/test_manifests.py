@@ -209,7 +209,7 @@ def test_a_secret_holds_its_values_encoded() -> None:
 
 
 def test_a_strategic_merge_removes_with_null_replaces_plain_lists_and_merges_keyed_ones() -> None:
-    base = {"a": 1, "args": ["x"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
+    base: dict[str, Any] = {"a": 1, "args": ["x"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]}
     patch = {"a": None, "args": ["y"], "env": [{"name": "B", "value": "3"}, {"name": "C"}]}
     merged = strategic_merge(base, patch)
     assert merged == {"args": ["y"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "3"}, {"name": "C"}]}

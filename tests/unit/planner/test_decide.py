@@ -1,5 +1,6 @@
 """Decisions: what must hold for every one, and the ladder in a closed loop."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -43,7 +44,7 @@ def observed(at_s: float, load: Load | None, prefill: int = 2, decode: int = 4, 
     return replace(made, **other)  # type: ignore[arg-type]  # tests name real fields
 
 
-def run(loads: list[Load | None], policy: Policy = POLICY, prefill: int = 2, decode: int = 4) -> list[Decision]:
+def run(loads: Sequence[Load | None], policy: Policy = POLICY, prefill: int = 2, decode: int = 4) -> list[Decision]:
     """Tick through ``loads``, every decision carried out at once."""
     state, decisions = State(), []
     for tick, load in enumerate(loads):

@@ -37,7 +37,9 @@ def test_a_rising_load_is_forecast_higher_than_it_is_now() -> None:
 
 def test_the_upper_bound_covers_nine_of_ten_truths_of_a_noisy_load() -> None:
     rng, horizon = random.Random(7), 4
-    forecaster, promised, covered = RateForecaster.for_horizons(horizon), [], []
+    forecaster = RateForecaster.for_horizons(horizon)
+    promised: list[float] = []
+    covered: list[bool] = []
     for tick in range(1500):
         rate = max(0.0, rng.gauss(20 + 8 * math.sin(tick / 80), 4))
         if tick >= 300:

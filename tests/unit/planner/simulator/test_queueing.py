@@ -75,7 +75,7 @@ def test_sequences_in_decode_are_rate_times_time_in_decode() -> None:
 
 def test_a_decode_step_takes_what_the_model_says_for_its_batch() -> None:
     """One sequence alone: TPOT is the mean step over its growing context, with nothing else in it."""
-    trace = Trace("apart", np.arange(10) * 20.0, np.full(10, 2000), np.full(10, 300))
+    trace = Trace("apart", np.arange(0.0, 200.0, 20.0), np.full(10, 2000), np.full(10, 300))
     result = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, static())
     expected_ms = ENGINE.performance.decode_step_ms(1, 2000 + 300 / 2)
     assert result.tpot_s * 1000 == pytest.approx(np.full(len(trace), expected_ms), rel=1e-3)

@@ -151,7 +151,7 @@ def test_a_full_prefill_queue_keeps_prompts_local() -> None:
 
 def test_a_prefix_that_was_seen_before_is_not_computed_again() -> None:
     count = 40
-    at_s, lengths, outputs = np.arange(count) * 2.0, np.full(count, 8192), np.full(count, 20)
+    at_s, lengths, outputs = np.arange(0.0, 2.0 * count, 2.0), np.full(count, 8192), np.full(count, 20)
     shared = tuple((*range(15), 1000 + i) for i in range(count))
     apart = tuple(tuple(range(16 * i, 16 * i + 16)) for i in range(count))
     simulation = Simulation(ENGINE, 1, 1)
@@ -198,7 +198,9 @@ def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:
     assert np.mean([o.load.arrivals_per_s for o in seen if o.load]) == pytest.approx(8.0, rel=0.1)
     assert middle.load.prompt_tokens == 3000
     # One bucket of the gateway's histogram, told by its geometric middle.
-    assert middle.load.prompt_length_shares == ((pytest.approx((2048 * 4096) ** 0.5), 1.0),)
+    ((length, share),) = middle.load.prompt_length_shares
+    assert length == pytest.approx((2048 * 4096) ** 0.5)
+    assert share == 1.0
     assert middle.load.output_tokens == 100
     assert middle.service.ttft_attainment == 1.0
     decode = [s for s in middle.samples if s.role is WorkerRole.DECODE]
