@@ -5,6 +5,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import certifi
 import pytest
@@ -43,7 +44,7 @@ from pointsman.local.control_plane import ControlPlane
 NOT_INSTALLED = Resource("pointsman.example", "v1", "things", "Thing")
 
 
-def config_map(name: str, namespace: str, **data: str) -> dict[str, object]:
+def config_map(name: str, namespace: str, **data: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": namespace}, "data": data}
 
 
@@ -80,15 +81,15 @@ async def test_apply_owns_its_fields_and_takes_back_what_it_left_out(kube: Kube,
 
 
 @pytest.mark.parametrize("body", [{"data": {"x": "2"}}, [{"op": "replace", "path": "/data/x", "value": "2"}]])
-async def test_a_patch_keeps_to_its_preconditions(kube: Kube, namespace: str, body: object) -> None:
+async def test_a_patch_keeps_to_its_preconditions(kube: Kube, namespace: str, body: Any) -> None:
     made = await kube.create(CONFIG_MAPS, config_map("a", namespace, x="1"))
     version, uid = made["metadata"]["resourceVersion"], made["metadata"]["uid"]
-    patched = await kube.patch(CONFIG_MAPS, "a", namespace, body, resource_version=version, uid=uid)  # type: ignore[arg-type]
+    patched = await kube.patch(CONFIG_MAPS, "a", namespace, body, resource_version=version, uid=uid)
     assert patched["data"] == {"x": "2"}
     with pytest.raises(Conflict):
-        await kube.patch(CONFIG_MAPS, "a", namespace, body, resource_version=version)  # type: ignore[arg-type]
+        await kube.patch(CONFIG_MAPS, "a", namespace, body, resource_version=version)
     with pytest.raises(Conflict):
-        await kube.patch(CONFIG_MAPS, "a", namespace, body, uid="another")  # type: ignore[arg-type]
+        await kube.patch(CONFIG_MAPS, "a", namespace, body, uid="another")
 
 
 async def test_a_subresource_is_written_apart(kube: Kube, namespace: str) -> None:
@@ -134,7 +135,7 @@ async def test_a_dry_run_changes_nothing(kube: Kube, namespace: str) -> None:
 async def test_a_list_reads_all_pages_and_keeps_to_its_selectors(kube: Kube, namespace: str) -> None:
     for number in range(7):
         body = config_map(f"m{number}", namespace)
-        body["metadata"] |= {"labels": {"odd": str(number % 2)}}  # type: ignore[operator]
+        body["metadata"] |= {"labels": {"odd": str(number % 2)}}
         await kube.create(CONFIG_MAPS, body)
     listing = await kube.list(CONFIG_MAPS, namespace, label_selector="odd", limit=2)
     assert [item["metadata"]["name"] for item in listing.items] == [f"m{number}" for number in range(7)]
@@ -184,7 +185,7 @@ async def test_a_namespace_that_goes_away_takes_nothing_new(kube: Kube, namespac
     body = {"metadata": {"name": f"{namespace}-ends"}, "spec": {"finalizers": ["kubernetes"]}}
     await kube.create(NAMESPACES, body)
     held = config_map("held", f"{namespace}-ends")
-    held["metadata"] |= {"finalizers": ["pointsman.dev/test"]}  # type: ignore[operator]
+    held["metadata"] |= {"finalizers": ["pointsman.dev/test"]}
     await kube.create(CONFIG_MAPS, held)
     await kube.delete(NAMESPACES, f"{namespace}-ends")
     with pytest.raises(Forbidden) as refusal:

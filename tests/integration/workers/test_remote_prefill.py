@@ -128,7 +128,7 @@ async def test_when_the_time_is_up_the_prompt_is_prefilled_here_and_the_late_kv_
 ) -> None:
     # A prefill that cannot be stopped any more: its cancellation is not heard.
     prefill.engine.gate.clear()
-    decode.sidecar.remote._signal = _deaf  # type: ignore[method-assign]
+    decode.sidecar.remote._signal = _deaf  # type: ignore[method-assign]  # as if it were lost
     answer = await decode.call({"prompt": PROMPT}, X_Pointsman_Deadline_Ms="400").whole()
     assert answer.headers["x-pointsman-prefill-reason"] == "timed-out"
     assert answer.token_ids == answer_to(PROMPT, 16)

@@ -1,17 +1,26 @@
 """The cost functions and the choice among equals."""
 
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.gateway.core.router import COST_FUNCTIONS, NoCandidates, RouterName, choose, overlap_ratio, token_load
+from pointsman.gateway.core.router import (
+    COST_FUNCTIONS,
+    CostFunction,
+    NoCandidates,
+    RouterName,
+    choose,
+    overlap_ratio,
+    token_load,
+)
 from pointsman.gateway.types import Candidate, Load, WorkerKey
 
 
-def candidate(name: str, **values: object) -> Candidate:
-    return Candidate(key=WorkerKey(name), **values)  # type: ignore[arg-type]
+def candidate(name: str, **values: Any) -> Candidate:
+    return Candidate(key=WorkerKey(name), **values)
 
 
 loads = st.builds(
@@ -55,14 +64,14 @@ def test_the_order_of_candidates_does_not_matter(name: RouterName, prompt_tokens
 
 @given(st.sampled_from([token_load, overlap_ratio]), st.integers(1, 4096), candidates)
 def test_a_worker_of_unknown_load_costs_no_less_than_it_would_as_the_most_loaded_one(
-    cost: object, prompt_tokens: int, among: list[Candidate]
+    cost: CostFunction, prompt_tokens: int, among: list[Candidate]
 ) -> None:
     known_usage = [c.load.kv_usage for c in among if c.load.kv_usage is not None]
     known_waiting = [c.load.waiting for c in among if c.load.waiting is not None]
     worst = Load(max(known_usage, default=0.0), max(known_waiting, default=0))
     silent = candidate("silent")
     loud = candidate("loud", load=worst)
-    costs = cost(prompt_tokens, [*among, silent, loud])  # type: ignore[operator]
+    costs = cost(prompt_tokens, [*among, silent, loud])
     assert costs[-2] == pytest.approx(costs[-1])
 
 

@@ -56,8 +56,8 @@ def server() -> ApiServer:
 
 
 @pytest.fixture
-def recorder(server: ApiServer, clock: FakeClock) -> EventRecorder:
-    return EventRecorder(server, controller="pointsman.dev/operator", instance="operator-0", clock=clock)  # type: ignore[arg-type]
+def recorder(server: Any, clock: FakeClock) -> EventRecorder:
+    return EventRecorder(server, controller="pointsman.dev/operator", instance="operator-0", clock=clock)
 
 
 async def test_an_event_says_what_happened_to_what(recorder: EventRecorder, server: ApiServer) -> None:

@@ -167,9 +167,9 @@ class Listener:
         self.told.append((old.metadata.name if old else None, new.metadata.name if new else None))
 
 
-def make(server: ApiServer, clock: FakeClock, **options: Any) -> Mirror[Any]:
+def make(server: Any, clock: FakeClock, **options: Any) -> Mirror[Any]:
     options = {"model": KubeObject} | options
-    return Mirror(server, CONFIG_MAPS, clock=clock, **options)  # type: ignore[arg-type]
+    return Mirror(server, CONFIG_MAPS, clock=clock, **options)
 
 
 @pytest.fixture

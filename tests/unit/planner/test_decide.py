@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,12 +37,12 @@ def workers(prefill: int, decode: int) -> tuple[Worker, ...]:
     return tuple(Worker(f"w{n}", role, WorkerCondition.ACTIVE) for n, role in enumerate(roles))
 
 
-def observed(at_s: float, load: Load | None, prefill: int = 2, decode: int = 4, **other: object) -> Observation:
+def observed(at_s: float, load: Load | None, prefill: int = 2, decode: int = 4, **other: Any) -> Observation:
     made = Observation(
         at_s=at_s, window_s=2.5, age_s=1.0, workers=workers(prefill, decode), routing=RoutingNumbers(512, 32),
         load=load, service=Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0),
     )  # fmt: skip
-    return replace(made, **other)  # type: ignore[arg-type]  # tests name real fields
+    return replace(made, **other)
 
 
 def run(loads: Sequence[Load | None], policy: Policy = POLICY, prefill: int = 2, decode: int = 4) -> list[Decision]:
@@ -112,11 +113,11 @@ def test_spare_capacity_is_given_back_only_after_it_was_spare_for_long() -> None
 
 
 @pytest.mark.parametrize("blind", [{"load": None}, {"age_s": 21.0}])
-def test_what_is_stale_or_unknown_freezes_everything_and_says_so(blind: dict[str, object]) -> None:
+def test_what_is_stale_or_unknown_freezes_everything_and_says_so(blind: dict[str, Any]) -> None:
     state = State()
     for tick in range(20):
         state, _, _ = decide(state, observed(2.5 * tick, LONG), POLICY, 2.5 * tick, LLAMA_8B_H100)
-    _, decision, _ = decide(state, replace(observed(60, LONG), **blind), POLICY, 60, LLAMA_8B_H100)  # type: ignore[arg-type]
+    _, decision, _ = decide(state, replace(observed(60, LONG), **blind), POLICY, 60, LLAMA_8B_H100)
     assert decision.reason is Reason.STALE_METRICS
     assert not decision.changes_layout
     assert not decision.changes_routing

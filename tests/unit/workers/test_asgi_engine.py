@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -14,8 +15,8 @@ from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.types import EngineFacts, EngineLoad
 
 
-def over(app: SmallEngine, **parts: object) -> AsgiEngine:
-    return AsgiEngine(app, **{"registry": CollectorRegistry(), **parts})  # type: ignore[arg-type]
+def over(app: SmallEngine, **parts: Any) -> AsgiEngine:
+    return AsgiEngine(app, **{"registry": CollectorRegistry(), **parts})
 
 
 async def test_a_request_is_a_call_and_its_answer_whole() -> None:

@@ -15,7 +15,7 @@ Enqueue = Callable[[str, str], None]
 
 def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
     """Handlers in a registry of their own. ``enqueue(namespace, service)`` must not block."""
-    handlers = kopf.OperatorRegistry()
+    handlers = kopf.OperatorRegistry()  # kopf's decorators have no types: hence the ignores
 
     @kopf.on.login(registry=handlers)  # type: ignore[untyped-decorator]
     def login(**kwargs: Any) -> Any:
