@@ -35,7 +35,7 @@ class Served:
         self.cluster = cluster
         self.name = name
         self.namespace = namespace
-        self._observer = observer
+        self.observer = observer
         self._model = model
         self._endpoint: Endpoint | None = None
 
@@ -91,11 +91,11 @@ class Served:
 
     async def look(self) -> ServiceView:
         """The service now."""
-        return await self._observer.look()
+        return await self.observer.look()
 
     async def until(self, what: str, holds: Callable[[ServiceView], bool]) -> ServiceView:
         """Wait until ``holds``; fails with the service's conditions and Events."""
-        return await wait_until(self._observer, what, holds, timeout_seconds=WAIT_SECONDS)
+        return await wait_until(self.observer, what, holds, timeout_seconds=WAIT_SECONDS)
 
     async def worker(self, role: Role) -> WorkerView:
         """A routable worker of a role."""

@@ -130,3 +130,15 @@ def test_prompts_that_were_prefilled_together_count_as_one_after_the_other() -> 
     idle = sample_ms(10 * took_s)
     assert sample_ms(took_s) == pytest.approx(idle), "one at a time: each took what it took"
     assert sample_ms(took_s / 4) == pytest.approx(idle / 4), "four at a time: each kept the engine for a quarter"
+
+
+def test_a_prompt_whose_kv_was_pulled_teaches_nothing_about_prefill() -> None:
+    """vLLM counts its tokens as computed, in the milliseconds of the transfer: a hundred times too fast."""
+    page = parse((CAPTURES / "vllm_metrics_decode.txt").read_text())
+    pulled = "vllm:prompt_tokens_by_source_total"
+    assert any(("source", "external_kv_transfer") in labels and n > 0 for labels, n in page[pulled].items())
+    workers = [Seen(worker("d"), Reading({}, page, 5.0))]
+    assert WorkerRole.PREFILL not in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}
+    local = {**page, pulled: dict.fromkeys(page[pulled], 0.0)}
+    workers = [Seen(worker("d"), Reading({}, local, 5.0))]
+    assert WorkerRole.PREFILL in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}

@@ -43,7 +43,7 @@ FAMILIES: Final = (
 """Names of all samples an observation is made of: a source other than a whole page need not bring more."""
 
 UNREACHABLE_SHARE: Final = 0.5  # with so many workers unreachable nothing is known of the service
-MIN_SAMPLES: Final = 3  # requests or steps behind one engine measurement
+MIN_SAMPLES: Final = 3  # steps behind one measurement of a decode step
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,9 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
         reading = seen.reading
         if reading is None or reading.page is None or seen.worker.condition is not WorkerCondition.ACTIVE:
             continue
-        took = scrapes.observed(reading.before, reading.page, "vllm:request_prefill_time_seconds")
-        computed = scrapes.observed(reading.before, reading.page, "vllm:request_prefill_kv_computed_tokens")
-        if took.count >= MIN_SAMPLES and took.mean and computed.mean and computed.mean > 1:
-            # Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th.
-            together = max(took.total / reading.seconds, 1.0) if reading.seconds > 0 else 1.0
-            alone_ms = took.mean * 1000 / together
-            found.append(EngineSample(WorkerRole.PREFILL, observed_ms=alone_ms, tokens=computed.mean))
+        prefill = _prefill(reading.before, reading.page, reading.seconds)
+        if prefill is not None:
+            found.append(prefill)
         steps = scrapes.observed(reading.before, reading.page, "vllm:inter_token_latency_seconds")
         running = scrapes.gauge(reading.page, "vllm:num_requests_running")
         if seen.worker.role is WorkerRole.DECODE and steps.count >= MIN_SAMPLES and steps.mean and running is not None:
@@ -172,6 +168,19 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
                 EngineSample(WorkerRole.DECODE, observed_ms=steps.mean * 1000, tokens=0.0, batch=max(running, 1.0))
             )
     return found
+
+
+def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
+    """The mean prefill of one prompt alone."""
+    took = scrapes.observed(before, page, "vllm:request_prefill_time_seconds")
+    computed = scrapes.observed(before, page, "vllm:request_prefill_kv_computed_tokens")
+    pulled = scrapes.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+    # vLLM counts a prompt whose KV was pulled as computed, in the few milliseconds that the pull took.
+    if pulled or seconds <= 0 or not took.mean or not computed.mean or computed.mean <= 1:
+        return None
+    # Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th.
+    together = max(took.total / seconds, 1.0)
+    return EngineSample(WorkerRole.PREFILL, observed_ms=took.mean * 1000 / together, tokens=computed.mean)
 
 
 def _kv_capacity(readings: Sequence[Reading]) -> float | None:

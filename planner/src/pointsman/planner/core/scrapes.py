@@ -86,13 +86,14 @@ def gauge(page: Page, name: str) -> float | None:
     return sum(values) if values else None
 
 
-def added(before: Page, after: Page, name: str) -> float | None:
-    """What a counter gained, over all labels; None if it is not on the newer page."""
+def added(before: Page, after: Page, name: str, **only: str) -> float | None:
+    """What a counter gained, over all labels but ``only`` these; None if it is not on the newer page."""
     now = after.get(name)
     if now is None:
         return None
     then = before.get(name, {})
-    return sum(_gain(then.get(labels, 0.0), value) for labels, value in now.items())
+    wanted = set(only.items())
+    return sum(_gain(then.get(labels, 0.0), value) for labels, value in now.items() if wanted <= set(labels))
 
 
 def observed(before: Page, after: Page, name: str) -> Histogram:

@@ -85,7 +85,7 @@ def engine_samples(workers: Iterable[SimulatedWorker]) -> tuple[EngineSample, ..
     for worker in workers:
         engine = worker.engine
         prefills = worker.prefill_count + engine.prefill_count
-        if prefills >= MIN_SAMPLES:
+        if prefills:
             took_ms = (worker.prefill_sum_s + engine.prefill_sum_s) / prefills * 1000
             tokens = (worker.prefill_tokens + engine.prefill_tokens) / prefills
             if tokens > 1:

@@ -1,0 +1,83 @@
+"""The planner live, on real engines: the load shifts to long prompts and back, and it follows without being asked."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from engine.product.served import Served, errors, served
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.quickstart.shift import measure_unloaded, read_policy, shift_load, with_objectives
+from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
+from pointsman.serving.local_remote import DEFAULT_RULE
+
+SEED = 91
+
+
+@pytest.fixture
+async def shifting(cluster: LocalCluster, model: Path) -> AsyncIterator[Served]:
+    """A service of its own at 1P2D: an Active policy takes the pools' replicas out of the tests' hands."""
+    async with served(cluster, model, name="shifting") as service:
+        service.apply()
+        await service.ready(prefill=1, decode=2)
+        yield service
+        service.kubectl("delete", "llms,ppol", "shifting", "--wait=false")
+        await service.until("the end of the service", lambda view: view.service is None and not view.workers)
+
+
+async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_it_back_when_they_are_gone(
+    shifting: Served,
+) -> None:
+    policy = with_objectives(read_policy(), (await measure_unloaded(shifting.endpoint, seed=SEED)).objectives)
+    policy["metadata"]["name"] = "shifting"
+    shifting.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(policy))
+    reference = json.dumps({"spec": {"policyRef": {"name": "shifting"}}})
+    shifting.kubectl("patch", "llms", "shifting", "--type=merge", "-p", reference)
+    records: list[Record] = []
+    # Raises if a layout is not reached, or is left again while its load goes on.
+    view = await shift_load(
+        shifting.observer, shifting.endpoint, seed=SEED, on_turn=print, on_view=lambda _: None, on_record=records.append
+    )
+    print(*(_words(plan) for plan in view.plans), sep="\n")
+
+    assert errors(records) == []
+    moves = [plan for plan in view.plans if plan.spec.changes_layout]
+    assert [(plan.spec.pools.prefill.replicas, plan.spec.pools.decode.replicas) for plan in moves] == [(2, 1), (1, 2)]
+    for plan, switch in zip(moves, view.switches, strict=True):
+        assert plan.status.phase is PlanPhase.COMPLETED, plan.status
+        assert plan.status.switches == (switch.metadata.name,)
+        _was_quick(switch)
+        assert "within objectives" in plan.spec.message
+        assert {alternative.action for alternative in plan.spec.alternatives} == {"switch"}
+        assert {"ratePerSecond", "promptTokens", "expectedAttainment"} <= {number.name for number in plan.spec.inputs}
+    thresholds = [plan.spec.routing.max_local_prefill_tokens for plan in view.plans]
+    assert max(thresholds) > DEFAULT_RULE.max_local_prefill_tokens, "a full prefill queue raises it"
+    await _computes_where_the_threshold_says(shifting)
+
+
+def _was_quick(switch: RoleSwitch) -> None:
+    assert switch.status.phase is SwitchPhase.COMPLETED, switch.status
+    assert switch.status.seconds is not None
+    assert switch.status.seconds < 30, "answers are short here: a switch has little to wait for"
+
+
+async def _computes_where_the_threshold_says(service: Served) -> None:
+    """A prompt just above the number in force is computed remotely, one just below by the decode worker itself."""
+    found = (await service.look()).service
+    assert found is not None
+    assert found.status.routing is not None
+    threshold = found.status.routing.max_local_prefill_tokens
+    assert threshold is not None
+    for tokens, path in ((threshold + 8, PrefillPath.REMOTE), (threshold - 8, PrefillPath.LOCAL)):
+        ids = tuple(3 + (index * 7 + tokens) % 250 for index in range(tokens))
+        answer = await service.endpoint.send(Prompt(tokens, Api.COMPLETION, True, 4, token_ids=ids))
+        assert errors([answer]) == []
+        assert answer.path is path, f"{tokens} tokens at a threshold of {threshold}: {answer.path_reason}"
+
+
+def _words(plan: Plan) -> str:
+    return f"{plan.metadata.name} {plan.status.phase} {plan.spec.reason}: {plan.spec.message}"
