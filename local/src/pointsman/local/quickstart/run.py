@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,6 @@ from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.quickstart.options import Options
 from pointsman.local.quickstart.report import PlanReport, Report, Sides
 from pointsman.local.quickstart.shift import (
-    OBJECTIVE_TIMES,
     SHIFT_CLIENTS,
     Turn,
     measure_unloaded,
@@ -267,7 +266,7 @@ class QuickStart:
             policy = with_objectives(read_policy(), unloaded.objectives)
             objectives = policy["spec"]["objectives"]
             narrator.say(f"one at a time, {unloaded}")
-            narrator.say(f"objectives, {OBJECTIVE_TIMES:g} times that: {_words(objectives)}")
+            narrator.say(f"objectives made of that: TTFT {objectives['ttftMs']:g} ms, TPOT {objectives['tpotMs']:g} ms")
             narrator.say("$ kubectl apply -f examples/quickstart-policy.yaml")
             await kube.apply(PLANNER_POLICIES, policy, NAMESPACE)
             reference = json.dumps({"spec": {"policyRef": {"name": policy["metadata"]["name"]}}})
@@ -387,13 +386,6 @@ def _answers(view: ServiceView) -> bool:
 def _has_decode_workers(view: ServiceView, *, size: int) -> bool:
     decode = [worker for worker in view.workers if worker.role is Role.DECODE]
     return len(decode) == len(view.routable(Role.DECODE)) == size
-
-
-def _words(objectives: Mapping[str, float]) -> str:
-    return (
-        f"TTFT {objectives['ttftMs']:g} ms + {objectives['ttftMsPerPromptToken']:g} ms a token, "
-        f"TPOT {objectives['tpotMs']:g} ms"
-    )
 
 
 def _rounded(value: float | None) -> float | None:
