@@ -29,7 +29,7 @@ POLICY: Final = EXAMPLE.with_name("quickstart-policy.yaml")
 SHORT: Final = Mix(lengths=(range(300, 480),), max_tokens=range(8, 17))
 LONG: Final = Mix(lengths=(range(2_500, 3_500),), max_tokens=range(4, 9))
 SHIFT_CLIENTS: Final = 8
-# Objectives, in times of what a request takes alone: two long prompts in a row are fine, a queue of them is not; a token
+# Objectives, in times of a request alone: two long prompts in a row are fine, a queue of them is not; a token
 # may wait for short prompts of others, which a decode worker computes itself, and for the few cores that all share.
 TTFT_TIMES: Final = 3.0
 TPOT_TIMES: Final = 12.0
