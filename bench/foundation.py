@@ -28,7 +28,7 @@ from pointsman.local.traffic import Endpoint, Interference, Scenario, interfere
 
 COMMAND = "make bench-foundation"
 PLAIN = "one plain vLLM server"
-FIRST_TOKEN_SECONDS, TOTAL_SECONDS, PSS_MIB, ITL_RATIO = 40, 240, 6144, 0.1
+FIRST_TOKEN_SECONDS, TOTAL_SECONDS, PSS_MIB, ITL_RATIO = 40, 300, 6144, 0.1
 READY_SECONDS = 300.0
 
 

@@ -73,7 +73,7 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
         "  kubectl get llms,wpool,pods",
         "  kubectl get events --sort-by=.lastTimestamp",
-        "  kubectl scale wpool chat-decode --replicas=3",
+        "  kubectl get pplan,rsw",
         f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
         f"    -d '{question % quickstart.served_name}'",
         "To end it:",

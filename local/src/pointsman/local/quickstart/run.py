@@ -104,7 +104,7 @@ class QuickStart:
                 started = True  # one that is there already is somebody else's, and must not be ended here
                 self.kubeconfig, self.programs = self._cluster.kubeconfig, self._cluster.kubectl_path.parent
                 narrator.say(f"export KUBECONFIG={self.kubeconfig}")
-            async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator"):
+            async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator, planner"):
                 await _whole(self._cluster.install)
             async with (
                 await Kube.connect(self._cluster.kubeconfig, field_manager="pointsman-quickstart") as kube,
