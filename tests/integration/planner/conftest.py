@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,8 +67,8 @@ class Page:
 class World:
     """A service with a policy, pods with addresses and pages, and the plans the planner makes."""
 
-    def __init__(self, kube: Kube, namespace: str, planner: ControlPlaneProcess) -> None:
-        self.kube, self.namespace, self.planner = kube, namespace, planner
+    def __init__(self, kube: Kube, kubeconfig: Path, namespace: str, planner: ControlPlaneProcess) -> None:
+        self.kube, self.kubeconfig, self.namespace, self.planner = kube, kubeconfig, namespace, planner
         self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace)
         self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
         self.pages: dict[str, Page] = {}
@@ -184,7 +185,7 @@ class World:
 async def world(installed_crds: ControlPlane, namespace: str) -> AsyncIterator[World]:
     kube = await Kube.connect(installed_crds.kubeconfig, field_manager="test")
     process = ControlPlaneProcess("planner", installed_crds.kubeconfig, namespace, lease_seconds="3")
-    made = World(kube, namespace, process)
+    made = World(kube, installed_crds.kubeconfig, namespace, process)
     mirrors = [asyncio.create_task(made.plans.run()), asyncio.create_task(made.services.run())]
     try:
         await made.plans.synced.wait()

@@ -2,8 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.kube import resources
+from pointsman.planner.explain import command as explain
 
 from .conftest import World
 
@@ -19,7 +22,17 @@ async def healthy(world: World, status: ConditionStatus) -> None:
     await world.until(says, f"PlannerHealthy {status}", world.services)
 
 
-async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(world: World) -> None:
+async def explained(world: World, capsys: pytest.CaptureFixture[str], service: str, status: int = 0) -> str:
+    """What ``pointsman explain`` says on this cluster."""
+    arguments = [service, "--namespace", world.namespace, "--kubeconfig", str(world.kubeconfig)]
+    assert await asyncio.to_thread(explain.main, arguments) == status
+    said = capsys.readouterr()
+    return said.out + said.err
+
+
+async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
     await world.policy()
     await world.service()
     world.planner.start()
@@ -36,6 +49,22 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(world: Wo
     assert plan.spec.alternatives
     assert not plan.spec.approval.required
     await healthy(world, ConditionStatus.TRUE)
+    told = await explained(world, capsys, "chat")
+    assert f"{world.namespace}/chat: policy chat, mode Active; I looked" in told
+    assert "prompt and 16 answer tokens" in told
+    assert f"{plan.metadata.name} (" in told
+    assert plan.spec.message in told
+    assert "What would change my mind" in told
+
+
+async def test_what_is_not_there_or_not_planned_cannot_be_explained(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "there is no LLMService 'nobody'" in await explained(world, capsys, "nobody", status=1)
+    await world.service()
+    assert "there is no PlannerPolicy 'chat'" in await explained(world, capsys, "chat", status=1)
+    await world.policy()
+    assert "has not looked at this service yet" in await explained(world, capsys, "chat")
 
 
 async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World) -> None:

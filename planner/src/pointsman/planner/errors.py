@@ -31,3 +31,7 @@ class ReplayError(PlannerError):
 
 class PrometheusFailed(PlannerError):
     """Prometheus did not answer, or not with what was asked; the message names its URL."""
+
+
+class ExplainError(PlannerError):
+    """There is nothing to explain; the message says why."""

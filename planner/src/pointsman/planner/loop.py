@@ -47,6 +47,7 @@ class _Planned:
     saved_s: float = 0.0
     said: tuple[Reason, str] | None = None
     condition: tuple[bool, str] | None = None
+    last: memory.Last | None = None
     prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
     news_s: float | None = None  # Unix time of the newest page of a gateway that was decided on
 
@@ -147,6 +148,7 @@ class Planner:
         )
         base, unknown_table = self._base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
+        kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision)
         self._say(key, kept, decision)
         await self._write(key, service, policy, kept, observed, decision)
@@ -260,7 +262,7 @@ class Planner:
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
         kept.saved_s = now_s
-        await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence)
+        await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence, kept.last)
 
     async def _report_health(
         self,

@@ -1,6 +1,7 @@
 """The planner's memory of each service, in one ConfigMap only the planner writes: a restart goes on, not from zero."""
 
 import logging
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -8,17 +9,38 @@ from pydantic import TypeAdapter, ValidationError
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.planner.core.decide import STATE_VERSION, State
+from pointsman.planner.core.types import Decision, Observation
 
 log = logging.getLogger(__name__)
 
 CONFIG_MAP_SUFFIX: Final = "-planner-state"
 _KEY: Final = "state.json"
+_LAST_KEY: Final = "last.json"
+_NEVER_S: Final = 1e9
 _STATE: TypeAdapter[State] = TypeAdapter(State)
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last look at a service: not needed to go on, only to explain."""
+
+    observation: Observation
+    decision: Decision
+
+
+_LAST: TypeAdapter[Last] = TypeAdapter(Last)
 
 
 def to_json(state: State) -> str:
     """The state as JSON."""
     return _STATE.dump_json(state).decode()
+
+
+def last_to_json(last: Last) -> str:
+    """The last look as JSON, which has no infinity: what was never read is older than anything."""
+    observation = last.observation
+    finite = replace(observation, age_s=min(observation.age_s, _NEVER_S), samples=())
+    return _LAST.dump_json(replace(last, observation=finite)).decode()
 
 
 def from_json(text: str) -> State | None:
@@ -40,14 +62,35 @@ async def load(kube: Kube, namespace: str, service: str) -> tuple[State | None, 
     return state, int(sequence) if sequence.isascii() and sequence.isdigit() else 0
 
 
-async def save(kube: Kube, owner: dict[str, Any], namespace: str, service: str, state: State, sequence: int) -> None:
+async def load_last(kube: Kube, namespace: str, service: str) -> Last | None:
+    """What was observed and decided last, for those who explain it; None if that cannot be read."""
+    found = await kube.find(resources.CONFIG_MAPS, service + CONFIG_MAP_SUFFIX, namespace)
+    data: dict[str, str] = (found or {}).get("data") or {}
+    try:
+        return _LAST.validate_json(data[_LAST_KEY]) if _LAST_KEY in data else None
+    except ValidationError:
+        return None
+
+
+async def save(
+    kube: Kube,
+    owner: dict[str, Any],
+    namespace: str,
+    service: str,
+    state: State,
+    sequence: int,
+    last: Last | None = None,
+) -> None:
     """Write the state. Raises KubeError."""
+    data = {_KEY: to_json(state), "sequence": str(sequence)}
+    if last is not None:
+        data[_LAST_KEY] = last_to_json(last)
     await kube.apply(
         resources.CONFIG_MAPS,
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": service + CONFIG_MAP_SUFFIX, "namespace": namespace, "ownerReferences": [owner]},
-            "data": {_KEY: to_json(state), "sequence": str(sequence)},
+            "data": data,
         },
     )

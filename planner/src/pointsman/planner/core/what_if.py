@@ -1,0 +1,131 @@
+"""What would change a decision: the nearest loads at which ``decide`` itself would choose another layout.
+
+Nothing is modelled twice. A copy of the planner's state is shown the same service under another steady load until it
+has settled, then asked; bisection finds where its answer turns.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.types import Decision, Load, Observation, Policy, Worker, WorkerCondition
+
+SETTLING_TICKS = 60  # of the new load, before it is asked
+ASKING_TICKS = 12  # guards that count ticks have their say
+WIDEST = 8.0  # nothing beyond so many times the present is looked at
+BISECTIONS = 6  # to about 3 %
+
+
+@dataclass(frozen=True, slots=True)
+class TurningPoint:
+    """At ``value`` (of what was varied) the planner would decide this; before it, not.
+
+    ``already``: it would at the present value too, if guards that only delay did not hold it back.
+    """
+
+    value: float
+    decision: Decision
+    already: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TurningPoints:
+    """Where the planner would add or switch workers, and (fewer requests) where it would remove some.
+
+    None: nothing would change within a factor of ``WIDEST``, or the present value is not known.
+    """
+
+    more_requests: TurningPoint | None
+    fewer_requests: TurningPoint | None
+    longer_prompts: TurningPoint | None
+    longer_answers: TurningPoint | None
+
+
+def turning_points(
+    state: State, observation: Observation, policy: Policy, base: PerformanceModel | None
+) -> TurningPoints | None:
+    """Around what was observed last; None when no load was."""
+    load = observation.load
+    if load is None or load.arrivals_per_s <= 0:
+        return None
+    calm = _calm(policy)
+    growing, shrinking = replace(calm, scale_in=False), replace(calm, scale_out=False, role_switch=False)
+
+    def asked(changed: Callable[[float], Load], allowed: Policy) -> Callable[[float], Decision | None]:
+        return lambda factor: _asked(state, replace(observation, load=changed(factor)), allowed, base)
+
+    rate = load.arrivals_per_s
+
+    def requests(factor: float) -> Load:
+        return replace(load, arrivals_per_s=rate * factor)
+
+    return TurningPoints(
+        more_requests=_turn(asked(requests, growing), rate, WIDEST),
+        fewer_requests=_turn(asked(requests, shrinking), rate, 1 / WIDEST),
+        longer_prompts=_turn(asked(lambda f: _prompts(load, f), growing), load.prompt_tokens, WIDEST),
+        longer_answers=_turn(asked(lambda f: _answers(load, f), growing), load.output_tokens, WIDEST),
+    )
+
+
+def _prompts(load: Load, factor: float) -> Load:
+    return replace(
+        load,
+        prompt_tokens=None if load.prompt_tokens is None else load.prompt_tokens * factor,
+        prompt_length_shares=tuple((tokens * factor, share) for tokens, share in load.prompt_length_shares),
+    )
+
+
+def _answers(load: Load, factor: float) -> Load:
+    return replace(load, output_tokens=None if load.output_tokens is None else load.output_tokens * factor)
+
+
+def _turn(asked: Callable[[float], Decision | None], present: float | None, widest: float) -> TurningPoint | None:
+    """Between 1 and ``widest`` times the present: the nearest factor at which the answer is another layout."""
+    if present is None or present <= 0:
+        return None
+    already = asked(1.0)
+    if already is not None:
+        return TurningPoint(present, already, already=True)
+    found = asked(widest)
+    if found is None:
+        return None
+    near, far = 1.0, widest
+    for _ in range(BISECTIONS):
+        middle = (near * far) ** 0.5
+        answer = asked(middle)
+        if answer is None:
+            near = middle
+        else:
+            far, found = middle, answer
+    return TurningPoint(present * far, found)
+
+
+def _asked(state: State, observation: Observation, policy: Policy, base: PerformanceModel | None) -> Decision | None:
+    """The first decision that changes the layout once the load has settled; None if it stays."""
+    settled = replace(
+        observation,
+        age_s=0.0,
+        window_s=policy.interval_s,
+        workers=tuple(_serving(worker) for worker in observation.workers),
+        service=None,
+        samples=(),
+    )
+    for tick in range(SETTLING_TICKS + ASKING_TICKS):
+        at_s = observation.at_s + (tick + 1) * policy.interval_s
+        seen = replace(settled, at_s=at_s, plan_in_progress=tick < SETTLING_TICKS)
+        state, decision, _ = decide(state, seen, policy, at_s, base)
+        if decision.changes_layout:
+            return decision
+    return None
+
+
+def _serving(worker: Worker) -> Worker:
+    """What is on its way has arrived."""
+    arriving = worker.condition in (WorkerCondition.STARTING, WorkerCondition.SWITCHING)
+    return replace(worker, condition=WorkerCondition.ACTIVE if arriving else worker.condition, role_since_s=None)
+
+
+def _calm(policy: Policy) -> Policy:
+    """Without the guards that only delay: the question is what is decided, not when."""
+    return replace(policy, scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0)

@@ -1,0 +1,1 @@
+"""``pointsman explain``: the planner's last decision, as a colleague would tell it."""

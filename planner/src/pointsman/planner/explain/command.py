@@ -1,0 +1,96 @@
+"""``pointsman explain``: read the service, its policy, its plans and the planner's memory, and tell."""
+
+import argparse
+import asyncio
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.errors import KubeError
+from pointsman.planner import memory
+from pointsman.planner.core.what_if import turning_points
+from pointsman.planner.errors import ExplainError, PlannerError, UnknownTable
+from pointsman.planner.explain.explanation import Told, explanation
+from pointsman.planner.performance_tables import performance_table
+from pointsman.planner.policies import policy_of
+
+_HEALTHY: Final = "PlannerHealthy"
+_EPILOG: Final = """\
+examples:
+  pointsman explain chat
+  pointsman explain chat --namespace serving
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Tell the planner's last decision for a service, and what would change it."""
+    options = _parse(argv)
+    try:
+        print(asyncio.run(_explained(options.service, options.namespace, options.kubeconfig)), end="")
+    except (PlannerError, KubeError) as error:
+        print(f"pointsman explain: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _explained(name: str, namespace: str | None, kubeconfig: Path | None) -> str:
+    async with await Kube.connect(kubeconfig, field_manager="pointsman-explain") as kube:
+        return explanation(await told(kube, name, namespace or "default"))
+
+
+async def told(kube: Kube, name: str, namespace: str) -> Told:
+    """Everything there is to tell of a service. Raises ExplainError if it is not planned, KubeError."""
+    found = await kube.find(resources.LLM_SERVICES, name, namespace)
+    if found is None:
+        raise ExplainError(f"there is no LLMService '{name}' in namespace '{namespace}'")
+    service = LLMService.model_validate(found)
+    reference = service.spec.policy_ref
+    if reference is None:
+        raise ExplainError(f"{namespace}/{name} names no policy (spec.policyRef): nothing is planned for it")
+    document = await kube.find(resources.PLANNER_POLICIES, reference.name, namespace)
+    if document is None:
+        raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
+    spec = PlannerPolicy.model_validate(document).spec
+    policy = policy_of(spec, service.spec)
+    state, _ = await memory.load(kube, namespace, name)
+    last = await memory.load_last(kube, namespace, name)
+    listed = await kube.list(resources.PLANS, namespace)
+    plans = [Plan.model_validate(plan) for plan in listed.items]
+    table = spec.performance.table
+    try:
+        base = performance_table(table.model, table.gpu, table.engine, table.tp) if table else None
+    except UnknownTable:
+        base = None  # as the planner does; its condition says so
+    return Told(
+        service=name,
+        namespace=namespace,
+        policy_name=reference.name,
+        policy=policy,
+        now=datetime.now(UTC),
+        observation=last.observation if last else None,
+        decision=last.decision if last else None,
+        turning=turning_points(state, last.observation, policy, base) if state and last else None,
+        plans=[plan for plan in plans if plan.spec.service_ref.name == name],
+        health=next((c for c in service.status.conditions if c.type == _HEALTHY), None),
+    )
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="pointsman explain",
+        description="What the planner saw, expects, considered and chose for a service, why, and what would change it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("service", metavar="SERVICE", help="the LLMService")
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="its namespace (default: default)")
+    parser.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)"
+    )
+    return parser.parse_args(argv)

@@ -1,0 +1,231 @@
+"""The text of an explanation: what was seen, expected, considered, chosen and why, and what would change its mind."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.planner.core.types import (
+    Alternative,
+    Decision,
+    Mode,
+    Observation,
+    Policy,
+    Reason,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
+
+_SHOWN_ALTERNATIVES = 5
+_WHAT_MODE_MEANS = {
+    Mode.SHADOW: "I only write it down: the policy's mode is Shadow.",
+    Mode.APPROVE: "A person must approve it: the policy's mode is Approve.",
+    Mode.EXTERNAL: "I only set routing: the policy's mode is External, replicas belong to somebody else.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Everything an explanation is made of. ``observation`` and ``decision`` None: the planner has not looked yet."""
+
+    service: str
+    namespace: str
+    policy_name: str
+    policy: Policy
+    now: datetime
+    observation: Observation | None
+    decision: Decision | None
+    turning: TurningPoints | None
+    plans: Sequence[Plan]
+    health: Condition | None
+
+
+def explanation(told: Told) -> str:
+    """The whole text."""
+    sections = [_heading(told)]
+    if told.health is not None and told.health.status is not ConditionStatus.TRUE:
+        sections.append(_section("Something is wrong", [f"{told.health.reason}: {told.health.message}"]))
+    if told.observation is None or told.decision is None:
+        sections.append("The planner has not looked at this service yet, or it is of an older version.")
+    else:
+        sections += [
+            _section("What I saw", _seen(told.observation, told.policy)),
+            _section("What I expect", _expected(told.decision)),
+            _section("What I considered", _considered(told.observation, told.decision)),
+            _section("What I chose, and why", _chosen(told)),
+            _section("What would change my mind", _turning(told)),
+        ]
+    sections.append(_section("What I did last", _plans(told)))
+    return "\n\n".join(sections) + "\n"
+
+
+def _heading(told: Told) -> str:
+    line = f"{told.namespace}/{told.service}: policy {told.policy_name}, mode {told.policy.mode}"
+    if told.observation is not None:
+        looked = datetime.fromtimestamp(told.observation.at_s, told.now.tzinfo)
+        line += f"; I looked {_ago(told.now - looked)}"
+    return line
+
+
+def _section(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def _seen(observation: Observation, policy: Policy) -> list[str]:
+    prefill, decode = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    lines = [f"{prefill} prefill and {decode} decode workers serve{_others(observation)}"]
+    load, service = observation.load, observation.service
+    if load is None:
+        return [*lines, "the load could not be read: it is unknown, not zero"]
+    lengths = (
+        f" of {load.prompt_tokens:.0f} prompt and {load.output_tokens:.0f} answer tokens"
+        if load.prompt_tokens is not None and load.output_tokens is not None
+        else ", of unknown length"
+    )
+    lines.append(f"{load.arrivals_per_s:.2f} requests a second{lengths}")
+    if service is not None:
+        goals = policy.objectives
+        lines.append(
+            f"first tokens within {goals.ttft_ms:g} ms for {_share(service.ttft_attainment)} of requests, "
+            f"{goals.tpot_ms:g} ms a token for {_share(service.tpot_attainment)}"
+        )
+        waiting = service.prefill_queue_depth
+        lines.append(
+            f"{'unknown how many' if waiting is None else f'{waiting:.0f}'} requests wait for a prefill worker"
+        )
+    routing = observation.routing
+    lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are computed where they are decoded")
+    if observation.plan_in_progress:
+        lines.append("a plan is being carried out")
+    return lines
+
+
+def _others(observation: Observation) -> str:
+    counted = [
+        (sum(worker.condition is condition for worker in observation.workers), words)
+        for condition, words in (
+            (WorkerCondition.STARTING, "starting"),
+            (WorkerCondition.SWITCHING, "switching"),
+            (WorkerCondition.DRAINING, "draining"),
+            (WorkerCondition.UNREACHABLE, "unreachable"),
+        )
+    ]
+    return "".join(f", {count} {words}" for count, words in counted if count)
+
+
+def _expected(decision: Decision) -> list[str]:
+    numbers = dict(decision.inputs)
+    if "ratePerSecond" not in numbers:
+        return ["nothing: there is not enough to go by"]
+    lines = [f"up to {numbers['ratePerSecond']:.2f} requests a second by the time a change would take effect"]
+    if "expectedAttainment" in numbers:
+        parts = [
+            f"{word} {numbers[name]:.0%}"
+            for word, name in (("first token", "expectedTtftAttainment"), ("every token", "expectedTpotAttainment"))
+            if name in numbers
+        ]
+        lines.append(
+            f"the present layout would then keep {numbers['expectedAttainment']:.0%} within objectives"
+            + (f" ({', '.join(parts)})" if parts else "")
+        )
+    return lines
+
+
+def _considered(observation: Observation, decision: Decision) -> list[str]:
+    if not decision.alternatives:
+        return ["no other layout"]
+    here = (observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE))
+    stays = not decision.changes_layout
+    lines = [f"{'→' if stays else ' '} {here[0]}P{here[1]}D  stay"]
+    for other in decision.alternatives[:_SHOWN_ALTERNATIVES]:
+        chosen = not stays and (other.prefill, other.decode) == (decision.prefill, decision.decode)
+        lines.append(f"{'→' if chosen else ' '} {_alternative(other)}")
+    return lines
+
+
+def _alternative(other: Alternative) -> str:
+    why = f"; {other.rejected_because}" if other.rejected_because else ""
+    gpus = f"{other.gpus} GPU{'s' if other.gpus != 1 else ''}"
+    return f"{other.prefill}P{other.decode}D  {other.action}, {gpus}: {other.expected_attainment:.0%} expected{why}"
+
+
+def _chosen(told: Told) -> list[str]:
+    decision = told.decision
+    assert decision is not None
+    if decision.changes_layout:
+        moves = [f"{s.count} {s.source} → {s.target}" for s in decision.switches]
+        how = f", switching {' and '.join(moves)}" if moves else ""
+        lines = [f"go to {decision.prefill}P{decision.decode}D{how} ({decision.reason})"]
+    elif decision.reason is Reason.HELD_BACK:
+        lines = ["wait: something else would be better, but a guard holds it back"]
+    else:
+        lines = [f"stay at {decision.prefill}P{decision.decode}D ({decision.reason})"]
+    lines.append(decision.message)
+    if (decision.changes_layout or decision.changes_routing) and told.policy.mode in _WHAT_MODE_MEANS:
+        lines.append(_WHAT_MODE_MEANS[told.policy.mode])
+    return lines
+
+
+def _turning(told: Told) -> list[str]:
+    points, observation = told.turning, told.observation
+    if points is None or observation is None:
+        return ["a load: none was seen"]
+    held_s = told.policy.scale_in_stabilization_s
+    lines: list[str] = []
+    if points.more_requests is not None and points.more_requests.already:
+        lines.append(f"only time: what the guards hold back now; {_goal(points.more_requests)}")
+    else:
+        asked = (
+            ("more than {value:.2f} requests a second", points.more_requests),
+            ("prompts of {value:.0f} tokens", points.longer_prompts),
+            ("answers of {value:.0f} tokens", points.longer_answers),
+        )
+        lines += [f"{words.format(value=at.value)}: {_goal(at)}" for words, at in asked if at is not None]
+    fewer = points.fewer_requests
+    if fewer is not None:
+        low = "a load as low as now" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
+        lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
+    return lines or [f"nothing within {WIDEST:g} times the present load: the policy leaves no other layout that helps"]
+
+
+def _goal(point: TurningPoint) -> str:
+    decision = point.decision
+    return f"I would go to {decision.prefill}P{decision.decode}D ({decision.reason})"
+
+
+def _plans(told: Told) -> list[str]:
+    made = sorted(told.plans, key=lambda plan: plan.spec.sequence)
+    if not made:
+        return ["nothing: no plan was made"]
+    layouts = [plan for plan in made if plan.spec.changes_layout]
+    shown = [layouts[-1]] if layouts else []
+    if made[-1] not in shown:
+        shown.append(made[-1])
+    return [line for plan in shown for line in _plan(plan, told.now)]
+
+
+def _plan(plan: Plan, now: datetime) -> list[str]:
+    spec, status = plan.spec, plan.status
+    what = f"{spec.pools.prefill.replicas}P{spec.pools.decode.replicas}D" if spec.changes_layout else "routing"
+    became = f"{status.phase}" if status.phase is not None else "not seen by the operator yet"
+    lines = [f"{plan.metadata.name} ({_ago(now - spec.observed_at)}): {what}, {spec.reason}; {became}", spec.message]
+    if status.message:
+        lines.append(status.message)
+    return [lines[0], *(f"  {line}" for line in lines[1:])]
+
+
+def _share(value: float | None) -> str:
+    return "an unknown share" if value is None else f"{value:.0%}"
+
+
+def _ago(past: timedelta) -> str:
+    seconds = past.total_seconds()
+    if seconds < 0:
+        return f"at a time that is {-seconds:.0f} s ahead of this computer's clock"
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min ago"
+    return f"{seconds / 3600:.0f} h ago"

@@ -1,0 +1,153 @@
+"""What would change a decision, and how the planner tells one."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    Load,
+    Mode,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    WorkerCondition,
+)
+from pointsman.planner.core.what_if import TurningPoints, turning_points
+from pointsman.planner.explain.explanation import Told, explanation
+from pointsman.planner.memory import Last, last_to_json
+from unit.planner.test_decide import LLAMA_8B_H100, LONG, observed
+from unit.planner.test_ledger import plan
+
+EASY = replace(LONG, arrivals_per_s=15.0)
+ROOM = Policy(mode=Mode.ACTIVE, max_gpus=10, prefill=Bounds(1, 8), decode=Bounds(1, 8))
+
+
+def settled(
+    load: Load | None, policy: Policy = ROOM, prefill: int = 2, decode: int = 1
+) -> tuple[State, Observation, Decision]:
+    """After two minutes of one load at one layout: the first decision that changes it, else the last."""
+    state = State()
+    for tick in range(72):
+        seen = observed(2.5 * tick, load, prefill, decode, plan_in_progress=tick < 60)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        if decision.changes_layout:
+            break
+    return state, seen, decision
+
+
+@pytest.fixture(scope="module")
+def calm() -> tuple[State, Observation, Decision, TurningPoints]:
+    state, seen, decision = settled(EASY)
+    points = turning_points(state, seen, ROOM, LLAMA_8B_H100)
+    assert points is not None
+    return state, seen, decision, points
+
+
+def test_more_requests_and_longer_prompts_would_need_more_prefill(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    points = calm[3]
+    assert points.more_requests is not None
+    assert points.longer_prompts is not None
+    assert EASY.arrivals_per_s < points.more_requests.value < 8 * EASY.arrivals_per_s
+    assert 4000 < points.longer_prompts.value < 32_000
+    assert points.more_requests.decision.prefill > 2
+
+
+def test_fewer_requests_would_need_fewer_workers(calm: tuple[State, Observation, Decision, TurningPoints]) -> None:
+    points = calm[3]
+    assert points.fewer_requests is not None
+    assert points.fewer_requests.value < EASY.arrivals_per_s
+    assert points.fewer_requests.decision.prefill + points.fewer_requests.decision.decode < 3
+
+
+def test_the_planner_itself_turns_where_it_was_foretold(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    point = calm[3].more_requests
+    assert point is not None
+    stays = replace(ROOM, scale_in=False)
+    beyond = settled(replace(EASY, arrivals_per_s=point.value * 1.1), stays)[2]
+    before = settled(replace(EASY, arrivals_per_s=point.value / 1.15), stays)[2]
+    assert beyond.changes_layout
+    assert (beyond.prefill, beyond.decode) == (point.decision.prefill, point.decision.decode)
+    assert before.reason is Reason.STEADY
+
+
+def test_a_policy_without_another_layout_has_no_turning_point() -> None:
+    fixed = replace(ROOM, prefill=Bounds(2, 2), decode=Bounds(1, 1))
+    state, seen, _ = settled(EASY, fixed)
+    points = turning_points(state, seen, fixed, LLAMA_8B_H100)
+    assert points == TurningPoints(None, None, None, None)
+
+
+def test_without_a_load_nothing_is_foretold() -> None:
+    state, seen, _ = settled(None)
+    assert turning_points(state, seen, ROOM, LLAMA_8B_H100) is None
+
+
+def told(seen: Observation | None, decision: Decision | None, points: TurningPoints | None, **other: object) -> str:
+    now = datetime.fromtimestamp(seen.at_s + 3, UTC) if seen else datetime(2026, 1, 1, tzinfo=UTC)
+    made = Told(
+        service="chat", namespace="serving", policy_name="fast", policy=ROOM, now=now, observation=seen,
+        decision=decision, turning=points, plans=(), health=None,
+    )  # fmt: skip
+    return explanation(replace(made, **other))  # type: ignore[arg-type]  # tests name real fields
+
+
+def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_would_change_it(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    _, seen, decision, points = calm
+    text = told(seen, decision, points)
+    assert text.startswith("serving/chat: policy fast, mode Active; I looked 3 s ago")
+    assert "2 prefill and 1 decode workers serve" in text
+    assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
+    assert "→ 2P1D  stay" in text
+    assert decision.message in text
+    assert points.more_requests is not None
+    assert f"more than {points.more_requests.value:.2f} requests a second: I would go to" in text
+    assert "nothing: no plan was made" in text
+
+
+def test_what_is_unknown_is_told_as_unknown() -> None:
+    _, seen, decision = settled(None)
+    text = told(seen, decision, None)
+    assert "the load could not be read: it is unknown, not zero" in text
+    assert "nothing: there is not enough to go by" in text
+
+
+def test_a_planner_that_has_not_looked_and_one_that_is_unwell_say_so() -> None:
+    wrong = Condition(
+        type="PlannerHealthy", status=ConditionStatus.FALSE, reason="StaleMetrics", message="the metrics are 90 s old",
+        last_transition_time=datetime(2026, 1, 1, tzinfo=UTC),
+    )  # fmt: skip
+    text = told(None, None, None, health=wrong)
+    assert "has not looked at this service yet" in text
+    assert "StaleMetrics: the metrics are 90 s old" in text
+
+
+def test_the_last_plan_that_changed_the_layout_is_told_with_what_became_of_it() -> None:
+    first = plan(sequence=7, phase="Completed")
+    threshold = Decision(Reason.THRESHOLD, "a threshold", 3, 2, RoutingNumbers(640, 32), changes_routing=True)
+    routing = plan(threshold, sequence=8)
+    now = first.spec.observed_at + timedelta(minutes=5)
+    text = told(None, None, None, plans=(first, routing), now=now)
+    assert "chat-00007 (5 min ago): 3P2D, PrefillShort; Completed" in text
+    assert "chat-00008 (5 min ago): routing" in text
+
+
+def test_the_last_look_is_kept_as_json_even_when_nothing_was_ever_read() -> None:
+    _, seen, decision = settled(None)
+    unread = replace(
+        seen, age_s=float("inf"), workers=tuple(replace(w, condition=WorkerCondition.UNREACHABLE) for w in seen.workers)
+    )
+    text = last_to_json(Last(unread, decision))
+    assert "Infinity" not in text
+    assert "null" not in text.split('"age_s":')[1][:8]
