@@ -43,7 +43,13 @@ def test_pods_live_on_when_the_node_is_killed_and_are_found_again(
     mortal.run(
         pod("stays", FOREVER, readinessProbe=probe),
         pod("ends-unseen", waits, restartPolicy="Never"),
-        pod("deleted-unseen", FOREVER, terminationGracePeriodSeconds=600),
+        pod(
+            "deleted-unseen",
+            FOREVER,
+            terminationGracePeriodSeconds=600,
+            env=[{"name": "HOOKED", "value": str(tmp_path / "hooked")}],
+            lifecycle={"preStop": {"exec": {"command": ["sh", "-c", "touch $HOOKED"]}}},
+        ),
         pod("forced-away", FOREVER),
     )
     mortal.until_ready("stays", "ends-unseen", "deleted-unseen", "forced-away")
@@ -63,6 +69,7 @@ def test_pods_live_on_when_the_node_is_killed_and_are_found_again(
     assert status["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 5
     assert mortal.logs("ends-unseen") == "before\nwhile\n"
     mortal.until_gone("deleted-unseen")
+    assert (tmp_path / "hooked").exists(), "its preStop hook ran, with the container's environment"
     until(lambda: not forced.alive, "the container of the pod that is gone is ended")
     after = mortal.container("stays")
     assert (after["containerID"], after["restartCount"], after["ready"]) == (before["containerID"], 0, True)

@@ -1,5 +1,6 @@
 """What the operator makes: worker pods, gateway, Secret, as manifests."""
 
+import importlib.util
 from dataclasses import replace
 from typing import Any
 
@@ -69,6 +70,12 @@ def test_a_worker_gets_its_environment_from_protocol_and_secret() -> None:
 def test_the_grace_period_outlasts_the_drain() -> None:
     for seconds in (0, 120, 3600):
         assert _pod(spec(drain_s=seconds))["spec"]["terminationGracePeriodSeconds"] > seconds
+
+
+def test_whoever_deletes_a_worker_it_drains_before_its_sigterm() -> None:
+    hook = _engine(_pod())["lifecycle"]["preStop"]["exec"]["command"]
+    assert hook == ["python", "-m", "pointsman.workers.drain"]
+    assert importlib.util.find_spec(hook[2]) is not None
 
 
 def test_the_pod_address_comes_before_what_refers_to_it() -> None:

@@ -35,6 +35,7 @@ from pointsman.operator.observe import is_owned_by, owner_in_words
 from pointsman.operator.pods import Expectations
 
 KEPT_SWITCH_UIDS: Final = 50  # far more than can run at a time
+CUT_OFF_GRACE_S: Final = 10  # for a worker whose drain ran out of time
 
 _KINDS: Final[Mapping[str, Resource]] = {
     resource.kind: resource
@@ -326,10 +327,16 @@ class Writer:
         self._expectations.wrote((service.namespace, service.name), answer)
 
     async def delete_worker(self, service: Service, action: act.DeleteWorker) -> None:
-        """Delete exactly the pod that was looked at. One that is gone is no error."""
+        """Delete exactly the pod that was looked at. One that is gone is no error.
+
+        After a drain that ran out of time its preStop hook must not wait for as long again.
+        """
         self._fence()
+        grace_s = None if action.lossless else CUT_OFF_GRACE_S
         with contextlib.suppress(NotFound, Conflict):
-            await self._kube.delete(resources.PODS, action.worker, service.namespace, uid=action.uid)
+            await self._kube.delete(
+                resources.PODS, action.worker, service.namespace, uid=action.uid, grace_period_s=grace_s
+            )
         self._expectations.deleted(action.uid)
 
 

@@ -225,6 +225,8 @@ class ContainerKeeper:
             timer = asyncio.get_running_loop().call_later(grace_s, out_of_time.set)
         hook = (self._spec.get("lifecycle") or {}).get("preStop")
         if hook and not out_of_time.is_set():
+            if not self._env and _runs_programs(self._spec):
+                await first(self._find_environment(), out_of_time.wait(), run.ended.wait())
             words = await first(self._prober().ask(hook, _PRE_STOP_S), out_of_time.wait(), run.ended.wait())
             if isinstance(words, str):
                 self._event("FailedPreStopHook", f"preStop of container {self.name}: {words}", warning=True)
@@ -383,7 +385,7 @@ class ContainerKeeper:
         await asyncio.gather(*watches)
 
     async def _find_environment(self) -> None:
-        """After a restart of the node: programs that probes run need the container's variables again."""
+        """After a restart of the node: what probes and hooks run needs the container's variables again."""
         while True:
             try:
                 await self._command(self._image())

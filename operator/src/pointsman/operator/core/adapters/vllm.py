@@ -22,6 +22,7 @@ from pointsman.operator.core.strategic_merge import strategic_merge
 from pointsman.operator.errors import Refused
 
 ENTRY: Final = ("python", "-m", "pointsman.workers.vllm")
+DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
 
 _CPU_BLOCK_SIZE: Final = 128  # on CPU vLLM packs keys and values inside a block: multiples of 32, equal on both sides
 _GPU_BLOCK_SIZE: Final = 16
@@ -127,6 +128,8 @@ class VllmAdapter:
             "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": _STARTUP_SECONDS},
             "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
             "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+            # Evicted or deleted by whomever: it finishes what it has before its SIGTERM.
+            "lifecycle": {"preStop": {"exec": {"command": list(DRAIN)}}},
             "securityContext": dict(children.CONTAINER_SECURITY),
             # The tail of a crashed engine's log is then in the pod's status: no permission to read logs is needed.
             "terminationMessagePolicy": "FallbackToLogsOnError",
