@@ -108,15 +108,18 @@ def test_every_pod_passes_the_restricted_profile(release: Release) -> None:
     assert tried == ["Deployment", "Deployment", "StatefulSet"]
 
 
-def test_the_generated_password_outlives_an_upgrade(release: Release) -> None:
+def test_the_generated_password_outlives_an_upgrade_and_a_new_installation(release: Release) -> None:
     def password() -> bytes:
         secret = release.control_plane.get("secret", f"{RELEASE}-nats", release.namespace)
         return base64.b64decode(secret["data"]["nats-password"])
 
     before = password()
+    assert len(before) == 40
     release.install("operator.logLevel=DEBUG")
     assert password() == before
-    assert len(before) == 40
+    release.helm("uninstall", RELEASE, "--no-hooks")
+    release.install()
+    assert password() == before, "workers that lived on have it in their environment"
 
 
 @pytest.mark.parametrize(
