@@ -206,7 +206,8 @@ def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:
     decode = [s for s in middle.samples if s.role is WorkerRole.DECODE]
     assert decode and all(6 < s.observed_ms < 20 for s in decode)
     prefill = [s for s in middle.samples if s.role is WorkerRole.PREFILL]
-    assert prefill and all(s.tokens == 3000 and s.observed_ms >= 5 + 60 for s in prefill)
+    # One prompt takes 5 + 3000 · 0.02 + 1e-6 · 3000²/2 ms, and two of one batch a little less each.
+    assert prefill and all(s.tokens == 3000 and 60 <= s.observed_ms <= 2 * 69.6 for s in prefill)
     assert [w.condition for w in middle.workers] == [WorkerCondition.ACTIVE] * 4
 
 

@@ -191,6 +191,7 @@ class RequestPath:
         if receiver is None:
             return
         request.new_tokens = 0
+        receiver.pulled += 1
         receiver.engine.add(request, self._events.now_s)
         self._follow(receiver)
 

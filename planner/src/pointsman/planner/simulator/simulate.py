@@ -191,8 +191,8 @@ class _Run:
                 worker.engine.count_window(now_s)
                 reached.append(worker)
         gateway_read = not out and not (lost > 0 and self._metrics_rng.random() < lost)
-        samples = engine_samples(reached) if gateway_read else ()
         window_s = now_s - self._read_s
+        samples = engine_samples(reached, window_s) if gateway_read else ()
         observation = Observation(
             at_s=now_s,
             window_s=window_s if gateway_read else 0.0,

@@ -79,16 +79,19 @@ class Window:
         )
 
 
-def engine_samples(workers: Iterable[SimulatedWorker]) -> tuple[EngineSample, ...]:
-    """One prefill and one decode-step measurement a worker, where enough happened."""
+def engine_samples(workers: Iterable[SimulatedWorker], window_s: float) -> tuple[EngineSample, ...]:
+    """One prefill and one decode-step measurement a worker, where enough happened in ``window_s``."""
     found: list[EngineSample] = []
     for worker in workers:
         engine = worker.engine
         prefills = worker.prefill_count + engine.prefill_count
-        if prefills:
-            took_ms = (worker.prefill_sum_s + engine.prefill_sum_s) / prefills * 1000
+        if prefills and not worker.pulled:
+            took_s = worker.prefill_sum_s + engine.prefill_sum_s
             tokens = (worker.prefill_tokens + engine.prefill_tokens) / prefills
             if tokens > 1:
+                # Prompts of one batch each take as long as all of it: of k at a time, one costs a k-th.
+                together = max(took_s / window_s, 1.0)
+                took_ms = took_s / prefills * 1000 / together
                 found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took_ms, tokens=tokens))
         if worker.role is WorkerRole.DECODE and engine.itl_count >= MIN_SAMPLES:
             step_ms = engine.itl_sum_s / engine.itl_count * 1000
@@ -102,7 +105,7 @@ def reset_samples(worker: SimulatedWorker) -> None:
     engine = worker.engine
     worker.prefill_sum_s = engine.prefill_sum_s = engine.itl_sum_s = 0.0
     worker.prefill_tokens = engine.prefill_tokens = 0
-    worker.prefill_count = engine.prefill_count = engine.itl_count = 0
+    worker.prefill_count = engine.prefill_count = engine.itl_count = worker.pulled = 0
 
 
 def ttft_objective_ms(objectives: Objectives, prompt_tokens: int) -> float:

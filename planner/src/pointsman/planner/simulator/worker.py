@@ -35,6 +35,7 @@ class SimulatedWorker:
     prefill_sum_s: float = 0.0
     prefill_tokens: int = 0
     prefill_count: int = 0
+    pulled: int = 0  # requests whose KV came from elsewhere: their prefill times mean nothing
     drain_ends_s: float = math.inf
     transition: int = -1  # index of its open record
 

@@ -1,0 +1,118 @@
+"""What all baselines share: a layout within the policy as a Decision, rates over a window, and sizes from the model."""
+
+import math
+from dataclasses import dataclass, replace
+
+from pointsman.planner.core.capacity import DecodeLoad, decode_batch
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.types import (
+    Decision,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Switch,
+    WorkerRole,
+)
+
+BATCHED_TOKENS = 8192  # of a prefill step, where sizes depend on it
+
+
+def gpus_each(observation: Observation) -> int:
+    """GPUs of one worker."""
+    return max((worker.gpus for worker in observation.workers), default=1)
+
+
+def clamped(prefill: int, decode: int, policy: Policy, gpus: int) -> tuple[int, int]:
+    """Within the pools' bounds and the budget; the larger pool gives way first."""
+    prefill = min(max(prefill, policy.prefill.least), policy.prefill.most)
+    decode = min(max(decode, policy.decode.least), policy.decode.most)
+    while (prefill + decode) * gpus > policy.max_gpus:
+        if prefill - policy.prefill.least >= decode - policy.decode.least:
+            prefill -= 1
+        else:
+            decode -= 1
+    return prefill, decode
+
+
+def stay(observation: Observation, why: str) -> Decision:
+    """Change nothing."""
+    prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    return Decision(Reason.STEADY, why, prefill, decode, observation.routing)
+
+
+def go_to(
+    observation: Observation, policy: Policy, prefill: int, decode: int, why: str, *, switching: bool = False
+) -> Decision:
+    """Scale to a layout as far as the policy allows; with ``switching`` opposite changes become role switches."""
+    now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    target = clamped(prefill, decode, policy, gpus_each(observation))
+    if target == now:
+        return stay(observation, why)
+    more_prefill, more_decode = target[0] - now[0], target[1] - now[1]
+    switches: tuple[Switch, ...] = ()
+    if switching and more_prefill > 0 > more_decode:
+        switches = (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, min(more_prefill, -more_decode)),)
+    elif switching and more_decode > 0 > more_prefill:
+        switches = (Switch(WorkerRole.PREFILL, WorkerRole.DECODE, min(more_decode, -more_prefill)),)
+    reason = Reason.BOTH_SHORT if sum(target) >= sum(now) else Reason.SPARE_CAPACITY
+    return Decision(reason, why, *target, observation.routing, switches=switches, changes_layout=True)
+
+
+def with_threshold(decision: Decision, tokens: int) -> Decision:
+    """The decision, with another local/remote threshold."""
+    if tokens == decision.routing.max_local_prefill_tokens:
+        return decision
+    routing = RoutingNumbers(tokens, decision.routing.max_prefill_queue_size)
+    return replace(decision, routing=routing, changes_routing=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Means of what arrived: requests a second and tokens a request; NaN before the first."""
+
+    rate_per_s: float = math.nan
+    prompt_tokens: float = math.nan
+    output_tokens: float = math.nan
+
+    def after(self, observation: Observation, window_s: float) -> "Seen":
+        """With this observation, as a mean over about ``window_s``."""
+        load = observation.load
+        if load is None:
+            return self
+        weight = 1 - math.exp(-observation.window_s / window_s)
+        return Seen(
+            _toward(self.rate_per_s, load.arrivals_per_s, weight),
+            _toward(self.prompt_tokens, load.prompt_tokens, weight),
+            _toward(self.output_tokens, load.output_tokens, weight),
+        )
+
+    @property
+    def known(self) -> bool:
+        """Whether all three were seen."""
+        return not (math.isnan(self.rate_per_s) or math.isnan(self.prompt_tokens) or math.isnan(self.output_tokens))
+
+
+NOTHING_SEEN = Seen()
+
+
+def _toward(old: float, new: float | None, weight: float) -> float:
+    if new is None:
+        return old
+    return new if math.isnan(old) else old + weight * (new - old)
+
+
+def prefill_requests_per_s(seen: Seen, base: PerformanceModel) -> float:
+    """What one prefill worker computes at most, steps filled with prompts of mean length."""
+    per_step = max(1, int(BATCHED_TOKENS // max(seen.prompt_tokens, 1.0)))
+    fixed_ms = base.prefill_ms(0, 0)
+    return 1000 * per_step / (fixed_ms + per_step * (base.prefill_ms(seen.prompt_tokens, 0) - fixed_ms))
+
+
+def decode_requests_per_s(seen: Seen, base: PerformanceModel, tpot_ms: float, kv_tokens: float | None) -> float:
+    """What one decode worker finishes at most with steps of ``tpot_ms``; 0 when not even one sequence fits."""
+    load = DecodeLoad.of(seen.rate_per_s, seen.prompt_tokens, seen.output_tokens)
+    batch = decode_batch(load, base, tpot_ms, kv_tokens)
+    if batch < 1:
+        return 0.0
+    return 1000 * batch / (seen.output_tokens * base.decode_step_ms(batch, batch * load.context_tokens))

@@ -1,0 +1,102 @@
+"""Each baseline does what the paper or code it stands for does, and respects the policy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.types import Bounds, Policy
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.simulator.baselines import PLANNERS, best_static, clairvoyant
+from pointsman.planner.simulator.baselines.pointsman import PARTS, without
+from pointsman.planner.simulator.baselines.static import static
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
+from unit.planner.simulator.scenes import ENGINE, POLICY
+
+SLOW = replace(
+    ENGINE,
+    performance=LinearModel(
+        prefill_a=20.0,
+        prefill_b=0.1,
+        prefill_c=4e-6,
+        decode_d0=12.0,
+        decode_d1=0.1,
+        decode_d2=2e-4,
+        prefill_floor_ms=0.0,
+    ),
+)
+# A worker prefills about 2 and decodes about 2 of these requests a second.
+STEP = generate(named_shape("step:low=1,high=7,up_s=60,down_s=180,duration_s=240"), 1)
+SIMULATION = Simulation(SLOW, 1, 1, leads=Leads(start_s=20, drain_timeout_s=5))
+
+
+@pytest.fixture(scope="module")
+def alone() -> Result:
+    """The step on the first layout."""
+    return simulate(STEP, SIMULATION, POLICY, static())
+
+
+@pytest.mark.parametrize("name", ["hpa", "heteroscale", "tokenscale", "dynamo"])
+def test_a_scaling_baseline_serves_a_step_better_than_standing_still(name: str, alone: Result) -> None:
+    result = simulate(STEP, SIMULATION, POLICY, PLANNERS[name]())
+    assert result.attainment > alone.attainment + 0.02
+    assert any(t.kind == "start" for t in result.transitions)
+    assert result.switches == 0
+
+
+@pytest.mark.parametrize("name", sorted(PLANNERS))
+def test_no_baseline_leaves_the_policy(name: str) -> None:
+    tight = replace(POLICY, max_gpus=5, prefill=Bounds(1, 3), decode=Bounds(1, 3))
+    result = simulate(STEP, SIMULATION, tight, PLANNERS[name]())
+    assert [record.refused for record in result.decisions if record.refused] == []
+    # Those that drain stand beside those that start in their place.
+    assert max(p.prefill_active + p.decode_active + p.starting + p.switching for p in result.timeline) <= 5
+
+
+def test_arrow_flips_workers_and_starts_none() -> None:
+    shift = generate(named_shape("mixshift:rate=5,later_rate=9,at_s=60,duration_s=180,later_output_tokens=300"), 1)
+    fixed = replace(SIMULATION, prefill_workers=2, decode_workers=3)
+    result = simulate(shift, fixed, POLICY, PLANNERS["arrow"]())
+    assert {t.kind for t in result.transitions} == {"switch"}
+
+
+def test_ours_without_role_switch_switches_nothing() -> None:
+    result = simulate(STEP, SIMULATION, POLICY, without("role switch"))
+    assert result.switches == 0
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_every_part_that_can_be_taken_away_is_a_field_of_the_policy(part: str) -> None:
+    assert isinstance(replace(Policy(), **PARTS[part]), Policy)
+
+
+# --- bounds ---
+
+
+def steady(rate_per_s: float) -> Trace:
+    return generate(named_shape(f"steady:rate={rate_per_s},duration_s=60,prompt_tokens=4000"), 2)
+
+
+def test_the_best_static_layout_is_the_smallest_that_reaches_the_attainment() -> None:
+    trace = steady(5.0)
+    found = best_static.search(trace, SIMULATION, POLICY, 0.95)
+    assert found.result.attainment >= 0.95
+    for layout in ((found.prefill - 1, found.decode), (found.prefill, found.decode - 1)):
+        if min(layout) >= 1:
+            smaller = replace(SIMULATION, prefill_workers=layout[0], decode_workers=layout[1])
+            assert simulate(trace, smaller, POLICY, static()).attainment < 0.95
+
+
+def test_the_clairvoyant_serves_a_step_before_it_comes_and_dearer_than_nobody_static() -> None:
+    result = clairvoyant.search(STEP, SIMULATION, POLICY)
+    assert result.attainment >= 0.95
+    assert result.gpu_hours < best_static.search(STEP, SIMULATION, POLICY).result.gpu_hours
+    first_start_s = min(t.began_s for t in result.transitions if t.kind == "start")
+    assert first_start_s < 60.0
+
+
+def test_the_clairvoyant_fills_only_valleys_that_are_shorter_than_a_start() -> None:
+    need = np.array([3, 1, 1, 3, 1, 1, 1, 1, 1, 3])
+    assert list(clairvoyant._without_valleys(need, 3)) == [3, 3, 3, 3, 1, 1, 1, 1, 1, 3]
