@@ -18,7 +18,8 @@ UNLOADED = Unloaded(short=(400, 50.0), long=(3000, 290.0), tpot_ms=2.5)
 
 def answered(tokens: int, ttft_s: float) -> Record:
     prompt = Prompt(0, Api.CHAT, True, 4, text="a")
-    return Record(prompt, 0.0, 1.0, 200, prompt_tokens=tokens, token_seconds=(ttft_s, ttft_s + 0.0025, ttft_s + 0.005))
+    arrived = (ttft_s, ttft_s + 0.0001, ttft_s + 0.005)  # the second chunk was read together with the first
+    return Record(prompt, 0.0, 1.0, 200, prompt_tokens=tokens, completion_tokens=3, token_seconds=arrived)
 
 
 def test_the_policy_is_valid_active_and_lets_the_service_of_the_quick_start_have_each_turns_layout() -> None:

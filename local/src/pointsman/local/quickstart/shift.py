@@ -33,8 +33,10 @@ SHIFT_CLIENTS: Final = 8
 # may wait for short prompts of others, which a decode worker computes itself, and for the few cores that all share.
 TTFT_TIMES: Final = 3.0
 TPOT_TIMES: Final = 12.0
-_ALONE: Final = 4  # requests of each kind, one at a time
+_ALONE: Final = 4  # requests of each kind, one at a time …
+_ALONE_TOKENS: Final = 64  # … with answers so long
 _TURN_SECONDS: Final = 90.0
+_LOOK_SECONDS: Final = 1.0  # seldom: whoever looks takes time from the workers' two cores
 
 
 class TurnedBack(LocalError):
@@ -54,12 +56,13 @@ class Unloaded:
         """From streamed answers. Raises LocalError if one was not answered."""
         short, long = list(short), list(long)
         for record in (*short, *long):
-            if record.ttft_seconds is None or record.prompt_tokens is None or not record.itl_seconds:
+            if record.ttft_seconds is None or record.prompt_tokens is None or (record.completion_tokens or 0) < 2:
                 raise LocalError(f"a request that was alone on the service was not answered: {record.error}")
         return cls(
             short=_median_ttft(short),
             long=_median_ttft(long),
-            tpot_ms=1000 * median(gap for record in short for gap in record.itl_seconds),
+            # Of whole answers: single gaps show how chunks were read, several at a time when the reader is slow.
+            tpot_ms=1000 * median(_tpot_seconds(record) for record in short),
         )
 
     def __str__(self) -> str:
@@ -76,6 +79,10 @@ class Unloaded:
         return {"ttftMs": round(TTFT_TIMES * self.long[1]), "tpotMs": round(TPOT_TIMES * self.tpot_ms, 1)}
 
 
+def _tpot_seconds(record: Record) -> float:
+    return (record.token_seconds[-1] - record.token_seconds[0]) / ((record.completion_tokens or 0) - 1)
+
+
 def _median_ttft(records: list[Record]) -> tuple[float, float]:
     tokens = median(record.prompt_tokens for record in records if record.prompt_tokens is not None)
     return tokens, 1000 * median(record.ttft_seconds for record in records if record.ttft_seconds is not None)
@@ -85,7 +92,7 @@ async def measure_unloaded(endpoint: Endpoint, *, seed: int) -> Unloaded:
     """Send some requests of each kind, one at a time. Raises LocalError if one was not answered."""
     found = []
     for number, mix in enumerate((SHORT, LONG)):
-        streamed = Mix(lengths=mix.lengths, max_tokens=range(16, 17), stream_share=1.0)
+        streamed = Mix(lengths=mix.lengths, max_tokens=range(_ALONE_TOKENS, _ALONE_TOKENS + 1), stream_share=1.0)
         # One more than is counted: the first of a kind shakes hands and touches fresh memory.
         asked = islice(prompts(streamed, seed=seed + number), _ALONE + 1)
         found.append((await closed_loop(endpoint, asked, clients=1))[1:])
@@ -148,7 +155,14 @@ async def shift_load(
         async with running_load(endpoint, load, clients=SHIFT_CLIENTS, on_record=on_record) as traffic:
             wanted = f"{turn.prefill}P{turn.decode}D for {turn.title}"
             holds = partial(_settled, turn=turn)
-            view = await wait_until(observer, wanted, holds, timeout_seconds=_TURN_SECONDS, on_view=on_view)
+            view = await wait_until(
+                observer,
+                wanted,
+                holds,
+                timeout_seconds=_TURN_SECONDS,
+                on_view=on_view,
+                look_seconds=_LOOK_SECONDS,
+            )
             made = len(view.switches)
             await traffic.answered(turn.afterwards, timeout_seconds=_TURN_SECONDS)
             view = await observer.look()

@@ -25,6 +25,7 @@ async def wait_until(
     *,
     timeout_seconds: float,
     on_view: Callable[[ServiceView], None] | None = None,
+    look_seconds: float = _LOOK_SECONDS,
 ) -> ServiceView:
     """Look until ``holds``; the view that it held for. Raises NotThere at the deadline, saying what was seen last."""
     deadline = time.monotonic() + timeout_seconds
@@ -43,7 +44,7 @@ async def wait_until(
                 return view
         if time.monotonic() > deadline:
             raise NotThere(f"{what} did not happen within {timeout_seconds:.0f} s{unreachable}\n{await _why(observer)}")
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(look_seconds)
 
 
 async def _why(observer: Observer) -> str:
