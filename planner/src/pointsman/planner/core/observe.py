@@ -37,6 +37,7 @@ _HISTOGRAMS: Final = (
 )
 FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
+    "vllm:prompt_tokens_by_source_total",
     *_GAUGES,
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
 )
