@@ -142,3 +142,20 @@ def test_a_prompt_whose_kv_was_pulled_teaches_nothing_about_prefill() -> None:
     local = {**page, pulled: dict.fromkeys(page[pulled], 0.0)}
     workers = [Seen(worker("d"), Reading({}, local, 5.0))]
     assert WorkerRole.PREFILL in {s.role for s in seen([Reading({}, Gateway().page(), 5.0)], workers).samples}
+
+
+def test_a_request_waits_for_prefill_in_the_queue_or_in_the_engine_of_a_prefill_worker() -> None:
+    def page(queued: int, waiting: int) -> Page:
+        return {named.WORKER_QUEUE_DEPTH.name: {(): queued}, "vllm:num_requests_waiting": {(): waiting}}
+
+    workers = [
+        Seen(worker("p", WorkerRole.PREFILL), Reading({}, page(2, 5), 5.0)),
+        Seen(worker("d"), Reading({}, page(2, 3), 5.0)),  # these wait for decode
+    ]
+    gateway = [Reading({}, Gateway().page(), 5.0)]
+    service = seen(gateway, workers).service
+    assert service is not None
+    assert service.prefill_queue_depth == 7
+    unknown = seen(gateway, [Seen(worker("p", WorkerRole.PREFILL), None)]).service
+    assert unknown is not None
+    assert unknown.prefill_queue_depth is None

@@ -129,9 +129,9 @@ class Turn:
 
 
 TURNS: Final = (
-    Turn("many short prompts", SHORT, prefill=1, decode=2, afterwards=240),
-    Turn("long prompts", LONG, prefill=2, decode=1, afterwards=48),
-    Turn("many short prompts again", SHORT, prefill=1, decode=2, afterwards=240),
+    Turn("many short prompts", SHORT, prefill=1, decode=2, afterwards=120),
+    Turn("long prompts", LONG, prefill=2, decode=1, afterwards=30),
+    Turn("many short prompts again", SHORT, prefill=1, decode=2, afterwards=120),
 )
 
 

@@ -24,6 +24,8 @@ _GAUGES: Final = (
     named.WORKER_QUEUE_DEPTH.name,
     "vllm:kv_cache_usage_perc",
     "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:prompt_tokens_by_source_total",
     "vllm:cache_config_info",
 )
 _HISTOGRAMS: Final = (
@@ -90,7 +92,7 @@ def observation(
         workers=shown,
         routing=routing,
         load=_load(live, window_s) if live and window_s > 0 else None,
-        service=_service(live, readings, objectives) if live else None,
+        service=_service(live, workers, objectives) if live else None,
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
         plan_in_progress=plan_in_progress,
@@ -137,18 +139,27 @@ def _load(gateways: Sequence[Reading], window_s: float) -> Load | None:
     )
 
 
-def _service(gateways: Sequence[Reading], workers: Sequence[Reading], objectives: Objectives) -> Service:
+def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:
     ttft, tpot = _together(gateways, named.GATEWAY_TTFT.name), _together(gateways, named.GATEWAY_TPOT.name)
     prompts = _together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
-    depths = [scrapes.gauge(r.page, named.WORKER_QUEUE_DEPTH.name) for r in workers if r.page is not None]
-    known = [depth for depth in depths if depth is not None]
     return Service(
         ttft_attainment=ttft.share_up_to(objectives.ttft_for(prompts.mean or 0.0) / 1000),
         tpot_attainment=tpot.share_up_to(objectives.tpot_ms / 1000),
         ttft_p95_ms=_milliseconds(ttft.quantile(0.95)),
         tpot_p95_ms=_milliseconds(tpot.quantile(0.95)),
-        prefill_queue_depth=max(known) if known else None,  # every worker looks at the one queue
+        prefill_queue_depth=_waiting_for_prefill(workers),
     )
+
+
+def _waiting_for_prefill(workers: Sequence[Seen]) -> float | None:
+    """Requests in the queue, and those that prefill workers have taken but not begun; None if no worker says."""
+    pages = [(seen.worker.role, seen.reading.page) for seen in workers if seen.reading and seen.reading.page]
+    depths = [scrapes.gauge(page, named.WORKER_QUEUE_DEPTH.name) for _, page in pages]
+    known = [depth for depth in depths if depth is not None]
+    if not known:
+        return None
+    taken = (scrapes.gauge(page, "vllm:num_requests_waiting") for role, page in pages if role is WorkerRole.PREFILL)
+    return max(known) + sum(count for count in taken if count is not None)  # every worker looks at the one queue
 
 
 def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
