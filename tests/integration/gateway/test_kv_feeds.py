@@ -12,6 +12,7 @@ import nats
 import pytest
 import zmq
 import zmq.asyncio
+from pydantic import SecretStr
 
 from fixtures.gateways import eventually
 from fixtures.nats_server import PASSWORD, USER, NatsServer, running_nats
@@ -24,6 +25,7 @@ from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
 from pointsman.gateway.settings import Settings
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Load, Worker, WorkerKey
+from pointsman.process.ending import end
 from pointsman.serving.block_hashes import chained_block_hashes
 
 BLOCK = 4
@@ -200,15 +202,10 @@ class Clock:
 
 
 @asynccontextmanager
-async def metrics_feed(server: NatsServer, clock: Clock) -> AsyncIterator[tuple[KvMetricsFeed, Any]]:
-    """A feed of service ``uid-1`` in namespace ``ns``, and a client to publish with."""
+async def metrics_feed(server: NatsServer, clock: Clock) -> AsyncIterator[KvMetricsFeed]:
+    """A running feed of service ``uid-1`` in namespace ``ns``."""
     settings = Settings(
-        namespace="ns",
-        service="chat",
-        nats_url=server.url,
-        nats_user=USER,
-        nats_password=PASSWORD,
-        _cli_parse_args=False,
+        namespace="ns", service="chat", nats_url=server.url, nats_user=USER, nats_password=SecretStr(PASSWORD)
     )
     feed = KvMetricsFeed(settings, clock=clock)
 
@@ -216,13 +213,10 @@ async def metrics_feed(server: NatsServer, clock: Clock) -> AsyncIterator[tuple[
         return "uid-1"
 
     running = asyncio.create_task(feed.run(uid))
-    client = await nats.connect(server.url, user=USER, password=PASSWORD, max_reconnect_attempts=-1)
     try:
-        yield feed, client
+        yield feed
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await client.close()
+        await end((running,))
 
 
 def message(worker: str = "w", **values: Any) -> bytes:
@@ -232,7 +226,8 @@ def message(worker: str = "w", **values: Any) -> bytes:
 async def test_metrics_of_this_service_are_known_until_they_are_old(nats_server: NatsServer) -> None:
     worker = Worker(W, "w", "http://w", Role.DECODE)
     clock = Clock()
-    async with metrics_feed(nats_server, clock) as (feed, client):
+    async with metrics_feed(nats_server, clock) as feed:
+        client = await nats.connect(nats_server.url, user=USER, password=PASSWORD)
         sequence = 0
 
         async def says(usage: float, *, namespace: str = "ns", uid: str = "uid-1") -> None:
@@ -257,11 +252,12 @@ async def test_metrics_of_this_service_are_known_until_they_are_old(nats_server:
         await eventually(newer, "a newer load replaces it, those of other services do not")
         clock.now_s += KV_METRICS_STALE_SECONDS + 0.1
         assert feed.load_of(worker) == UNKNOWN_LOAD
+        await client.close()
 
 
 async def test_an_older_message_of_the_same_instance_changes_nothing_a_new_instance_does() -> None:
     clock = Clock()
-    feed = KvMetricsFeed(Settings(service="chat", _cli_parse_args=False), clock=clock)
+    feed = KvMetricsFeed(Settings(service="chat"), clock=clock)
     worker = Worker(W, "w", "http://w", Role.DECODE)
     feed.take(message(sequence=5, num_requests_waiting=5))
     feed.take(message(sequence=4, num_requests_waiting=4))
@@ -275,22 +271,7 @@ async def test_nats_may_come_late_die_and_come_back() -> None:
     worker = Worker(W, "w", "http://w", Role.DECODE)
     with running_nats() as server:
         server.kill()
-        clock = Clock()
-        settings = Settings(
-            namespace="ns",
-            service="chat",
-            nats_url=server.url,
-            nats_user=USER,
-            nats_password=PASSWORD,
-            _cli_parse_args=False,
-        )
-        feed = KvMetricsFeed(settings, clock=clock)
-
-        async def uid() -> str:
-            return "uid-1"
-
-        running = asyncio.create_task(feed.run(uid))
-        try:
+        async with metrics_feed(server, Clock()) as feed:
             for round_number in range(2):
                 await asyncio.to_thread(server.start)
                 client = await nats.connect(server.url, user=USER, password=PASSWORD)
@@ -304,6 +285,3 @@ async def test_nats_may_come_late_die_and_come_back() -> None:
                 await eventually(known, f"metrics arrive in round {round_number}")
                 await client.close()
                 server.kill()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)

@@ -93,6 +93,21 @@ class Condition(ApiModel):
     observed_generation: int = Field(default=0, ge=0, description="The spec's generation this is about.")
 
 
+def end_condition(
+    *, completed: bool, reason: str | None, message: str | None, now: datetime, generation: int = 0
+) -> Condition:
+    """What ``kubectl wait`` looks for when something ran to its end: Complete or Failed, as batch/v1 Jobs say it."""
+    kind = "Complete" if completed else "Failed"
+    return Condition(
+        type=kind,
+        status=ConditionStatus.TRUE,
+        reason=reason or kind,
+        message=message or "",
+        last_transition_time=now.replace(microsecond=0),
+        observed_generation=generation,
+    )
+
+
 def with_condition(
     conditions: Iterable[Condition],
     condition_type: ConditionType,

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
-from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.conditions import Condition, end_condition
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
@@ -200,15 +200,9 @@ class PlanStatus(ApiModel):
     )
 
     def ended_with(self, now: datetime) -> "PlanStatus":
-        """With the condition ``kubectl wait`` looks for: Complete, or Failed for all that was not carried out."""
-        kind = "Complete" if self.phase in (PlanPhase.COMPLETED, PlanPhase.SHADOW) else "Failed"
-        condition = Condition(
-            type=kind,
-            status=ConditionStatus.TRUE,
-            reason=self.reason or kind,
-            message=self.message or "",
-            last_transition_time=now.replace(microsecond=0),
-        )
+        """With its last condition: Complete, or Failed for all that was not carried out."""
+        completed = self.phase in (PlanPhase.COMPLETED, PlanPhase.SHADOW)
+        condition = end_condition(completed=completed, reason=self.reason, message=self.message, now=now)
         return self.model_copy(update={"conditions": (condition,)})
 
 

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
-from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.conditions import Condition, end_condition
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
 from pointsman.api.v1alpha1.workerpool import ServiceReference
 
@@ -151,15 +151,13 @@ class RoleSwitchStatus(ApiModel):
     )
 
     def ended_with(self, now: datetime) -> "RoleSwitchStatus":
-        """With the condition ``kubectl wait`` looks for: Complete, or Failed (rolled back counts as failed)."""
-        kind = "Complete" if self.phase is SwitchPhase.COMPLETED else "Failed"
-        condition = Condition(
-            type=kind,
-            status=ConditionStatus.TRUE,
-            reason=self.reason or kind,
-            message=self.message or "",
-            last_transition_time=now.replace(microsecond=0),
-            observed_generation=1,  # the spec cannot be changed
+        """With its last condition: Complete, or Failed (rolled back counts as failed)."""
+        condition = end_condition(
+            completed=self.phase is SwitchPhase.COMPLETED,
+            reason=self.reason,
+            message=self.message,
+            now=now,
+            generation=1,  # the spec cannot be changed
         )
         return self.model_copy(update={"conditions": (condition,)})
 
