@@ -1,33 +1,24 @@
-"""vLLM: how a worker's pod looks, and which of its options decide whether two workers may exchange KV.
+"""vLLM: which of its options decide whether two workers may exchange KV, and how a worker of it is started.
 
-Pods of all roles are alike but for labels. ``python -m pointsman.workers.vllm`` adds the flags that Pointsman owns (KV
-transfer, ports, block size, events) and starts vLLM's own server; only the user's flags are in the manifest.
+``python -m pointsman.workers.vllm`` adds the flags that Pointsman owns (KV transfer, ports, block size, events) and
+starts vLLM's own server; only the user's flags are in the manifest.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.conditions import Reason
-from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN, owned_flag
+from pointsman.api.v1alpha1.engine_flags import owned_flag
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
-from pointsman.api.v1alpha1.model_source import ClaimModel, HubModel, ModelSourceError, PathModel, parse_model_source
-from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import Service
-from pointsman.operator.core.strategic_merge import strategic_merge
+from pointsman.operator.core.worker_pod import check_template, engine_container, worker_pod
 from pointsman.operator.errors import Refused
 
 ENTRY: Final = ("python", "-m", "pointsman.workers.vllm")
-DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
 
 _CPU_BLOCK_SIZE: Final = 128  # on CPU vLLM packs keys and values inside a block: multiples of 32, equal on both sides
 _GPU_BLOCK_SIZE: Final = 16
-_GRACE_MARGIN_SECONDS: Final = 30  # the kubelet's patience beyond the drain's own deadline
-_STARTUP_SECONDS: Final = 1800  # pulling weights from a hub may take this long
 
 # Flags of vLLM that are part of its NIXL compatibility hash or change what KV means.
 _KV_FLAGS: Final = (
@@ -42,9 +33,6 @@ _KV_FLAGS: Final = (
 )
 _KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
-_HUB_CACHE_PATH: Final = "/var/cache/huggingface"
-_CLAIM_PATH: Final = "/models"
-
 
 class VllmAdapter:
     """See ``EngineAdapter``."""
@@ -58,7 +46,7 @@ class VllmAdapter:
         block_size = self.block_size(spec)
         if spec.worker.gpus == 0 and block_size % 32:
             raise Refused(f"spec.engine.blockSize is {block_size}: a CPU engine (gpus: 0) takes multiples of 32 only")
-        _refuse_collisions(spec.worker.template_dict())
+        check_template(spec.worker.template_dict())
 
     def block_size(self, spec: LLMServiceSpec) -> int:
         """The user's, or what suits the device."""
@@ -68,7 +56,7 @@ class VllmAdapter:
 
     def kv_inputs(self, spec: LLMServiceSpec, install: Install) -> Mapping[str, Any]:
         """Image (vLLM's version), model path, block size, device, and the flags that change what KV means."""
-        env = _engine_container(spec.worker.template_dict()).get("env") or []
+        env = engine_container(spec.worker.template_dict()).get("env") or []
         return {
             "image": spec.engine.image or install.worker_image,
             "model": spec.model.source,
@@ -79,137 +67,16 @@ class VllmAdapter:
         }
 
     def pod(self, service: Service, install: Install, name: str, role: Role) -> dict[str, Any]:
-        """The manifest of one worker: ours, with the user's template merged over it."""
-        spec = service.spec
-        template = spec.worker.template_dict()
-        ours = self._pod_spec(service, install)
-        meta = children.metadata(service, name, names.COMPONENT_WORKER, role)
-        user_meta = template.get("metadata") or {}
-        meta["labels"] = {
-            **(user_meta.get("labels") or {}),
-            **meta["labels"],
-            names.LLMD_ROLE_LABEL: role.label,
-            names.REVISION_LABEL: revision(spec),
-            names.KV_COMPATIBILITY_LABEL: kv_compatibility(self.kv_inputs(spec, install)),
-            names.ROUTABLE_LABEL: "false",
-        }
-        if user_meta.get("annotations"):
-            meta["annotations"] = dict(user_meta["annotations"])
-        return {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": meta,
-            "spec": strategic_merge(ours, template.get("spec") or {}, "spec"),
-        }
-
-    def _pod_spec(self, service: Service, install: Install) -> dict[str, Any]:
-        spec = service.spec
-        model, volumes, mounts, model_env = _model(spec)
-        volumes.append({"name": "tmp", "emptyDir": {}})
-        mounts.append({"name": "tmp", "mountPath": "/tmp"})
-        if spec.worker.gpus > 1:
-            volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-            mounts.append({"name": "shm", "mountPath": "/dev/shm"})
-        drain_seconds = spec.drain.timeout_seconds
-        health = {"httpGet": {"path": "/health", "port": names.ENGINE_PORT}}
-        container: dict[str, Any] = {
-            "name": ENGINE_CONTAINER,
-            "image": spec.engine.image or install.worker_image,
-            "imagePullPolicy": install.image_pull_policy,
-            "command": list(ENTRY),
-            "args": list(spec.engine.args),
-            "env": [*_protocol_env(service, install, model, self), *model_env],
-            "ports": [
-                {"name": "http", "containerPort": names.ENGINE_PORT},
-                {"name": "nixl", "containerPort": names.NIXL_PORT},
-                {"name": "kv-events", "containerPort": names.KV_EVENTS_PORT},
-                {"name": "kv-replay", "containerPort": names.KV_EVENTS_REPLAY_PORT},
-            ],
-            "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": _STARTUP_SECONDS},
-            "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
-            "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
-            # Evicted or deleted by whomever: it finishes what it has before its SIGTERM.
-            "lifecycle": {"preStop": {"exec": {"command": list(DRAIN)}}},
-            "securityContext": dict(children.CONTAINER_SECURITY),
-            # The tail of a crashed engine's log is then in the pod's status: no permission to read logs is needed.
-            "terminationMessagePolicy": "FallbackToLogsOnError",
-            "volumeMounts": mounts,
-        }
-        if spec.worker.gpus:
-            container["resources"] = {"limits": {"nvidia.com/gpu": spec.worker.gpus}}
-        pod_spec: dict[str, Any] = {
-            "containers": [container],
-            "volumes": volumes,
-            "restartPolicy": "Always",
-            # A Service called "vllm" would have the kubelet inject VLLM_PORT=tcp://…, and vLLM would refuse to start.
-            "enableServiceLinks": False,
-            "automountServiceAccountToken": False,
-            "terminationGracePeriodSeconds": drain_seconds + _GRACE_MARGIN_SECONDS,
-            "securityContext": dict(children.POD_SECURITY),
-        }
-        if install.image_pull_secrets:
-            pod_spec["imagePullSecrets"] = [{"name": name} for name in install.image_pull_secrets]
-        return pod_spec
-
-
-def _protocol_env(service: Service, install: Install, model: str, adapter: VllmAdapter) -> list[dict[str, Any]]:
-    spec = service.spec
-
-    def field(path: str) -> dict[str, Any]:
-        return {"fieldRef": {"fieldPath": path}}
-
-    plain = {
-        names.ENV_BIND_HOST: install.pod_bind_host,
-        names.ENV_NAMESPACE: service.namespace,
-        names.ENV_SERVICE: service.name,
-        names.ENV_SERVICE_UID: service.uid,
-        names.ENV_NATS_URL: install.nats_url,
-        names.ENV_KV_COMPATIBILITY: kv_compatibility(adapter.kv_inputs(spec, install)),
-        names.ENV_BLOCK_SIZE: str(adapter.block_size(spec)),
-        names.ENV_MODEL: model,
-        names.ENV_SERVED_NAME: service.served_name,
-        names.ENV_GPUS: str(spec.worker.gpus),
-        names.ENV_DRAIN_TIMEOUT_SECONDS: str(max(1, spec.drain.timeout_seconds)),
-        "HOME": "/tmp",  # the root file system is read-only
-    }
-    return [
-        {"name": names.ENV_POD_IP, "valueFrom": field("status.podIP")},  # first: $(POD_IP) in later values means it
-        {"name": names.ENV_WORKER, "valueFrom": field("metadata.name")},
-        {"name": names.ENV_POD_UID, "valueFrom": field("metadata.uid")},
-        *({"name": name, "value": value} for name, value in plain.items()),
-        *children.secret_env(service, install),
-    ]
-
-
-def _model(
-    spec: LLMServiceSpec,
-) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
-    """What ``--model`` gets, and the volumes, mounts and environment it needs."""
-    try:
-        source = parse_model_source(spec.model.source)
-    except ModelSourceError as error:
-        raise Refused(str(error)) from error
-    match source:
-        case HubModel():
-            env: list[dict[str, Any]] = [{"name": "HF_HOME", "value": _HUB_CACHE_PATH}]
-            if spec.model.token_secret_ref is not None:
-                reference = {"name": spec.model.token_secret_ref.name, "key": spec.model.token_secret_ref.key}
-                env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})
-            volume: dict[str, Any] = {"name": "model", "emptyDir": {}}
-            return source.repository, [volume], [{"name": "model", "mountPath": _HUB_CACHE_PATH}], env
-        case ClaimModel():
-            volume = {"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}
-            mount = {"name": "model", "mountPath": _CLAIM_PATH, "readOnly": True}
-            return f"{_CLAIM_PATH}/{source.path}", [volume], [mount], []
-        case PathModel():
-            # The identical path on every node: the path is part of what engines compare before they exchange KV.
-            volume = {"name": "model", "hostPath": {"path": source.path, "type": "Directory"}}
-            return source.path, [volume], [{"name": "model", "mountPath": source.path, "readOnly": True}], []
-
-
-def _engine_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
-    containers: Sequence[Mapping[str, Any]] = (template.get("spec") or {}).get("containers") or []
-    return next((item for item in containers if item.get("name") == ENGINE_CONTAINER), {})
+        """The manifest of one worker."""
+        return worker_pod(
+            service,
+            install,
+            name,
+            role,
+            command=ENTRY,
+            block_size=self.block_size(service.spec),
+            kv_inputs=self.kv_inputs(service.spec, install),
+        )
 
 
 def _values_of(args: Sequence[str], flags: Sequence[str]) -> Iterator[list[str]]:
@@ -220,43 +87,3 @@ def _values_of(args: Sequence[str], flags: Sequence[str]) -> Iterator[list[str]]
         if flag in flags:
             following = args[place + 1] if place + 1 < len(args) else ""
             yield [flag, value if equals else following]
-
-
-_OWNED_POD_FIELDS: Final = ("enableServiceLinks", "restartPolicy", "terminationGracePeriodSeconds")
-_OWNED_CONTAINER_FIELDS: Final = (
-    "args",
-    "command",
-    "image",
-    "livenessProbe",
-    "ports",
-    "readinessProbe",
-    "startupProbe",
-    "lifecycle",
-)
-
-
-def _refuse_collisions(template: Mapping[str, Any]) -> None:
-    spec = template.get("spec") or {}
-    for field in _OWNED_POD_FIELDS:
-        if field in spec:
-            raise Refused(
-                f"spec.worker.template.spec.{field} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED
-            )
-    container = _engine_container(template)
-    for field in _OWNED_CONTAINER_FIELDS:
-        if field in container:
-            advice = "use spec.engine.args" if field == "args" else "leave it out"
-            raise Refused(
-                f"spec.worker.template.spec.containers[name={ENGINE_CONTAINER}].{field} is set by Pointsman: {advice}",
-                Reason.TEMPLATE_REFUSED,
-            )
-    for item in container.get("env") or []:
-        name = str(item.get("name", ""))
-        if re.match(OWNED_ENVIRONMENT_PATTERN, name):
-            raise Refused(
-                f"spec.worker.template.spec.containers[name={ENGINE_CONTAINER}].env {name} is set by Pointsman",
-                Reason.TEMPLATE_REFUSED,
-            )
-    for label in ((template.get("metadata") or {}).get("labels")) or {}:
-        if label.startswith(f"{names.GROUP}/") or label in (names.LLMD_ROLE_LABEL, names.COMPONENT_LABEL):
-            raise Refused(f"spec.worker.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)

@@ -1,0 +1,220 @@
+"""A worker's pod, whatever its engine: environment of the protocol, model, probes, security, and the user's template.
+
+Pods of all roles are alike but for labels: the role is state, given to a running worker.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pointsman.api.protocol import names
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.model_source import ClaimModel, HubModel, ModelSourceError, PathModel, parse_model_source
+from pointsman.operator.core import children
+from pointsman.operator.core.install import Install
+from pointsman.operator.core.revision import kv_compatibility, revision
+from pointsman.operator.core.snapshot import Service
+from pointsman.operator.core.strategic_merge import strategic_merge
+from pointsman.operator.errors import Refused
+
+DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
+_GRACE_MARGIN_SECONDS: Final = 30  # the kubelet's patience beyond the drain's own deadline
+_STARTUP_SECONDS: Final = 1800  # pulling weights from a hub may take this long
+_HUB_CACHE_PATH: Final = "/var/cache/huggingface"
+_CLAIM_PATH: Final = "/models"
+
+_OWNED_POD_FIELDS: Final = ("enableServiceLinks", "restartPolicy", "terminationGracePeriodSeconds")
+_OWNED_CONTAINER_FIELDS: Final = (
+    "args",
+    "command",
+    "image",
+    "livenessProbe",
+    "ports",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+)
+
+
+def worker_pod(
+    service: Service,
+    install: Install,
+    name: str,
+    role: Role,
+    *,
+    command: Sequence[str],
+    block_size: int,
+    kv_inputs: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The manifest of one worker: ours, with the user's template merged over it.
+
+    Of the engine: the ``command`` that starts it with Pointsman inside, the ``block_size`` of its KV in tokens, and
+    what decides whether two workers may exchange KV (``EngineAdapter.kv_inputs``).
+    """
+    spec = service.spec
+    template = spec.worker.template_dict()
+    compatibility = kv_compatibility(kv_inputs)
+    ours = _pod_spec(
+        service, install, command, {names.ENV_KV_COMPATIBILITY: compatibility, names.ENV_BLOCK_SIZE: str(block_size)}
+    )
+    meta = children.metadata(service, name, names.COMPONENT_WORKER, role)
+    user_meta = template.get("metadata") or {}
+    meta["labels"] = {
+        **(user_meta.get("labels") or {}),
+        **meta["labels"],
+        names.LLMD_ROLE_LABEL: role.label,
+        names.REVISION_LABEL: revision(spec),
+        names.KV_COMPATIBILITY_LABEL: compatibility,
+        names.ROUTABLE_LABEL: "false",
+    }
+    if user_meta.get("annotations"):
+        meta["annotations"] = dict(user_meta["annotations"])
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": meta,
+        "spec": strategic_merge(ours, template.get("spec") or {}, "spec"),
+    }
+
+
+def engine_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Of the user's pod template the container that is the engine; empty if there is none."""
+    containers: Sequence[Mapping[str, Any]] = (template.get("spec") or {}).get("containers") or []
+    return next((item for item in containers if item.get("name") == ENGINE_CONTAINER), {})
+
+
+def check_template(template: Mapping[str, Any]) -> None:
+    """Raise Refused, with the field, for what a user's pod template sets and Pointsman sets."""
+    spec = template.get("spec") or {}
+    for field in _OWNED_POD_FIELDS:
+        if field in spec:
+            raise Refused(
+                f"spec.worker.template.spec.{field} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED
+            )
+    container = engine_container(template)
+    for field in _OWNED_CONTAINER_FIELDS:
+        if field in container:
+            advice = "use spec.engine.args" if field == "args" else "leave it out"
+            raise Refused(
+                f"spec.worker.template.spec.containers[name={ENGINE_CONTAINER}].{field} is set by Pointsman: {advice}",
+                Reason.TEMPLATE_REFUSED,
+            )
+    for item in container.get("env") or []:
+        name = str(item.get("name", ""))
+        if re.match(OWNED_ENVIRONMENT_PATTERN, name):
+            raise Refused(
+                f"spec.worker.template.spec.containers[name={ENGINE_CONTAINER}].env {name} is set by Pointsman",
+                Reason.TEMPLATE_REFUSED,
+            )
+    for label in ((template.get("metadata") or {}).get("labels")) or {}:
+        if label.startswith(f"{names.GROUP}/") or label in (names.LLMD_ROLE_LABEL, names.COMPONENT_LABEL):
+            raise Refused(f"spec.worker.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)
+
+
+def _pod_spec(
+    service: Service, install: Install, command: Sequence[str], of_engine: Mapping[str, str]
+) -> dict[str, Any]:
+    spec = service.spec
+    model, volumes, mounts, model_env = _model(spec)
+    volumes.append({"name": "tmp", "emptyDir": {}})
+    mounts.append({"name": "tmp", "mountPath": "/tmp"})
+    if spec.worker.gpus > 1:
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    drain_seconds = spec.drain.timeout_seconds
+    health = {"httpGet": {"path": "/health", "port": names.ENGINE_PORT}}
+    container: dict[str, Any] = {
+        "name": ENGINE_CONTAINER,
+        "image": spec.engine.image or install.worker_image,
+        "imagePullPolicy": install.image_pull_policy,
+        "command": list(command),
+        "args": list(spec.engine.args),
+        "env": [*_protocol_env(service, install, model, of_engine), *model_env],
+        "ports": [
+            {"name": "http", "containerPort": names.ENGINE_PORT},
+            {"name": "nixl", "containerPort": names.NIXL_PORT},
+            {"name": "kv-events", "containerPort": names.KV_EVENTS_PORT},
+            {"name": "kv-replay", "containerPort": names.KV_EVENTS_REPLAY_PORT},
+        ],
+        "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": _STARTUP_SECONDS},
+        "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
+        "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
+        # Evicted or deleted by whomever: it finishes what it has before its SIGTERM.
+        "lifecycle": {"preStop": {"exec": {"command": list(DRAIN)}}},
+        "securityContext": dict(children.CONTAINER_SECURITY),
+        # The tail of a crashed engine's log is then in the pod's status: no permission to read logs is needed.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if spec.worker.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": spec.worker.gpus}}
+    pod_spec: dict[str, Any] = {
+        "containers": [container],
+        "volumes": volumes,
+        "restartPolicy": "Always",
+        # A Service called "vllm" would have the kubelet inject VLLM_PORT=tcp://…, and vLLM would refuse to start.
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": drain_seconds + _GRACE_MARGIN_SECONDS,
+        "securityContext": dict(children.POD_SECURITY),
+    }
+    if install.image_pull_secrets:
+        pod_spec["imagePullSecrets"] = [{"name": name} for name in install.image_pull_secrets]
+    return pod_spec
+
+
+def _protocol_env(service: Service, install: Install, model: str, of_engine: Mapping[str, str]) -> list[dict[str, Any]]:
+    spec = service.spec
+
+    def field(path: str) -> dict[str, Any]:
+        return {"fieldRef": {"fieldPath": path}}
+
+    plain = {
+        names.ENV_BIND_HOST: install.pod_bind_host,
+        names.ENV_NAMESPACE: service.namespace,
+        names.ENV_SERVICE: service.name,
+        names.ENV_SERVICE_UID: service.uid,
+        names.ENV_NATS_URL: install.nats_url,
+        **of_engine,
+        names.ENV_MODEL: model,
+        names.ENV_SERVED_NAME: service.served_name,
+        names.ENV_GPUS: str(spec.worker.gpus),
+        names.ENV_DRAIN_TIMEOUT_SECONDS: str(max(1, spec.drain.timeout_seconds)),
+        "HOME": "/tmp",  # the root file system is read-only
+    }
+    return [
+        {"name": names.ENV_POD_IP, "valueFrom": field("status.podIP")},  # first: $(POD_IP) in later values means it
+        {"name": names.ENV_WORKER, "valueFrom": field("metadata.name")},
+        {"name": names.ENV_POD_UID, "valueFrom": field("metadata.uid")},
+        *({"name": name, "value": value} for name, value in plain.items()),
+        *children.secret_env(service, install),
+    ]
+
+
+def _model(
+    spec: LLMServiceSpec,
+) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """What ``--model`` gets, and the volumes, mounts and environment it needs."""
+    try:
+        source = parse_model_source(spec.model.source)
+    except ModelSourceError as error:
+        raise Refused(str(error)) from error
+    match source:
+        case HubModel():
+            env: list[dict[str, Any]] = [{"name": "HF_HOME", "value": _HUB_CACHE_PATH}]
+            if spec.model.token_secret_ref is not None:
+                reference = {"name": spec.model.token_secret_ref.name, "key": spec.model.token_secret_ref.key}
+                env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})
+            volume: dict[str, Any] = {"name": "model", "emptyDir": {}}
+            return source.repository, [volume], [{"name": "model", "mountPath": _HUB_CACHE_PATH}], env
+        case ClaimModel():
+            volume = {"name": "model", "persistentVolumeClaim": {"claimName": source.claim, "readOnly": True}}
+            mount = {"name": "model", "mountPath": _CLAIM_PATH, "readOnly": True}
+            return f"{_CLAIM_PATH}/{source.path}", [volume], [mount], []
+        case PathModel():
+            # The identical path on every node: the path is part of what engines compare before they exchange KV.
+            volume = {"name": "model", "hostPath": {"path": source.path, "type": "Directory"}}
+            return source.path, [volume], [{"name": "model", "mountPath": source.path, "readOnly": True}], []
