@@ -161,8 +161,8 @@ async def run(settings: OperatorSettings) -> int:
         reconcilers.append(reconciler)
         life.start(queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
         life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
-        watch = handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=life.stopping)
-        await asyncio.wait({life.start(watch, "watch of services and pools")})
+        await handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=life.stopping)
+        life.stop()  # it was a signal, which kopf has taken over, if nothing else stopped us
         # Work stops before the Lease is given back, so that no two ever write.
         queue.close()
         await reconciler.stop()

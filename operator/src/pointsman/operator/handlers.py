@@ -48,7 +48,7 @@ def settings() -> kopf.OperatorSettings:
 
 
 async def watch(enqueue: Enqueue, *, namespace: str | None, stop: Any) -> None:
-    """Follow our kinds until ``stop`` (an asyncio.Event) is set."""
+    """Follow our kinds until ``stop`` (an asyncio.Event) is set, or SIGTERM or SIGINT: kopf takes both over."""
     await kopf.operator(
         registry=registry(enqueue),
         settings=settings(),
