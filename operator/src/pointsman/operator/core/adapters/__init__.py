@@ -1,7 +1,8 @@
-"""Engines. An engine is one module here: it renders a worker's pod and says what its KV depends on.
+"""Engines. An engine is one module here: it says how a worker of it is started and what its KV depends on.
 
-To add one: write ``<engine>.py`` with a class that has the methods of ``EngineAdapter`` and put it into ``_ADAPTERS``
-under its ``spec.engine.type``.
+To add one: write ``<engine>.py`` with a class that has the methods of ``EngineAdapter`` (its pod comes from
+``worker_pod``) and put it into ``_ADAPTERS`` under its ``spec.engine.type``. The other places an engine needs are in
+CONTRIBUTING.md.
 """
 
 from collections.abc import Mapping
