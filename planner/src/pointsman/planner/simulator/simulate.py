@@ -18,7 +18,7 @@ from pointsman.planner.simulator.decode_engine import (
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.fleet import Fleet
 from pointsman.planner.simulator.request_path import RequestPath
-from pointsman.planner.simulator.timing import Timing
+from pointsman.planner.simulator.timing import Timing, TrueModel
 from pointsman.planner.simulator.types import (
     DecisionRecord,
     Distribution,
@@ -70,7 +70,9 @@ class _Run:
 
         self._fleet = Fleet(simulation, policy, path, self._events, fleet, new_engine, trace.block_tokens)
         self._state = planner.first_state()
-        self._base = simulation.engine.performance if simulation.planner_knows_performance else None
+        believed = simulation.engine.performance
+        known = TrueModel(believed, simulation.truth) if planner.measured else believed
+        self._base = known if simulation.planner_knows_performance else None
         self._seen: deque[Observation] = deque()  # waits for the metric delay
         self._read_s = 0.0  # when the gateway was last read
         self._timeline: list[TimelinePoint] = []

@@ -5,11 +5,27 @@ plus the prefill without its fixed part.
 """
 
 import math
+from dataclasses import dataclass
 from random import Random
 
+from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.simulator.types import Engine, Truth
 
 NODES = 128  # per batch size, over the KV cache's capacity
+
+
+@dataclass(frozen=True, slots=True)
+class TrueModel:
+    """The engine's true times, as somebody has them who measured it."""
+
+    believed: PerformanceModel
+    truth: Truth
+
+    def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
+        return self.believed.prefill_ms(new_tokens, prefix_tokens) * self.truth.prefill_kappa
+
+    def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
+        return self.believed.decode_step_ms(batch, kv_tokens) * self.truth.decode_kappa
 
 
 class Timing:

@@ -170,11 +170,16 @@ class Decide(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """A planner under test: its function and the state it begins with."""
+    """A planner under test: its function and the state it begins with.
+
+    ``measured``: it is given the engine's true times instead of the believed ones. For planners that profile the engine
+    beforehand and have no calibration of their own here; ours must find the difference out.
+    """
 
     name: str
     decide: Decide
     first_state: Callable[[], Any]
+    measured: bool = False
 
 
 # --- what comes out ---

@@ -15,6 +15,7 @@ from pointsman.planner.simulator.baselines.layouts import (
     decode_requests_per_s,
     go_to,
     prefill_requests_per_s,
+    routed,
     stay,
 )
 from pointsman.planner.simulator.types import Planner
@@ -41,7 +42,7 @@ def decide(
     state = replace(state, seen=state.seen.after(observation, WINDOW_S))
     moving = any(worker.condition is not WorkerCondition.ACTIVE for worker in observation.workers)
     if base is None or not state.seen.known or observation.load is None or moving:
-        return state, stay(observation, "nothing to decide on"), tick
+        return state, routed(stay(observation, "nothing to decide on")), tick
     seen, objectives = state.seen, policy.objectives
     prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     depth = (observation.service.prefill_queue_depth if observation.service else None) or 0.0
@@ -55,9 +56,9 @@ def decide(
     late = ttft_ms > TTFT_AT_RISK * objectives.ttft_for(seen.prompt_tokens) or working > 1
     if late and decode > 1 and busy * decode / (decode - 1) < SPARE:
         return state, go_to(observation, policy, prefill + 1, decode - 1, "TTFT at risk", switching=True), tick
-    return state, stay(observation, "within objectives"), tick
+    return state, routed(stay(observation, "within objectives")), tick
 
 
 def arrow() -> Planner:
     """The planner."""
-    return Planner("Arrow-like", decide, State)
+    return Planner("Arrow-like", decide, State, measured=True)

@@ -7,6 +7,7 @@ needs beside an ample other one.
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.types import Policy
+from pointsman.planner.simulator.baselines.layouts import ALL_REMOTE
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Result, Simulation, Trace
@@ -28,7 +29,7 @@ def search(trace: Trace, simulation: Simulation, policy: Policy, attainment: flo
 
     def result(prefill: int, decode: int) -> Result:
         if (prefill, decode) not in tried:
-            layout = replace(simulation, prefill_workers=prefill, decode_workers=decode)
+            layout = replace(simulation, prefill_workers=prefill, decode_workers=decode, routing=ALL_REMOTE)
             tried[prefill, decode] = simulate(trace, layout, policy, static())
         return tried[prefill, decode]
 

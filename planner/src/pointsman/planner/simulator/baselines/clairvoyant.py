@@ -15,7 +15,7 @@ import numpy as np
 
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
-from pointsman.planner.simulator.baselines.layouts import clamped, go_to, stay, with_threshold
+from pointsman.planner.simulator.baselines.layouts import clamped, go_to, routed, stay
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Floats, Planner, Result, Simulation, Trace
 
@@ -23,7 +23,6 @@ SLOT_S = 2.5
 PREFILL_USES = (0.9, 0.75, 0.6)  # of a worker's time
 DECODE_USES = (1.0, 0.85)  # of the batch that keeps the objective
 SMOOTHINGS_S = (5.0, 20.0)  # over which prefill work may be moved: its requests can wait
-ALL_REMOTE = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +149,6 @@ def following(schedule: Sequence[tuple[int, int]]) -> Planner:
             decision = stay(observation, "as scheduled")
         else:
             decision = go_to(observation, policy, *target, "as scheduled", switching=True)
-        return target, with_threshold(decision, ALL_REMOTE), NextTick(SLOT_S)
+        return target, routed(decision), NextTick(SLOT_S)
 
     return Planner("clairvoyant", decide, lambda: None)

@@ -19,6 +19,7 @@ from pointsman.planner.simulator.baselines.layouts import (
     decode_requests_per_s,
     go_to,
     prefill_requests_per_s,
+    routed,
     stay,
 )
 from pointsman.planner.simulator.types import Planner
@@ -54,7 +55,7 @@ def decide(
             counted_s=state.counted_s + observation.window_s,
         )
     if base is None or not state.seen.known:
-        return state, stay(observation, "the model is not ready"), tick
+        return state, routed(stay(observation, "the model is not ready")), tick
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     target = now
     if now_s >= state.next_s and state.counted_s > 0:
@@ -65,7 +66,8 @@ def decide(
     moving = {WorkerCondition.STARTING, WorkerCondition.DRAINING, WorkerCondition.SWITCHING}
     if target == now and load is not None and not any(w.condition in moving for w in observation.workers):
         target = _reacted(state, observation, policy, base, now)
-    return state, go_to(observation, policy, *target, f"floor {state.floor[0]}P{state.floor[1]}D"), tick
+    decision = go_to(observation, policy, *target, f"floor {state.floor[0]}P{state.floor[1]}D")
+    return state, routed(decision), tick
 
 
 def _floor(
@@ -112,4 +114,4 @@ def _reacted(
 
 def dynamo() -> Planner:
     """The planner."""
-    return Planner("Dynamo-like", decide, State)
+    return Planner("Dynamo-like", decide, State, measured=True)

@@ -17,6 +17,7 @@ from pointsman.planner.simulator.baselines.layouts import (
     decode_requests_per_s,
     go_to,
     prefill_requests_per_s,
+    routed,
     stay,
 )
 from pointsman.planner.simulator.types import Planner
@@ -46,7 +47,7 @@ def decide(
     tick = NextTick(INTERVAL_S)
     state = replace(state, seen=state.seen.after(observation, WINDOW_S))
     if base is None or not state.seen.known or now_s < 2 * WINDOW_S:
-        return state, stay(observation, "not enough seen"), tick
+        return state, routed(stay(observation, "not enough seen")), tick
     if math.isnan(state.ratio):
         tpot_ms = policy.objectives.tpot_ms
         decoded = decode_requests_per_s(state.seen, base, tpot_ms, observation.kv_capacity_tokens)
@@ -72,10 +73,10 @@ def decide(
         return state, stay(observation, "cooling down"), tick
     if wanted != decode:
         prefill = max(1, math.ceil(wanted * state.ratio))
-        return replace(state, moved_s=now_s), go_to(observation, policy, prefill, wanted, why), tick
-    return state, stay(observation, why), tick
+        return replace(state, moved_s=now_s), routed(go_to(observation, policy, prefill, wanted, why)), tick
+    return state, routed(stay(observation, why)), tick
 
 
 def heteroscale() -> Planner:
     """The planner."""
-    return Planner("HeteroScale-like", decide, State)
+    return Planner("HeteroScale-like", decide, State, measured=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
-from pointsman.planner.simulator.baselines.layouts import go_to, stay
+from pointsman.planner.simulator.baselines.layouts import go_to, routed, stay
 from pointsman.planner.simulator.types import Planner
 
 SYNC_S = 15.0
@@ -39,7 +39,7 @@ def decide(
         if worker.role is WorkerRole.DECODE and worker.kv_usage is not None
     ]
     if service is None or service.prefill_queue_depth is None or not usages:
-        return state, stay(observation, "a metric is missing"), tick
+        return state, routed(stay(observation, "a metric is missing")), tick
     prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     # A pod that is not ready counts as using nothing when scaling up.
     wanted_prefill = _desired(prefill, service.prefill_queue_depth / max(prefill, 1) / WAITING_EACH)
@@ -50,7 +50,8 @@ def decide(
         wanted_prefill = min(prefill, max(wish[1] for wish in wishes))
     if wanted_decode < decode:
         wanted_decode = min(decode, max(wish[2] for wish in wishes))
-    return State(wishes), go_to(observation, policy, wanted_prefill, wanted_decode, "HPA"), tick
+    decision = go_to(observation, policy, wanted_prefill, wanted_decode, "HPA")
+    return State(wishes), routed(decision), tick
 
 
 def _desired(current: int, ratio: float) -> int:
@@ -61,4 +62,4 @@ def _desired(current: int, ratio: float) -> int:
 
 def hpa() -> Planner:
     """The planner."""
-    return Planner("HPA on queue and KV use", decide, State)
+    return Planner("HPA on queue and KV use", decide, State, measured=True)

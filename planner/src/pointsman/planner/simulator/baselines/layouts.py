@@ -59,12 +59,13 @@ def go_to(
     return Decision(reason, why, *target, observation.routing, switches=switches, changes_layout=True)
 
 
-def with_threshold(decision: Decision, tokens: int) -> Decision:
-    """The decision, with another local/remote threshold."""
-    if tokens == decision.routing.max_local_prefill_tokens:
-        return decision
-    routing = RoutingNumbers(tokens, decision.routing.max_prefill_queue_size)
-    return replace(decision, routing=routing, changes_routing=True)
+ALL_REMOTE = RoutingNumbers(0, 1_000_000)
+"""Every prompt to the prefill pool, however long its queue: what systems do that have no local prefill."""
+
+
+def routed(decision: Decision, routing: RoutingNumbers = ALL_REMOTE) -> Decision:
+    """The decision, with these numbers of the local/remote rule."""
+    return decision if routing == decision.routing else replace(decision, routing=routing, changes_routing=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,16 @@ import math
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.performance import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers
 from pointsman.planner.simulator.baselines.layouts import (
+    ALL_REMOTE,
     NOTHING_SEEN,
     Seen,
     decode_requests_per_s,
     go_to,
     prefill_requests_per_s,
+    routed,
     stay,
-    with_threshold,
 )
 from pointsman.planner.simulator.types import Planner
 
@@ -31,11 +32,10 @@ HOLD_S = 120.0  # before the pools may shrink
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """``wishes``: (when, prefill, decode) of the last ``HOLD_S``; ``normal``: the threshold without a burst."""
+    """``wishes``: (when, prefill, decode) of the last ``HOLD_S``."""
 
     seen: Seen = NOTHING_SEEN
     wishes: tuple[tuple[float, int, int], ...] = ()
-    normal: int | None = None
 
 
 def decide(
@@ -43,10 +43,9 @@ def decide(
 ) -> tuple[State, Decision, NextTick]:
     """One look."""
     tick = NextTick(INTERVAL_S)
-    normal = state.normal if state.normal is not None else observation.routing.max_local_prefill_tokens
-    state = replace(state, seen=state.seen.after(observation, WINDOW_S), normal=normal)
+    state = replace(state, seen=state.seen.after(observation, WINDOW_S))
     if base is None or not state.seen.known or observation.load is None:
-        return state, stay(observation, "not enough seen"), tick
+        return state, routed(stay(observation, "not enough seen")), tick
     seen = state.seen
     decoded = decode_requests_per_s(seen, base, policy.objectives.tpot_ms, observation.kv_capacity_tokens)
     if decoded <= 0:
@@ -57,11 +56,12 @@ def decide(
     prefill, decode = max(wish[1] for wish in wishes), max(wish[2] for wish in wishes)
     depth = observation.service.prefill_queue_depth if observation.service else None
     waits_ms = (depth or 0.0) / prefill_requests_per_s(seen, base) * 1000
-    threshold = policy.max_threshold_tokens if waits_ms > 0.5 * policy.objectives.ttft_ms else normal
+    behind = waits_ms > 0.5 * policy.objectives.ttft_ms
+    routing = RoutingNumbers(policy.max_threshold_tokens, policy.max_queue_size) if behind else ALL_REMOTE
     decision = go_to(observation, policy, prefill, decode, f"{seen.rate_per_s:.1f} requests/s")
-    return replace(state, wishes=wishes), with_threshold(decision, threshold), tick
+    return replace(state, wishes=wishes), routed(decision, routing), tick
 
 
 def tokenscale() -> Planner:
     """The planner."""
-    return Planner("TokenScale-like", decide, State)
+    return Planner("TokenScale-like", decide, State, measured=True)
