@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
 
-.PHONY: help quickstart test lint unit integration engine verify bench-foundation bench-report format crds sync clean
+.PHONY: help quickstart test lint unit integration engine verify bench-foundation bench-planner bench-report format crds sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -48,6 +48,9 @@ verify: sync ## the long forms: hundreds of prompts, kill rounds; writes bench/r
 
 bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
 	@$(RUN) python -m bench.foundation $(ARGS)
+
+bench-planner: sync ## our planner beside others in our simulator, half an hour; writes bench/results/planner.json
+	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
 
 bench-report: sync ## render bench/results to docs/benchmarks.md
 	@$(RUN) python -m bench.report

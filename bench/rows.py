@@ -16,8 +16,8 @@ RESULTS = Path(__file__).with_name("results")
 class Row:
     """One figure. ``ours`` and ``peer`` are medians over ``runs``; ``spread`` is ours' smallest and largest.
 
-    ``target`` is ``<= 40`` or ``ratio <= 0.1``; ``met`` says whether ``ours``, or ``ratio``, is within it. What was not
-    measured beside a peer has None for peer, peer_name and ratio.
+    ``target`` is ``<= 40``, ``>= 0.9`` or ``ratio <= 0.1``; ``met`` says whether ``ours``, or ``ratio``, is within it.
+    What was not measured beside a peer has None for peer, peer_name and ratio.
     """
 
     name: str
@@ -38,16 +38,19 @@ def row(
     unit: str,
     ours: Sequence[float],
     *,
-    at_most: float,
     command: str,
+    at_most: float | None = None,
+    at_least: float | None = None,
     peer: Sequence[float] | None = None,
     peer_name: str | None = None,
     of_ratio: bool = False,
 ) -> Row:
     """A row from the values of each run. With ``of_ratio`` the target is for the median of the runs' ours / peer.
 
-    Raises ValueError for no values, or for a peer that was not measured in the same runs.
+    Raises ValueError for no values, for a peer that was not measured in the same runs, and unless there is one target.
     """
+    if (at_most is None) == (at_least is None):
+        raise ValueError(f"{name}: one of at_most and at_least is the target")
     if not ours:
         raise ValueError(f"{name}: nothing was measured")
     if peer is not None and len(peer) != len(ours):
@@ -64,12 +67,16 @@ def row(
         peer=None if peer is None else _rounded(statistics.median(peer)),
         peer_name=peer_name,
         ratio=None if ratio is None else round(ratio, 4),
-        target=f"{'ratio ' if of_ratio else ''}<= {at_most:g}",
-        met=judged <= at_most,
+        target=f"{'ratio ' if of_ratio else ''}{_target(at_most, at_least)}",
+        met=judged <= at_most if at_most is not None else judged >= (at_least or 0.0),
         runs=len(ours),
         spread=(_rounded(min(ours)), _rounded(max(ours))),
         command=command,
     )
+
+
+def _target(at_most: float | None, at_least: float | None) -> str:
+    return f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}"
 
 
 def write(name: str, rows: Sequence[Row]) -> Path:

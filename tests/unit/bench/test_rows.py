@@ -57,3 +57,12 @@ def test_the_picture_is_well_formed_and_its_bars_are_to_scale() -> None:
     tree = ElementTree.fromstring(report.chart([row]))
     bars = [float(bar.attrib["width"]) for bar in tree.iter("{http://www.w3.org/2000/svg}rect") if len(bar)]
     assert bars[1] == pytest.approx(20 * bars[0], rel=0.01)
+
+
+def test_a_target_from_below_is_met_by_more_and_a_row_has_one_target() -> None:
+    assert rows.row("attainment", "", [0.97], at_least=0.95, command=COMMAND).met
+    missed = rows.row("attainment", "", [0.94], at_least=0.95, command=COMMAND)
+    assert (missed.met, missed.target) == (False, ">= 0.95")
+    for target in ({}, {"at_least": 1.0, "at_most": 2.0}):
+        with pytest.raises(ValueError, match="one of at_most and at_least"):
+            rows.row("x", "s", [1], command=COMMAND, **target)

@@ -1,0 +1,385 @@
+"""Our planner beside all others in our own simulator: ``make bench-planner``.
+
+Every scenario and seed is one cell; all planners of a cell see the same trace, noise and starts. Cells are written to
+``bench/results/planner_cells.json`` as they are done (``--resume`` keeps those that are there), and the rows made of
+them to ``bench/results/planner.json``.
+
+    python -m bench.planner.own_simulator show step pointsman --seed 0     # one run, with its decisions
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bench.planner.scenarios import SCENARIOS, Scenario
+from bench.rows import RESULTS, Row, row, write
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    NextTick,
+    Observation,
+    Policy,
+    Reason,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.simulator.baselines import PLANNERS, best_static, clairvoyant
+from pointsman.planner.simulator.baselines.pointsman import PARTS, ours, without, without_table
+from pointsman.planner.simulator.baselines.static import static
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import Faults, Planner, Result, Simulation, Trace
+
+COMMAND = "make bench-planner"
+CELLS = RESULTS / "planner_cells.json"
+SEEDS = (11, 12, 13)
+CAUSAL = ("hpa", "heteroscale", "tokenscale", "dynamo", "arrow")
+OURS, STATIC, ORACLE = "Pointsman", "best static", "clairvoyant"
+TARGET_ATTAINMENT = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
+EQUAL_GPU_HOURS = 1.02  # what still counts as not dearer than ours
+
+
+@dataclass(frozen=True)
+class Run:
+    """One planner in one cell."""
+
+    scenario: str
+    seed: int
+    planner: str
+    attainment: float
+    gpu_hours: float
+    goodput_per_gpu_hour: float
+    ttft_p99_s: float
+    tpot_p99_ms: float
+    switches: int
+    reversals: int
+    peak_gpus: int
+    note: str = ""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the cells that are asked for and write the rows of all there are."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command")
+    one = commands.add_parser("show", help="one run, with its decisions")
+    one.add_argument("scenario", choices=SCENARIOS)
+    one.add_argument("planner", choices=[*PLANNERS, STATIC, ORACLE, *(f"without {part}" for part in PARTS)])
+    one.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="scenarios, separated by commas")
+    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
+    parser.add_argument("--rows", action="store_true", help="only make the rows again")
+    asked = parser.parse_args(arguments)
+    if asked.command == "show":
+        show(SCENARIOS[asked.scenario], asked.planner, asked.seed)
+        return 0
+    done = _cells() if asked.resume or asked.rows or asked.only else []
+    names = asked.only.split(",") if asked.only else [*SCENARIOS, "robust", "steady"]
+    for name in names if not asked.rows else ():
+        for seed in map(int, asked.seeds.split(",")):
+            if asked.resume and any((run.scenario, run.seed) == (name, seed) for run in done):
+                continue
+            done = [run for run in done if (run.scenario, run.seed) != (name, seed)]
+            for run in cell(name, seed):
+                print(
+                    f"{run.scenario:10} {run.seed:3} {run.planner:34} attainment {run.attainment:.3f} "
+                    f"GPU-hours {run.gpu_hours:.2f} {run.note}",
+                    flush=True,
+                )
+                done.append(run)
+            CELLS.write_text(json.dumps([asdict(run) for run in done], indent=1) + "\n")
+    write("planner", [*rows(done), *speed_rows()])
+    return 0
+
+
+def _cells() -> list[Run]:
+    return [Run(**run) for run in json.loads(CELLS.read_text())] if CELLS.exists() else []
+
+
+# --- cells ---
+
+
+def cell(name: str, seed: int) -> Iterator[Run]:
+    """All planners of one scenario and seed."""
+    if name == "robust":
+        yield from _robust(seed)
+        return
+    if name == "steady":
+        yield from _steady(seed)
+        return
+    scenario = SCENARIOS[name]
+    trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
+    yield _run(name, seed, OURS, simulate(trace, simulation, policy, ours()))
+    fixed = best_static.search(trace, simulation, policy)
+    yield _run(name, seed, STATIC, fixed.result, f"{fixed.prefill}P{fixed.decode}D")
+    yield _run(name, seed, ORACLE, clairvoyant.search(trace, simulation, policy))
+    for causal in CAUSAL:
+        begins = simulation
+        if causal == "arrow":  # it cannot scale: it gets the GPUs of the best fixed layout
+            begins = replace(simulation, prefill_workers=fixed.prefill, decode_workers=fixed.decode)
+        result = simulate(trace, begins, policy, PLANNERS[causal]())
+        yield _run(name, seed, result.planner, result)
+    yield _run(name, seed, "static", simulate(trace, simulation, policy, static()), "the first layout")
+    for planner in (*(without(part) for part in PARTS), without_table()):
+        yield _run(name, seed, planner.name, simulate(trace, simulation, policy, planner))
+
+
+def _robust(seed: int) -> Iterator[Run]:
+    """Ours on the step with what goes wrong, beside the same without."""
+    scenario = SCENARIOS["step"]
+    trace, plain, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
+    faults = {
+        "nothing": Faults(),
+        "5 % of scrapes lost": Faults(metric_dropout_share=0.05),
+        "60 s outage of all metrics": Faults(metric_outages_s=((310.0, 370.0),)),
+        "metrics 10 s late": Faults(metric_delay_s=10.0),
+        "20 % of starts and switches fail": Faults(start_failure_share=0.2, switch_failure_share=0.2),
+        "a crash every two worker hours": Faults(crashes_per_worker_hour=0.5),
+    }
+    for what, fault in faults.items():
+        yield _run("robust", seed, what, simulate(trace, replace(plain, faults=fault), policy, ours()))
+    for kappa in (0.7, 1.0, 1.3):
+        truth = replace(plain.truth, prefill_kappa=kappa, decode_kappa=kappa)
+        yield _run("robust", seed, f"engine κ {kappa}", simulate(trace, replace(plain, truth=truth), policy, ours()))
+    for start_s in (30.0, 300.0):
+        leads = replace(plain.leads, start_s=start_s)
+        result = simulate(trace, replace(plain, leads=leads), policy, ours())
+        yield _run("robust", seed, f"start-up {start_s:.0f} s", result)
+
+
+def _steady(seed: int) -> Iterator[Run]:
+    """Constant load for half an hour: nothing should be moved to and fro."""
+    scenario = SCENARIOS["step"]
+    trace = generate(named_shape("steady:rate=8,prompt_tokens=4000,duration_s=1800"), seed)
+    result = simulate(
+        trace, replace(scenario.simulation(seed), prefill_workers=4, decode_workers=4), scenario.policy(), ours()
+    )
+    within_s = 2 * scenario.simulation(seed).leads.start_s
+    switched = sorted(t.began_s for t in result.transitions if t.kind == "switch")
+    most = max((sum(at <= other < at + 600 for other in switched) for at in switched), default=0)
+    run = _run("steady", seed, OURS, result, f"most switches in 10 minutes: {most}")
+    yield replace(run, reversals=result.reversals(within_s), switches=most)
+
+
+def _run(scenario: str, seed: int, planner: str, result: Result, note: str = "") -> Run:
+    return Run(
+        scenario=scenario,
+        seed=seed,
+        planner=planner,
+        attainment=round(result.attainment, 4),
+        gpu_hours=round(result.gpu_hours, 4),
+        goodput_per_gpu_hour=round(result.goodput_per_gpu_hour, 1),
+        ttft_p99_s=round(float(np.nanquantile(result.ttft_s, 0.99)), 3),
+        tpot_p99_ms=round(float(np.nanquantile(result.tpot_s, 0.99)) * 1000, 2),
+        switches=result.switches,
+        reversals=result.reversals(),
+        peak_gpus=result.peak_gpus,
+        note=note,
+    )
+
+
+# --- rows ---
+
+
+def rows(runs: Sequence[Run]) -> Iterator[Row]:
+    """The design's table from the cells."""
+    for name in SCENARIOS:
+        by_planner = _by_planner(runs, name)
+        if OURS not in by_planner:
+            continue
+        mine, fixed, oracle = by_planner[OURS], by_planner[STATIC], by_planner[ORACLE]
+        yield row(
+            f"{name}: share of requests within objectives",
+            "",
+            [run.attainment for run in mine],
+            peer=[run.attainment for run in fixed],
+            peer_name=f"best static of the search, {statistics.median(r.gpu_hours for r in fixed):.2f} GPU-hours",
+            at_least=TARGET_ATTAINMENT.get(name, 0.95),
+            command=COMMAND,
+        )
+        for peer, name_of_peer, least in ((oracle, ORACLE, 0.9), (fixed, "best static of the search", 0.99)):
+            yield row(
+                f"{name}: goodput per GPU-hour, {name_of_peer}",
+                "requests",
+                [run.goodput_per_gpu_hour for run in mine],
+                peer=[run.goodput_per_gpu_hour for run in peer],
+                peer_name=name_of_peer,
+                of_ratio=True,
+                at_least=least,
+                command=COMMAND,
+            )
+        rival, values = _best_rival(by_planner)
+        if rival is not None:
+            yield row(
+                f"{name}: share within objectives, best causal planner that is not dearer",
+                "",
+                [run.attainment for run in mine],
+                peer=values,
+                peer_name=rival,
+                of_ratio=True,
+                at_least=1.0,
+                command=COMMAND,
+            )
+        for planner, theirs in by_planner.items():
+            if planner.startswith("Pointsman without"):
+                yield row(
+                    f"{name}: share within objectives, ablation",
+                    "",
+                    [run.attainment for run in mine],
+                    peer=[run.attainment for run in theirs],
+                    peer_name=f"{planner}, {statistics.median(r.gpu_hours for r in theirs):.2f} GPU-hours",
+                    of_ratio=True,
+                    at_least=1.0,
+                    command=COMMAND,
+                )
+    robust = _by_planner(runs, "robust")
+    for what, faulty in robust.items():
+        if what != "nothing":
+            lost = [plain.attainment - run.attainment for plain, run in zip(robust["nothing"], faulty, strict=True)]
+            yield row(f"step, {what}: share within objectives lost", "", lost, at_most=0.05, command=COMMAND)
+    steady = _by_planner(runs, "steady").get(OURS)
+    if steady is not None:
+        moves = [float(run.reversals) for run in steady]
+        yield row("constant load: reversals within twice the lead", "", moves, at_most=0, command=COMMAND)
+        most = [float(run.switches) for run in steady]
+        yield row("constant load: most switches in 10 minutes", "", most, at_most=6, command=COMMAND)
+
+
+def _by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in sorted((run for run in runs if run.scenario == scenario), key=lambda run: run.seed):
+        found.setdefault(run.planner, []).append(run)
+    return found
+
+
+def _best_rival(by_planner: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
+    """Of the causal planners whose mean GPU-hours are ours at most, the one that serves most requests well."""
+    limit = EQUAL_GPU_HOURS * statistics.mean(run.gpu_hours for run in by_planner[OURS])
+    rivals = {
+        name: theirs
+        for name, theirs in by_planner.items()
+        if name not in (OURS, STATIC, ORACLE, "static")
+        and not name.startswith("Pointsman without")
+        and statistics.mean(run.gpu_hours for run in theirs) <= limit
+    }
+    if not rivals:
+        return None, []
+    best = max(rivals, key=lambda name: statistics.mean(run.attainment for run in rivals[name]))
+    hours = statistics.median(run.gpu_hours for run in rivals[best])
+    return f"{best}, {hours:.2f} GPU-hours", [run.attainment for run in rivals[best]]
+
+
+# --- speed ---
+
+
+def speed_rows() -> Iterator[Row]:
+    """How fast simulator and decision are, on this computer as it is now."""
+    simulated = [requests_per_s() for _ in range(3)]
+    yield row("simulator, 16 workers, one core", "requests/s", simulated, at_least=5000, command=COMMAND)
+    for workers, most_ms in ((64, 5.0), (1000, 50.0)):
+        took = [decide_p99_ms(workers) for _ in range(3)]
+        yield row(f"decide(), p99 at {workers} workers", "ms", took, at_most=most_ms, command=COMMAND)
+
+
+def requests_per_s() -> float:
+    """Of wall time, with 16 workers that serve 60 requests a second and a planner that does nothing."""
+    scenario = SCENARIOS["step"]
+    trace = generate(named_shape("steady:rate=60,prompt_tokens=4000,duration_s=240"), 1)
+    engine = replace(scenario, gpu="h100_sxm").engine()
+    began = time.perf_counter()
+    result = simulate(trace, Simulation(engine, 8, 8), scenario.policy(), static())
+    took_s = time.perf_counter() - began
+    if result.attainment < 0.99:
+        raise RuntimeError(f"only {result.attainment:.2f} were served: an overloaded service is another measurement")
+    return len(trace) / took_s
+
+
+def decide_p99_ms(workers: int, ticks: int = 200) -> float:
+    """Of ``decide`` called on the observations of a service of so many workers, as made by the simulator."""
+    scenario = replace(SCENARIOS["step"], gpu="h100_sxm")
+    half = workers // 2
+    policy = replace(
+        scenario.policy(), max_gpus=2 * workers, prefill=Bounds(1, 2 * workers), decode=Bounds(1, 2 * workers)
+    )
+    seen: list[Observation] = []
+
+    def keep(
+        state: Any, observation: Observation, policy: Policy, _now_s: float, _base: PerformanceModel | None
+    ) -> tuple[Any, Decision, NextTick]:
+        seen.append(observation)
+        prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+        return state, _nothing(observation, prefill, decode), NextTick(policy.interval_s)
+
+    trace = generate(named_shape("steady:rate=40,prompt_tokens=4000,duration_s=60"), 1)
+    simulate(trace, Simulation(scenario.engine(), 8, 8), policy, Planner("keep", keep, lambda: None))
+    many = tuple(
+        Worker(f"worker-{i:04}", WorkerRole.PREFILL if i < half else WorkerRole.DECODE, WorkerCondition.ACTIVE)
+        for i in range(workers)
+    )
+    state, took = State(), []
+    for tick in range(ticks):
+        observation = seen[tick % len(seen)]
+        load = observation.load
+        assert load is not None
+        grown = replace(load, arrivals_per_s=load.arrivals_per_s * workers / 16)
+        now_s = tick * policy.interval_s
+        observation = replace(observation, at_s=now_s, workers=many, load=grown)
+        began = time.perf_counter()
+        state, _, _ = decide(state, observation, policy, now_s, scenario.engine().performance)
+        took.append((time.perf_counter() - began) * 1000)
+    return float(np.quantile(took, 0.99))
+
+
+def _nothing(observation: Observation, prefill: int, decode_workers: int) -> Decision:
+    return Decision(Reason.STEADY, "", prefill, decode_workers, observation.routing)
+
+
+# --- one run ---
+
+
+def show(scenario: Scenario, planner: str, seed: int) -> None:
+    """Print one run: its figures, its layout decisions, and the workers over time."""
+    trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
+    makers: dict[str, Callable[[], Result]] = {
+        STATIC: lambda: best_static.search(trace, simulation, policy).result,
+        ORACLE: lambda: clairvoyant.search(trace, simulation, policy),
+        **{f"without {part}": _runner(trace, simulation, policy, without(part)) for part in PARTS},
+        **{name: _runner(trace, simulation, policy, make()) for name, make in PLANNERS.items()},
+    }
+    began = time.perf_counter()
+    result = makers[planner]()
+    took_s = time.perf_counter() - began
+    for name, value in asdict(_run(scenario.name, seed, planner, result, f"{took_s:.1f} s")).items():
+        print(f"{name:22} {value}")
+    for record in result.decisions:
+        if record.decision.changes_layout:
+            decision = record.decision
+            print(f"{record.at_s:7.1f} s {decision.reason} {decision.message} {record.refused}")
+    met = result.met
+    for before, after in zip(result.timeline[::16], result.timeline[16::16], strict=False):
+        came = (result.arrival_s >= before.at_s) & (result.arrival_s < after.at_s)
+        share = float(met[came].mean()) if came.any() else 1.0
+        print(
+            f"{before.at_s:7.1f} s  {before.prefill_active}P{before.decode_active}D starting {before.starting} "
+            f"switching {before.switching} draining {before.draining} queue {before.prefill_queue} "
+            f"decoding {before.decoding} KV {before.kv_usage:.0%} threshold {before.max_local_prefill_tokens} "
+            f"arrived until the next line {int(came.sum())}, of them within objectives {share:.0%}"
+        )
+
+
+def _runner(trace: Trace, simulation: Simulation, policy: Policy, planner: Planner) -> Callable[[], Result]:
+    return lambda: simulate(trace, simulation, policy, planner)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
