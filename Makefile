@@ -32,7 +32,7 @@ unit: sync ## pure cores and property tests, about a minute
 	@$(RUN) pytest tests/unit $(ARGS)
 
 integration: sync ## real control plane, NATS and our processes
-	@$(RUN) pytest tests/integration $(ARGS)
+	@$(RUN) pytest tests/integration -m "not verify" $(ARGS)
 
 engine: sync ## real vLLM on CPU, P/D over NIXL
 	@$(RUN) pytest tests/engine -m "not verify" $(ARGS)
@@ -44,7 +44,7 @@ format: sync ## format and mend what ruff can mend
 	@$(RUN) ruff check --fix --quiet; $(RUN) ruff format --quiet
 
 verify: sync ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
-	@$(RUN) pytest tests/engine -m verify --timeout 3600 $(ARGS)
+	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
 bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
 	@$(RUN) python -m bench.foundation $(ARGS)

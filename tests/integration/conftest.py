@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.findings import findings
 from pointsman.local.binaries import ensure
 from pointsman.local.control_plane import ControlPlane
 from waiting import until
+
+__all__ = ["findings"]
 
 
 @pytest.fixture(scope="session")

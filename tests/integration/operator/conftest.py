@@ -7,20 +7,25 @@ from typing import Any
 
 import pytest
 
-from fixtures.control_plane_process import ControlPlaneProcess
+from fixtures.operators import ForkedOperator, OperatorProcess
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
 from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES, bind_rule
+from waiting import until
 
 from .stand_in import StandInKubelet
 
 CRDS = Path(__file__).parents[3] / "charts/pointsman/files/crds"
-DEADLINE_S = 200.0
+DEADLINE_S = 90.0
 USER = "pointsman-operator-under-test"
 
 
@@ -51,20 +56,6 @@ def operator_kubeconfig(control_plane: ControlPlane) -> Path:
     return control_plane.kubeconfig_for(USER)
 
 
-class OperatorProcess(ControlPlaneProcess):
-    """``python -m pointsman.operator``; ``settings`` are those a test wants otherwise."""
-
-    def __init__(self, kubeconfig: Path, namespace: str, **settings: str) -> None:
-        told = {
-            "worker_image": "worker:test",
-            "gateway_image": "gateway:test",
-            "nats_url": "nats://nats.test:4222",
-            "nats_user": "pointsman",
-            "nats_password": "a-password-of-nats",
-        }
-        super().__init__("operator", kubeconfig, namespace, **(told | settings))
-
-
 class Cluster:
     """What a test sees and does: services and pools as they are, and conditions awaited with a deadline."""
 
@@ -72,7 +63,14 @@ class Cluster:
         self.kube, self.namespace, self.kubelet, self.operator = kube, namespace, kubelet, operator
         self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
         self.pools = Mirror(kube, resources.WORKER_POOLS, WorkerPool, namespace=namespace)
+        self.switches = Mirror(kube, resources.ROLE_SWITCHES, RoleSwitch, namespace=namespace)
+        self.policies = Mirror(kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace)
+        self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace)
         self.events: Mirror[Object] = Mirror(kube, resources.EVENTS, dict, namespace=namespace)
+
+    def mirrors(self) -> tuple[Mirror[Any], ...]:
+        """All that must be fed while the test runs."""
+        return self.services, self.pools, self.switches, self.policies, self.plans, self.events
 
     async def until(
         self, mirror: Mirror[Any], condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S
@@ -87,9 +85,12 @@ class Cluster:
                 (p.metadata.name, dict(p.metadata.labels), p.status.phase, p.ready) for p in self.kubelet.pods.objects()
             ]
             said = {s.metadata.name: s.status.manifest() for s in self.services.objects()}
+            switches = {s.metadata.name: s.status.manifest() for s in self.switches.objects()}
+            plans = {p.metadata.name: p.status.manifest() for p in self.plans.objects()}
             words = self.operator.log[-6000:]
             raise AssertionError(
-                f"not within {deadline_s:g} s: {what}\npods: {pods}\nstatus: {said}\noperator:\n{words}"
+                f"not within {deadline_s:g} s: {what}\npods: {pods}\nstatus: {said}\nswitches: {switches}\n"
+                f"plans: {plans}\noperator:\n{words}"
             ) from None
 
     async def create(self, name: str = "chat", **spec: Any) -> LLMService:
@@ -157,6 +158,75 @@ class Cluster:
 
         await self.until(self.services, holds, f"summary {summary}, Ready", deadline_s)
 
+    async def books(self) -> dict[Role, int]:
+        """What the pools ask for, as the API server has it now."""
+        found = [
+            WorkerPool.model_validate(await self.kube.get(resources.WORKER_POOLS, f"chat-{role.label}", self.namespace))
+            for role in Role
+        ]
+        return {pool.spec.role: pool.spec.replicas for pool in found}
+
+    async def until_layout(self, prefill: int, decode: int) -> None:
+        """Wait until so many workers serve and nothing is under way; the pools must ask for exactly these."""
+        wanted = {Role.PREFILL: prefill, Role.DECODE: decode}
+        await self.until_summary(f"{prefill}P{decode}D")
+        assert await self.books() == wanted
+
+        def serve() -> bool:
+            found = self.kubelet.worker_pods
+            return all(len(found(role)) == len(found(role, routable=True)) == count for role, count in wanted.items())
+
+        await self.until(self.kubelet.pods, serve, f"{prefill} prefill and {decode} decode workers serve, and no other")
+
+    async def switch(self, source: Role, name: str = "by-hand", **spec: Any) -> RoleSwitch:
+        """``kubectl create`` of a RoleSwitch out of a role."""
+        target = Role.PREFILL if source is Role.DECODE else Role.DECODE
+        body = {
+            "metadata": {"name": name},
+            "spec": {"serviceRef": {"name": "chat"}, "from": source, "to": target, **spec},
+        }
+        made = await self.kube.create(resources.ROLE_SWITCHES, body, self.namespace, field_validation="Strict")
+        return RoleSwitch.model_validate(made)
+
+    async def until_switch(self, phase: SwitchPhase, name: str = "by-hand") -> RoleSwitch:
+        """Wait until a switch says ``phase``."""
+
+        def says() -> bool:
+            found = self.switches.get(name, self.namespace)
+            return found is not None and found.status.phase is phase
+
+        await self.until(self.switches, says, f"switch {name} {phase}")
+        found = self.switches.get(name, self.namespace)
+        assert found is not None
+        return found
+
+    async def until_plan(self, phase: PlanPhase, name: str) -> Plan:
+        """Wait until a plan says ``phase``."""
+
+        def says() -> bool:
+            found = self.plans.get(name, self.namespace)
+            return found is not None and found.status.phase is phase
+
+        await self.until(self.plans, says, f"plan {name} {phase}")
+        found = self.plans.get(name, self.namespace)
+        assert found is not None
+        return found
+
+    async def until_policy(self, name: str, kind: str, reason: str) -> str:
+        """Wait until a condition of a policy has that reason; returns its message."""
+
+        def messages() -> list[str]:
+            found = self.policies.get(name, self.namespace)
+            said = found.status.conditions if found else ()
+            return [item.message for item in said if (item.type, item.reason) == (kind, reason)]
+
+        await self.until(self.policies, lambda: bool(messages()), f"{kind} of policy {name} for {reason}")
+        return messages()[0]
+
+    async def until_said(self, words: str) -> None:
+        """Wait until the operator's log has these words."""
+        await asyncio.to_thread(until, lambda: words in self.operator.log, f"the operator says {words!r}")
+
     async def until_event(self, reason: str, part: str = "") -> str:
         """Wait for an Event of the operator; returns its note."""
 
@@ -179,8 +249,8 @@ async def kube(control_plane: ControlPlane) -> AsyncIterator[Kube]:
 
 @pytest.fixture
 def operator(operator_kubeconfig: Path, namespace: str) -> Iterator[OperatorProcess]:
-    """The process, started."""
-    process = OperatorProcess(operator_kubeconfig, namespace)
+    """One operator, started."""
+    process = ForkedOperator(operator_kubeconfig, namespace)
     process.start()
     yield process
     process.kill()
@@ -191,7 +261,7 @@ async def cluster(kube: Kube, namespace: str, operator: OperatorProcess) -> Asyn
     """Kubelet, operator and mirrors of one test."""
     async with StandInKubelet(kube, namespace) as kubelet:
         found = Cluster(kube, namespace, kubelet, operator)
-        tasks = [asyncio.create_task(mirror.run()) for mirror in (found.services, found.pools, found.events)]
+        tasks = [asyncio.create_task(mirror.run()) for mirror in found.mirrors()]
         try:
             yield found
         finally:

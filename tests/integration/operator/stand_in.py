@@ -95,9 +95,11 @@ class StandInWorker(Server):
         self.in_flight = 0
         self.leases = 0
         self.fail_verify: str | None = None
+        self.cannot_prove: set[Role] = set()  # roles in which it answers no request
         self.nats_connected: bool | None = None
         self.partners: list[str | None] = []
         self.finishes_when_drained = False
+        self.before_command: Callable[[str], None] = lambda what: None
         self.drained = asyncio.Event()
         self.answers = 0
         self.answered = Pulse()
@@ -126,6 +128,10 @@ class StandInWorker(Server):
             kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
         )
 
+    def _commanded(self, what: str) -> None:
+        self.before_command(what)  # may raise: then it never arrived
+        self.asked.append(what)
+
     def _answer(self) -> web.Response:
         return web.Response(text=self.state().wire(), content_type="application/json")
 
@@ -136,12 +142,12 @@ class StandInWorker(Server):
 
     async def _role(self, request: web.Request) -> web.Response:
         wanted = control.RoleRequest.model_validate_json(await request.text())
-        self.asked.append(f"role {wanted.role}")
+        self._commanded(f"role {wanted.role}")
         self.role, self.phase = wanted.role, WorkerPhase.SERVING if wanted.role else WorkerPhase.IDLE
         return self._answer()
 
     async def _drain(self, _: web.Request) -> web.Response:
-        self.asked.append("drain")
+        self._commanded("drain")
         self.phase = WorkerPhase.DRAINING
         self.in_flight = 0 if self.finishes_when_drained else self.in_flight
         self.drained.set()
@@ -149,11 +155,12 @@ class StandInWorker(Server):
 
     async def _verify(self, request: web.Request) -> web.Response:
         wanted = control.VerifyRequest.model_validate_json(await request.text())
-        self.asked.append(f"verify {wanted.role}")
+        self._commanded(f"verify {wanted.role}")
         self.partners.append(wanted.partner_url)
-        ok = self.fail_verify is None and self.role is wanted.role
+        refusal = self.fail_verify or ("it answered nothing" if wanted.role in self.cannot_prove else None)
+        ok = refusal is None and self.role is wanted.role
         self.verified = wanted.role if ok else None
-        result = control.VerifyResult(ok=ok, role=wanted.role, detail=self.fail_verify or "one token", seconds=0.01)
+        result = control.VerifyResult(ok=ok, role=wanted.role, detail=refusal or "one token", seconds=0.01)
         return web.Response(text=result.wire(), content_type="application/json")
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.operators import OperatorProcess
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
 
-from .conftest import Cluster, OperatorProcess
+from .conftest import Cluster
 
 # A Lease is written to be held; nothing else may be written while nothing changes.
 WRITES = re.compile(

@@ -117,14 +117,15 @@ async def test_an_object_that_flaps_is_limited_and_others_are_not(
     for number in range(100):
         recorder.record(SERVICE, "Flapping", f"note {number}")
     recorder.record(SERVICE._replace(uid="u2"), "Scaled", "scaled to 3")
+    recorder.record(SERVICE, "SwitchRolledBack", "what its busy minute ended with", warning=True)
     await recorder.flush()
-    assert len(server.events) == 26
+    assert len(server.events) == 27
     assert recorder.dropped == 75
     await clock.advance(60)
     for number in range(100, 110):
         recorder.record(SERVICE, "Flapping", f"note {number}")
     await recorder.flush()
-    assert len(server.events) == 31
+    assert len(server.events) == 32
 
 
 async def test_a_long_note_is_cut_at_a_character(recorder: EventRecorder, server: ApiServer) -> None:

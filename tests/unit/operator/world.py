@@ -11,6 +11,7 @@ from typing import Any
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import Decision, decide, workers_to_ask
@@ -263,6 +264,10 @@ class World:
             pod for pod in self.pods.values() if pod.role is action.role and not pod.terminating and not pod.finished
         ]
         assert len(there) <= limit, f"{len(there)} {action.role} workers, maxReplicas is {limit}"
+        if self.policy is not None and self.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
+            budget = self.policy.spec.budget.max_gpus
+            living = sum(not (pod.terminating or pod.finished) for pod in self.pods.values())
+            assert living <= budget, f"{living} workers, budget.maxGpus is {budget}"
 
     def _touch(self, action: act.WorkerAction, pod: Worker) -> None:
         engine, uid = self.engines[pod.uid], pod.uid
@@ -326,6 +331,8 @@ class World:
                 if self.dice.random() < 0.5:
                     del self.pods[uid], self.engines[uid]
                 continue
+            if pod.finished:
+                continue  # no kubelet starts it again
             if self._unlucky() and self.dice.random() < 0.3:
                 self._crash(uid, pod)
             elif not pod.container.running:

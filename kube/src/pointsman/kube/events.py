@@ -21,7 +21,7 @@ EventType = Literal["Normal", "Warning"]
 
 NOTE_LIMIT: Final = 1024  # bytes, the API server's limit
 REASON_LIMIT: Final = 128
-BURST: Final = 25  # new Events per object …
+BURST: Final = 25  # new Events per object and reason …
 REFILL_S: Final = 12.0  # … and one more each 12 s
 SERIES_INTERVAL_S: Final = 60.0  # a repeated Event is counted here and written at most this often
 REMEMBERED: Final = 2000
@@ -72,15 +72,18 @@ class _Bucket:
 
 @dataclass
 class _Buckets:
-    """Token bucket per object, the least recently used forgotten."""
+    """Token bucket per object and reason, the least recently used forgotten.
+
+    Per reason too: the many small steps of a busy minute must not use up the place of the warning it ends with.
+    """
 
     clock: Clock
-    buckets: OrderedDict[Reference, _Bucket] = field(default_factory=OrderedDict)
+    buckets: OrderedDict[tuple[Reference, str], _Bucket] = field(default_factory=OrderedDict)
 
-    def take(self, regarding: Reference) -> bool:
+    def take(self, regarding: Reference, reason: str) -> bool:
         now_s = self.clock.monotonic_s()
-        bucket = self.buckets.setdefault(regarding, _Bucket(BURST, now_s))
-        self.buckets.move_to_end(regarding)
+        bucket = self.buckets.setdefault((regarding, reason), _Bucket(BURST, now_s))
+        self.buckets.move_to_end((regarding, reason))
         if len(self.buckets) > REMEMBERED:
             self.buckets.popitem(last=False)
         bucket.tokens = min(float(BURST), bucket.tokens + (now_s - bucket.filled_at_s) / REFILL_S)
@@ -95,8 +98,8 @@ class EventRecorder:
     """Records Events without waiting and without raising; ``run()`` writes them.
 
     The same Event again is a series: counted, and written at most once a minute. New Events are limited per object
-    (25, then 5 a minute), so that an object that flaps cannot flood the API server; what is left out is counted in
-    ``dropped``.
+    and reason (25, then 5 a minute), so that an object that flaps cannot flood the API server; what is left out is
+    counted in ``dropped``.
     """
 
     def __init__(self, kube: Kube, *, controller: str, instance: str, clock: Clock = SYSTEM_CLOCK) -> None:
@@ -131,7 +134,7 @@ class EventRecorder:
             series.count += 1
             series.last_seen = now
             self._series.move_to_end(key)
-        elif self._buckets.take(regarding):
+        elif self._buckets.take(regarding, reason):
             self._series[key] = _Series(first_seen=now, last_seen=now)
             if len(self._series) > REMEMBERED:
                 forgotten, _ = self._series.popitem(last=False)

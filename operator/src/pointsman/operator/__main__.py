@@ -26,8 +26,10 @@ from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import Expectations, ServiceKey
+from pointsman.operator.policies import PolicyKey, PolicyReports
 from pointsman.operator.reconcile import Reconciler, plan_key, service_key, switch_key
 from pointsman.operator.settings import OperatorSettings
+from pointsman.operator.streams import PrefillStreams
 from pointsman.process.entry import run_process
 from pointsman.process.health import HealthServer
 from pointsman.process.lifetime import Lifetime
@@ -41,6 +43,7 @@ async def run(settings: OperatorSettings) -> int:
     """Run until SIGTERM, SIGINT or the loss of the Lease; returns the exit status."""
     metrics = OperatorMetrics()
     queue: WorkQueue[ServiceKey] = WorkQueue()
+    policy_queue: WorkQueue[PolicyKey] = WorkQueue()
     expectations = Expectations()
     namespace = settings.watch_namespace or None
 
@@ -68,9 +71,11 @@ async def run(settings: OperatorSettings) -> int:
 
     def policy_changed(old: PlannerPolicy | None, new: PlannerPolicy | None) -> None:
         policy = new or old
+        if policy is None:
+            return
+        policy_queue.add((policy.metadata.namespace, policy.metadata.name))
         for leading in reconcilers:
-            if policy is not None:
-                leading.policy_changed(policy.metadata.namespace, policy.metadata.name)
+            leading.policy_changed(policy.metadata.namespace, policy.metadata.name)
 
     async with Lifetime() as life:
         kube = await life.enter_async_context(
@@ -139,32 +144,32 @@ async def run(settings: OperatorSettings) -> int:
             if not await life.reach(event.wait()):
                 return life.status
         metrics.leader.set(1)
-        writer = Writer(
-            kube,
-            expectations,
-            NatsCredentials(settings.nats_user, settings.nats_password.get_secret_value()),
-            elector.still_leader,
-        )
+        nats = NatsCredentials(settings.nats_user, settings.nats_password.get_secret_value())
+        writer = Writer(kube, expectations, nats, elector.still_leader)
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
             decisions=Decisions(kube, switches, plans, policies),
             queue=queue,
+            policies=policy_queue,
             writer=writer,
             expectations=expectations,
             control=control,
             announcer=Announcer(events, metrics),
             metrics=metrics,
+            streams=PrefillStreams(settings.nats_url, nats.user, nats.password),
             install=settings.install(),
             resync_s=settings.resync_seconds,
         )
         reconcilers.append(reconciler)
         life.start(queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
+        life.start(policy_queue.run(PolicyReports(kube, policies, writer), workers=1), "reports about policies")
         life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
         await handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=life.stopping)
         life.stop()  # it was a signal, which kopf has taken over, if nothing else stopped us
         # Work stops before the Lease is given back, so that no two ever write.
         queue.close()
+        policy_queue.close()
         await reconciler.stop()
     return life.status
 

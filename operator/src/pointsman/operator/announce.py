@@ -42,7 +42,7 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "CreateSwitch": "SwitchCreated",
     "SetRouting": "RoutingSet",
 }
-OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped")
+OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamLeft")
 
 
 class Announcer:

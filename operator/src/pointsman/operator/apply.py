@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -31,8 +32,10 @@ from pointsman.operator.core.naming import (
 )
 from pointsman.operator.core.snapshot import Pool, Service
 from pointsman.operator.errors import NameConflict, NotLeading
-from pointsman.operator.observe import is_owned_by, owner_in_words
+from pointsman.operator.observe import is_left_by_predecessor, is_owned_by, owner_in_words
 from pointsman.operator.pods import Expectations
+
+log = logging.getLogger(__name__)
 
 KEPT_SWITCH_UIDS: Final = 50  # far more than can run at a time
 CUT_OFF_GRACE_S: Final = 10  # for a worker whose drain ran out of time
@@ -83,24 +86,38 @@ class Writer:
 
     # --- the objects beside the workers ---
 
+    async def find_own(
+        self, resource: Resource, name: str, service: Service, *, make_way: bool = True
+    ) -> Object | None:
+        """The service's object of that name, None if there is none. Raises NameConflict for a stranger's.
+
+        What a deleted service of the same name left behind is deleted, under its uid: garbage collection would do the
+        same, but may take a minute, and until then the new service could not begin.
+        """
+        live = await self._kube.find(resource, name, service.namespace)
+        if make_way and live is not None and is_left_by_predecessor(live, service.name, service.uid):
+            self._fence()
+            with contextlib.suppress(NotFound, Conflict):
+                await self._kube.delete(resource, name, service.namespace, uid=live["metadata"]["uid"])
+            log.info("service=%s reason=LeftBehind deleted %s %s of its predecessor", service.key, resource.kind, name)
+            live = await self._kube.find(resource, name, service.namespace)
+        if live is not None:
+            refuse_stranger(resource, live, service.uid)
+        return live
+
     async def ensure(self, service: Service, manifest: Mapping[str, Any]) -> bool:
         """Make a stamped manifest so; True if that took a write. Raises NameConflict for a stranger's object."""
         resource, name = _KINDS[manifest["kind"]], manifest["metadata"]["name"]
-        live = await self._kube.find(resource, name, service.namespace)
-        if live is not None:
-            refuse_stranger(resource, live, service.uid)
-            if live["metadata"].get("deletionTimestamp") or is_current(live, manifest):
-                return False
+        live = await self.find_own(resource, name, service)
+        if live is not None and (live["metadata"].get("deletionTimestamp") or is_current(live, manifest)):
+            return False
         self._fence()
         await self._kube.apply(resource, manifest)
         return True
 
     async def ensure_secret(self, service: Service) -> str:
         """The service's control token; its Secret is made if it is missing, and follows the NATS credentials."""
-        name = secret_name(service.name)
-        live = await self._kube.find(resources.SECRETS, name, service.namespace)
-        if live is not None:
-            refuse_stranger(resources.SECRETS, live, service.uid)
+        live = await self.find_own(resources.SECRETS, secret_name(service.name), service)
         token = _decoded(live, names.SECRET_CONTROL_TOKEN) or secrets.token_urlsafe(32)
         wanted = service_secret(service, token, self._nats.user, self._nats.password)
         if live is None or (live.get("data") or {}) != wanted["data"]:

@@ -111,7 +111,8 @@ class Commands:
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker must be tried again
             self._failed(service, action, command, error)
         else:
-            self._commands.pop(action.uid, None)
+            if self._commands.get(action.uid) is command:  # it may have been forgotten, and another one begun
+                del self._commands[action.uid]
             self._announcer.did(service, action, action.worker)
         finally:
             self._queue.add(command.key)

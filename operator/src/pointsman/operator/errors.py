@@ -52,3 +52,7 @@ class ControlFailed(OperatorError):
 
 class NotLeading(OperatorError):
     """This process lost its Lease; whoever holds it now does the work."""
+
+
+class StreamNotDeleted(OperatorError):
+    """A service's stream is still there: NATS did not answer, or refused."""

@@ -14,9 +14,10 @@ from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.core.status import Problem
-from pointsman.operator.errors import NameConflict
+from pointsman.operator.errors import NameConflict, StreamNotDeleted
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import ServiceKey
+from pointsman.operator.streams import PrefillStreams
 
 CONCURRENT_ACTIONS: Final = 16  # of one pass
 
@@ -31,6 +32,7 @@ class Executor:
         queue: WorkQueue[ServiceKey],
         announcer: Announcer,
         metrics: OperatorMetrics,
+        streams: PrefillStreams,
     ) -> None:
         self.strangers: dict[str, set[str]] = {}
         """Names of pods that belong to somebody else, by the uid of the service that would have taken them."""
@@ -39,6 +41,7 @@ class Executor:
         self._queue = queue
         self._announcer = announcer
         self._metrics = metrics
+        self._streams = streams
 
     async def execute(
         self, raw: Object, snapshot: Snapshot, actions: Iterable[act.Action], token: str | None
@@ -90,6 +93,7 @@ class Executor:
             case act.AddFinalizer():
                 await self._writer.add_finalizer(raw)
             case act.RemoveFinalizer():
+                await self._delete_stream(service)
                 await self._writer.remove_finalizer(raw)
             case act.CopyReplicas():
                 await self._writer.copy_replicas(service, action)
@@ -98,6 +102,15 @@ class Executor:
             case _:
                 raise TypeError(f"no action of a service: {action}")
         self._announcer.did(service, action)
+
+    async def _delete_stream(self, service: Service) -> None:
+        """Of a service whose workers are gone. NATS may be down: that does not keep the service."""
+        try:
+            await self._streams.delete(service.namespace, service.uid)
+        except StreamNotDeleted as error:
+            self._announcer.event(service, "StreamLeft", f"{error}; it is tried again", warning=True)
+        if service.skip_drain:  # workers still live, and one that reconnects makes it anew
+            self._streams.remember(service.namespace, service.uid)
 
     async def _on_pod(self, snapshot: Snapshot, action: act.Action, token: str | None) -> Problem | None:
         service = snapshot.service

@@ -86,6 +86,23 @@ def is_owned_by(item: Mapping[str, Any], uid: str) -> bool:
     return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
 
 
+def is_left_by_predecessor(item: Mapping[str, Any], name: str, uid: str) -> bool:
+    """The object's controller is a service of that name and another uid.
+
+    With the live service's name and uid: that other one does not exist any more, since a name is held once. Garbage
+    collection will take the object, be it in a minute.
+    """
+    owners = item["metadata"].get("ownerReferences") or ()
+    controller = next((owner for owner in owners if owner.get("controller")), None)
+    return (
+        controller is not None
+        and controller["apiVersion"].partition("/")[0] == names.GROUP
+        and controller["kind"] == "LLMService"
+        and controller["name"] == name
+        and controller["uid"] != uid
+    )
+
+
 def owner_in_words(item: Mapping[str, Any]) -> str:
     """Who an object belongs to, for a sentence."""
     owners = item["metadata"].get("ownerReferences") or ()

@@ -27,18 +27,18 @@ class Rule:
 
 CLUSTER_RULES: Final = (
     Rule(group=GROUP, resources=("llmservices",), verbs=("get", "list", "watch", "patch")),
-    Rule(group=GROUP, resources=("workerpools",), verbs=("get", "list", "watch", "create", "patch")),
+    Rule(group=GROUP, resources=("workerpools",), verbs=("get", "list", "watch", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("llmservices/status", "workerpools/status"), verbs=("patch",)),
     Rule(group=GROUP, resources=("roleswitches",), verbs=("list", "watch", "create", "patch")),
     Rule(group=GROUP, resources=("plans", "plannerpolicies"), verbs=("list", "watch")),
-    Rule(group=GROUP, resources=("roleswitches/status", "plans/status"), verbs=("patch",)),
+    Rule(group=GROUP, resources=("roleswitches/status", "plans/status", "plannerpolicies/status"), verbs=("patch",)),
     # Owner references that block deletion ask for this where OwnerReferencesPermissionEnforcement is on.
     Rule(group=GROUP, resources=("llmservices/finalizers",), verbs=("update",)),
     Rule(group="", resources=("pods",), verbs=("get", "list", "watch", "create", "patch", "delete")),
-    Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch")),
-    Rule(group="apps", resources=("deployments",), verbs=("get", "create", "patch")),
-    Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch")),
-    Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch")),
+    Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch", "delete")),
+    Rule(group="apps", resources=("deployments",), verbs=("get", "create", "patch", "delete")),
+    Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch", "delete")),
+    Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch", "delete")),
     Rule(group="events.k8s.io", resources=("events",), verbs=("create", "patch")),
 )
 """In every namespace that is watched."""

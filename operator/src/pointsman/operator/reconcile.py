@@ -42,6 +42,7 @@ from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.gateway import endpoint, gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
+from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import Plan as PlanView
 from pointsman.operator.core.snapshot import Policy, Pool, Service, Snapshot, Switch, Worker
@@ -51,9 +52,11 @@ from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import NameConflict, NotLeading, Refused
 from pointsman.operator.execute import Executor
 from pointsman.operator.metrics import OperatorMetrics
-from pointsman.operator.observe import gateway_of, owner_in_words, pool_of, service_of, worker_of
+from pointsman.operator.observe import gateway_of, pool_of, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
+from pointsman.operator.policies import PolicyKey
 from pointsman.operator.questions import Questions
+from pointsman.operator.streams import PrefillStreams
 
 log = logging.getLogger(__name__)
 
@@ -70,9 +73,11 @@ class _Memory:
     uid: str
     acting_since_s: float  # since when this process has looked at it without finding it paused
     policy: str | None = None  # the PlannerPolicy the service referred to when it was looked at
+    policy_said: tuple[int, bool] | None = None  # of which generation it was told, and whether it was being deleted
     token: str | None = None
     children_of: tuple[Any, ...] | None = None  # what the objects beside the workers were last made of
     children_until_s: float = 0.0
+    children_seen_s: float = 0.0
     nats_problem: Problem | None = None  # what the survey found
     children_problems: list[Problem] = field(default_factory=list)
     create_problems: list[Problem] = field(default_factory=list)
@@ -112,11 +117,13 @@ class Reconciler:
         pods: Mirror[Pod],
         decisions: Decisions,
         queue: WorkQueue[ServiceKey],
+        policies: WorkQueue[PolicyKey],
         writer: Writer,
         expectations: Expectations,
         control: ControlClient,
         announcer: Announcer,
         metrics: OperatorMetrics,
+        streams: PrefillStreams,
         install: Install,
         resync_s: float,
         clock: Clock = SYSTEM_CLOCK,
@@ -125,12 +132,14 @@ class Reconciler:
         self._pods = pods
         self._decisions = decisions
         self._queue = queue
+        self._policies = policies
         self._writer = writer
         self._expectations = expectations
         self._announcer = announcer
         self._questions = Questions(control, announcer)
         self._commands = Commands(control, queue, announcer, metrics, clock)
-        self._executor = Executor(writer, self._commands, queue, announcer, metrics)
+        self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams)
+        self._streams = streams
         self._metrics = metrics
         self._install = install
         self._resync_s = resync_s
@@ -189,7 +198,7 @@ class Reconciler:
             await self._children(service, memory, pools)
         token = await self._token(service, memory)
 
-        memory.policy = service.spec.policy_ref.name if service.spec.policy_ref else None
+        self._follow(key, memory, service)
         wishes = await self._wishes(key, service, problems)
         routing_set_by = found.status.routing.set_by if found.status.routing else None
         wishes = replace(wishes, routing_set_by=routing_set_by)
@@ -230,9 +239,21 @@ class Reconciler:
             memory = self._memory[key] = _Memory(uid=uid, acting_since_s=self._clock.now().timestamp())
         return memory
 
+    def _follow(self, key: ServiceKey, memory: _Memory, service: Service) -> None:
+        """Remember the policy the service refers to, and have policies say anew who follows them, and how well."""
+        policy = service.spec.policy_ref.name if service.spec.policy_ref else None
+        said = (service.generation, service.deleting_since_s is not None)
+        if (memory.policy, memory.policy_said) != (policy, said):
+            for name in {memory.policy, policy}:
+                if name is not None:
+                    self._policies.add((key[0], name))
+        memory.policy, memory.policy_said = policy, said
+
     def _forget(self, key: ServiceKey) -> None:
         memory = self._memory.pop(key, None)
         if memory is not None:
+            if memory.policy is not None:
+                self._policies.add((key[0], memory.policy))
             self._announcer.forget(memory.uid)
             self._executor.strangers.pop(memory.uid, None)
             self._commands.keep(key, ())
@@ -252,30 +273,24 @@ class Reconciler:
         return kv_compatibility(adapter_for(spec).kv_inputs(spec, self._install))
 
     async def _pools(self, service: Service, problems: list[Problem], *, create: bool) -> dict[Role, Pool]:
-        found = await asyncio.gather(
-            *(
-                self._kube.find(resources.WORKER_POOLS, pool_name(service.name, role), service.namespace)
-                for role in Role
-            )
-        )
+        async def one(role: Role) -> Object | None:
+            name = pool_name(service.name, role)
+            raw = await self._writer.find_own(resources.WORKER_POOLS, name, service, make_way=create)
+            return await self._writer.create_pool(service, role) if raw is None and create else raw
+
         pools: dict[Role, Pool] = {}
-        for role, raw in zip(Role, found, strict=True):
-            try:
-                if raw is None and create:
-                    raw = await self._writer.create_pool(service, role)
-                if raw is None:
-                    continue
-                pool = WorkerPool.model_validate(raw)
-                if pool.metadata.uid and not _owned(raw, service.uid):
-                    raise NameConflict("WorkerPool", pool.metadata.name, owner_in_words(raw))
-                if raw["metadata"].get("deletionTimestamp") is None:
-                    pools[role] = pool_of(pool)
-            except NameConflict as error:
-                problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
-            except AlreadyExists:
-                continue  # made between our look and our write: the next look sees whose it is
-            except (Forbidden, Invalid) as error:
-                problems.append(Problem(reason=Reason.POD_REFUSED, message=f"WorkerPool of {role.label}: {error}"))
+        for role, raw in zip(Role, await asyncio.gather(*map(one, Role), return_exceptions=True), strict=True):
+            match raw:
+                case None | AlreadyExists():
+                    continue  # made between our look and our write: the next look sees whose it is
+                case NameConflict():
+                    problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(raw)))
+                case Forbidden() | Invalid():
+                    problems.append(Problem(reason=Reason.POD_REFUSED, message=f"WorkerPool of {role.label}: {raw}"))
+                case BaseException():
+                    raise raw
+                case _ if raw["metadata"].get("deletionTimestamp") is None:
+                    pools[role] = pool_of(WorkerPool.model_validate(raw))
         return pools
 
     async def _children(self, service: Service, memory: _Memory, pools: dict[Role, Pool]) -> None:
@@ -284,7 +299,7 @@ class Reconciler:
         budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in Role]
         made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
         now_s = self._clock.monotonic_s()
-        if memory.children_of == made_of and now_s < memory.children_until_s:
+        if memory.children_of == made_of and now_s < self._children_due_s(service, memory):
             return
         problems: list[Problem] = []
         try:
@@ -302,6 +317,14 @@ class Reconciler:
                 problems.append(Problem(reason=Reason.GATEWAY_REFUSED, message=f"{what}: {error}"))
         memory.children_of, memory.children_problems = made_of, problems
         memory.children_until_s = now_s + (RETRY_PROBLEM_S if problems else self._resync_s)
+        memory.children_seen_s = now_s
+
+    def _children_due_s(self, service: Service, memory: _Memory) -> float:
+        """When they are looked at again. Without a gateway soon: somebody may have deleted its Deployment."""
+        pods = self._pods.by((service.namespace, service.name))
+        if any(_is_gateway(pod) and not pod.terminating for pod in pods):
+            return memory.children_until_s
+        return min(memory.children_until_s, memory.children_seen_s + RETRY_PROBLEM_S)
 
     async def _token(self, service: Service, memory: _Memory) -> str | None:
         if memory.token is None:
@@ -326,9 +349,7 @@ class Reconciler:
             unproved = self._commands.problem(uid)
             found = worker_of(pod, self._commands.doing(uid), unproved.message if unproved else None)
             workers.append(replace(found, terminating=leaving))
-        gateway_pods = [
-            pod for pod in self._pods.by(key) if pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_GATEWAY
-        ]
+        gateway_pods = [pod for pod in self._pods.by(key) if _is_gateway(pod)]
         self._commands.keep(key, {worker.uid for worker in workers})
         snapshot = Snapshot(
             now_s=self._clock.now().timestamp(),
@@ -372,6 +393,8 @@ class Reconciler:
             if policy is None:
                 text = f"spec.policyRef.name is {service.spec.policy_ref.name}: there is no such PlannerPolicy here"
                 problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=f"{text}; nothing is planned"))
+            elif refused := contradiction(policy.spec, service.name, service.spec):
+                problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
         return _Wishes(switches, await self._decisions.plans(key, service.uid), policy)
 
     async def _refuse_switches(self, key: ServiceKey) -> None:
@@ -390,6 +413,7 @@ class Reconciler:
         """Ask one serving decode worker of each service whether it reaches NATS, and look where the answer changed.
 
         It is the one thing that goes wrong without any object saying so. No answer changes nothing: unknown is not bad.
+        Streams that could not be deleted while NATS was down are tried again.
         """
         for key, memory in list(self._memory.items()):
             serving = [pod for pod in self._pods.by(key) if _serves_as(pod, Role.DECODE)]
@@ -407,6 +431,7 @@ class Reconciler:
             if (found is None) != (memory.nats_problem is None):
                 memory.nats_problem = found
                 self._queue.add(key)
+        await self._streams.sweep()
 
     async def _gateway_replicas(self, service: Service) -> int | None:
         if service.deleting_since_s is None:
@@ -446,7 +471,8 @@ class Reconciler:
         if acted:
             waits.append(0.05)  # the mirror will say so too; this is for the change it merges or misses
         now_s = self._clock.monotonic_s()
-        waits += [at_s - now_s for at_s in (memory.create_again_s, memory.children_until_s) if at_s > now_s]
+        due_s = (memory.create_again_s, self._children_due_s(after.service, memory))
+        waits += [at_s - now_s for at_s in due_s if at_s > now_s]
         return min(waits)
 
     def _resync(self) -> float:
@@ -456,6 +482,10 @@ class Reconciler:
 def _owned(item: Object, uid: str) -> bool:
     owners = item["metadata"].get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
+
+
+def _is_gateway(pod: Pod) -> bool:
+    return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_GATEWAY
 
 
 def _owned_pod(pod: Pod, uid: str) -> bool:

@@ -42,6 +42,9 @@ class Reason(StrEnum):
     SERVING = "Serving"  # requests are answered
     IDLE = "Idle"  # nothing to do
     HEALTHY = "Healthy"  # nothing has failed
+    ACCEPTED = "Accepted"  # of a policy: its services can follow it
+    IN_USE = "InUse"  # of a policy: services refer to it
+    NOT_IN_USE = "NotInUse"  # of a policy: no service refers to it
 
     # on the way
     CREATING = "Creating"  # objects are being made
@@ -59,6 +62,9 @@ class Reason(StrEnum):
     NO_DECODE_WORKER = "NoDecodeWorker"
     GATEWAY_NOT_READY = "GatewayNotReady"
 
+    BUDGET_REACHED = "BudgetReached"  # more workers are wanted, but budget.maxGpus of the policy has no room for them
+    BUDGET_BELOW_MINIMUM = "BudgetBelowMinimum"  # budget.maxGpus of the policy is below the service's minReplicas
+    BUDGET_ABOVE_MAXIMUM = "BudgetAboveMaximum"  # budget.minGpus of the policy is above the service's maxReplicas
     POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there
 
     # failed
@@ -110,7 +116,7 @@ def end_condition(
 
 def with_condition(
     conditions: Iterable[Condition],
-    condition_type: ConditionType,
+    condition_type: str,
     status: ConditionStatus,
     reason: Reason,
     message: str,

@@ -255,6 +255,13 @@ class PlannerPolicySpec(ApiModel):
         return parse_strictly(cls, document.get("spec", document) if set(document) == {"spec"} else document)
 
 
+class PolicyConditionType(StrEnum):
+    """What is said about a policy."""
+
+    ACCEPTED = "Accepted"  # the services that refer to it can follow it as it is written
+    IN_USE = "InUse"  # some service refers to it
+
+
 class PlannerPolicyStatus(ApiModel):
     """What is."""
 
@@ -262,7 +269,7 @@ class PlannerPolicyStatus(ApiModel):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready.",
+        description="Accepted: its services can follow it as it is written. InUse: which services those are.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
@@ -279,6 +286,7 @@ class PlannerPolicy(Resource):
             Column("TTFT-ms", ".spec.objectives.ttftMs", "number"),
             Column("TPOT-ms", ".spec.objectives.tpotMs", "number"),
             Column("Max-GPUs", ".spec.budget.maxGpus", "integer"),
+            Column("Accepted", ".status.conditions[?(@.type=='Accepted')].status"),
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),
     )

@@ -164,6 +164,8 @@ def next_look_s(snapshot: Snapshot) -> float | None:
 
     What happens inside workers (an engine that loads, streams that end) is seen only by asking.
     """
+    if snapshot.service.spec.paused and snapshot.service.deleting_since_s is None:
+        return None  # nothing is done, whatever is under way
     waits = [
         max(0.0, worker.created_s + FINISHED_KEPT_S - snapshot.now_s)
         for worker in snapshot.workers

@@ -12,7 +12,7 @@ from pointsman.api.v1alpha1.llmservice import CurrentPlan, LLMServiceStatus, Poo
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
-from pointsman.operator.core.desired import PoolTarget, pool_target
+from pointsman.operator.core.desired import PoolTarget, pool_target, room_in_budget
 from pointsman.operator.core.snapshot import Snapshot, Worker
 
 _MESSAGE_LIMIT: Final = 1500
@@ -201,6 +201,10 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
         return _Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
     if snapshot.service.deleting_since_s is not None:
         return _Verdict(status=False, reason=Reason.DELETING, message=have)
+    if counts.existing < counts.desired and not room_in_budget(snapshot):
+        most = snapshot.policy.spec.budget.max_gpus if snapshot.policy else 0
+        message = f"{have}; budget.maxGpus {most} of the policy is used, by workers that leave too"
+        return _Verdict(status=False, reason=Reason.BUDGET_REACHED, message=message)
     if counts.existing < counts.desired and not snapshot.service.spec.paused:
         return _Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
     if counts.routable == 0:

@@ -1,0 +1,56 @@
+"""What is said about a PlannerPolicy: whether it can be followed as it is written, and who does."""
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import ConditionStatus, Reason, with_condition
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus, PolicyConditionType
+
+
+def contradiction(policy: PlannerPolicySpec, name: str, service: LLMServiceSpec) -> tuple[Reason, str] | None:
+    """Why a service of that name cannot follow the policy: only the two objects together say it."""
+    gpus_each = max(service.worker.gpus, 1)
+    least = gpus_each * sum(service.pools.of(role).min_replicas for role in Role)
+    most = gpus_each * sum(service.pools.of(role).max_replicas for role in Role)
+    budget = policy.budget
+    if budget.max_gpus < least:
+        return Reason.BUDGET_BELOW_MINIMUM, (
+            f"budget.maxGpus is {budget.max_gpus}; {name} needs {least} by its minReplicas and worker.gpus: "
+            f"write maxGpus >= {least}, or lower minReplicas"
+        )
+    if budget.min_gpus > most:
+        return Reason.BUDGET_ABOVE_MAXIMUM, (
+            f"budget.minGpus is {budget.min_gpus}; {name} may have {most} by its maxReplicas and worker.gpus: "
+            f"write minGpus <= {most}, or raise maxReplicas"
+        )
+    return None
+
+
+def policy_status(
+    policy: PlannerPolicySpec,
+    users: Mapping[str, LLMServiceSpec],
+    *,
+    before: PlannerPolicyStatus,
+    generation: int,
+    now: datetime,
+) -> PlannerPolicyStatus:
+    """The status; ``users`` are the services that refer to the policy, by name. Times stay where nothing flips."""
+    refused = [found for name in sorted(users) if (found := contradiction(policy, name, users[name]))]
+    reason = refused[0][0] if refused else Reason.ACCEPTED
+    sentence = "; ".join(message for _, message in refused) or f"followed as it is written, in mode {policy.mode}"
+    said = [
+        (PolicyConditionType.ACCEPTED, not refused, reason, sentence),
+        (
+            PolicyConditionType.IN_USE,
+            bool(users),
+            Reason.IN_USE if users else Reason.NOT_IN_USE,
+            f"followed by {', '.join(sorted(users))}" if users else "no service refers to it by spec.policyRef",
+        ),
+    ]
+    conditions = before.conditions
+    for kind, holds, word, message in said:
+        status = ConditionStatus.TRUE if holds else ConditionStatus.FALSE
+        conditions = with_condition(conditions, kind, status, word, message, generation=generation, now=now)
+    return PlannerPolicyStatus(observed_generation=generation, conditions=conditions)

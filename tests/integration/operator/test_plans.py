@@ -1,0 +1,213 @@
+"""Plans against a real API server: what is carried out in which order, what ends one, and who owns the replicas."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pointsman.api.protocol import names
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.kube import resources
+from pointsman.kube.resources import Resource
+
+from .conftest import Cluster
+
+AUTOSCALERS = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+
+
+async def policy(cluster: Cluster, mode: Mode, **spec: Any) -> None:
+    """The PlannerPolicy ``chat``, made or changed."""
+    body = {
+        "apiVersion": names.API_VERSION,
+        "kind": "PlannerPolicy",
+        "metadata": {"name": "chat", "namespace": cluster.namespace},
+        "spec": {
+            "mode": mode,
+            "objectives": {"ttftMs": 1000, "tpotMs": 50},
+            "budget": {"maxGpus": 7},
+            **spec,
+        },
+    }
+    await cluster.kube.apply(resources.PLANNER_POLICIES, body)
+
+
+async def layout(cluster: Cluster, prefill: int, decode: int, mode: Mode) -> None:
+    """The service ``chat`` under a policy of that mode, all workers serving."""
+    await policy(cluster, mode)
+    pools = {"prefill": {"replicas": prefill, "maxReplicas": 4}, "decode": {"replicas": decode, "maxReplicas": 4}}
+    await cluster.create(pools=pools, policyRef={"name": "chat"})
+    await cluster.until_layout(prefill, decode)
+
+
+async def plan(
+    cluster: Cluster, sequence: int, prefill: int, decode: int, *, switches: int = 0, lives_s: float = 600, **spec: Any
+) -> str:
+    """What the planner writes; ``switches`` decode workers become prefill workers (negative: the other way)."""
+    now = datetime.now(UTC)
+    source, target = (Role.DECODE, Role.PREFILL) if switches > 0 else (Role.PREFILL, Role.DECODE)
+    name = f"chat-{sequence:05}"
+    body = {
+        "metadata": {"name": name},
+        "spec": {
+            "serviceRef": {"name": "chat"},
+            "sequence": sequence,
+            "mode": Mode.ACTIVE,
+            "observedAt": now.isoformat(),
+            "pools": {"prefill": {"replicas": prefill}, "decode": {"replicas": decode}},
+            "switches": [{"from": source, "to": target, "count": abs(switches)}] if switches else [],
+            "routing": {"maxLocalPrefillTokens": 100 * sequence, "maxPrefillQueueSize": 8},
+            "changesLayout": True,
+            "reason": "PrefillShort",
+            "message": "long prompts",
+            "expiresAt": (now + timedelta(seconds=lives_s)).isoformat(),
+            **spec,
+        },
+    }
+    await cluster.kube.create(resources.PLANS, body, cluster.namespace, field_validation="Strict")
+    return name
+
+
+async def decide(cluster: Cluster, name: str, decision: str) -> None:
+    """What a person does: ``kubectl patch plan``."""
+    answer = {"spec": {"approval": {"decision": decision, "by": "a person"}}}
+    await cluster.kube.patch(resources.PLANS, name, cluster.namespace, answer)
+
+
+def routing(cluster: Cluster) -> Mapping[str, object]:
+    """What the gateways are told."""
+    service = cluster.service()
+    found = service.status.routing if service else None
+    return found.manifest() if found else {}
+
+
+async def scale(cluster: Cluster, pool: str, replicas: int) -> None:
+    """``kubectl scale wpool``."""
+    await cluster.kube.patch(
+        resources.WORKER_POOLS, pool, cluster.namespace, {"spec": {"replicas": replicas}}, subresource="scale"
+    )
+
+
+async def test_a_plan_routes_then_switches_then_scales_and_what_others_write_is_put_back(cluster: Cluster) -> None:
+    await layout(cluster, 1, 3, Mode.ACTIVE)
+    worker = next(iter(cluster.kubelet.workers.values()))
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 1
+    name = await plan(cluster, 1, 2, 3, switches=1)
+    await cluster.until_switch(SwitchPhase.DRAINING, f"{name}-0")
+    assert routing(cluster)["maxLocalPrefillTokens"] == 100, "routing acts on the next request, nothing is waited for"
+    assert routing(cluster)["setBy"] == f"plan/{name}"
+    assert await cluster.books() == {Role.PREFILL: 1, Role.DECODE: 3}, "what is scaled waits for the switch"
+    assert len(cluster.kubelet.created) == 4
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 0
+    done = await cluster.until_plan(PlanPhase.COMPLETED, name)
+    await cluster.until_layout(2, 3)
+    assert done.status.switches == (f"{name}-0",)
+    assert done.status.started_at is not None
+    assert done.status.ended_at is not None
+    assert len(cluster.kubelet.created) == 5
+    assert len(cluster.switches.objects()) == 1
+
+    await scale(cluster, "chat-decode", 4)
+    said = await cluster.until_event("ReplicasPutBack")
+    assert "plans own it" in said
+    await cluster.until_layout(2, 3)
+
+
+async def test_a_person_approves_denies_or_lets_a_plan_expire(cluster: Cluster) -> None:
+    await layout(cluster, 1, 2, Mode.APPROVE)
+    asks: dict[str, Any] = {"approval": {"required": True}, "mode": Mode.APPROVE}
+    late = await plan(cluster, 1, 1, 3, lives_s=2, **asks)
+    expired = await cluster.until_plan(PlanPhase.EXPIRED, late)
+    assert "nobody approved it" in (expired.status.message or "")
+    denied = await plan(cluster, 2, 1, 3, **asks)
+    waits = await cluster.until_plan(PlanPhase.AWAITING_APPROVAL, denied)
+    assert f"kubectl patch plan {denied}" in (waits.status.message or "")
+    await decide(cluster, denied, "Denied")
+    said = await cluster.until_plan(PlanPhase.DENIED, denied)
+    assert "a person" in (said.status.message or "")
+    assert await cluster.books() == {Role.PREFILL: 1, Role.DECODE: 2}
+    assert routing(cluster) == {}, "nothing of a plan happens before it is approved"
+    approved = await plan(cluster, 3, 2, 1, switches=1, **asks)
+    await cluster.until_plan(PlanPhase.AWAITING_APPROVAL, approved)
+    assert cluster.switches.objects() == ()
+    await decide(cluster, approved, "Approved")
+    await cluster.until_plan(PlanPhase.COMPLETED, approved)
+    await cluster.until_layout(2, 1)
+
+
+async def test_a_newer_plan_supersedes_one_in_the_middle_of_its_switch(cluster: Cluster) -> None:
+    await layout(cluster, 1, 3, Mode.ACTIVE)
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 1
+    first = await plan(cluster, 1, 3, 1, switches=2)
+    began = await cluster.until_switch(SwitchPhase.DRAINING, f"{first}-0")
+    second = await plan(cluster, 2, 2, 3)
+    assert "newer" in ((await cluster.until_plan(PlanPhase.SUPERSEDED, first)).status.message or "")
+    not_begun = {f"{first}-0", f"{first}-1"} - {began.metadata.name}
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 0
+    await cluster.until_plan(PlanPhase.COMPLETED, second)
+    await cluster.until_layout(2, 3)
+    ended = {switch.metadata.name: switch.status.phase for switch in cluster.switches.objects()}
+    assert ended[began.metadata.name] is SwitchPhase.COMPLETED, "what had begun is ended in order"
+    for name in not_begun & set(ended):
+        assert ended[name] in (SwitchPhase.COMPLETED, SwitchPhase.FAILED)
+    assert len(cluster.kubelet.created) - len(cluster.kubelet.ended) == 5
+
+
+async def test_a_switch_that_fails_ends_its_plan_and_nothing_is_scaled_to_make_up_for_it(cluster: Cluster) -> None:
+    await layout(cluster, 1, 2, Mode.ACTIVE)
+    for worker in cluster.kubelet.workers.values():
+        worker.cannot_prove = {Role.PREFILL}
+    name = await plan(cluster, 1, 2, 2, switches=1)
+    failed = await cluster.until_plan(PlanPhase.FAILED, name)
+    assert failed.status.reason == PlanReason.SWITCH_FAILED
+    assert "RolledBack" in (failed.status.message or "")
+    await cluster.until_layout(1, 2)
+    assert len(cluster.kubelet.created) == 3
+
+
+async def test_a_plan_beyond_what_the_policy_allows_is_refused_by_name(cluster: Cluster) -> None:
+    await layout(cluster, 1, 1, Mode.ACTIVE)
+    dear = await cluster.until_plan(PlanPhase.FAILED, await plan(cluster, 1, 4, 4))
+    assert (dear.status.reason, dear.status.message) == (
+        PlanReason.NOT_ALLOWED,
+        "it takes 8 GPUs, budget.maxGpus of the policy is 7",
+    )
+    beyond = await cluster.until_plan(PlanPhase.FAILED, await plan(cluster, 2, 1, 5))
+    assert "spec.pools.decode (1 to 4)" in (beyond.status.message or "")
+    await policy(cluster, Mode.SHADOW)
+    recorded = await cluster.until_plan(PlanPhase.SHADOW, await plan(cluster, 3, 1, 2, mode=Mode.SHADOW))
+    assert recorded.status.reason == PlanReason.RECORDED
+    assert routing(cluster) == {}
+    await cluster.until_layout(1, 1)
+
+
+async def test_an_autoscaler_and_kubectl_scale_are_left_alone_where_the_policy_is_external(cluster: Cluster) -> None:
+    await layout(cluster, 1, 1, Mode.EXTERNAL)
+    await scale(cluster, "chat-prefill", 2)
+    # It asks for one more than there are before it looks at any metric, which this cluster does not have.
+    autoscaler = {
+        "metadata": {"name": "chat-decode"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": names.API_VERSION, "kind": "WorkerPool", "name": "chat-decode"},
+            "minReplicas": 2,
+            "maxReplicas": 4,
+            "metrics": [
+                {
+                    "type": "Pods",
+                    "pods": {"metric": {"name": "queue"}, "target": {"type": "AverageValue", "averageValue": "1"}},
+                }
+            ],
+        },
+    }
+    await cluster.kube.create(AUTOSCALERS, autoscaler, cluster.namespace)
+    await cluster.until_layout(2, 2)
+    replicas = {"pools": {"prefill": {"replicas": 3}}}
+    await cluster.edit(replicas)  # where the pools began; it is not copied over what the owner wrote
+    await cluster.until_layout(2, 2)
+    put_back = [event for event in cluster.events.objects() if event.get("reason") == "ReplicasPutBack"]
+    assert put_back == []

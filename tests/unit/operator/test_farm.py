@@ -1,0 +1,105 @@
+"""Everything at once: people, the planner, dying pods, a dead operator, pauses and other people's writes.
+
+Whatever happens, in whatever order: in the end every switch and plan has ended, every pool has what it asks for, all
+of it serves, no worker is held, and no bound was ever exceeded on the way.
+"""
+
+from dataclasses import replace
+
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.operator.core.diff import decide, next_look_s
+from unit.operator.test_plans import plan, policy
+from unit.operator.test_plans import world as planned_world
+from unit.operator.world import Render, World
+
+BUDGET = 8
+EVENTS = ("switch", "plan", "forget a switch", "kill", "end", "scale", "edit", "pause", "outage", "mode", "work")
+
+
+def befall(it: World, event: str) -> None:
+    """Something happens that the operator did not do."""
+    dice = it.dice
+    living = [pod for pod in it.pods.values() if not pod.terminating and not pod.finished]
+    match event:
+        case "switch":
+            it.switch(dice.choice(list(Role)), drainFirst=dice.random() < 0.5, drainTimeoutSeconds=8)
+        case "plan":
+            now = {role: it.pools[role].replicas for role in Role}
+            switched = dice.choice([-1, 0, 0, 1])
+            wanted = (
+                max(1, now[Role.PREFILL] + switched),
+                max(1, now[Role.DECODE] - switched + dice.choice([-1, 0, 1])),
+            )
+            plan(it, *wanted, switches=switched, changesLayout=dice.random() < 0.8)
+        case "forget a switch" if it.switches:
+            del it.switches[dice.choice(sorted(it.switches))]
+        case "kill" if living:
+            pod = dice.choice(living)
+            it.pods[pod.uid] = replace(pod, terminating=True)
+        case "end" if living:
+            pod = dice.choice(living)
+            it.pods[pod.uid] = replace(
+                pod, phase="Failed", pod_ready=False, container=replace(pod.container, running=False)
+            )
+        case "scale":
+            role = dice.choice(list(Role))
+            pool = it.pools[role]
+            it.pools[role] = replace(
+                pool, replicas=dice.randint(1, 4), resource_version=str(int(pool.resource_version) + 1)
+            )
+        case "edit":
+            pools = it.service.spec.pools
+            edited = pools.model_copy(
+                update={"decode": pools.decode.model_copy(update={"replicas": dice.randint(1, 4)})}
+            )
+            it.service = replace(it.service, spec=it.service.spec.model_copy(update={"pools": edited}))
+        case "pause":
+            paused = not it.service.spec.paused
+            it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": paused}))
+            it.acting_since_s = it.now_s
+        case "outage":
+            it.now_s += dice.choice([5, 40, 4000])
+            it.acting_since_s = it.now_s
+        case "mode":
+            it.policy = policy(dice.choice(list(Mode)), max_gpus=BUDGET)
+        case "work":
+            for engine in it.engines.values():
+                engine.in_flight = dice.randrange(6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    misfortune=st.floats(0.0, 0.25),
+    events=st.lists(st.tuples(st.integers(0, 60), st.sampled_from(EVENTS)), max_size=14),
+)
+def test_whatever_happens_everything_ends_and_the_service_is_as_its_pools_say(
+    seed: int, misfortune: float, events: list[tuple[int, str]]
+) -> None:
+    note(f"seed {seed}")
+    it = planned_world(seed=seed, max_gpus=BUDGET)
+    it.misfortune = misfortune
+    for step in range(70):
+        for at, event in events:
+            if at == step:
+                befall(it, event)
+        it.reconcile()
+        it.tick()
+    it.misfortune = 0.0
+    it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": False}))
+    assert it.run(500), (
+        [(s.name, s.status.phase, s.status.message) for s in it.switches.values() if not s.ended],
+        [(p.name, p.status.phase, p.status.message) for p in it.plans.values() if not p.ended],
+        [(p.name, p.role, p.hold, p.phase, p.ready) for p in it.pods.values()],
+    )
+    assert all(switch.ended for switch in it.switches.values())
+    assert all(made.ended for made in it.plans.values())
+    assert decide(it.snapshot(), Render()).actions == ()
+    assert next_look_s(it.snapshot()) is None, "nothing is looked at again for nothing"
+    replicas = sum(pool.replicas for pool in it.pools.values())
+    switched_only = not any(event in ("plan", "scale", "edit", "mode") for _, event in events)
+    assert replicas == 5 or not switched_only, f"switches alone moved {replicas - 5:+d} replicas out of nowhere"

@@ -1,0 +1,65 @@
+"""What a policy says about itself: who follows it, and what of it contradicts a service."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus
+from pointsman.operator.core.policies import contradiction, policy_status
+from unit.operator.world import spec
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LATER = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def policy(least: int, most: int) -> PlannerPolicySpec:
+    return PlannerPolicySpec.model_validate(
+        {"objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"minGpus": least, "maxGpus": most}}
+    )
+
+
+def said(status: PlannerPolicyStatus) -> dict[str, tuple[str, str]]:
+    return {condition.type: (condition.status, condition.reason) for condition in status.conditions}
+
+
+def test_a_policy_that_services_can_follow_is_accepted_and_names_them() -> None:
+    status = policy_status(
+        policy(2, 8), {"code": spec(), "chat": spec()}, before=PlannerPolicyStatus(), generation=3, now=NOW
+    )
+    assert said(status) == {"Accepted": ("True", "Accepted"), "InUse": ("True", "InUse")}
+    assert status.conditions[1].message == "followed by chat, code"
+    assert status.observed_generation == 3
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "gpus", "reason", "right"),
+    [
+        (1, 3, 1, Reason.BUDGET_BELOW_MINIMUM, "maxGpus >= 4"),
+        (1, 7, 2, Reason.BUDGET_BELOW_MINIMUM, "maxGpus >= 8"),
+        (9, 20, 1, Reason.BUDGET_ABOVE_MAXIMUM, "minGpus <= 8"),
+        (1, 4, 0, None, ""),
+        (8, 8, 1, None, ""),
+    ],
+)
+def test_a_budget_that_contradicts_a_services_bounds_is_refused_with_what_would_be_right(
+    least: int, most: int, gpus: int, reason: Reason | None, right: str
+) -> None:
+    service = spec(prefill=(1, 1, 4), decode=(3, 3, 4), worker={"gpus": gpus})
+    found = contradiction(policy(least, most), "chat", service)
+    if reason is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found[0] is reason
+    assert right in found[1]
+    status = policy_status(policy(least, most), {"chat": service}, before=PlannerPolicyStatus(), generation=1, now=NOW)
+    assert said(status)["Accepted"] == ("False", reason)
+
+
+def test_times_stay_where_nothing_flips_and_an_unchanged_status_is_equal() -> None:
+    first = policy_status(policy(1, 8), {}, before=PlannerPolicyStatus(), generation=1, now=NOW)
+    assert said(first)["InUse"] == ("False", "NotInUse")
+    assert policy_status(policy(1, 8), {}, before=first, generation=1, now=LATER) == first
+    used = policy_status(policy(1, 8), {"chat": spec()}, before=first, generation=1, now=LATER)
+    assert [condition.last_transition_time for condition in used.conditions] == [NOW, LATER]
