@@ -1,5 +1,6 @@
 """Benchmark rows say what was measured, judge the right figure, and render without hiding a miss."""
 
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -63,6 +64,7 @@ def test_a_target_from_below_is_met_by_more_and_a_row_has_one_target() -> None:
     assert rows.row("attainment", "", [0.97], at_least=0.95, command=COMMAND).met
     missed = rows.row("attainment", "", [0.94], at_least=0.95, command=COMMAND)
     assert (missed.met, missed.target) == (False, ">= 0.95")
-    for target in ({}, {"at_least": 1.0, "at_most": 2.0}):
+    targets: tuple[dict[str, Any], ...] = ({}, {"at_least": 1.0, "at_most": 2.0})
+    for target in targets:
         with pytest.raises(ValueError, match="one of at_most and at_least"):
             rows.row("x", "s", [1], command=COMMAND, **target)
