@@ -25,7 +25,6 @@ _GAUGES: Final = (
     "vllm:kv_cache_usage_perc",
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
-    "vllm:prompt_tokens_by_source_total",
     "vllm:cache_config_info",
 )
 _HISTOGRAMS: Final = (
@@ -39,6 +38,7 @@ _HISTOGRAMS: Final = (
 )
 FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
+    "vllm:prompt_tokens_by_source_total",
     "vllm:prompt_tokens_by_source_total",
     *_GAUGES,
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
