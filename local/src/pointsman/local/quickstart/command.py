@@ -73,7 +73,7 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
         "  kubectl get llms,wpool,pods",
         "  kubectl get events --sort-by=.lastTimestamp",
-        "  kubectl get pplan,rsw",
+        "  kubectl get pplan,rsw" if quickstart.report.plans else "  kubectl scale wpool chat-decode --replicas=3",
         f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
         f"    -d '{question % quickstart.served_name}'",
         "To end it:",
