@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,7 +10,8 @@ from engine.product.served import Served, errors, served
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
 from pointsman.local.cluster import LocalCluster
-from pointsman.local.quickstart.shift import measure_unloaded, read_policy, shift_load, with_objectives
+from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.quickstart.shift import measure, read_policy, shift_load, with_objectives
 from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
 from pointsman.serving.local_remote import DEFAULT_RULE
 
@@ -19,8 +19,12 @@ SEED = 91
 
 
 @pytest.fixture
-async def shifting(cluster: LocalCluster, model: Path) -> AsyncIterator[Served]:
-    """A service of its own at 1P2D: an Active policy takes the pools' replicas out of the tests' hands."""
+async def shifting(cluster: LocalCluster) -> AsyncIterator[Served]:
+    """A service of its own at 1P2D: an Active policy takes the pools' replicas out of the tests' hands.
+
+    With the larger model workers are the bottleneck; the tiny one's gateway and clients are.
+    """
+    model = ensure_model(cluster.environment, ModelSize.SMALL)
     async with served(cluster, model, name="shifting") as service:
         service.apply()
         await service.ready(prefill=1, decode=2)
@@ -32,7 +36,8 @@ async def shifting(cluster: LocalCluster, model: Path) -> AsyncIterator[Served]:
 async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_it_back_when_they_are_gone(
     shifting: Served,
 ) -> None:
-    policy = with_objectives(read_policy(), (await measure_unloaded(shifting.endpoint, seed=SEED)).objectives)
+    measured = await measure(shifting.endpoint, seed=SEED)
+    policy = with_objectives(read_policy(), measured.objectives)
     policy["metadata"]["name"] = "shifting"
     shifting.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(policy))
     reference = json.dumps({"spec": {"policyRef": {"name": "shifting"}}})
@@ -42,7 +47,7 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
     view = await shift_load(
         shifting.observer, shifting.endpoint, seed=SEED, on_turn=print, on_view=lambda _: None, on_record=records.append
     )
-    print(*(_words(plan) for plan in view.plans), sep="\n")
+    print(measured, *(_words(plan) for plan in view.plans), sep="\n")
 
     assert errors(records) == []
     moves = [plan for plan in view.plans if plan.spec.changes_layout]

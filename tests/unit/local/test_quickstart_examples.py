@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 
 from pointsman.api.v1alpha1 import LLMService
-from pointsman.local.quickstart.examples import EXAMPLE, ExampleError, read_example, stall_service, with_model
+from pointsman.local.quickstart.examples import (
+    EXAMPLE,
+    ExampleError,
+    read_example,
+    shift_service,
+    stall_service,
+    with_model,
+)
 
 MODEL = Path("/models/other")
 
@@ -40,3 +47,11 @@ def test_a_file_without_exactly_one_service_is_refused_with_its_count(tmp_path: 
         read_example(path)
     with pytest.raises(ExampleError, match="cannot be read"):
         read_example(tmp_path / "none.yaml")
+
+
+def test_the_service_whose_load_shifts_is_the_example_with_another_model_and_name() -> None:
+    example, changed = read_example(), shift_service(read_example(), MODEL)
+    assert changed["metadata"].pop("name") != example["metadata"].pop("name")
+    assert changed["spec"].pop("model")["source"] == "file:///models/other"
+    example["spec"].pop("model")
+    assert changed == example

@@ -11,6 +11,7 @@ from pointsman.local.errors import LocalError
 
 EXAMPLE: Final = Path(__file__).parents[5] / "examples" / "quickstart.yaml"
 STALL_SERVICE: Final = "stall"
+SHIFT_SERVICE: Final = "shift"
 
 
 class ExampleError(LocalError):
@@ -33,6 +34,15 @@ def with_model(service: Mapping[str, Any], model: Path) -> dict[str, Any]:
     """``service`` with the model's folder on this computer as its source."""
     changed = deepcopy(dict(service))
     changed["spec"]["model"]["source"] = f"file://{model}"
+    return changed
+
+
+def shift_service(service: Mapping[str, Any], model: Path) -> dict[str, Any]:
+    """The service whose load shifts: the example with a larger model, whose workers are the bottleneck and not their
+    gateway."""
+    changed = with_model(service, model)
+    changed["metadata"] = {**changed["metadata"], "name": SHIFT_SERVICE}
+    changed["spec"]["model"]["servedName"] = SHIFT_SERVICE
     return changed
 
 

@@ -22,14 +22,21 @@ from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.errors import LocalError
 from pointsman.local.memory import PeakMemory
 from pointsman.local.observation import Observer, ServiceView
-from pointsman.local.quickstart.examples import STALL_SERVICE, read_example, stall_service, with_model
+from pointsman.local.quickstart.examples import (
+    SHIFT_SERVICE,
+    STALL_SERVICE,
+    read_example,
+    shift_service,
+    stall_service,
+    with_model,
+)
 from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.quickstart.options import Options
 from pointsman.local.quickstart.report import PlanReport, Report, Sides
 from pointsman.local.quickstart.shift import (
     SHIFT_CLIENTS,
     Turn,
-    measure_unloaded,
+    measure,
     read_policy,
     shift_load,
     with_objectives,
@@ -114,7 +121,7 @@ class QuickStart:
                 await self._serve(kube, observer, example)
                 if not self._options.quick:
                     await self._stall(kube, example, small)
-                    await self._shift(kube, observer, example)
+                    await self._shift(kube, example, small)
             failed = False
         finally:
             report.stage_seconds = narrator.stage_seconds
@@ -253,37 +260,47 @@ class QuickStart:
             self._fail(f"a request of the latency stage failed at {endpoint.base_url}: {error}")
         return measured
 
-    async def _shift(self, kube: Kube, observer: Observer, example: dict[str, Any]) -> None:
+    async def _shift(self, kube: Kube, example: dict[str, Any], model: Path) -> None:
         """The planner, Active, while the load shifts from short to long prompts and back."""
-        narrator, name = self._narrator, example["metadata"]["name"]
-        assert self.gateway_url is not None
+        narrator, service = self._narrator, shift_service(example, model)
         title = "The load shifts to long prompts and back; the planner moves the threshold and a worker"
-        async with (
-            narrator.stage("shift", title),
-            Endpoint(self.gateway_url, example["spec"]["model"]["servedName"]) as endpoint,
-        ):
-            unloaded = await measure_unloaded(endpoint, seed=self._options.seed + 100)
-            policy = with_objectives(read_policy(), unloaded.objectives)
-            objectives = policy["spec"]["objectives"]
-            narrator.say(f"one at a time, {unloaded}")
-            narrator.say(f"objectives made of that: TTFT {objectives['ttftMs']:g} ms, TPOT {objectives['tpotMs']:g} ms")
-            narrator.say("$ kubectl apply -f examples/quickstart-policy.yaml")
-            await kube.apply(PLANNER_POLICIES, policy, NAMESPACE)
-            reference = json.dumps({"spec": {"policyRef": {"name": policy["metadata"]["name"]}}})
-            narrator.say(f"$ kubectl patch llms {name} --type=merge -p '{reference}'")
-            await asyncio.to_thread(
-                self._cluster.kubectl, "patch", "llms", name, "-n", NAMESPACE, "--type=merge", "-p", reference
-            )
+        async with narrator.stage("shift", title), Observer(kube, NAMESPACE, SHIFT_SERVICE) as observer:
+            await kube.apply(LLM_SERVICES, service, NAMESPACE)
             async with self._looking(observer):
-                await shift_load(
-                    observer,
-                    endpoint,
-                    seed=self._options.seed,
-                    on_turn=self._say_turn,
-                    on_view=self._see_plans,
-                    on_record=self._records.append,
+                view = await wait_until(
+                    observer, "a Ready service", lambda view: view.ready, timeout_seconds=_READY_SECONDS
                 )
+                assert view.gateway_url is not None
+                async with Endpoint(view.gateway_url, service["spec"]["model"]["servedName"]) as endpoint:
+                    measured = await measure(endpoint, seed=self._options.seed, on_record=self._records.append)
+                    narrator.say(
+                        f"without a policy: {measured.long_ttft_ms:.0f} ms to the first token of a long prompt, "
+                        f"{measured.short_tpot_ms:.0f} ms a token for {SHIFT_CLIENTS} clients with short ones"
+                    )
+                    policy = with_objectives(read_policy(), measured.objectives)
+                    await self._give_policy(kube, policy)
+                    await shift_load(
+                        observer,
+                        endpoint,
+                        seed=self._options.seed,
+                        on_turn=self._say_turn,
+                        on_view=self._see_plans,
+                        on_record=self._records.append,
+                    )
         self._count()
+
+    async def _give_policy(self, kube: Kube, policy: dict[str, Any]) -> None:
+        """As a user does it; the policy file's objectives are those measured."""
+        narrator, name, objectives = self._narrator, policy["metadata"]["name"], policy["spec"]["objectives"]
+        narrator.say(
+            f"$ kubectl apply -f examples/quickstart-policy.yaml     # with TTFT {objectives['ttftMs']:g} ms, "
+            f"TPOT {objectives['tpotMs']:g} ms"
+        )
+        await kube.apply(PLANNER_POLICIES, policy, NAMESPACE)
+        reference = json.dumps({"spec": {"policyRef": {"name": name}}})
+        narrator.say(f"$ kubectl patch llms {SHIFT_SERVICE} --type=merge -p '{reference}'")
+        patch = ("patch", "llms", SHIFT_SERVICE, "-n", NAMESPACE, "--type=merge", "-p", reference)
+        await asyncio.to_thread(self._cluster.kubectl, *patch)
 
     def _say_turn(self, turn: Turn) -> None:
         lengths = turn.mix.lengths[0]

@@ -2,16 +2,16 @@
 
 Nothing here moves a worker or a threshold: a policy is given to the service, requests are sent, and what planner and
 operator do about it is watched. The clients ask again as soon as they are answered, so the pool that is the bottleneck
-is full however fast or busy the computer is; the objectives are a multiple of what it takes unloaded.
+is full however fast or busy the computer is, and the objectives are measured on it first: what a long prompt takes when
+it need not queue, and what short ones get from the layout that suits them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from statistics import median
 from typing import Any, Final
 
 import yaml
@@ -22,19 +22,18 @@ from pointsman.local.errors import LocalError
 from pointsman.local.observation import Observer, ServiceView
 from pointsman.local.quickstart.examples import EXAMPLE, ExampleError
 from pointsman.local.quickstart.waiting import wait_until
-from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, prompts, running_load
+from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, percentile, prompts, running_load
 
 POLICY: Final = EXAMPLE.with_name("quickstart-policy.yaml")
 # Below the lowest and above the highest threshold of the policy.
-SHORT: Final = Mix(lengths=(range(300, 480),), max_tokens=range(8, 17))
-LONG: Final = Mix(lengths=(range(2_500, 3_500),), max_tokens=range(4, 9))
+SHORT: Final = Mix(lengths=(range(300, 480),), max_tokens=range(12, 25))
+LONG: Final = Mix(lengths=(range(1_200, 1_800),), max_tokens=range(4, 9))
 SHIFT_CLIENTS: Final = 8
-# Objectives, in times of a request alone: two long prompts in a row are fine, a queue of them is not; a token
-# may wait for short prompts of others, which a decode worker computes itself, and for the few cores that all share.
-TTFT_TIMES: Final = 3.0
-TPOT_TIMES: Final = 12.0
-_ALONE: Final = 4  # requests of each kind, one at a time …
-_ALONE_TOKENS: Final = 64  # … with answers so long
+# Objectives: two long prompts in a row are fine, a queue of them is not; short ones may get a little slower.
+TTFT_TIMES: Final = 3.0  # a long prompt's that is alone
+TPOT_TIMES: Final = 1.3  # the slowest tenth of the short ones'
+_ALONE: Final = 4  # long prompts, one at a time
+_TOGETHER: Final = 72  # short ones, by all clients
 _TURN_SECONDS: Final = 90.0
 _LOOK_SECONDS: Final = 1.0  # seldom: whoever looks takes time from the workers' two cores
 
@@ -44,59 +43,52 @@ class TurnedBack(LocalError):
 
 
 @dataclass(frozen=True, slots=True)
-class Unloaded:
-    """What requests take that are alone on the service: (prompt tokens, TTFT in ms) of each kind, and TPOT; medians."""
+class Measured:
+    """What the service gives before anything shifts, milliseconds.
 
-    short: tuple[float, float]
-    long: tuple[float, float]
-    tpot_ms: float
+    ``long_ttft_ms``: median TTFT of long prompts that are alone; ``short_tpot_ms``: 90th percentile of the mean time
+    between tokens of short ones under the load of all clients.
+    """
+
+    long_ttft_ms: float
+    short_tpot_ms: float
 
     @classmethod
-    def of(cls, short: Iterable[Record], long: Iterable[Record]) -> "Unloaded":
+    def of(cls, long: Iterable[Record], short: Iterable[Record]) -> "Measured":
         """From streamed answers. Raises LocalError if one was not answered."""
-        short, long = list(short), list(long)
-        for record in (*short, *long):
-            if record.ttft_seconds is None or record.prompt_tokens is None or (record.completion_tokens or 0) < 2:
-                raise LocalError(f"a request that was alone on the service was not answered: {record.error}")
-        return cls(
-            short=_median_ttft(short),
-            long=_median_ttft(long),
-            # Of whole answers: single gaps show how chunks were read, several at a time when the reader is slow.
-            tpot_ms=1000 * median(_tpot_seconds(record) for record in short),
-        )
-
-    def __str__(self) -> str:
-        """What a person is told."""
-        (few, quick_ms), (many, slow_ms) = self.short, self.long
-        return (
-            f"prompts of {few:.0f} tokens are answered after {quick_ms:.0f} ms, of {many:.0f} after {slow_ms:.0f} ms, "
-            f"a token every {self.tpot_ms:.1f} ms"
-        )
+        long, short = list(long), list(short)
+        for record in (*long, *short):
+            if not record.served:
+                raise LocalError(f"a request of the measurement was not answered: {record.error}")
+        ttfts = [record.ttft_seconds for record in long if record.ttft_seconds is not None]
+        # Of whole answers: single gaps show how chunks were read, several at a time when the reader is slow.
+        tpots = [
+            (record.token_seconds[-1] - record.token_seconds[0]) / (record.completion_tokens - 1)
+            for record in short
+            if record.completion_tokens is not None and record.completion_tokens > 1 and record.token_seconds
+        ]
+        ttft, tpot = percentile(ttfts, 50), percentile(tpots, 90)
+        if not ttft or not tpot:
+            raise LocalError(f"{len(ttfts)} long and {len(tpots)} short answers were streamed: objectives need some")
+        return cls(1000 * ttft, 1000 * tpot)
 
     @property
     def objectives(self) -> dict[str, float]:
-        """Objectives of a PlannerPolicy: ``TTFT_TIMES`` the TTFT of a long prompt, ``TPOT_TIMES`` the TPOT."""
-        return {"ttftMs": round(TTFT_TIMES * self.long[1]), "tpotMs": round(TPOT_TIMES * self.tpot_ms, 1)}
+        """Objectives of a PlannerPolicy."""
+        return {
+            "ttftMs": round(TTFT_TIMES * self.long_ttft_ms),
+            "tpotMs": round(TPOT_TIMES * self.short_tpot_ms, 1),
+        }
 
 
-def _tpot_seconds(record: Record) -> float:
-    return (record.token_seconds[-1] - record.token_seconds[0]) / ((record.completion_tokens or 0) - 1)
-
-
-def _median_ttft(records: list[Record]) -> tuple[float, float]:
-    tokens = median(record.prompt_tokens for record in records if record.prompt_tokens is not None)
-    return tokens, 1000 * median(record.ttft_seconds for record in records if record.ttft_seconds is not None)
-
-
-async def measure_unloaded(endpoint: Endpoint, *, seed: int) -> Unloaded:
-    """Send some requests of each kind, one at a time. Raises LocalError if one was not answered."""
+async def measure(endpoint: Endpoint, *, seed: int, on_record: Callable[[Record], None] | None = None) -> Measured:
+    """Some long prompts one at a time, then short ones from all clients. Raises LocalError if one was not answered."""
     found = []
-    for number, mix in enumerate((SHORT, LONG)):
-        streamed = Mix(lengths=mix.lengths, max_tokens=range(_ALONE_TOKENS, _ALONE_TOKENS + 1), stream_share=1.0)
-        # One more than is counted: the first of a kind shakes hands and touches fresh memory.
-        asked = islice(prompts(streamed, seed=seed + number), _ALONE + 1)
-        found.append((await closed_loop(endpoint, asked, clients=1))[1:])
-    return Unloaded.of(*found)
+    for mix, clients, count in ((LONG, 1, _ALONE), (SHORT, SHIFT_CLIENTS, _TOGETHER)):
+        # The first of each client are not counted: they shake hands and touch fresh memory.
+        asked = islice(prompts(replace(mix, stream_share=1.0), seed=seed + clients), count + clients)
+        found.append((await closed_loop(endpoint, asked, clients=clients, on_record=on_record))[clients:])
+    return Measured.of(*found)
 
 
 def read_policy(path: Path = POLICY) -> dict[str, Any]:
