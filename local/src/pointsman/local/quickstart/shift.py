@@ -17,6 +17,7 @@ from typing import Any, Final
 import yaml
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.local.errors import LocalError
 from pointsman.local.observation import Observer, ServiceView
@@ -166,7 +167,13 @@ async def shift_load(
 
 
 def _settled(view: ServiceView, turn: Turn) -> bool:
+    """The planner is at work, the layout is the turn's, and nothing is on its way."""
     routable = (len(view.routable(Role.PREFILL)), len(view.routable(Role.DECODE)))
-    return routable == (turn.prefill, turn.decode) and all(
-        s.status.phase is SwitchPhase.COMPLETED for s in view.switches
-    )
+    ended = all(switch.status.phase is SwitchPhase.COMPLETED for switch in view.switches)
+    return _planning(view) and ended and routable == (turn.prefill, turn.decode)
+
+
+def _planning(view: ServiceView) -> bool:
+    """The planner says that it decides for the service."""
+    conditions = view.service.status.conditions if view.service is not None else ()
+    return any(c.type == ConditionType.PLANNER_HEALTHY and c.status is ConditionStatus.TRUE for c in conditions)
