@@ -78,19 +78,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", help="scenarios, separated by commas")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
+    parser.add_argument("--ours", action="store_true", help="run only ours again, beside the others' earlier runs")
     parser.add_argument("--rows", action="store_true", help="only make the rows again")
     asked = parser.parse_args(arguments)
     if asked.command == "show":
         show(SCENARIOS[asked.scenario], asked.planner, asked.seed)
         return 0
-    done = _cells() if asked.resume or asked.rows or asked.only else []
+    done = _cells() if asked.resume or asked.rows or asked.only or asked.ours else []
     names = asked.only.split(",") if asked.only else [*SCENARIOS, "robust", "steady"]
     for name in names if not asked.rows else ():
         for seed in map(int, asked.seeds.split(",")):
             if asked.resume and any((run.scenario, run.seed) == (name, seed) for run in done):
                 continue
-            done = [run for run in done if (run.scenario, run.seed) != (name, seed)]
-            for run in cell(name, seed):
+            again = [run for run in done if (run.scenario, run.seed) == (name, seed)]
+            kept = [run for run in again if asked.ours and not _is_ours(run)]
+            done = [run for run in done if run not in again] + kept
+            for run in cell(name, seed, only_ours=bool(kept)):
                 print(
                     f"{run.scenario:10} {run.seed:3} {run.planner:34} attainment {run.attainment:.3f} "
                     f"GPU-hours {run.gpu_hours:.2f} {run.note}",
@@ -109,7 +112,7 @@ def _cells() -> list[Run]:
 # --- cells ---
 
 
-def cell(name: str, seed: int) -> Iterator[Run]:
+def cell(name: str, seed: int, *, only_ours: bool = False) -> Iterator[Run]:
     """All planners of one scenario and seed."""
     if name == "robust":
         yield from _robust(seed)
@@ -119,7 +122,10 @@ def cell(name: str, seed: int) -> Iterator[Run]:
         return
     scenario = SCENARIOS[name]
     trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
-    yield _run(name, seed, OURS, simulate(trace, simulation, policy, ours()))
+    for planner in (ours(), *(without(part) for part in PARTS), without_table()):
+        yield _run(name, seed, planner.name, simulate(trace, simulation, policy, planner))
+    if only_ours:
+        return
     fixed = best_static.search(trace, simulation, policy)
     yield _run(name, seed, STATIC, fixed.result, f"{fixed.prefill}P{fixed.decode}D")
     yield _run(name, seed, ORACLE, clairvoyant.search(trace, simulation, policy))
@@ -130,8 +136,10 @@ def cell(name: str, seed: int) -> Iterator[Run]:
         result = simulate(trace, begins, policy, PLANNERS[causal]())
         yield _run(name, seed, result.planner, result)
     yield _run(name, seed, "static", simulate(trace, simulation, policy, static()), "the first layout")
-    for planner in (*(without(part) for part in PARTS), without_table()):
-        yield _run(name, seed, planner.name, simulate(trace, simulation, policy, planner))
+
+
+def _is_ours(run: Run) -> bool:
+    return run.planner.startswith(OURS) or run.scenario in ("robust", "steady")
 
 
 def _robust(seed: int) -> Iterator[Run]:

@@ -5,7 +5,7 @@ from collections import deque
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pointsman.planner.core.performance import LinearModel
@@ -132,7 +132,19 @@ def job_lists(draw: st.DrawFn) -> list[Job]:
     return jobs
 
 
-@settings(max_examples=100, deadline=None)
+PREEMPTED_WHILE_PREFILLED: list[Job] = [
+    (0.250781, 83, 1, 27),
+    (0.000072, 1, 1, 0),
+    (0.079533, 71, 38, 0),
+    (0.097344, 114, 34, 0),
+    (0.000075, 1, 1, 0),
+    (0.186396, 75, 15, 0),
+    (0.243937, 55, 6, 0),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@example(jobs=PREEMPTED_WHILE_PREFILLED, capacity=400, batched=32)
 @given(jobs=job_lists(), capacity=st.sampled_from([200, 400, 5000]), batched=st.sampled_from([32, 4096]))
 def test_the_closed_form_gives_every_request_the_times_of_a_step_by_step_loop(
     jobs: list[Job], capacity: int, batched: int

@@ -229,7 +229,8 @@ class DecodeEngine:
             if self._prefilling:
                 request = self._prefilling.pop()
                 self.held -= request.prompt_tokens
-                request.computed_tokens = 0
+                request.new_tokens = request.prompt_tokens
+                request.cached_tokens = request.computed_tokens = 0
             elif len(self._running) > 1:
                 request = self._running.pop(next(reversed(self._running)))
                 self._give_back(request)
