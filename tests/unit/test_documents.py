@@ -1,0 +1,29 @@
+"""The documents send nobody to a file that is not there, and every page can be found from the README."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = sorted(ROOT.glob("docs/*.md"))
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+
+
+def test_every_path_that_contributing_names_exists() -> None:
+    words = re.findall(r"`([^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+    top = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
+    named = [word for word in words if "/" in word and word.split("/")[0] in top]
+    patterns = {word: word.rstrip("/").replace("…", "**").replace("<room>", "*") for word in named}
+    assert len(named) > 20, "the words that are paths are found"
+    assert [word for word, pattern in patterns.items() if not any(ROOT.glob(pattern))] == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda page: page.name)
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    linked = set(LINK.findall((ROOT / "README.md").read_text()))
+    assert {f"docs/{page.name}" for page in DOCS} <= linked
