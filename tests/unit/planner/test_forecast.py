@@ -2,74 +2,118 @@
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.forecast import RateForecaster, burst_index
+from pointsman.planner.core.forecast import Forecast, RateForecaster, burst_index
+
+TICK_S, LEAD_S = 2.5, 45.0
 
 
-def after(rates: list[float | None], *horizons: int) -> RateForecaster:
-    forecaster = RateForecaster.for_horizons(*horizons)
-    for rate in rates:
-        forecaster = forecaster.observe(rate)
-    return forecaster
+def after(counts: Sequence[float | None], forecaster: RateForecaster | None = None) -> RateForecaster:
+    """Windows of 2.5 s, one after the other."""
+    found = forecaster or RateForecaster()
+    for tick, count in enumerate(counts):
+        found = found.observe(count, TICK_S, TICK_S * (tick + 1), LEAD_S)
+    return found
+
+
+def ahead(forecaster: RateForecaster, ticks: int, quantile: float = 0.84) -> Forecast:
+    """At the horizon of a worker's start, after so many ticks."""
+    found = forecaster.at(LEAD_S, TICK_S * ticks, LEAD_S, quantile)
+    assert found is not None
+    return found
+
+
+def poisson(draw: random.Random, mean: float) -> int:
+    """Knuth's, for small means."""
+    limit, count, product = math.exp(-mean), 0, draw.random()
+    while product > limit:
+        count, product = count + 1, product * draw.random()
+    return count
 
 
 def test_before_anything_is_seen_there_is_no_forecast() -> None:
-    assert after([None, None], 2).at(2) is None
+    assert after([None, None]).at(LEAD_S, 5.0, LEAD_S, 0.84) is None
 
 
 def test_a_constant_load_is_forecast_as_itself() -> None:
-    forecast = after([10.0] * 60, 2, 24).at(24)
-    assert forecast is not None
+    forecast = ahead(after([25.0] * 60), 60)
     assert forecast.expected == pytest.approx(10, rel=0.02)
-    assert forecast.low <= forecast.high < 11
+    assert forecast.high < 11
 
 
 def test_a_rising_load_is_forecast_higher_than_it_is_now() -> None:
-    rates: list[float | None] = [5 * 1.03**tick for tick in range(60)]
-    forecast = after(rates, 6).at(6)
-    assert forecast is not None
-    assert forecast.expected > rates[-1]  # type: ignore[operator]  # the list holds numbers here
+    counts = [10 + 0.5 * tick for tick in range(120)]
+    forecast = ahead(after(counts), 120)
+    assert forecast.expected > counts[-1] / TICK_S * 1.05
 
 
-def test_the_upper_bound_covers_nine_of_ten_truths_of_a_noisy_load() -> None:
-    rng, horizon = random.Random(7), 4
-    forecaster = RateForecaster.for_horizons(horizon)
+def test_a_step_is_followed_within_two_ticks_not_smoothed_over_minutes() -> None:
+    draw = random.Random(11)
+    counts = [poisson(draw, 3 * TICK_S) for _ in range(100)] + [poisson(draw, 14 * TICK_S) for _ in range(2)]
+    forecast = ahead(after(counts), len(counts))
+    assert forecast.expected > 10
+
+
+def test_steady_poisson_arrivals_are_never_taken_for_a_change() -> None:
+    draw, forecaster = random.Random(5), RateForecaster()
+    for tick in range(1, 2000):
+        forecaster = forecaster.observe(poisson(draw, 10 * TICK_S), TICK_S, TICK_S * tick, LEAD_S)
+        if tick > 20:
+            assert ahead(forecaster, tick).expected < 16
+    assert forecaster.rises == ()
+
+
+def test_the_upper_bound_covers_its_share_of_the_truths_of_a_noisy_load() -> None:
+    draw, forecaster = random.Random(7), RateForecaster()
     promised: list[float] = []
     covered: list[bool] = []
-    for tick in range(1500):
-        rate = max(0.0, rng.gauss(20 + 8 * math.sin(tick / 80), 4))
+    rates = [20 + 8 * math.sin(tick / 80) for tick in range(1500)]
+    horizon = round(LEAD_S / TICK_S)
+    for tick, rate in enumerate(rates):
+        forecaster = forecaster.observe(poisson(draw, rate * TICK_S), TICK_S, TICK_S * (tick + 1), LEAD_S)
         if tick >= 300:
             covered.append(rate <= promised[tick - horizon])
-        forecaster = forecaster.observe(rate)
-        forecast = forecaster.at(horizon)
-        assert forecast is not None
-        promised.append(forecast.high)
-    assert 0.87 < sum(covered) / len(covered) < 0.95
+        promised.append(ahead(forecaster, tick + 1, 0.9).high)
+    assert 0.8 < sum(covered) / len(covered) < 0.99
+
+
+def test_bursts_shorter_than_a_start_are_believed_less_each_time() -> None:
+    first: list[float] = []
+    forecaster, tick = RateForecaster(), 0
+    for _ in range(6):
+        for count in [5.0] * 48 + [60.0] * 4:
+            tick += 1
+            forecaster = forecaster.observe(count, TICK_S, TICK_S * tick, LEAD_S)
+        first.append(ahead(forecaster, tick).expected)
+    assert first[0] > 15
+    assert first[-1] < first[0] / 2
 
 
 def test_a_gap_in_the_observations_is_bridged_not_read_as_zero() -> None:
-    with_gap = after([10.0] * 40 + [None] * 10, 2).at(2)
-    assert with_gap is not None
-    assert with_gap.expected == pytest.approx(10, rel=0.05)
+    assert ahead(after([25.0] * 40 + [None] * 10), 50).expected == pytest.approx(10, rel=0.05)
 
 
-@given(rates=st.lists(st.none() | st.floats(0, 1e6), max_size=60))
-def test_no_history_makes_a_negative_or_infinite_forecast_and_memory_stays_bounded(rates: list[float | None]) -> None:
-    forecaster = after(rates, 3)
-    forecast = forecaster.at(3)
+@given(counts=st.lists(st.none() | st.floats(0, 1e7), max_size=80))
+def test_no_history_makes_a_negative_or_infinite_forecast_and_memory_stays_bounded(counts: list[float | None]) -> None:
+    forecaster = after(counts)
+    forecast = forecaster.at(LEAD_S, TICK_S * len(counts), LEAD_S, 0.84)
     if forecast is not None:
-        assert all(0 <= x < math.inf for x in (forecast.expected, forecast.high, forecast.low))
-    assert len(forecaster.horizons[0].pending) <= 3
+        assert 0 <= forecast.expected < math.inf
+        assert 0 <= forecast.high < math.inf
+    assert len(forecaster.pending) <= LEAD_S / TICK_S + 1
+    assert len(forecaster.recent) <= 12
+    assert len(forecaster.rises) <= 12
 
 
 @pytest.mark.parametrize("bad", [-1.0, float("nan"), float("inf")])
-def test_a_rate_that_cannot_be_is_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="rate is"):
-        RateForecaster.for_horizons(1).observe(bad)
+def test_a_count_that_cannot_be_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="count is"):
+        RateForecaster().observe(bad, TICK_S, 0.0, LEAD_S)
 
 
 def test_the_burst_index_tells_poisson_from_bursts() -> None:

@@ -112,7 +112,7 @@ def test_engine_measurements_are_read_from_real_vllm_pages() -> None:
         ],
     )
     by_role = {sample.role: sample for sample in found.samples}
-    assert by_role[WorkerRole.PREFILL].tokens > 100
+    assert (by_role[WorkerRole.PREFILL].tokens or 0) > 100
     assert 0 < by_role[WorkerRole.PREFILL].observed_ms < 60_000
     assert 0 < by_role[WorkerRole.DECODE].observed_ms < 10_000
     assert found.kv_capacity_tokens is not None

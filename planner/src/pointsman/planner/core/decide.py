@@ -4,18 +4,29 @@ The ladder, cheapest and fastest first: the threshold (next request), a role swi
 scale-in (only when the load stayed low). Each tick takes the lowest rung that brings the objectives back.
 """
 
-import math
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pointsman.planner.core import guards
 from pointsman.planner.core.forecast import RateForecaster
-from pointsman.planner.core.learning import Learner
-from pointsman.planner.core.objective import Demand, Estimate, estimate
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.leads import Leads
+from pointsman.planner.core.learning import LearnedModel, Learner
+from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.objective import Demand, estimate
+from pointsman.planner.core.performance import (
+    CalibratedModel,
+    Calibration,
+    PerformanceModel,
+    decode_bucket,
+    prefill_bucket,
+)
 from pointsman.planner.core.routing import threshold
+from pointsman.planner.core.sizing import OperatingPoint, operating_point
+from pointsman.planner.core.targets import SHIPPED, Memory, Pool, Targets, Tuning, targets
 from pointsman.planner.core.types import (
     Alternative,
     Decision,
+    EngineSample,
     Load,
     NextTick,
     Observation,
@@ -23,46 +34,32 @@ from pointsman.planner.core.types import (
     Reason,
     RoutingNumbers,
     Switch,
+    WorkerCondition,
     WorkerRole,
 )
 
-STATE_VERSION = 1
-SWITCH_HORIZON_TICKS = 4  # a switch takes seconds
-SCALE_HORIZON_TICKS = 48  # a new worker takes a minute or two
-DEAD_BAND = 0.05  # a layout must promise this much more attainment
-SCALE_IN_MARGIN = 0.01
-LENGTH_HALF_LIFE_S = 5.0  # as fast as the rate is followed: a new rate times the old lengths is a load that never was
-MOST_GROWTH = 1.3  # of the rate within a switch's few seconds: right after a shift trend and bounds are about the shift
-GPU_COST = 0.01  # of attainment, per GPU: breaks ties towards the smaller layout
-MOVE_COST = 0.005  # per switch or start
-BOX = 4  # how far a layout may be from the present one, per pool
+STATE_VERSION: Final = 2
+SWITCH_S: Final = 10.0  # until a switched worker serves
+SWITCH_QUANTILE: Final = 0.9
+DEAD_BAND: Final = 0.05  # a layout must promise this much more attainment
+GPU_COST: Final = 0.01  # of attainment, per GPU: breaks ties towards the smaller layout
+MOVE_COST: Final = 0.005  # per switch or start
+BOX: Final = 4  # how far a layout of the same size may be from the present one
+READY_REQUESTS: Final = 25.0  # before anything is scaled
+REFIT_TICKS: Final = 12
+SHAPE_WEIGHT: Final = 0.05  # of one tick, in means over what decodes
+SPREAD_WEIGHT: Final = 0.02  # of one prefill
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
-    """Smoothed lengths of requests, in tokens."""
+class Shape:
+    """How uneven requests are, and how their context compares with prompt + output/2."""
 
-    prompt_tokens: float
-    cached_tokens: float
-    output_tokens: float
-    shares: tuple[tuple[float, float], ...]
-
-    def toward(self, load: Load, weight: float) -> "Lengths":
-        """Moved towards what was just seen; parts that were not seen stay."""
-        return Lengths(
-            _mix(self.prompt_tokens, load.prompt_tokens, weight),
-            _mix(self.cached_tokens, load.cached_tokens, weight),
-            _mix(self.output_tokens, load.output_tokens, weight),
-            _mix_shares(self.shares, load.prompt_length_shares, weight),
-        )
-
-    @classmethod
-    def first(cls, load: Load) -> "Lengths | None":
-        """From the first load with both lengths known."""
-        if load.prompt_tokens is None or load.output_tokens is None:
-            return None
-        shares = load.prompt_length_shares or ((load.prompt_tokens, 1.0),)
-        return cls(load.prompt_tokens, load.cached_tokens or 0.0, load.output_tokens, shares)
+    prefill_tokens: float = 0.0  # mean and mean square of single prompts' tokens
+    prefill_squares: float = 0.0
+    prefill_scv: float = 0.1
+    context_ratio: float = 1.0
+    context_scv: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,89 +67,216 @@ class State:
     """What the planner remembers of one service. Bounded, made of plain values, versioned."""
 
     version: int = STATE_VERSION
-    forecaster: RateForecaster = field(
-        default_factory=lambda: RateForecaster.for_horizons(SWITCH_HORIZON_TICKS, SCALE_HORIZON_TICKS)
-    )
+    forecaster: RateForecaster = field(default_factory=RateForecaster)
     learner: Learner = field(default_factory=Learner)
-    lengths: Lengths | None = None
+    learned: LearnedModel | None = None
+    ticks: int = 0
+    calibrated_prefill: Calibration = field(default_factory=Calibration)
+    calibrated_decode: Calibration = field(default_factory=Calibration)
+    lengths: Lengths = field(default_factory=Lengths)
+    requests: float = 0.0
+    shape: Shape = field(default_factory=Shape)
+    leads: Leads = field(default_factory=Leads)
+    memory: Memory = field(default_factory=Memory)
     history: guards.History = field(default_factory=guards.History)
-    wanting: tuple[int, int] | None = None  # the layout the last ticks would have liked
+    wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0
-    spare_since_s: float | None = None
 
 
 def decide(
-    state: State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None = None
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    now_s: float,
+    base: PerformanceModel | None = None,
+    tuning: Tuning = SHIPPED,
 ) -> tuple[State, Decision, NextTick]:
     """One tick. ``base``: a performance table for this model and GPU; None: what was learned from the service.
 
     Never raises for what it does not know: it holds still and says so.
     """
     next_tick = NextTick(policy.interval_s)
-    if observation.age_s > policy.stale_after_s or observation.load is None:
+    load = observation.load
+    if load is None or observation.age_s > policy.stale_after_s:
         sentence = (
             f"the metrics are {observation.age_s:.0f} s old (at most {policy.stale_after_s:.0f} s): nothing is changed"
-            if observation.load is not None
+            if load is not None
             else "the load could not be read: nothing is changed"
         )
-        frozen = replace(state, forecaster=state.forecaster.observe(None), wanting=None, wanting_ticks=0)
+        lead_s = state.leads.lead_s(policy.start_s)
+        gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
+        frozen = replace(state, forecaster=gap, wanting=None, wanting_ticks=0)
         return frozen, _stay(observation, Reason.STALE_METRICS, sentence), next_tick
 
-    state = _learn(state, observation, observation.load)
-    model = base or state.learner.model
-    if model is None or state.lengths is None:
+    state = learn(state, observation, load, policy, base)
+    model = _model(state, base)
+    if model is None or state.lengths.prompt_tokens is None:
         sentence = "no prefill and no decode step was measured yet: nothing is changed"
         return state, _stay(observation, Reason.NOT_ENOUGH_DATA, sentence), next_tick
 
-    demand = _demand(state, observation, state.lengths, SWITCH_HORIZON_TICKS)
-    routing = threshold(observation, policy, _prefill_wait_ms(observation, demand, model))
+    point = _point(state, observation, policy, model)
+    state, wanted = _targets(state, observation, policy, load, point, tuning)
+    routing = threshold(observation, policy, _prefill_wait_ms(observation, point))
     if observation.plan_in_progress:
-        decision = _with_routing(
-            _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited"), routing
-        )
-        return state, decision, next_tick
-    state, decision = _layout(state, observation, policy, now_s, demand, routing, model)
-    return state, decision, next_tick
+        waiting = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
+        return state, _with_routing(waiting, routing), next_tick
+    state, decision = _layout(state, observation, policy, now_s, wanted, point, model)
+    return state, _with_routing(decision, routing), next_tick
 
 
 # --- what is seen ---
 
 
-def _learn(state: State, observation: Observation, load: Load) -> State:
-    learner = state.learner
-    for sample in observation.samples:
-        learner = learner.observe(sample)
-    weight = 1 - 0.5 ** (observation.window_s / LENGTH_HALF_LIFE_S)
-    lengths = Lengths.first(load) if state.lengths is None else state.lengths.toward(load, weight)
-    forecaster = state.forecaster.observe(load.arrivals_per_s)
-    return replace(state, forecaster=forecaster, learner=learner, lengths=lengths)
+def learn(
+    state: State, observation: Observation, load: Load, policy: Policy, base: PerformanceModel | None = None
+) -> State:
+    """The state after an observation, before anything is decided."""
+    window_s = observation.window_s
+    leads = state.leads.observe(observation, window_s)
+    lengths = state.lengths.observe(load, window_s, observation.at_s)
+    forecaster = state.forecaster.observe(
+        load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
+    )
+    learner, learned = state.learner.observe(observation.samples), state.learned
+    if base is None and (learned is None or state.ticks % REFIT_TICKS == 0):
+        learned = learner.model(observation.max_batch_tokens) or learned
+    prefill, decode = state.calibrated_prefill, state.calibrated_decode
+    if base is not None:
+        for sample in observation.samples:
+            tokens = sample.tokens or 0.0
+            if sample.observed_ms <= 0:
+                continue
+            if sample.role is WorkerRole.PREFILL:
+                predicted_ms = base.prefill_ms(tokens, 0) if tokens > 0 else 0.0
+                prefill = prefill.observe(
+                    prefill_bucket(tokens), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
+                )
+            elif tokens > 0 or lengths.prompt_tokens is not None:
+                held = tokens or sample.batch * _context(lengths, state.shape)
+                predicted_ms = base.decode_step_ms(sample.batch, held)
+                decode = decode.observe(
+                    decode_bucket(sample.batch, held), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
+                )
+    return replace(
+        state, leads=leads, lengths=lengths, forecaster=forecaster, learner=learner, learned=learned,
+        calibrated_prefill=prefill, calibrated_decode=decode, ticks=state.ticks + 1,
+        requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
+        shape=_shape(state.shape, observation.samples, lengths),
+    )  # fmt: skip
 
 
-def _demand(state: State, observation: Observation, lengths: Lengths, horizon_ticks: int) -> Demand:
-    forecast = state.forecaster.at(horizon_ticks)
-    now = math.expm1(state.forecaster.state.level) if state.forecaster.state is not None else 0.0
-    rate = min(forecast.high, MOST_GROWTH * now) if forecast is not None else 0.0
-    scale = max(lengths.prompt_tokens - lengths.cached_tokens, 0.0) / max(lengths.prompt_tokens, 1.0)
-    return Demand(
-        rate_per_s=rate,
-        lengths=tuple((tokens * scale, share) for tokens, share in lengths.shares),
-        prompt_tokens=lengths.prompt_tokens,
-        output_tokens=lengths.output_tokens,
-        arrival_scv=observation.load.arrival_scv if observation.load else 1.0,
-        kv_capacity_tokens=observation.kv_capacity_tokens,
+def _shape(shape: Shape, samples: tuple[EngineSample, ...], lengths: Lengths) -> Shape:
+    """Take this tick's passes and steps."""
+    mean, squares = shape.prefill_tokens, shape.prefill_squares
+    held = sequences = spread = 0.0
+    for sample in samples:
+        if sample.tokens is None or sample.tokens <= 0:
+            continue
+        each = sample.tokens / max(sample.batch, 1.0)
+        if sample.role is WorkerRole.PREFILL:
+            weight = SPREAD_WEIGHT if mean > 0 else 1.0
+            mean += weight * (each - mean)
+            squares += weight * (each * each * (1 + (sample.tokens_scv or 0.0)) - squares)
+        else:
+            held += sample.tokens
+            sequences += sample.batch
+            spread += (sample.tokens_scv or 0.0) * each * each * sample.batch
+    scv = shape.prefill_scv
+    if len(lengths.shares) > 1:
+        average = sum(n * share for n, share in lengths.shares)
+        scv = sum(n * n * share for n, share in lengths.shares) / (average * average) - 1
+    elif mean > 0:
+        scv = squares / (mean * mean) - 1
+    ratio, context_scv = shape.context_ratio, shape.context_scv
+    if sequences > 3 and lengths.prompt_tokens is not None and lengths.output_tokens is not None:
+        average = held / sequences
+        expected = lengths.prompt_tokens + lengths.output_tokens / 2
+        ratio += SHAPE_WEIGHT * (min(3.0, max(0.6, average / expected)) - ratio)
+        context_scv += SHAPE_WEIGHT * (min(4.0, spread / sequences / (average * average)) - context_scv)
+    return Shape(mean, squares, min(4.0, max(0.05, scv)), ratio, context_scv)
+
+
+def _context(lengths: Lengths, shape: Shape) -> float:
+    """KV tokens of a decoding sequence, on average."""
+    return max(1.0, ((lengths.prompt_tokens or 0.0) + (lengths.output_tokens or 0.0) / 2) * shape.context_ratio)
+
+
+def _model(state: State, base: PerformanceModel | None) -> PerformanceModel | None:
+    if base is None:
+        return state.learned
+    return CalibratedModel(base, state.calibrated_prefill, state.calibrated_decode)
+
+
+def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
+    lengths = state.lengths
+    prompt_tokens = lengths.prompt_tokens or 1.0
+    return operating_point(
+        model,
+        observation,
+        policy.objectives,
+        lengths=lengths.shares,
+        threshold_tokens=observation.routing.max_local_prefill_tokens if policy.remote_prefill else 0,
+        prompt_tokens=max(1.0, prompt_tokens),
+        cached_share=lengths.cached_share,
+        output_tokens=max(1.0, lengths.output_tokens or 1.0),
+        context_tokens=_context(lengths, state.shape),
+        prefill_scv=state.shape.prefill_scv,
+        context_scv=state.shape.context_scv,
     )
 
 
-def _prefill_wait_ms(observation: Observation, demand: Demand, model: PerformanceModel) -> float | None:
+def _targets(
+    state: State, observation: Observation, policy: Policy, load: Load, point: OperatingPoint, tuning: Tuning
+) -> tuple[State, Targets]:
+    now_s = observation.at_s
+    pools = {}
+    for role in WorkerRole:
+        of_role = [w.condition for w in observation.workers if w.role is role]
+        serving = sum(c in (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE) for c in of_role)
+        switching = of_role.count(WorkerCondition.SWITCHING)
+        starting = state.leads.ready_in_s(role, now_s, policy.start_s)
+        pools[role] = Pool(serving, tuple(sorted([*starting, *[SWITCH_S] * switching])))
+    memory, wanted = targets(
+        state.memory,
+        state.forecaster,
+        point,
+        pools[WorkerRole.PREFILL],
+        pools[WorkerRole.DECODE],
+        waiting=_waiting(observation, point),
+        arrived=load.arrivals_per_s * observation.window_s,
+        window_s=observation.window_s,
+        now_s=now_s,
+        lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
+        memory_s=policy.scale_in_stabilization_s,
+        most=max(2, policy.max_gpus // _gpus_each(observation)),
+        tuning=tuning,
+    )
+    return replace(state, memory=memory), wanted
+
+
+def _waiting(observation: Observation, point: OperatingPoint) -> float:
+    """Requests that wait for a prefill, or decode beyond the batch that keeps the token objective."""
+    service = observation.service
+    waiting = service.prefill_queue_depth or 0.0 if service else 0.0
+    for worker in observation.workers:
+        if worker.role is WorkerRole.PREFILL:
+            waiting += worker.queued or 0
+        elif worker.in_flight is not None:
+            waiting += max(0.0, worker.in_flight - point.batch)
+    return waiting
+
+
+def _prefill_wait_ms(observation: Observation, point: OperatingPoint) -> float | None:
     """Waiting requests times the mean prefill, shared by the prefill workers; None when the queue is unknown."""
     depth = observation.service.prefill_queue_depth if observation.service else None
     workers = observation.active(WorkerRole.PREFILL)
     if depth is None or workers == 0:
         return None
-    remote = [(n, s) for n, s in demand.lengths if n > observation.routing.max_local_prefill_tokens] or demand.lengths
-    total = sum(share for _, share in remote)
-    mean = sum(share * model.prefill_ms(n, 0) for n, share in remote) / total if total > 0 else 0.0
-    return depth * mean / workers
+    return depth * point.prefill_alone_s * 1000 / workers
+
+
+def _gpus_each(observation: Observation) -> int:
+    return max((w.gpus for w in observation.workers), default=1)
 
 
 # --- what is considered ---
@@ -163,134 +287,202 @@ def _layout(
     observation: Observation,
     policy: Policy,
     now_s: float,
-    demand: Demand,
-    routing: RoutingNumbers,
+    wanted: Targets,
+    point: OperatingPoint,
     model: PerformanceModel,
 ) -> tuple[State, Decision]:
-    prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
-    gpus_each = max((w.gpus for w in observation.workers), default=1)
-    goal = policy.objectives.attainment
-
-    def judged(p: int, d: int) -> Estimate:
-        return estimate(demand, p, d, routing.max_local_prefill_tokens, policy.objectives, model)
-
-    here = judged(prefill, decode)
-    considered = []
-    for p in range(max(policy.prefill.least, prefill - BOX), min(policy.prefill.most, prefill + BOX) + 1):
-        for d in range(max(policy.decode.least, decode - BOX), min(policy.decode.most, decode + BOX) + 1):
-            if (p, d) == (prefill, decode) or not policy.min_gpus <= (p + d) * gpus_each <= policy.max_gpus:
-                continue
-            action = _action(prefill, decode, p, d)
-            allowed = {"switch": policy.role_switch, "scale-out": policy.scale_out, "scale-in": policy.scale_in}
-            if all(allowed[word] for word in action.split("+")):
-                considered.append((p, d, action, judged(p, d)))
-
-    def cost(p: int, d: int, got: Estimate) -> float:
-        moves = max(abs(p - prefill), abs(d - decode))
-        return -min(got.attainment, goal) + GPU_COST * (p + d) * gpus_each + MOVE_COST * moves
-
-    inputs = _inputs(demand, here, prefill, decode, routing, observation)
-    table = sorted(considered, key=lambda c: (cost(c[0], c[1], c[3]), abs(c[0] - prefill) + abs(c[1] - decode)))
-    same_size = [c for c in table if c[2] == "switch"]
-    target, reason, sentence = _choose(here, (prefill, decode), table, same_size, goal, demand)
-    alternatives = tuple(
-        Alternative(p, d, (p + d) * gpus_each, round(got.attainment, 4), round(cost(p, d, got), 4), action)
-        for p, d, action, got in table[:6]
-    )
-    base = Decision(reason, sentence, prefill, decode, observation.routing, inputs=inputs, alternatives=alternatives)
-    if target is None:
-        return replace(state, wanting=None, wanting_ticks=0, spare_since_s=None), _with_routing(base, routing)
-
-    target = _step((prefill, decode), target, guards.switches_at_a_time(observation, policy))
-    ticks = state.wanting_ticks + 1 if state.wanting == target else 1
-    state = replace(state, wanting=target, wanting_ticks=ticks)
-    held = _held(state, observation, policy, now_s, target, (prefill, decode), here, goal)
-    if held is not None:
-        shrinking = sum(target) < prefill + decode
-        state = replace(state, spare_since_s=(state.spare_since_s or now_s) if shrinking else None)
-        waiting = replace(base, reason=Reason.HELD_BACK, message=f"{sentence}; not yet: {held}")
-        return state, _with_routing(waiting, routing)
-
-    switches = _switches((prefill, decode), target)
+    now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    reason, sentence = _why(state, wanted, now)
+    state, switched, held = _switch(state, observation, policy, now_s, wanted, now)
+    target, short = _scaled(observation, policy, wanted, now, switched, held is not None, state)
+    if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
+        # A change that helps as far as it goes says what it helps against.
+        reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
+    alternatives = _alternatives(state, observation, policy, wanted, now, target, model)
+    if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
+        here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)
+        sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
+    base = Decision(
+        reason, sentence, now[0], now[1], observation.routing,
+        inputs=_inputs(state, wanted, point, now, observation),
+        alternatives=alternatives,
+    )  # fmt: skip
+    if target == now:
+        if held is not None:
+            return state, replace(base, reason=Reason.HELD_BACK, message=f"{sentence}; not yet: {held}")
+        return state, base
+    switches = _switches(now, switched)
     history = state.history.remember(switches, now_s)
-    if sum(target) != prefill + decode:
+    if sum(target) != sum(now):
         history = replace(history, last_scale_s=now_s)
-    done = replace(base, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
-    return (
-        replace(state, history=history, wanting=None, wanting_ticks=0, spare_since_s=None),
-        _with_routing(done, routing),
-    )
+    if switches:
+        state = replace(state, wanting=None, wanting_ticks=0)
+    words = f"{sentence}; {_action(*now, *target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+    done = replace(base, message=words, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
+    return replace(state, history=history), done
 
 
-def _choose(
-    here: Estimate,
-    now: tuple[int, int],
-    table: list[tuple[int, int, str, Estimate]],
-    same_size: list[tuple[int, int, str, Estimate]],
-    goal: float,
-    demand: Demand,
-) -> tuple[tuple[int, int] | None, Reason, str]:
-    """The layout to go to (None: stay), why, and a sentence."""
+def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, str]:
+    """What is expected and what that means for the present layout."""
+    lengths = state.lengths
+    need_p, need_d = (max(a, b) for a, b in zip(wanted.needed_now, wanted.up, strict=True))
     seen = (
-        f"{demand.rate_per_s:.2f} requests/s of {demand.prompt_tokens:.0f}+{demand.output_tokens:.0f} tokens expected"
+        f"{wanted.rate_per_s:.2f} requests/s of {lengths.prompt_tokens:.0f}+{lengths.output_tokens:.0f} tokens now, "
+        f"up to {wanted.high_rate_per_s:.2f} expected"
     )
-    if here.attainment >= goal:
-        smaller = [c for c in table if c[2] == "scale-in" and c[3].attainment >= min(goal + SCALE_IN_MARGIN, 1.0)]
-        if smaller:
-            p, d, _, got = min(smaller, key=lambda c: c[0] + c[1])
-            return (p, d), Reason.SPARE_CAPACITY, f"{seen}: {p}P{d}D is enough ({got.attainment:.0%} within objectives)"
-        return None, Reason.STEADY, f"{seen}: {now[0]}P{now[1]}D keeps {here.attainment:.0%} within objectives"
-    short = _short(here)
-    lacking = f"{seen}: {now[0]}P{now[1]}D would keep {here.attainment:.0%} within objectives ({goal:.0%} wanted)"
-    switchable = [c for c in same_size if c[3].attainment >= goal]
-    if switchable:
-        p, d, _, got = switchable[0]
-        return (p, d), short, f"{lacking}; {p}P{d}D keeps {got.attainment:.0%} without another GPU"
-    reaching = [c for c in table if c[3].attainment >= goal]
-    if reaching:
-        p, d, action, got = reaching[0]
-        return (p, d), short, f"{lacking}; {action} to {p}P{d}D keeps {got.attainment:.0%}"
-    better = [c for c in table if c[3].attainment >= here.attainment + DEAD_BAND]
-    if better:
-        p, d, action, got = max(better, key=lambda c: (round(c[3].attainment, 2), -c[0] - c[1]))
-        best = f"no layout reaches that, {action} to {p}P{d}D keeps {got.attainment:.0%}"
-        return (p, d), Reason.UNSATISFIABLE, f"{lacking}; {best}"
-    return None, Reason.UNSATISFIABLE, f"{lacking}; no layout within the policy does better"
+    if wanted.backlog > 0:
+        seen += f", {wanted.backlog:.0f} waiting"
+    needs = f"{seen}: {need_p}P{need_d}D needed, {now[0]}P{now[1]}D there"
+    more_prefill, more_decode = need_p > now[0], need_d > now[1]
+    if more_prefill and more_decode:
+        return Reason.BOTH_SHORT, needs
+    if more_prefill:
+        return Reason.PREFILL_SHORT, needs
+    if more_decode:
+        return Reason.DECODE_SHORT, needs
+    if wanted.prefill < now[0] or wanted.decode < now[1]:
+        return Reason.SPARE_CAPACITY, f"{seen}: {wanted.prefill}P{wanted.decode}D is enough, {now[0]}P{now[1]}D there"
+    return Reason.STEADY, f"{seen}: {now[0]}P{now[1]}D is enough"
 
 
-def _held(
+def _switch(
+    state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, now: tuple[int, int]
+) -> tuple[State, tuple[int, int], str | None]:
+    """(the layout after switches that may be made now, why a wanted one must wait)."""
+    calm = replace(state, wanting=None, wanting_ticks=0)
+    if not policy.role_switch:
+        return calm, now, None
+    best = _best_switch(policy, wanted, now)
+    if best == now:
+        return calm, now, None
+    best = _step(now, best, guards.switches_at_a_time(observation, policy))
+    same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
+    state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
+    if state.wanting_ticks < guards.SUSTAINED_TICKS:
+        return state, now, f"seen for {state.wanting_ticks} of {guards.SUSTAINED_TICKS} ticks"
+    for switch in _switches(now, best):
+        why = guards.against_switch(switch, observation, policy, state.history)
+        if why is not None:
+            return state, now, why
+    return state, best, None
+
+
+def _best_switch(policy: Policy, wanted: Targets, now: tuple[int, int]) -> tuple[int, int]:
+    """The layout of the same size that serves the present best; the present one when no other is clearly better."""
+    need_p, need_d = wanted.needed_now
+
+    def served(p: int, d: int) -> float:
+        """The share of the need that the scarcer role has."""
+        return min(1.0, p / need_p, d / need_d)
+
+    best, best_worth = now, served(*now) + DEAD_BAND
+    for moved in range(-BOX, BOX + 1):
+        p, d = now[0] + moved, now[1] - moved
+        if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
+            continue
+        if p < 1 or d < 1 or moved == 0:
+            continue
+        worth = served(p, d) - MOVE_COST * abs(moved)
+        if worth > best_worth:
+            best, best_worth = (p, d), worth
+    return best
+
+
+def _scaled(
+    observation: Observation,
+    policy: Policy,
+    wanted: Targets,
+    now: tuple[int, int],
+    switched: tuple[int, int],
+    held: bool,
+    state: State,
+) -> tuple[tuple[int, int], str]:
+    """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
+    if state.requests < READY_REQUESTS:
+        return switched, ""
+    target = []
+    for want, has, bounds in zip(
+        (wanted.prefill, wanted.decode), switched, (policy.prefill, policy.decode), strict=True
+    ):
+        if want > has:
+            target.append(max(has, min(want, bounds.most)) if policy.scale_out else has)
+        elif want < has and policy.scale_in and switched == now and not held:
+            target.append(min(has, max(want, bounds.least, 1)))
+        else:
+            target.append(has)
+    each = _gpus_each(observation)
+    leaving = sum(w.condition is WorkerCondition.DRAINING for w in observation.workers)
+    most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
+    p, d = target
+    if p + d > most:
+        p, d = _squeezed((p, d), switched, most, policy.scale_in and not held)
+    while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
+        p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
+    short = ""
+    if p < wanted.needed_now[0] or d < wanted.needed_now[1]:
+        short = f"the policy allows {p}P{d}D"
+    return (p, d), short
+
+
+def _squeezed(target: tuple[int, int], has: tuple[int, int], most: int, may_shrink: bool) -> tuple[int, int]:
+    """Within ``most`` workers, in the proportion of the target; a pool shrinks for the other only if it may."""
+    least = (1, 1) if may_shrink else (min(has[0], target[0]), min(has[1], target[1]))
+    share = round(most * target[0] / sum(target))
+    p = max(least[0], min(share, target[0], most - least[1]))
+    d = max(least[1], min(most - p, target[1]))
+    return max(least[0], min(most - d, target[0])), d
+
+
+def _alternatives(
     state: State,
     observation: Observation,
     policy: Policy,
-    now_s: float,
-    target: tuple[int, int],
+    wanted: Targets,
     now: tuple[int, int],
-    here: Estimate,
-    goal: float,
-) -> str | None:
-    """Why the move must wait; None if it may be made now."""
-    if state.wanting_ticks < guards.SUSTAINED_TICKS:
-        return f"seen for {state.wanting_ticks} of {guards.SUSTAINED_TICKS} ticks"
-    if sum(target) < sum(now):
-        since = state.spare_since_s if state.spare_since_s is not None else now_s
-        if now_s - since < policy.scale_in_stabilization_s:
-            return f"spare for {now_s - since:.0f} of {policy.scale_in_stabilization_s:.0f} s"
-    for switch in _switches(now, target):
-        why = guards.against_switch(switch, observation, policy, state.history)
-        if why is not None:
-            return why
-    return None
+    target: tuple[int, int],
+    model: PerformanceModel,
+) -> tuple[Alternative, ...]:
+    """The chosen layout, the present one, and their neighbours, with what each would achieve."""
+    each = _gpus_each(observation)
+    demand = _demand(state, observation, wanted)
+    goal = policy.objectives.attainment
+    neighbours = [(now[0] + p, now[1] + d) for p, d in ((1, -1), (-1, 1), (1, 0), (0, 1))]
+    found = []
+    for p, d in dict.fromkeys([target, now, *neighbours]):
+        if p < 1 or d < 1:
+            continue
+        got = estimate(demand, p, d, observation.routing.max_local_prefill_tokens, policy.objectives, model)
+        moves = max(abs(p - now[0]), abs(d - now[1]))
+        cost = -min(got.attainment, goal) + GPU_COST * (p + d) * each + MOVE_COST * moves
+        why = "" if (p, d) == target else _against(policy, (p, d), target, each)
+        action = "stay" if (p, d) == now else _action(*now, p, d)
+        found.append(Alternative(p, d, (p + d) * each, round(got.attainment, 4), round(cost, 4), action, why))
+    return tuple(found)
+
+
+def _against(policy: Policy, layout: tuple[int, int], target: tuple[int, int], each: int) -> str:
+    if sum(layout) * each > policy.max_gpus:
+        return f"{sum(layout) * each} GPUs, the budget is {policy.max_gpus}"
+    less = [role for role, a, b in zip(("prefill", "decode"), layout, target, strict=True) if a < b]
+    if less:
+        return f"less {' and '.join(less)} than needed"
+    return "more than needed"
+
+
+def _demand(state: State, observation: Observation, wanted: Targets) -> Demand:
+    lengths = state.lengths
+    scale = 1 - lengths.cached_share
+    return Demand(
+        rate_per_s=max(wanted.rate_per_s, wanted.high_rate_per_s),
+        lengths=tuple((tokens * scale, share) for tokens, share in lengths.shares),
+        prompt_tokens=lengths.prompt_tokens or 1.0,
+        output_tokens=lengths.output_tokens or 1.0,
+        arrival_scv=state.forecaster.dispersion,
+        kv_capacity_tokens=observation.kv_capacity_tokens,
+    )
 
 
 # --- small things ---
-
-
-def _short(here: Estimate) -> Reason:
-    if here.ttft < here.tpot - 0.02:
-        return Reason.PREFILL_SHORT
-    if here.tpot < here.ttft - 0.02:
-        return Reason.DECODE_SHORT
-    return Reason.BOTH_SHORT
 
 
 def _action(prefill: int, decode: int, p: int, d: int) -> str:
@@ -344,38 +536,31 @@ def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
 
 
 def _inputs(
-    demand: Demand, here: Estimate, prefill: int, decode: int, routing: RoutingNumbers, observation: Observation
+    state: State, wanted: Targets, point: OperatingPoint, now: tuple[int, int], observation: Observation
 ) -> tuple[tuple[str, float], ...]:
+    service = observation.service
     numbers: dict[str, float | None] = {
-        "ratePerSecond": demand.rate_per_s,
-        "promptTokens": demand.prompt_tokens,
-        "outputTokens": demand.output_tokens,
-        "prefillWorkers": float(prefill),
-        "decodeWorkers": float(decode),
-        "thresholdTokens": float(routing.max_local_prefill_tokens),
-        "expectedAttainment": here.attainment,
-        "expectedTtftAttainment": here.ttft,
-        "expectedTpotAttainment": here.tpot,
-        "localPrefillShareOfDecode": here.local_busy,
-        "observedTtftAttainment": observation.service.ttft_attainment if observation.service else None,
-        "observedTpotAttainment": observation.service.tpot_attainment if observation.service else None,
-        "prefillQueueDepth": observation.service.prefill_queue_depth if observation.service else None,
+        "ratePerSecond": wanted.rate_per_s,
+        "highRatePerSecond": wanted.high_rate_per_s,
+        "promptTokens": state.lengths.prompt_tokens,
+        "outputTokens": state.lengths.output_tokens,
+        "cachedShare": state.lengths.cached_share,
+        "prefillWorkers": float(now[0]),
+        "decodeWorkers": float(now[1]),
+        "prefillNeededNow": float(wanted.needed_now[0]),
+        "decodeNeededNow": float(wanted.needed_now[1]),
+        "prefillNeeded": float(wanted.needed[0]),
+        "decodeNeeded": float(wanted.needed[1]),
+        "prefillKept": float(wanted.kept[0]),
+        "decodeKept": float(wanted.kept[1]),
+        "backlog": wanted.backlog,
+        "prefillMilliseconds": point.prefill_s * 1000,
+        "decodeBatch": point.batch,
+        "stepMilliseconds": point.step_s * 1000,
+        "thresholdTokens": float(observation.routing.max_local_prefill_tokens),
+        "startSeconds": state.leads.start_s,
+        "observedTtftAttainment": service.ttft_attainment if service else None,
+        "observedTpotAttainment": service.tpot_attainment if service else None,
+        "prefillQueueDepth": service.prefill_queue_depth if service else None,
     }
     return tuple((name, round(value, 4)) for name, value in numbers.items() if value is not None)
-
-
-def _mix(old: float, new: float | None, weight: float) -> float:
-    return old if new is None else old + weight * (new - old)
-
-
-def _mix_shares(
-    old: tuple[tuple[float, float], ...], new: tuple[tuple[float, float], ...], weight: float
-) -> tuple[tuple[float, float], ...]:
-    if not new:
-        return old
-    mixed: dict[float, float] = {tokens: (1 - weight) * share for tokens, share in old}
-    for tokens, share in new:
-        mixed[tokens] = mixed.get(tokens, 0.0) + weight * share
-    kept = {tokens: share for tokens, share in mixed.items() if share > 1e-3}
-    total = sum(kept.values())
-    return tuple((tokens, kept[tokens] / total) for tokens in sorted(kept)) if total > 0 else old

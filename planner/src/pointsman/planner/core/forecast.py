@@ -1,145 +1,206 @@
-"""What the next minutes bring: a Kalman filter with a local linear trend, bounds from its own past errors.
+"""What the next minutes bring: a Kalman filter with a local linear trend on counts, bounds from its own past errors.
 
-The filter runs on ``log1p(rate)``, so a doubling weighs the same at any level and a forecast is never negative. Bounds
-are conformal: the empirical quantile of the last errors *at that horizon*, with no assumption about their distribution.
+Arrivals in a window are counts, so their variance grows with the rate: the noise is Poisson's times a dispersion that
+is learned. A surprise no such noise explains (a step) re-arms the filter at once instead of being followed slowly.
+Bounds are conformal: the empirical quantile of the forecaster's own errors at the horizon it is used for.
 """
 
 import math
 from dataclasses import dataclass, replace
+from typing import Final
 
-LEVEL_NOISE = 1.0  # relative to OBSERVATION_NOISE: how fast the level may move
-TREND_NOISE = 0.1
-OBSERVATION_NOISE = 10.0
-KEPT_ERRORS = 200
-MIN_ERRORS = 10  # before the empirical quantile is used
-TREND_HALF_LIFE_TICKS = 24.0  # a trend is not believed for ever: it fades over two minutes of 5 s ticks
-BURST_BOUNDS = (1.0, 9.0)
+LEVEL_NOISE: Final = 2e-4  # (1.4 % of the level)² a second
+LEVEL_NOISE_FLOOR: Final = 1e-3
+TREND_NOISE: Final = 2.5e-8  # (of the level a second)² a second
+FIRST_DISPERSION: Final = 1.5
+DISPERSION_BOUNDS: Final = (1.0, 9.0)
+DISPERSION_WEIGHT: Final = 0.02
+SURPRISE: Final = 4.0  # standard deviations of one window that are no noise …
+SUSTAINED_SURPRISE: Final = 3.5  # … or of the mean of the last four
+SURPRISES_KEPT: Final = 4
+TREND_BELIEVED: Final = 1.0  # standard deviations a trend must have to be used
+MOST_GROWTH: Final = 2.0  # within one horizon
+RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
+SURVIVED_S: Final = 20.0
+SLOW_S: Final = 300.0
+KEPT_ERRORS: Final = 160
+MIN_ERRORS: Final = 20  # before the empirical quantile is used
+KEPT_RISES: Final = 12
+BURST_BOUNDS: Final = (1.0, 9.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Kalman:
-    """Level and trend of one series, with their covariance. ``trend`` is per tick."""
+class Trend:
+    """Level (per second) and slope (per second²) of a rate, with their covariance."""
 
     level: float
-    trend: float = 0.0
-    var_level: float = 1.0
-    var_trend: float = 0.1
-    covariance: float = 0.0
+    slope: float
+    var_level: float
+    covariance: float
+    var_slope: float
 
-    def predict(self) -> "Kalman":
-        """The state one tick later, before its observation."""
-        return Kalman(
-            level=self.level + self.trend,
-            trend=self.trend,
-            var_level=self.var_level + 2 * self.covariance + self.var_trend + LEVEL_NOISE,
-            var_trend=self.var_trend + TREND_NOISE,
-            covariance=self.covariance + self.var_trend,
+    def predict(self, seconds: float, floor: float) -> "Trend":
+        """The state ``seconds`` later, before anything is seen of it."""
+        scale = max(self.level, floor)
+        return Trend(
+            level=self.level + self.slope * seconds,
+            slope=self.slope,
+            var_level=self.var_level
+            + 2 * seconds * self.covariance
+            + seconds * seconds * self.var_slope
+            + (LEVEL_NOISE * scale * scale + LEVEL_NOISE_FLOOR) * seconds,
+            covariance=self.covariance + seconds * self.var_slope,
+            var_slope=self.var_slope + TREND_NOISE * scale * scale * seconds,
         )
 
-    def update(self, observed: float) -> "Kalman":
-        """The state after seeing ``observed``."""
-        gain_level = self.var_level / (self.var_level + OBSERVATION_NOISE)
-        gain_trend = self.covariance / (self.var_level + OBSERVATION_NOISE)
-        surprise = observed - self.level
-        return Kalman(
-            level=self.level + gain_level * surprise,
-            trend=self.trend + gain_trend * surprise,
+    def update(self, surprise: float, noise: float) -> "Trend":
+        """The state after a window whose rate was ``surprise`` above the level, measured with variance ``noise``."""
+        total = self.var_level + noise
+        gain_level, gain_slope = self.var_level / total, self.covariance / total
+        return Trend(
+            level=max(0.0, self.level + gain_level * surprise),
+            slope=self.slope + gain_slope * surprise,
             var_level=(1 - gain_level) * self.var_level,
-            var_trend=self.var_trend - gain_trend * self.covariance,
             covariance=(1 - gain_level) * self.covariance,
+            var_slope=self.var_slope - gain_slope * self.covariance,
         )
 
-    def ahead(self, ticks: float) -> float:
-        """The level ``ticks`` from now, the trend fading with ``TREND_HALF_LIFE_TICKS``."""
-        fade = math.log(2) / TREND_HALF_LIFE_TICKS
-        return self.level + self.trend * (1 - math.exp(-fade * ticks)) / fade
+
+@dataclass(frozen=True, slots=True)
+class Rise:
+    """A sudden rise: what it rose from and to, and when it is looked at again."""
+
+    due_s: float
+    before: float
+    after: float
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A rate at one horizon, in the unit of the series."""
+    """A rate at one horizon, per second."""
 
     expected: float
-    high: float  # q90 of past errors above the forecast: what capacity is planned for
-    low: float  # the median error: what a scale-in may count on
-
-
-@dataclass(frozen=True, slots=True)
-class Horizon:
-    """Forecasts made for one horizon: those still waiting for their truth, and the errors of those that have it."""
-
-    ticks: int
-    pending: tuple[
-        float, ...
-    ] = ()  # log1p forecasts, oldest first; the oldest is due now when there are ``ticks`` of them
-    errors: tuple[float, ...] = ()  # observed − forecast, in log1p
+    high: float  # the wanted quantile: what capacity is planned for
 
 
 @dataclass(frozen=True, slots=True)
 class RateForecaster:
-    """One series. ``observe`` once per tick; None (nothing was seen) advances the filter without an observation."""
+    """One rate. ``observe`` every tick; a window that was not seen is a gap, not a zero. Times are seconds."""
 
-    horizons: tuple[Horizon, ...]
-    state: Kalman | None = None
+    trend: Trend | None = None
+    dispersion: float = FIRST_DISPERSION  # variance of counts relative to Poisson's
+    recent: tuple[tuple[float, float, float], ...] = ()  # (end of window, count, its seconds)
+    surprises: tuple[float, ...] = ()
+    pending: tuple[tuple[float, float], ...] = ()  # (due, forecast)
+    errors: tuple[float, ...] = ()  # (truth − forecast)/√forecast
+    slow: float = 0.0
+    changed_s: float | None = None  # the last time the filter was re-armed
+    fell_s: float | None = None  # … downwards
+    rose_s: float | None = None  # … upwards, the first of a sequence
+    before_rise: float = 0.0
+    rises: tuple[Rise, ...] = ()  # not yet looked at again
+    survivals: tuple[float, ...] = ()  # share of each past rise that was still there when capacity would have been
 
-    @classmethod
-    def for_horizons(cls, *ticks: int) -> "RateForecaster":
-        """A fresh forecaster. Horizons are in ticks, at least 1."""
-        if any(horizon < 1 for horizon in ticks):
-            raise ValueError(f"horizons are {ticks}: each must be at least 1 tick")
-        return cls(tuple(Horizon(horizon) for horizon in ticks))
+    def observe(self, count: float | None, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
+        """Take ``count`` arrivals of the last ``window_s`` seconds; None: not known. ``lead_s`` is the horizon used.
 
-    def observe(self, rate: float | None) -> "RateForecaster":
-        """Take this tick's rate (0 or more). Raises ValueError for a negative one: a counter was read wrong."""
-        if rate is None:
-            if self.state is None:
-                return self
-            state = self.state.predict()
-            return RateForecaster(tuple(_advance(h, None, state) for h in self.horizons), state)
-        if rate < 0 or not math.isfinite(rate):
-            raise ValueError(f"rate is {rate}: it must be a finite number, 0 or more")
-        seen = math.log1p(rate)
-        state = Kalman(seen) if self.state is None else self.state.predict().update(seen)
-        return RateForecaster(tuple(_advance(h, seen, state) for h in self.horizons), state)
+        Raises ValueError for a count that cannot be: a counter was read wrong.
+        """
+        if count is None or window_s <= 0:
+            return self if self.trend is None else replace(self, trend=self.trend.predict(window_s, 0.0))
+        if count < 0 or not math.isfinite(count):
+            raise ValueError(f"count is {count}: it must be a finite number, 0 or more")
+        rate = count / window_s
+        kept = tuple(r for r in self.recent if r[0] > now_s - RECENT_S)
+        seen = replace(self, recent=(*kept, (now_s, count, window_s)))
+        if self.trend is None:
+            first = Trend(rate, 0.0, max(rate, 1 / window_s) / window_s, 0.0, 1e-6)
+            return replace(seen, trend=first, slow=rate)
+        return seen._follow(self.trend, rate, window_s, now_s, lead_s)._learn(now_s, lead_s)
 
-    def at(self, ticks: int) -> Forecast | None:
-        """The forecast for one of the horizons; None before anything was observed."""
-        if self.state is None:
-            return None
-        errors = next(h.errors for h in self.horizons if h.ticks == ticks)
-        expected = self.state.ahead(ticks)
-        return Forecast(
-            expected=_rate(expected),
-            high=_rate(expected + _quantile(errors, 0.9)),
-            low=_rate(expected + _quantile(errors, 0.5)),
+    def _follow(self, trend: Trend, rate: float, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
+        floor = 1 / window_s
+        scale = max(trend.level, floor)
+        trend = trend.predict(window_s, floor)
+        noise = self.dispersion * scale / window_s
+        surprise = rate - trend.level
+        deviation = surprise / math.sqrt(trend.var_level + noise)
+        surprises = (*self.surprises, deviation)[-SURPRISES_KEPT:]
+        sustained = len(surprises) == SURPRISES_KEPT and abs(sum(surprises)) / math.sqrt(SURPRISES_KEPT)
+        slow = self.slow + min(1.0, window_s / SLOW_S) * (rate - self.slow)
+        if abs(deviation) <= SURPRISE and sustained <= SUSTAINED_SURPRISE:
+            low, high = DISPERSION_BOUNDS
+            seen = min(16.0, surprise * surprise * window_s / scale)
+            dispersion = self.dispersion + DISPERSION_WEIGHT * (seen - self.dispersion)
+            return replace(
+                self, trend=trend.update(surprise, noise), surprises=surprises, slow=slow,
+                dispersion=min(max(dispersion, low), high),
+            )  # fmt: skip
+        anew = Trend(trend.level, 0.0, surprise * surprise + trend.var_level + noise, 0.0, 1e-6 * scale * scale)
+        changed = replace(
+            self, trend=anew.update(surprise, noise), surprises=(), pending=(), changed_s=now_s, slow=slow
         )
+        if surprise < 0:
+            return replace(changed, fell_s=now_s)
+        if self.rose_s is not None and now_s - self.rose_s <= lead_s:
+            return changed
+        rises = (*self.rises, Rise(now_s + lead_s, self.slow, rate))[-KEPT_RISES:]
+        return replace(changed, rose_s=now_s, before_rise=self.slow, rises=rises)
 
+    def _learn(self, now_s: float, lead_s: float) -> "RateForecaster":
+        """Compare what was forecast for now with what came, and promise again."""
+        pending, errors = list(self.pending), list(self.errors)
+        truth = sum(count for _, count, _ in self.recent) / sum(seconds for _, _, seconds in self.recent)
+        while pending and pending[0][0] <= now_s:
+            forecast = pending.pop(0)[1]
+            errors.append((truth - forecast) / math.sqrt(max(forecast, 0.5)))
+        survivals = list(self.survivals)
+        for rise in self.rises:
+            if rise.due_s <= now_s:
+                left = sum(count for at_s, count, _ in self.recent if at_s > now_s - SURVIVED_S) / SURVIVED_S
+                share = (left - rise.before) / max(1e-6, rise.after - rise.before)
+                survivals.append(min(max(share, 0.0), 1.0))
+        pending.append((now_s + lead_s, self._expected(lead_s, now_s, lead_s)))
+        return replace(
+            self, pending=tuple(pending), errors=tuple(errors[-KEPT_ERRORS:]), survivals=tuple(survivals[-KEPT_RISES:]),
+            rises=tuple(rise for rise in self.rises if rise.due_s > now_s),
+        )  # fmt: skip
 
-def _advance(horizon: Horizon, seen: float | None, state: Kalman) -> Horizon:
-    pending, errors = horizon.pending, horizon.errors
-    if len(pending) >= horizon.ticks:
-        if seen is not None:  # a forecast whose truth was not seen teaches nothing
-            errors = (*errors, seen - pending[0])[-KEPT_ERRORS:]
-        pending = pending[1:]
-    return replace(horizon, pending=(*pending, state.ahead(horizon.ticks)), errors=errors)
+    def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
+        """The rate ``ahead_s`` from now; None before anything was seen."""
+        if self.trend is None:
+            return None
+        expected = self._expected(ahead_s, now_s, lead_s)
+        high = expected
+        if len(self.errors) >= MIN_ERRORS:
+            bound = expected + _quantile(self.errors, quantile) * math.sqrt(max(expected, 0.5))
+            high = max(min(expected, self.trend.level), bound)
+        return Forecast(expected, high)
 
-
-def _rate(log_rate: float) -> float:
-    return max(math.expm1(log_rate), 0.0)
+    def _expected(self, ahead_s: float, now_s: float, lead_s: float) -> float:
+        trend = self.trend
+        if trend is None:
+            return 0.0
+        believed = abs(trend.slope) > TREND_BELIEVED * math.sqrt(max(trend.var_slope, 0.0))
+        rate = max(0.0, trend.level + (trend.slope * ahead_s if believed else 0.0))
+        rate = min(rate, MOST_GROWTH * trend.level + 1)
+        fresh = self.rose_s is not None and now_s - self.rose_s <= lead_s
+        if ahead_s >= lead_s and fresh and rate > self.before_rise:
+            # A burst shorter than the lead is over before capacity for it is there: learned from earlier ones.
+            believed_share = (1 + sum(self.survivals)) / (1 + len(self.survivals))
+            rate = self.before_rise + (rate - self.before_rise) * believed_share
+        return rate
 
 
 def _quantile(errors: tuple[float, ...], share: float) -> float:
-    """The conformal quantile: ⌈(n+1)·share⌉-th smallest. Few errors: 0.2 (22 % more) for q90, 0 for the median."""
-    if len(errors) < MIN_ERRORS:
-        return 0.2 if share > 0.5 else 0.0
+    """The conformal quantile: the ⌈(n+1)·share⌉-th smallest."""
     ordered = sorted(errors)
-    rank = min(math.ceil((len(ordered) + 1) * share), len(ordered))
-    return ordered[rank - 1]
+    return ordered[min(math.ceil((len(ordered) + 1) * share), len(ordered)) - 1]
 
 
 def burst_index(inter_arrivals_s: list[float]) -> float:
     """Squared coefficient of variation of inter-arrival times: 1 is Poisson. Too few samples: 1."""
-    if len(inter_arrivals_s) < MIN_ERRORS:
+    if len(inter_arrivals_s) < 10:
         return 1.0
     mean = sum(inter_arrivals_s) / len(inter_arrivals_s)
     if mean <= 0:

@@ -1,82 +1,233 @@
 """A performance model learned from the running service alone, for when no table fits it.
 
-Two least-squares lines with forgetting: ``prefill = a + b·n`` and ``decode step = d0 + d1·B``. One observation already
-gives a usable slope (through the origin), none gives none: ``model`` is None until both roles were seen. Coefficients
-are kept at 0 or above, since no engine gets faster by more work.
+Measurements are kept as means of buckets over their input (tokens of a prefill, batch and KV tokens of a decode step),
+so that a steady load does not make the planner forget what other loads taught it. Over the buckets goes a least-squares
+fit of relative errors: a line while little is known, a parabola once the buckets reach far enough. No coefficient is
+below 0, since no engine gets faster by more work.
 """
 
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
-from pointsman.planner.core.performance import LinearModel
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
-FORGETTING = 0.97  # of the past, per observation: a memory of about 33 observations
-PRIOR_WEIGHT = 1e-3
-PREFILL_FIXED_SHARE = 0.0  # a prompt's time is proportional to its length until it is known better
-STEP_FIXED_SHARE = 0.8  # a decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU)
+BUCKETS_PER_OCTAVE: Final = 2.0
+MOST_BUCKETS: Final = 96  # of one role
+BUCKET_MEMORY: Final = 40.0  # samples
+FORGETTING: Final = 0.9997  # of every bucket, per sample of the role: what is not seen any more fades
+SAMPLES_PER_TICK: Final = 16  # of one role
+PREFILL_FIXED_SHARE: Final = 0.0  # a prompt's time is proportional to its length until it is known better
+STEP_FIXED_SHARE: Final = 0.8  # a decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU)
+CURVE_BUCKETS: Final = 5  # before a parabola is fitted …
+CURVE_REACH: Final = 2.5  # … and the largest input over the smallest
+RIDGE: Final = (1e-9, 1e-6, 1e-4)  # of the decode fit, per bucket: intercept, KV use, its square
+BATCH_RIDGE: Final = 1e-2  # per hundred sequences
+REFERENCE_KV_TOKENS: Final = 100_000.0
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """``y = intercept + slope·x`` by weighted sums; forgetting is on the sums."""
+class Bucket:
+    """Means of the samples of one region."""
 
-    weight: float = 0.0
-    x: float = 0.0
-    y: float = 0.0
-    xx: float = 0.0
-    xy: float = 0.0
+    weight: float
+    tokens: float
+    batch: float
+    milliseconds: float
 
-    def observe(self, x: float, y: float) -> "Line":
-        """Take one point."""
-        f = FORGETTING
-        return Line(f * self.weight + 1, f * self.x + x, f * self.y + y, f * self.xx + x * x, f * self.xy + x * y)
+    def take(self, tokens: float, batch: float, milliseconds: float) -> "Bucket":
+        """With one more sample; at most ``BUCKET_MEMORY`` older ones count."""
+        weight = min(self.weight, BUCKET_MEMORY) + 1
+        share = 1 / weight
+        return Bucket(
+            weight,
+            self.tokens + share * (tokens - self.tokens),
+            self.batch + share * (batch - self.batch),
+            self.milliseconds + share * (milliseconds - self.milliseconds),
+        )
 
-    def fit(self, fixed_share: float) -> tuple[float, float] | None:
-        """(intercept, slope), neither below 0; None before the first point.
 
-        While only one value of x was seen, ``fixed_share`` of y is taken as intercept and the rest as slope.
-        """
-        if self.weight <= 0 or self.xx <= 0:
-            return None
-        spread = self.weight * self.xx - self.x * self.x
-        through_origin = self.xy / self.xx
-        if spread <= PRIOR_WEIGHT * self.weight * self.xx:
-            return fixed_share * self.y / self.weight, (1 - fixed_share) * through_origin
-        slope = (self.weight * self.xy - self.x * self.y) / spread
-        intercept = (self.y - slope * self.x) / self.weight
-        if slope < 0:
-            return self.y / self.weight, 0.0
-        if intercept < 0:
-            return 0.0, through_origin
-        return intercept, slope
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """Times in milliseconds. ``chunk_tokens``: prefills beyond it are done in such pieces; None: in one."""
+
+    prefill: tuple[float, float, float]  # of 1, n, n²
+    decode: tuple[float, float, float, float]  # of 1, batch, KV tokens, KV tokens²
+    chunk_tokens: float | None = None
+
+    def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
+        whole, rest = 0.0, new_tokens
+        if self.chunk_tokens is not None and new_tokens > self.chunk_tokens:
+            chunks = math.floor(new_tokens / self.chunk_tokens)
+            whole, rest = chunks * self._pass_ms(self.chunk_tokens), new_tokens - chunks * self.chunk_tokens
+            if rest <= 0:
+                return whole
+        return whole + self._pass_ms(rest)
+
+    def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
+        d0, d1, d2, d3 = self.decode
+        return d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens
+
+    def _pass_ms(self, tokens: float) -> float:
+        a, b, c = self.prefill
+        return a + b * tokens + c * tokens * tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What the service itself taught. ``steps`` is a decode step's time over its batch."""
+    """What the service itself taught, per role: bucket number → means."""
 
-    prefills: Line = Line()
-    steps: Line = Line()
+    prefills: tuple[tuple[int, Bucket], ...] = ()
+    steps: tuple[tuple[int, Bucket], ...] = ()
 
-    def observe(self, sample: EngineSample) -> "Learner":
-        """Take one measurement; one that cannot be a time is not taken."""
-        if not 0 < sample.observed_ms < 1e7:
-            return self
-        if sample.role is WorkerRole.PREFILL:
-            return replace(self, prefills=self.prefills.observe(sample.tokens, sample.observed_ms))
-        return replace(self, steps=self.steps.observe(sample.batch, sample.observed_ms))
+    def observe(self, samples: Sequence[EngineSample]) -> "Learner":
+        """Take one tick's measurements; what cannot be a time is not taken."""
+        real = [s for s in samples if 0 < s.observed_ms < 1e7 and s.batch > 0]
+        prefills = [s for s in real if s.role is WorkerRole.PREFILL and s.tokens is not None and s.tokens > 0]
+        steps = [s for s in real if s.role is WorkerRole.DECODE]
+        return replace(
+            self,
+            prefills=_take(self.prefills, _evenly(prefills), lambda s: _octave(s.tokens or 1.0)),
+            steps=_take(self.steps, _evenly(steps), lambda s: 1000 * _octave(s.batch) + _octave(s.tokens or 1.0)),
+        )
 
-    @property
-    def model(self) -> LinearModel | None:
+    def model(self, chunk_tokens: float | None) -> LearnedModel | None:
         """The learned model; None until both a prefill and a decode step were measured."""
-        prefill, step = self.prefills.fit(PREFILL_FIXED_SHARE), self.steps.fit(STEP_FIXED_SHARE)
+        prefill, step = _fit_prefill([b for _, b in self.prefills]), _fit_step([b for _, b in self.steps])
         if prefill is None or step is None:
             return None
-        return LinearModel(
-            prefill_a=prefill[0],
-            prefill_b=prefill[1],
-            prefill_c=0.0,
-            decode_d0=step[0],
-            decode_d1=step[1],
-            decode_d2=0.0,
+        return LearnedModel(prefill, step, chunk_tokens)
+
+
+def _octave(x: float) -> int:
+    return int(BUCKETS_PER_OCTAVE * math.log2(max(x, 1.0)))
+
+
+def _evenly(samples: list[EngineSample]) -> list[EngineSample]:
+    if len(samples) <= SAMPLES_PER_TICK:
+        return samples
+    return [samples[i * len(samples) // SAMPLES_PER_TICK] for i in range(SAMPLES_PER_TICK)]
+
+
+def _take(
+    buckets: tuple[tuple[int, Bucket], ...], samples: list[EngineSample], key_of: Callable[[EngineSample], int]
+) -> tuple[tuple[int, Bucket], ...]:
+    if not samples:
+        return buckets
+    fade = FORGETTING ** len(samples)
+    kept = {key: replace(b, weight=b.weight * fade) for key, b in buckets}
+    for sample in samples:
+        key, tokens = key_of(sample), sample.tokens or 0.0
+        known = kept.get(key)
+        if known is None:
+            kept[key] = Bucket(1.0, tokens, sample.batch, sample.observed_ms)
+        else:
+            kept[key] = known.take(tokens, sample.batch, sample.observed_ms)
+    while len(kept) > MOST_BUCKETS:
+        del kept[min(kept, key=lambda k: kept[k].weight)]
+    return tuple(sorted(kept.items()))
+
+
+# --- fits: least squares of relative errors over bucket means ---
+
+
+def _fit_prefill(buckets: list[Bucket]) -> tuple[float, float, float] | None:
+    if not buckets:
+        return None
+    if len(buckets) >= CURVE_BUCKETS and _reach(b.tokens for b in buckets) >= CURVE_REACH:
+        # Scaled, so that the normal equations are well conditioned.
+        curve = _least_squares(
+            [((1.0, b.tokens / 1e3, b.tokens * b.tokens / 1e6), b) for b in buckets], (1e-9, 1e-9, 1e-9)
         )
+        if curve is not None and min(curve) >= 0:
+            return curve[0], curve[1] / 1e3, curve[2] / 1e6
+    fixed, slope = _line([(b.tokens, b.milliseconds, b.weight) for b in buckets], PREFILL_FIXED_SHARE)
+    return fixed, slope, 0.0
+
+
+def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None:
+    if not buckets:
+        return None
+    known = [b for b in buckets if b.tokens > 1]
+    if len(known) >= CURVE_BUCKETS and _reach(b.tokens for b in known) >= CURVE_REACH:
+        rows = [
+            ((1.0, b.batch / 100, b.tokens / REFERENCE_KV_TOKENS, (b.tokens / REFERENCE_KV_TOKENS) ** 2), b)
+            for b in known
+        ]
+        curve = _least_squares(rows, (RIDGE[0], BATCH_RIDGE, RIDGE[1], RIDGE[2]))
+        if curve is not None and _rises(curve, max(b.tokens for b in known)):
+            return curve[0], curve[1] / 100, curve[2] / REFERENCE_KV_TOKENS, curve[3] / REFERENCE_KV_TOKENS**2
+    fixed, slope = _line([(b.batch, b.milliseconds, b.weight) for b in buckets], STEP_FIXED_SHARE)
+    return fixed, slope, 0.0, 0.0
+
+
+def _rises(curve: Sequence[float], most_tokens: float) -> bool:
+    """Whether a step takes longer with more work, as far as was seen and half as far again."""
+    reach = 1.5 * most_tokens / REFERENCE_KV_TOKENS
+    return curve[1] >= 0 and curve[2] >= 0 and curve[2] + 2 * curve[3] * reach >= 0
+
+
+def _reach(values: Iterable[float]) -> float:
+    listed = list(values)
+    return max(listed) / max(min(listed), 1e-9)
+
+
+def _line(points: list[tuple[float, float, float]], fixed_share: float) -> tuple[float, float]:
+    """(intercept, slope), neither below 0, of (x, y, weight).
+
+    While only one value of x was seen, ``fixed_share`` of y is taken as intercept and the rest as slope.
+    """
+    weights = [w / max(y, 1e-9) ** 2 for _, y, w in points]
+    total = sum(weights)
+    x = sum(w * p[0] for w, p in zip(weights, points, strict=True)) / total
+    y = sum(w * p[1] for w, p in zip(weights, points, strict=True)) / total
+    xx = sum(w * (p[0] - x) ** 2 for w, p in zip(weights, points, strict=True)) / total
+    if xx <= 1e-3 * x * x:
+        return fixed_share * y, (1 - fixed_share) * y / max(x, 1e-9)
+    slope = sum(w * (p[0] - x) * (p[1] - y) for w, p in zip(weights, points, strict=True)) / total / xx
+    if slope < 0:
+        return y, 0.0
+    if y - slope * x < 0:
+        return 0.0, y / max(x, 1e-9)
+    return y - slope * x, slope
+
+
+def _least_squares(
+    rows: Sequence[tuple[Sequence[float], Bucket]], ridge: tuple[float, ...]
+) -> tuple[float, ...] | None:
+    """Coefficients with the least weighted relative error; None when they are not determined."""
+    size = len(ridge)
+    matrix = [[0.0] * (size + 1) for _ in range(size)]
+    total = 0.0
+    for features, bucket in rows:
+        total += bucket.weight
+        relative = bucket.weight / max(bucket.milliseconds, 1e-9) ** 2
+        for i in range(size):
+            scaled = relative * features[i]
+            for j in range(size):
+                matrix[i][j] += scaled * features[j]
+            matrix[i][size] += scaled * bucket.milliseconds
+    for i in range(size):
+        # The ridge is in units of (1/ms)² of a typical time.
+        matrix[i][i] += ridge[i] * total * 1e-6
+    return _solve(matrix)
+
+
+def _solve(matrix: list[list[float]]) -> tuple[float, ...] | None:
+    """Gauss elimination with partial pivoting of an n×(n+1) system; None when it is singular."""
+    size = len(matrix)
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda row: abs(matrix[row][i]))
+        if abs(matrix[pivot][i]) < 1e-12:
+            return None
+        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        for row in range(i + 1, size):
+            factor = matrix[row][i] / matrix[i][i]
+            for column in range(i, size + 1):
+                matrix[row][column] -= factor * matrix[i][column]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        rest = sum(matrix[i][j] * found[j] for j in range(i + 1, size))
+        found[i] = (matrix[i][size] - rest) / matrix[i][i]
+    return tuple(found)

@@ -38,7 +38,8 @@ class Worker:
     role: WorkerRole
     condition: WorkerCondition
     gpus: int = 1  # its weight in the budget; a CPU engine weighs 1
-    in_flight: int | None = None
+    in_flight: int | None = None  # requests it has, waiting or running
+    queued: int | None = None  # of those, waiting
     kv_usage: float | None = None  # 0..1
     role_since_s: float | None = None  # on the observation's clock; None: since its start or longer than known
 
@@ -53,6 +54,7 @@ class Load:
     output_tokens: float | None = None
     prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
     arrival_scv: float = 1.0  # squared coefficient of variation of inter-arrival times
+    measured: float | None = None  # requests behind the means; None: about as many as arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,13 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class EngineSample:
-    """One measurement of the engine, for calibration: a role's mean over the window, and what it was doing."""
+    """One measurement of the engine, for calibration: a pass, or a role's mean over the window."""
 
     role: WorkerRole
     observed_ms: float  # a prefill's time, or a decode step's
-    tokens: float  # prefill: new tokens of a prompt; decode: KV tokens of the batch
-    batch: float = 1.0  # decode: sequences in the step
+    tokens: float | None  # prefill: new tokens; decode: KV tokens of the batch (None: not known)
+    batch: float = 1.0  # sequences in it
+    tokens_scv: float | None = None  # squared coefficient of variation of a sequence's tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class Observation:
     service: Service | None = None
     samples: tuple[EngineSample, ...] = ()
     kv_capacity_tokens: float | None = None  # of one worker
+    max_sequences: float | None = None  # one worker decodes at once
+    max_batch_tokens: float | None = None  # one worker prefills in one pass
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
 
     def active(self, role: WorkerRole) -> int:
@@ -167,7 +172,8 @@ class Policy:
     max_switches_per_10_min: int = 6
     scale_out: bool = True
     scale_in: bool = True
-    scale_in_stabilization_s: float = 300.0
+    scale_in_stabilization_s: float = 120.0
+    start_s: float = 90.0  # what a new worker is believed to take until it serves; learned from those that start
 
     def bounds(self, role: WorkerRole) -> Bounds:
         """The replicas a role's pool may have."""

@@ -1,0 +1,107 @@
+"""How long capacity is kept after its need has passed.
+
+Two memories: the last minutes as they were (what would have sufficed for them?), and for every level of capacity the
+gaps between its uses: a level that was needed again and again after half a minute is kept for half a minute, one that
+comes back every hour is not.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import Final
+
+KEPT_GAPS: Final = 8
+LEAST_GAPS: Final = 2  # before a gap is expected to come again
+GAP_QUANTILE: Final = 0.8
+GAP_MARGIN: Final = 1.25
+MEMORY_S: Final = 3600.0
+MOST_LEVELS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One number of workers: when it was last needed, the gaps between its uses, and the requests that needed it."""
+
+    last_s: float
+    gaps_s: tuple[float, ...] = ()
+    requests: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Returns:
+    """Levels from 2 workers up, and all requests; both fade with ``MEMORY_S``."""
+
+    levels: tuple[Level, ...] = ()
+    requests: float = 0.0
+
+    def observe(self, needed: int, requests: float, now_s: float, window_s: float, shortest_gap_s: float) -> "Returns":
+        """``needed`` workers in a window with so many ``requests``. Shorter gaps are none: they are bridged."""
+        fade = 0.5 ** (window_s / MEMORY_S)
+        levels = [replace(level, requests=level.requests * fade) for level in self.levels]
+        for index in range(min(needed - 1, MOST_LEVELS)):
+            if index >= len(levels):
+                levels.append(Level(now_s, (), requests))
+                continue
+            level = levels[index]
+            gap_s = now_s - level.last_s
+            gaps = (*level.gaps_s, gap_s)[-KEPT_GAPS:] if gap_s > shortest_gap_s else level.gaps_s
+            levels[index] = Level(now_s, gaps, level.requests + requests)
+        return Returns(tuple(levels), self.requests * fade + requests)
+
+    def keep(self, now_s: float, longest_s: float, attainment: float) -> int:
+        """The highest level that is expected back soon enough, and matters for the attainment; at least 1."""
+        for index in reversed(range(len(self.levels))):
+            level = self.levels[index]
+            if level.requests <= (1 - attainment) * self.requests or len(level.gaps_s) < LEAST_GAPS:
+                continue
+            ordered = sorted(level.gaps_s)
+            usual_s = ordered[int(GAP_QUANTILE * (len(ordered) - 1) + 0.5)]
+            if now_s - level.last_s <= min(longest_s, GAP_MARGIN * usual_s):
+                return index + 2
+        return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """The last windows: (end, requests, seconds, prefill work that came in worker-seconds, decode workers needed).
+
+    Work is priced when it comes: old requests at the present length would be a load that never was.
+    """
+
+    windows: tuple[tuple[float, float, float, float, float], ...] = ()
+
+    def observe(
+        self, now_s: float, requests: float, window_s: float, work_s: float, decode: float, memory_s: float
+    ) -> "Recent":
+        """Take one window and forget what is older than ``memory_s``."""
+        kept = tuple(w for w in self.windows if w[0] > now_s - memory_s)
+        return Recent((*kept, (now_s, requests, window_s, work_s, decode)))
+
+    def prefill_workers(self, slack_s: float, attainment: float, most: int) -> int:
+        """The least pool that would have served the arrivals with waits ≤ ``slack_s``.
+
+        As a fluid: windows whose backlog exceeds the slack are late as a whole.
+        """
+        allowed = (1 - attainment) * sum(w[1] for w in self.windows)
+
+        def late(workers: int) -> float:
+            backlog_s = late = 0.0
+            for _, requests, seconds, work_s, _ in self.windows:
+                backlog_s = max(0.0, backlog_s + work_s - workers * seconds)
+                if backlog_s > workers * slack_s:
+                    late += requests
+            return late
+
+        return min(bisect_left(range(1, most + 1), True, key=lambda workers: late(workers) <= allowed) + 1, most)
+
+    def decode_workers(self, attainment: float) -> float:
+        """The need that all but ``1 − attainment`` of the requests were within; at least 1."""
+        allowed, beyond = (1 - attainment) * sum(w[1] for w in self.windows), 0.0
+        for _, requests, _, _, need in sorted(self.windows, key=lambda w: -w[4]):
+            beyond += requests
+            if beyond > allowed:
+                return max(1.0, need)
+        return 1.0
+
+    def work_s(self, now_s: float, span_s: float) -> float:
+        """Prefill work of the last ``span_s`` seconds."""
+        return sum(w[3] for w in self.windows if w[0] > now_s - span_s)

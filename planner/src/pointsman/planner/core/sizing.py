@@ -1,0 +1,164 @@
+"""How many workers a rate needs: the pools' queueing formulas at the operating point the service is at.
+
+The operating point is everything that does not change with the rate: what a request costs a prefill worker, how many
+sequences a decode worker may hold within the token objective, and how uneven requests are.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pointsman.planner.core.capacity import delayed_wait_s
+from pointsman.planner.core.learning import LearnedModel
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.types import Objectives, Observation
+
+MAX_UTILISATION: Final = 0.93
+TPOT_MARGIN: Final = 0.985
+KV_MARGIN: Final = 0.92
+FREE_SHARES: Final = tuple(0.05 * step for step in range(1, 20))
+MOST_SEQUENCES: Final = 4096.0
+LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective at all
+SLACK_SHARE: Final = 0.9  # of the TTFT objective that may be used up
+LEAST_SLACK_SHARE: Final = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """Times in seconds, of one worker and means over requests."""
+
+    prefill_s: float  # of a worker's time, in a full pass
+    prefill_alone_s: float
+    prefill_scv: float
+    ttft_s: float  # objective
+    output_tokens: float
+    batch: float  # sequences of a decode worker within the token objective
+    step_s: float  # … and how long a step then takes
+    context_scv: float
+    drain_per_s: float  # requests/s of a decode worker with its memory full
+    remote_share: float = 1.0  # of requests that are prefilled by prefill workers
+    local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
+    beside_local: tuple[tuple[float, float, float], ...] = ()  # (share of its time left for steps, batch, step_s)
+
+    @property
+    def prefill_per_s(self) -> float:
+        """Requests a prefill worker can do in a second."""
+        return 1 / max(self.prefill_s * self.remote_share, 1e-9)
+
+    @property
+    def slack_s(self) -> float:
+        """What a request may wait for a prefill worker."""
+        return max(LEAST_SLACK_SHARE * self.ttft_s, SLACK_SHARE * self.ttft_s - self.prefill_alone_s - self.step_s)
+
+    def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
+        """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""
+        rate_per_s = rate_per_s * self.remote_share
+        offered = rate_per_s * self.prefill_s
+        if offered <= 0:
+            return 1
+        blocking, slack_s = 1.0, self.slack_s
+        for workers in range(1, most):
+            blocking = offered * blocking / (workers + offered * blocking)  # Erlang B
+            utilisation = offered / workers
+            if utilisation > MAX_UTILISATION:
+                continue
+            waits = blocking / (1 - utilisation * (1 - blocking))  # Erlang C
+            delay_s = delayed_wait_s(workers, rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv)
+            if waits * math.exp(-min(50.0, slack_s / max(delay_s, 1e-9))) <= late:
+                return workers
+        return most
+
+    def decode_workers(self, rate_per_s: float, deviations: float) -> float:
+        """⟨(A + z·√A)/B*⟩ before rounding, A being the sequences that decode at once."""
+        if self.local_s <= 0:
+            return self._staffed(rate_per_s, deviations, 1.0, self.batch, self.step_s)
+        # Prefills stop the steps beside them: the less of its time is left for steps, the shorter they must be.
+        busy = rate_per_s * self.local_s
+        return min(
+            max(busy / (1 - free), self._staffed(rate_per_s, deviations, free, batch, step_s))
+            for free, batch, step_s in self.beside_local
+        )
+
+    def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
+        offered = rate_per_s * self.output_tokens * step_s / free
+        return (offered + deviations * math.sqrt(offered * (1 + self.context_scv))) / max(batch, 1e-9)
+
+
+def operating_point(
+    model: PerformanceModel,
+    observation: Observation,
+    objectives: Objectives,
+    *,
+    lengths: Sequence[tuple[float, float]],
+    threshold_tokens: int,
+    prompt_tokens: float,
+    cached_share: float,
+    output_tokens: float,
+    context_tokens: float,
+    prefill_scv: float,
+    context_scv: float,
+) -> OperatingPoint:
+    """``lengths``: (prompt tokens, share of requests); those with at most ``threshold_tokens`` not cached are prefilled
+    where they decode. ``context_tokens``: what a decoding sequence holds on average."""
+    batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
+    scale = 1 - cached_share
+    remote = [(n, share) for n, share in lengths if n * scale > threshold_tokens]
+    local = [(n, share) for n, share in lengths if n * scale <= threshold_tokens]
+    remote_share = sum(share for _, share in remote)
+    local_ms = sum(share * model.prefill_ms(max(1.0, n * scale), n * cached_share) for n, share in local)
+    if local and remote_share > 0:
+        prompt_tokens = sum(n * share for n, share in remote) / remote_share
+    new_tokens = max(1.0, prompt_tokens * scale)
+    full = observation.max_sequences or MOST_SEQUENCES
+    if observation.kv_capacity_tokens is not None:
+        full = min(full, observation.kv_capacity_tokens / context_tokens)
+    full = max(full, 1.0)
+    return OperatingPoint(
+        prefill_s=_amortised_s(model, new_tokens, prompt_tokens - new_tokens, observation.max_batch_tokens),
+        prefill_alone_s=model.prefill_ms(new_tokens, prompt_tokens - new_tokens) / 1000,
+        prefill_scv=prefill_scv,
+        ttft_s=objectives.ttft_for(prompt_tokens) / 1000,
+        output_tokens=output_tokens,
+        batch=batch,
+        step_s=step_s,
+        context_scv=context_scv,
+        drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
+        remote_share=remote_share,
+        local_s=local_ms / 1000,
+        beside_local=tuple(
+            (free, *_decode_batch(model, observation, free * objectives.tpot_ms, context_tokens))
+            for free in (FREE_SHARES if local_ms > 0 else ())
+        ),
+    )
+
+
+def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float | None) -> float:
+    """A worker's time per prompt when it always has enough for a full pass."""
+    if batch_tokens is None:
+        return model.prefill_ms(tokens, cached) / 1000
+    if isinstance(model, LearnedModel):  # was measured by the pass
+        return tokens * model.prefill_ms(batch_tokens, 0) / batch_tokens / 1000
+    together = max(1.0, math.floor(batch_tokens / tokens))
+    return (model.prefill_ms(tokens, cached) - (1 - 1 / together) * model.prefill_ms(1, 0)) / 1000
+
+
+def _decode_batch(
+    model: PerformanceModel, observation: Observation, tpot_ms: float, context_tokens: float
+) -> tuple[float, float]:
+    """(the largest batch within the token objective and memory, its step in seconds)."""
+    high = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences
+    if observation.kv_capacity_tokens is not None:
+        high = max(min(high, KV_MARGIN * observation.kv_capacity_tokens / context_tokens), LEAST_SEQUENCES)
+    limit_ms = TPOT_MARGIN * tpot_ms
+    step_ms = model.decode_step_ms(high, high * context_tokens)
+    if step_ms <= limit_ms:
+        return high, step_ms / 1000
+    low = LEAST_SEQUENCES
+    for _ in range(24):
+        middle = (low + high) / 2
+        if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
+            low = middle
+        else:
+            high = middle
+    return low, model.decode_step_ms(low, low * context_tokens) / 1000

@@ -1,0 +1,242 @@
+"""How many workers of each role the service should have: what is expected, what is queued, what was needed before.
+
+Upwards at once, to the number that is needed when a worker started now would serve; downwards only when neither the
+last minutes, nor what usually comes back, nor a queue that is still to be cleared needs the workers.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pointsman.planner.core.forecast import RateForecaster
+from pointsman.planner.core.retention import Recent, Returns
+from pointsman.planner.core.sizing import OperatingPoint
+
+DEVIATIONS: Final = 1.0  # of staffing, and of the forecast's upper bound
+CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
+ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity to be given up
+LONGEST_KEEP_S: Final = 900.0
+SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long
+QUIET_S: Final = 15.0  # after a sudden change that does not hold
+QUEUED_PER_WORKER: Final = 2.0  # requests that are no backlog
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """The shipped constants, together so that an evaluation can vary one."""
+
+    deviations: float = DEVIATIONS
+    clear_s: float = CLEAR_S
+    attainment: float = ATTAINMENT
+    longest_keep_s: float = LONGEST_KEEP_S
+    sustained_ticks: int = SUSTAINED_TICKS
+    decode_round: float = 0.02
+    hold_round: float = 0.08
+    keep_round: float = 0.05
+
+
+SHIPPED: Final = Tuning()
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One role's workers: serving, and when each starting one will be."""
+
+    active: int
+    ready_in_s: tuple[float, ...] = ()
+
+    @property
+    def committed(self) -> int:
+        """Serving or starting."""
+        return self.active + len(self.ready_in_s)
+
+    def at(self, seconds: float) -> int:
+        """Serving so many seconds from now."""
+        return self.active + sum(ready <= seconds for ready in self.ready_in_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What targets remember from tick to tick."""
+
+    recent: Recent = field(default_factory=Recent)
+    prefill_returns: Returns = field(default_factory=Returns)
+    decode_returns: Returns = field(default_factory=Returns)
+    more_prefill_ticks: int = 0
+    more_decode_ticks: int = 0
+    clearing: tuple[int, int] = (1, 1)  # workers a backlog was found to need
+    first_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Workers wanted, the numbers behind them, and whether anything is queued."""
+
+    prefill: int
+    decode: int
+    rate_per_s: float
+    high_rate_per_s: float
+    backlog: float
+    backlog_at_lead: float
+    needed_now: tuple[int, int]  # for what arrives at this moment and what is queued
+    up: tuple[int, int]  # of that, what is not held back as a passing one-worker change
+    needed: tuple[int, int]  # when a worker started now would serve
+    kept: tuple[int, int]  # for what was, and may come back
+
+
+def targets(
+    memory: Memory,
+    forecaster: RateForecaster,
+    point: OperatingPoint,
+    prefill: Pool,
+    decode: Pool,
+    *,
+    waiting: float,
+    arrived: float,
+    window_s: float,
+    now_s: float,
+    lead_s: float,
+    memory_s: float,
+    most: int,
+    tuning: Tuning = SHIPPED,
+) -> tuple[Memory, Targets]:
+    """``waiting``: requests queued or beyond the good batch; ``arrived``: in the last window; ``memory_s``: how long
+    past demand keeps capacity; ``most``: workers in all."""
+    quantile = 0.5 * (1 + math.erf(tuning.deviations / math.sqrt(2)))
+    ahead = forecaster.at(lead_s, now_s, lead_s, quantile)
+    present = forecaster.at(0.0, now_s, lead_s, quantile)
+    assert ahead is not None
+    assert present is not None
+    rate = max(present.expected, 1e-3)
+    backlog = max(0.0, waiting - QUEUED_PER_WORKER * (prefill.active + decode.active))
+
+    def backlog_at(seconds: float) -> float:
+        return _backlog(backlog, ahead.expected, seconds, prefill, decode, point)
+
+    late = 1 - min(0.995, max(0.9, quantile))
+
+    def needs(at_rate: float, queued: float) -> tuple[int, int]:
+        p = point.prefill_workers(at_rate, forecaster.dispersion, late, most)
+        d = point.decode_workers(at_rate, tuning.deviations)
+        extra = min(at_rate, queued / tuning.clear_s) if queued > max(5.0, 2 * at_rate) else 0.0
+        if extra > 0:
+            p = max(p, math.ceil((at_rate + extra) / point.prefill_per_s - 1e-9))
+            reachable = min(extra, prefill.active * point.prefill_per_s)
+            d = max(d, point.decode_workers(1.04 * (at_rate + reachable), tuning.deviations))
+        return min(p, most), min(max(1, math.ceil(d - tuning.decode_round)), most)
+
+    at_lead = backlog_at(lead_s)
+    needed = needs(ahead.high, at_lead)
+    next_ready_s = min((*prefill.ready_in_s, *decode.ready_in_s), default=0.0)
+    at_next = backlog_at(next_ready_s) if next_ready_s > 0 else backlog
+    needed_now = needs(rate, backlog)
+    clearing_needs = needs(max(rate, ahead.high), max(backlog, at_next))
+
+    memory = _remember(memory, forecaster, point, rate, arrived, window_s, now_s, memory_s, tuning)
+    kept = _kept(memory, forecaster, point, prefill, decode, now_s, lead_s, most, tuning)
+
+    committed = prefill.committed, decode.committed
+    quiet = forecaster.changed_s is None or now_s - forecaster.changed_s > QUIET_S
+    ticks = (
+        memory.more_prefill_ticks + 1 if needed[0] > committed[0] else 0,
+        memory.more_decode_ticks + 1 if needed[1] > committed[1] else 0,
+    )
+    up = tuple(
+        has if quiet and need == has + 1 and waited < tuning.sustained_ticks else need
+        for need, has, waited in zip(needed, committed, ticks, strict=True)
+    )
+    wanted = [max(u, min(has, keep)) for u, has, keep in zip(up, committed, kept, strict=True)]
+
+    threshold = max(10.0, 2 * rate)
+    clearing = (1, 1) if forecaster.fell_s == now_s else memory.clearing
+    if backlog > threshold or (next_ready_s > 0 and at_next > threshold):
+        clearing = (
+            max(clearing[0], min(committed[0], clearing_needs[0])),
+            max(clearing[1], min(committed[1], clearing_needs[1])),
+        )
+        starting_helps = next_ready_s <= 0 or at_next > threshold
+        for role, pool in enumerate((prefill, decode)):
+            most_useful = pool.committed if starting_helps else pool.active
+            wanted[role] = max(wanted[role], min(most_useful, max(clearing[role], pool.active)))
+    else:
+        clearing = (1, 1)
+    if memory.first_s is not None and now_s - memory.first_s < memory_s:  # nothing is known of the past yet
+        wanted = [max(w, has) for w, has in zip(wanted, committed, strict=True)]
+    memory = replace(memory, more_prefill_ticks=ticks[0], more_decode_ticks=ticks[1], clearing=clearing)
+    return memory, Targets(
+        prefill=max(1, wanted[0]),
+        decode=max(1, wanted[1]),
+        rate_per_s=rate,
+        high_rate_per_s=ahead.high,
+        backlog=backlog,
+        backlog_at_lead=at_lead,
+        needed_now=needed_now,
+        up=(up[0], up[1]),
+        needed=needed,
+        kept=kept,
+    )
+
+
+def _backlog(
+    backlog: float, rate_per_s: float, seconds: float, prefill: Pool, decode: Pool, point: OperatingPoint
+) -> float:
+    """What is queued ``seconds`` from now, the starting workers joining in when they are ready."""
+    moments = sorted({0.0, seconds, *(r for r in (*prefill.ready_in_s, *decode.ready_in_s) if 0 < r < seconds)})
+    for begin, end in itertools.pairwise(moments):
+        served = min(prefill.at(begin) * point.prefill_per_s, decode.at(begin) * point.drain_per_s)
+        backlog = max(0.0, backlog + (rate_per_s - served) * (end - begin))
+    return backlog
+
+
+def _remember(
+    memory: Memory,
+    forecaster: RateForecaster,
+    point: OperatingPoint,
+    rate: float,
+    arrived: float,
+    window_s: float,
+    now_s: float,
+    memory_s: float,
+    tuning: Tuning,
+) -> Memory:
+    decode = point.decode_workers(rate, tuning.deviations)
+    work_s = arrived / point.prefill_per_s
+    recent = memory.recent.observe(now_s, arrived, window_s, work_s, decode, max(memory_s, 20.0))
+    slack_s = 0.8 * point.ttft_s
+    work = [recent.work_s(now_s, span_s) for span_s in (10.0, 20.0)]
+    prefill = math.ceil(max(work[0] / (10 + slack_s), work[1] / 20) / 0.97)
+    shortest_s = 0.5 * memory_s
+
+    def returns(known: Returns, needed: int) -> Returns:
+        return known.observe(needed, arrived, now_s, window_s, shortest_s)
+
+    return replace(
+        memory,
+        recent=recent,
+        prefill_returns=returns(memory.prefill_returns, prefill),
+        decode_returns=returns(memory.decode_returns, math.ceil(decode - tuning.keep_round)),
+        first_s=now_s if memory.first_s is None else memory.first_s,
+    )
+
+
+def _kept(
+    memory: Memory,
+    forecaster: RateForecaster,
+    point: OperatingPoint,
+    prefill: Pool,
+    decode: Pool,
+    now_s: float,
+    lead_s: float,
+    most: int,
+    tuning: Tuning,
+) -> tuple[int, int]:
+    """What the past keeps: the last minutes, and the levels that usually come back."""
+    slack_s = max(0.15 * point.ttft_s, 0.8 * point.ttft_s - point.prefill_alone_s)
+    p = memory.recent.prefill_workers(slack_s, tuning.attainment, most)
+    d = math.ceil(memory.recent.decode_workers(tuning.attainment) + tuning.hold_round)
+    if forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s:
+        p, d = min(p, prefill.active), min(d, decode.active)  # the rise is over: those that still start come too late
+    keep: Callable[[Returns], int] = lambda r: r.keep(now_s, tuning.longest_keep_s, tuning.attainment)  # noqa: E731
+    return max(p, keep(memory.prefill_returns)), max(d, keep(memory.decode_returns))
