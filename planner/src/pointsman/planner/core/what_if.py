@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Worker, WorkerCondition
 
 SETTLING_TICKS = 60  # of the new load, before it is asked
@@ -111,6 +113,8 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
         service=None,
         samples=(),
     )
+    # Steady from the start: what the way there would do to the forecast is not the question.
+    state = replace(state, forecaster=RateForecaster(), memory=Memory())
     for tick in range(SETTLING_TICKS + ASKING_TICKS):
         at_s = observation.at_s + (tick + 1) * policy.interval_s
         seen = replace(settled, at_s=at_s, plan_in_progress=tick < SETTLING_TICKS)
