@@ -73,6 +73,9 @@ def test_the_last_routable_worker_of_a_role_is_refused() -> None:
     second = it.switch(Role.DECODE)
     it.reconcile()
     assert status(it, second) == (SwitchPhase.PENDING, SwitchReason.LAST_ROUTABLE_WORKER)
+    message = it.switches[second.uid].status.message
+    assert message is not None
+    assert message.endswith(f"; {lonely.name} does not answer its readiness probe")
     assert next_look_s(it.snapshot()) is not None, "it looks again by itself"
     it.now_s += 11
     it.reconcile()

@@ -175,12 +175,14 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
             message=f"the {target} pool would have {coming} workers, spec.pools.{target.label}.maxReplicas is "
             f"{bounds_of(target).max_replicas}",
         )
-    routable = [w for w in snapshot.counted(source) if w.active and w.ready and w.routable]
+    there = [w for w in snapshot.counted(source) if w.active]
+    routable = [w for w in there if w.ready and w.routable]
     if len(routable) <= 1:
+        others = "".join(f"; {w.name} {_why_not_routable(w)}" for w in there if w not in routable)
         # Another worker may be busy for a moment or just be coming up: that is waited for, but not for long.
         return _Refusal(
             reason=SwitchReason.LAST_ROUTABLE_WORKER,
-            message=f"{len(routable)} {source} worker is routable: the last one of a role is never taken",
+            message=f"{len(routable)} {source} worker is routable: the last one of a role is never taken{others}",
             final=snapshot.waited_s(switch.created_s) >= ROUTABLE_PATIENCE_S,
         )
     candidates = routable if wanted is None else [w for w in routable if w.name == wanted]
@@ -195,6 +197,17 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
         return tokens, -worker.created_s, worker.name
 
     return min(candidates, key=cost)
+
+
+def _why_not_routable(worker: Worker) -> str:
+    """What keeps a worker of the pool from being routable now, as a predicate."""
+    if not worker.container.running:
+        return "does not run"
+    if not worker.pod_ready:
+        return "does not answer its readiness probe"
+    if not worker.proved:
+        return f"has not answered a real request as {worker.role} worker yet"
+    return "is not marked routable yet"
 
 
 def _refuse_named(wanted: str, worker: Worker | None, source: Role, snapshot: Snapshot) -> _Refusal | None:
