@@ -163,7 +163,9 @@ class ControlPlane:
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
         """Wait until ``/readyz`` says so and pods can be created.
 
-        Raises ControlPlaneError at the deadline, or when a part ends.
+        Controller manager and scheduler give up when the API server is not healthy within 10 s, as on a busy computer:
+        until it is, they are started again, as a kubelet does it. Raises ControlPlaneError at the deadline, or when a
+        part ends.
         """
         paths = ["/readyz"]
         if CONTROLLER_MANAGER in self._parts:
@@ -172,7 +174,11 @@ class ControlPlane:
         for path in paths:
             while not self._answers(path):
                 for part in self._parts.values():
-                    if part.exit_code is not None:
+                    if part.exit_code is None:
+                        continue
+                    if path == "/readyz" and part.name in (CONTROLLER_MANAGER, SCHEDULER):
+                        part.start()
+                    else:
                         raise ControlPlaneError(f"{part.name} ended with {part.exit_code}:\n{part.last_words()}")
                 if time.monotonic() > deadline:
                     words = self._parts[APISERVER].last_words()
