@@ -1,20 +1,31 @@
 """Who looks a reason or an Event up in the documentation finds it."""
 
 import re
+from enum import StrEnum
 from pathlib import Path
 
+import pytest
+
 from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.operator.announce import EVENT_OF_ACTION, OTHER_EVENTS
 from pointsman.operator.core import actions
 from pointsman.operator.metrics import OperatorMetrics
 
 PAGE = (Path(__file__).parents[3] / "docs/operator.md").read_text()
-REASONS = PAGE[PAGE.index("| reason |") : PAGE.index("## Events")]
+CONDITIONS = PAGE[PAGE.index("## Conditions and their reasons") : PAGE.index("## Events")]
+SWITCHES = PAGE[PAGE.index("## How a worker changes its role") : PAGE.index("## How a plan is carried out")]
+PLANS = PAGE[PAGE.index("## How a plan is carried out") : PAGE.index("## How a worker leaves")]
 
 
-def test_every_reason_of_a_condition_is_explained() -> None:
-    explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", REASONS))
-    assert {str(reason) for reason in Reason} - explained == set()
+@pytest.mark.parametrize(
+    ("words", "section"),
+    [(Reason, CONDITIONS), (SwitchReason, SWITCHES), (SwitchPhase, SWITCHES), (PlanReason, PLANS), (PlanPhase, PLANS)],
+)
+def test_every_reason_and_phase_is_explained(words: type[StrEnum], section: str) -> None:
+    explained = set(re.findall(r"`([A-Z][A-Za-z]+)`", section))
+    assert {str(word) for word in words} - explained == set()
 
 
 def test_every_event_is_named() -> None:

@@ -115,10 +115,13 @@ class Writer:
         await self._kube.apply(resource, manifest)
         return True
 
-    async def ensure_secret(self, service: Service) -> str:
-        """The service's control token; its Secret is made if it is missing, and follows the NATS credentials."""
+    async def ensure_secret(self, service: Service, known: str | None = None) -> str:
+        """The service's control token; its Secret is made if it is missing, and follows the NATS credentials.
+
+        ``known`` is the token its workers have: a Secret deleted by hand is made again with it.
+        """
         live = await self.find_own(resources.SECRETS, secret_name(service.name), service)
-        token = _decoded(live, names.SECRET_CONTROL_TOKEN) or secrets.token_urlsafe(32)
+        token = _decoded(live, names.SECRET_CONTROL_TOKEN) or known or secrets.token_urlsafe(32)
         wanted = service_secret(service, token, self._nats.user, self._nats.password)
         if live is None or (live.get("data") or {}) != wanted["data"]:
             self._fence()

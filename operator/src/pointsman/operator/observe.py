@@ -174,6 +174,11 @@ def _container(status: ContainerStatus | None) -> Container:
     )
 
 
+def is_gateway(pod: Pod) -> bool:
+    """A gateway pod of a service, by label."""
+    return pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_GATEWAY
+
+
 def gateway_of(pod: Pod, uses: frozenset[str] | None = None, unreachable: bool = False) -> GatewayPod:
     """A gateway pod as the core sees it."""
     status = next(iter(pod.status.container_statuses), None)

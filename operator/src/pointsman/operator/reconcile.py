@@ -1,6 +1,5 @@
 """One look at one service: live GET → snapshot → core → bounded actions → apply → status, ending in one sentence."""
 
-import asyncio
 import logging
 import random
 from collections.abc import Mapping
@@ -10,7 +9,6 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from pointsman.api.protocol.names import (
-    COMPONENT_GATEWAY,
     COMPONENT_LABEL,
     COMPONENT_WORKER,
     ROLE_LABEL,
@@ -22,24 +20,22 @@ from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec, LLMServiceStatus, Routing
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
-from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import AlreadyExists, Conflict, Forbidden, Invalid
+from pointsman.kube.errors import Conflict
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
+from pointsman.operator.children import Children
 from pointsman.operator.commands import Commands
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.adapters import EngineAdapter, adapter_for
-from pointsman.operator.core.children import disruption_budget
-from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.diff import decide, next_look_s
-from pointsman.operator.core.gateway import endpoint, gateway_objects
+from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
 from pointsman.operator.core.policies import contradiction
@@ -49,10 +45,10 @@ from pointsman.operator.core.snapshot import Policy, Pool, Service, Snapshot, Sw
 from pointsman.operator.core.status import Problem, Report, report
 from pointsman.operator.core.switching import no_service
 from pointsman.operator.decisions import Decisions
-from pointsman.operator.errors import NameConflict, NotLeading, Refused
+from pointsman.operator.errors import NotLeading, Refused
 from pointsman.operator.execute import Executor
 from pointsman.operator.metrics import OperatorMetrics
-from pointsman.operator.observe import gateway_of, pool_of, service_of, worker_of
+from pointsman.operator.observe import gateway_of, is_gateway, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey
 from pointsman.operator.questions import Questions
@@ -60,10 +56,7 @@ from pointsman.operator.streams import PrefillStreams
 
 log = logging.getLogger(__name__)
 
-CONCURRENT_ACTIONS: Final = 16  # of one pass
-CONCURRENT_QUESTIONS: Final = 64  # of this process
-RETRY_PROBLEM_S: Final = 10.0  # an object the API server refused is tried again after this
-RETRY_COMMAND_S: Final = (1.0, 30.0)  # a worker that could not take its role or prove it: doubling between these
+RETRY_CREATE_S: Final = 10.0  # a pod the API server refused is tried again after this
 
 
 @dataclass
@@ -75,11 +68,7 @@ class _Memory:
     policy: str | None = None  # the PlannerPolicy the service referred to when it was looked at
     policy_said: tuple[int, bool] | None = None  # of which generation it was told, and whether it was being deleted
     token: str | None = None
-    children_of: tuple[Any, ...] | None = None  # what the objects beside the workers were last made of
-    children_until_s: float = 0.0
-    children_seen_s: float = 0.0
     nats_problem: Problem | None = None  # what the survey found
-    children_problems: list[Problem] = field(default_factory=list)
     create_problems: list[Problem] = field(default_factory=list)
     create_again_s: float = 0.0  # monotonic; until then nothing is created, because the last create was refused
 
@@ -139,6 +128,7 @@ class Reconciler:
         self._questions = Questions(control, announcer)
         self._commands = Commands(control, queue, announcer, metrics, clock)
         self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams)
+        self._children = Children(writer, pods, install, resync_s, clock)
         self._streams = streams
         self._metrics = metrics
         self._install = install
@@ -193,24 +183,25 @@ class Reconciler:
         touch = not service.spec.paused and not deleting
         if service.spec.paused:
             memory.acting_since_s = self._clock.now().timestamp()
-        pools = await self._pools(service, problems, create=touch and service.has_finalizer)
+        pools, unmade = await self._children.pools(service, make=touch and service.has_finalizer)
+        problems += unmade
         if touch and service.has_finalizer and render is not None:
-            await self._children(service, memory, pools)
-        token = await self._token(service, memory)
+            await self._children.ensure(service, pools)
+        token = memory.token = await self._children.token(service)
 
         self._follow(key, memory, service)
         wishes = await self._wishes(key, service, problems)
         routing_set_by = found.status.routing.set_by if found.status.routing else None
         wishes = replace(wishes, routing_set_by=routing_set_by)
         snapshot = await self._snapshot(key, service, pools, token, wishes)
-        # While a predecessor's Secret is still being collected: workers that took its token would be strangers.
+        # Not before the Secret is its own: workers that took a predecessor's token would be strangers.
         may_create = token is not None and self._clock.monotonic_s() >= memory.create_again_s
         decision = decide(snapshot, render if may_create else None)
         refused = await self._executor.execute(raw, snapshot, decision.actions, token)
         if may_create:
             memory.create_problems = refused
-            memory.create_again_s = self._clock.monotonic_s() + RETRY_PROBLEM_S if refused else 0.0
-        problems += [*memory.children_problems, *memory.create_problems]
+            memory.create_again_s = self._clock.monotonic_s() + RETRY_CREATE_S if refused else 0.0
+        problems += [*self._children.problems(service), *memory.create_problems]
         unproved = (self._commands.problem(worker.uid) for worker in snapshot.workers)
         problems += [problem for problem in (*unproved, memory.nats_problem) if problem is not None]
 
@@ -255,6 +246,7 @@ class Reconciler:
             if memory.policy is not None:
                 self._policies.add((key[0], memory.policy))
             self._announcer.forget(memory.uid)
+            self._children.forget(memory.uid)
             self._executor.strangers.pop(memory.uid, None)
             self._commands.keep(key, ())
 
@@ -271,65 +263,6 @@ class Reconciler:
 
     def _kv(self, spec: LLMServiceSpec) -> str:
         return kv_compatibility(adapter_for(spec).kv_inputs(spec, self._install))
-
-    async def _pools(self, service: Service, problems: list[Problem], *, create: bool) -> dict[Role, Pool]:
-        async def one(role: Role) -> Object | None:
-            name = pool_name(service.name, role)
-            raw = await self._writer.find_own(resources.WORKER_POOLS, name, service, make_way=create)
-            return await self._writer.create_pool(service, role) if raw is None and create else raw
-
-        pools: dict[Role, Pool] = {}
-        for role, raw in zip(Role, await asyncio.gather(*map(one, Role), return_exceptions=True), strict=True):
-            match raw:
-                case None | AlreadyExists():
-                    continue  # made between our look and our write: the next look sees whose it is
-                case NameConflict():
-                    problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(raw)))
-                case Forbidden() | Invalid():
-                    problems.append(Problem(reason=Reason.POD_REFUSED, message=f"WorkerPool of {role.label}: {raw}"))
-                case BaseException():
-                    raise raw
-                case _ if raw["metadata"].get("deletionTimestamp") is None:
-                    pools[role] = pool_of(WorkerPool.model_validate(raw))
-        return pools
-
-    async def _children(self, service: Service, memory: _Memory, pools: dict[Role, Pool]) -> None:
-        """Secret, gateway, PodDisruptionBudgets: looked at when what they are made of changed, and at each resync."""
-        bare = Snapshot(now_s=0.0, service=service, pools=pools)
-        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in Role]
-        made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
-        now_s = self._clock.monotonic_s()
-        if memory.children_of == made_of and now_s < self._children_due_s(service, memory):
-            return
-        problems: list[Problem] = []
-        try:
-            memory.token = await self._writer.ensure_secret(service)
-        except NameConflict as error:
-            problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
-        for manifest in (*gateway_objects(service, self._install), *budgets):
-            what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            try:
-                if await self._writer.ensure(service, manifest):
-                    log.info("service=%s reason=Applied %s", service.key, what)
-            except NameConflict as error:
-                problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
-            except (Forbidden, Invalid) as error:
-                problems.append(Problem(reason=Reason.GATEWAY_REFUSED, message=f"{what}: {error}"))
-        memory.children_of, memory.children_problems = made_of, problems
-        memory.children_until_s = now_s + (RETRY_PROBLEM_S if problems else self._resync_s)
-        memory.children_seen_s = now_s
-
-    def _children_due_s(self, service: Service, memory: _Memory) -> float:
-        """When they are looked at again. Without a gateway soon: somebody may have deleted its Deployment."""
-        pods = self._pods.by((service.namespace, service.name))
-        if any(_is_gateway(pod) and not pod.terminating for pod in pods):
-            return memory.children_until_s
-        return min(memory.children_until_s, memory.children_seen_s + RETRY_PROBLEM_S)
-
-    async def _token(self, service: Service, memory: _Memory) -> str | None:
-        if memory.token is None:
-            memory.token = await self._writer.control_token(service)
-        return memory.token
 
     async def _snapshot(
         self,
@@ -349,7 +282,7 @@ class Reconciler:
             unproved = self._commands.problem(uid)
             found = worker_of(pod, self._commands.doing(uid), unproved.message if unproved else None)
             workers.append(replace(found, terminating=leaving))
-        gateway_pods = [pod for pod in self._pods.by(key) if _is_gateway(pod)]
+        gateway_pods = [pod for pod in self._pods.by(key) if is_gateway(pod)]
         self._commands.keep(key, {worker.uid for worker in workers})
         snapshot = Snapshot(
             now_s=self._clock.now().timestamp(),
@@ -471,7 +404,7 @@ class Reconciler:
         if acted:
             waits.append(0.05)  # the mirror will say so too; this is for the change it merges or misses
         now_s = self._clock.monotonic_s()
-        due_s = (memory.create_again_s, self._children_due_s(after.service, memory))
+        due_s = (memory.create_again_s, self._children.due_s(after.service))
         waits += [at_s - now_s for at_s in due_s if at_s > now_s]
         return min(waits)
 
@@ -482,10 +415,6 @@ class Reconciler:
 def _owned(item: Object, uid: str) -> bool:
     owners = item["metadata"].get("ownerReferences") or ()
     return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
-
-
-def _is_gateway(pod: Pod) -> bool:
-    return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_GATEWAY
 
 
 def _owned_pod(pod: Pod, uid: str) -> bool:

@@ -1,0 +1,127 @@
+"""The objects beside the workers: pools, Secret, gateway, PodDisruptionBudgets; made, watched over, and put back."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.workerpool import WorkerPool
+from pointsman.kube import resources
+from pointsman.kube.client import Object
+from pointsman.kube.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.errors import AlreadyExists, Forbidden, Invalid
+from pointsman.kube.mirror import Mirror
+from pointsman.kube.pods import Pod
+from pointsman.operator.apply import Writer
+from pointsman.operator.core.children import disruption_budget
+from pointsman.operator.core.desired import pool_target
+from pointsman.operator.core.gateway import gateway_objects
+from pointsman.operator.core.install import Install
+from pointsman.operator.core.naming import pool_name
+from pointsman.operator.core.snapshot import Pool, Service, Snapshot
+from pointsman.operator.core.status import Problem
+from pointsman.operator.errors import NameConflict
+from pointsman.operator.observe import is_gateway, pool_of
+
+log = logging.getLogger(__name__)
+
+RETRY_S: Final = 10.0  # an object the API server refused, or a gateway that is missing, is looked at again after this
+
+
+@dataclass
+class _Made:
+    """Of one service: what its objects were last made of, and what became of it."""
+
+    of: tuple[Any, ...] | None = None
+    at_s: float = 0.0  # monotonic
+    until_s: float = 0.0
+    token: str | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+
+class Children:
+    """What it remembers may be forgotten: it only looks more often then."""
+
+    def __init__(
+        self, writer: Writer, pods: Mirror[Pod], install: Install, resync_s: float, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._writer = writer
+        self._pods = pods
+        self._install = install
+        self._resync_s = resync_s
+        self._clock = clock
+        self._made: dict[str, _Made] = {}  # by the service's uid
+
+    async def pools(self, service: Service, *, make: bool) -> tuple[dict[Role, Pool], list[Problem]]:
+        """The service's pools, made if they are missing and ``make`` says so, and what kept one from being made."""
+
+        async def one(role: Role) -> Object | None:
+            name = pool_name(service.name, role)
+            raw = await self._writer.find_own(resources.WORKER_POOLS, name, service, make_way=make)
+            return await self._writer.create_pool(service, role) if raw is None and make else raw
+
+        pools: dict[Role, Pool] = {}
+        problems: list[Problem] = []
+        for role, raw in zip(Role, await asyncio.gather(*map(one, Role), return_exceptions=True), strict=True):
+            match raw:
+                case None | AlreadyExists():
+                    continue  # made between our look and our write: the next look sees whose it is
+                case NameConflict():
+                    problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(raw)))
+                case Forbidden() | Invalid():
+                    problems.append(Problem(reason=Reason.POD_REFUSED, message=f"WorkerPool of {role.label}: {raw}"))
+                case BaseException():
+                    raise raw
+                case _ if raw["metadata"].get("deletionTimestamp") is None:
+                    pools[role] = pool_of(WorkerPool.model_validate(raw))
+        return pools, problems
+
+    async def ensure(self, service: Service, pools: dict[Role, Pool]) -> None:
+        """Secret, gateway, PodDisruptionBudgets: looked at when what they are made of changed, and when it is due."""
+        bare = Snapshot(now_s=0.0, service=service, pools=pools)
+        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in Role]
+        made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
+        made, now_s = self._made.setdefault(service.uid, _Made()), self._clock.monotonic_s()
+        if made.of == made_of and now_s < self.due_s(service):
+            return
+        problems: list[Problem] = []
+        try:
+            made.token = await self._writer.ensure_secret(service, made.token)
+        except NameConflict as error:
+            problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
+        for manifest in (*gateway_objects(service, self._install), *budgets):
+            what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            try:
+                if await self._writer.ensure(service, manifest):
+                    log.info("service=%s reason=Applied %s", service.key, what)
+            except NameConflict as error:
+                problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
+            except (Forbidden, Invalid) as error:
+                problems.append(Problem(reason=Reason.GATEWAY_REFUSED, message=f"{what}: {error}"))
+        made.of, made.problems, made.at_s = made_of, problems, now_s
+        made.until_s = now_s + (RETRY_S if problems else self._resync_s)
+
+    def problems(self, service: Service) -> list[Problem]:
+        """What kept one of them from being made, when that was last tried."""
+        return self._made.setdefault(service.uid, _Made()).problems
+
+    def due_s(self, service: Service) -> float:
+        """When they are looked at again (monotonic). Without a gateway soon: somebody may have deleted it."""
+        made = self._made.setdefault(service.uid, _Made())
+        pods = self._pods.by((service.namespace, service.name))
+        if any(is_gateway(pod) and not pod.terminating for pod in pods):
+            return made.until_s
+        return min(made.until_s, made.at_s + RETRY_S)
+
+    async def token(self, service: Service) -> str | None:
+        """The service's control token; None while it has no Secret of its own."""
+        made = self._made.setdefault(service.uid, _Made())
+        if made.token is None:
+            made.token = await self._writer.control_token(service)
+        return made.token
+
+    def forget(self, uid: str) -> None:
+        """The service is gone."""
+        self._made.pop(uid, None)
