@@ -1,5 +1,8 @@
 """The wire contract."""
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,6 +11,8 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import MalformedPrefillRequest, PrefillRequest
+
+ROOT = Path(__file__).parents[3]
 
 REQUEST = PrefillRequest(
     request_id="r-1",
@@ -35,6 +40,19 @@ def test_a_damaged_frame_is_refused_never_half_read(cut: int, junk: bytes) -> No
         PrefillRequest.decode(whole[: len(whole) - 12 - cut])
     with pytest.raises(MalformedPrefillRequest):
         PrefillRequest.decode(b"\xff\xff\xff\x7f" + junk)
+
+
+def test_an_ipv6_address_is_bracketed_in_a_url() -> None:
+    assert names.address_url("http", "10.0.0.7", 8000) == "http://10.0.0.7:8000"
+    assert names.address_url("tcp", "fd00::7", 5557) == "tcp://[fd00::7]:5557"
+
+
+def test_no_room_makes_the_url_of_a_pod_by_hand() -> None:
+    by_hand = re.compile(r"""f["'](http|tcp)://\{[^}]*(ip|addr)[^}]*\}""")
+    rooms = ("crds", "kube", "serving", "operator", "planner", "gateway", "workers")
+    sources = [path for room in rooms for path in (ROOT / room / "src").rglob("*.py")]
+    assert len(sources) > 100
+    assert [path.name for path in sources if by_hand.search(path.read_text())] == []
 
 
 def test_services_of_one_name_in_two_namespaces_share_no_subject() -> None:

@@ -104,11 +104,33 @@ def test_a_hub_token_is_taken_from_the_users_secret() -> None:
     assert _env(pod)["HF_TOKEN"] == {"secretKeyRef": reference}
 
 
-def test_gpus_are_asked_for_and_share_memory() -> None:
+def test_the_revision_of_a_hub_model_reaches_the_worker_and_is_named_once() -> None:
+    source = {"source": "hf://meta/llama@v1.2"}
+    pod = _pod(spec(model=source))
+    assert (_env(pod)[names.ENV_MODEL], _env(pod)[names.ENV_MODEL_REVISION]) == ("meta/llama", "v1.2")
+    assert names.ENV_MODEL_REVISION not in _env(_pod(spec(model={"source": "hf://meta/llama"})))
+    twice = spec(model=source, engine={"args": ["--revision=main"]})
+    with pytest.raises(Refused, match=r"--revision .* names v1\.2"):
+        adapter_for(twice).check(twice)
+
+
+def test_gpus_are_asked_for() -> None:
     pod = _pod(spec(worker={"gpus": 2}))
     assert _engine(pod)["resources"]["limits"] == {"nvidia.com/gpu": 2}
-    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["spec"]["volumes"]
     assert _env(pod)[names.ENV_BLOCK_SIZE] == "16"
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_a_worker_has_a_writable_place_for_all_it_writes(gpus: int) -> None:
+    pod = _pod(spec(model={"source": "hf://meta/llama"}, worker={"gpus": gpus}))
+    assert _engine(pod)["securityContext"]["readOnlyRootFilesystem"] is True
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    writable = {mount["mountPath"]: volumes[mount["name"]] for mount in _engine(pod)["volumeMounts"]}
+    assert _env(pod)["HOME"] == "/tmp"
+    assert _env(pod)["USER"], "getpass.getuser() knows no user by this number"
+    assert writable["/tmp"]["emptyDir"] == {}
+    assert writable["/dev/shm"]["emptyDir"] == {"medium": "Memory"}
+    assert writable[_env(pod)["HF_HOME"]]["emptyDir"] == {}
 
 
 def test_the_users_template_is_merged_by_name_and_its_labels_do_not_reach_ours() -> None:
@@ -221,6 +243,23 @@ def test_a_strategic_merge_removes_with_null_replaces_plain_lists_and_merges_key
     merged = strategic_merge(base, patch)
     assert merged == {"args": ["y"], "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "3"}, {"name": "C"}]}
     assert base["env"][1] == {"name": "B", "value": "2"}, "the base is not changed"
+
+
+def test_another_source_replaces_a_volumes_source_and_the_same_source_is_merged() -> None:
+    template = {
+        "spec": {
+            "volumes": [
+                {"name": "model", "persistentVolumeClaim": {"claimName": "hub-cache"}},
+                {"name": "shm", "emptyDir": {"sizeLimit": "8Gi"}},
+            ],
+            "containers": [{"name": "engine"}],
+        }
+    }
+    pod = _pod(spec(model={"source": "hf://meta/llama"}, worker={"gpus": 1, "template": template}))
+    volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+    assert volumes["model"] == {"name": "model", "persistentVolumeClaim": {"claimName": "hub-cache"}}
+    assert volumes["shm"] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "8Gi"}}
+    assert volumes["tmp"] == {"name": "tmp", "emptyDir": {}}
 
 
 @pytest.mark.parametrize("patch", [{"$patch": "replace"}, {"env": [{"value": "1"}]}])

@@ -80,7 +80,7 @@ def test_load_is_read_from_the_registry_and_what_is_missing_is_unknown() -> None
 
 def test_facts_are_those_of_the_servers_own_configuration() -> None:
     config = SimpleNamespace(
-        model_config=SimpleNamespace(max_model_len=4096, model="/model", tokenizer=None),
+        model_config=SimpleNamespace(max_model_len=4096, model="/model", tokenizer=None, tokenizer_revision=None),
         cache_config=SimpleNamespace(block_size=128, num_gpu_blocks=500),
         scheduler_config=SimpleNamespace(max_num_seqs=16),
     )

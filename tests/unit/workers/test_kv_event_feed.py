@@ -21,12 +21,13 @@ WORKER = "worker-0"
 class Publisher:
     """What vLLM's ZmqEventPublisher does: publishes, and replays what its buffer still holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "tcp://127.0.0.1") -> None:
         self._context = zmq.asyncio.Context()
+        self._context.setsockopt(zmq.IPV6, 1)
         self._events = self._context.socket(zmq.XPUB)
         self._replay = self._context.socket(zmq.ROUTER)
-        self.endpoint = f"tcp://127.0.0.1:{self._events.bind_to_random_port('tcp://127.0.0.1')}"
-        self.replay_endpoint = f"tcp://127.0.0.1:{self._replay.bind_to_random_port('tcp://127.0.0.1')}"
+        self.endpoint = f"{address}:{self._events.bind_to_random_port(address)}"
+        self.replay_endpoint = f"{address}:{self._replay.bind_to_random_port(address)}"
         self.buffer: dict[int, bytes] = {}
         self._next = 0
         self._server = asyncio.create_task(self._serve_replay())
@@ -60,8 +61,9 @@ class Publisher:
 
 
 @pytest.fixture
-async def publisher() -> AsyncIterator[Publisher]:
-    made = Publisher()
+async def publisher(request: pytest.FixtureRequest) -> AsyncIterator[Publisher]:
+    """At 127.0.0.1, or at the address a test asks for."""
+    made = Publisher(getattr(request, "param", "tcp://127.0.0.1"))
     yield made
     await made.close()
 
@@ -94,6 +96,7 @@ def stored(number: int) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("publisher", ["tcp://127.0.0.1", "tcp://[::1]"], indirect=True)
 async def test_what_was_stored_before_is_replayed_and_what_follows_is_followed(
     publisher: Publisher, index: PrefixIndex
 ) -> None:

@@ -59,6 +59,12 @@ def test_the_users_arguments_come_last_and_unchanged() -> None:
     assert vllm_arguments(settings(), user)[-3:] == user
 
 
+def test_the_revision_of_a_hub_model_is_passed_on() -> None:
+    hub = settings(model="meta/llama", model_revision="v1.2")
+    assert value_of(vllm_arguments(hub, []), "--revision") == "v1.2"
+    assert "--revision" not in vllm_arguments(settings(), [])
+
+
 def test_every_worker_may_take_every_role() -> None:
     for gpus in (0, 1, 8):
         assert json_of(vllm_arguments(settings(gpus=gpus), []), "--kv-transfer-config")["kv_role"] == "kv_both"
@@ -100,6 +106,8 @@ def test_kv_events_carry_the_workers_name_and_bind_where_the_worker_binds() -> N
     anywhere = json_of(vllm_arguments(settings(), []), "--kv-events-config")
     assert anywhere["topic"] == "kv@chat-5f7f-0"
     assert (anywhere["endpoint"], anywhere["replay_endpoint"]) == ("tcp://*:5557", "tcp://*:5558")
+    sixth = json_of(vllm_arguments(settings(bind_host="::"), []), "--kv-events-config")
+    assert (sixth["endpoint"], sixth["replay_endpoint"]) == ("tcp://[::]:5557", "tcp://[::]:5558")
     own = json_of(vllm_arguments(settings(bind_host="127.1.2.3"), []), "--kv-events-config")
     assert (own["endpoint"], own["replay_endpoint"]) == ("tcp://127.1.2.3:5557", "tcp://127.1.2.3:5558")
 

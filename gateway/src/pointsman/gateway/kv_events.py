@@ -35,6 +35,7 @@ class KvEventFeed:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._context = zmq.asyncio.Context()
+        self._context.setsockopt(zmq.IPV6, 1)  # IPv4 too; without it an IPv6 address cannot be connected to
         self._running: dict[WorkerKey, asyncio.Task[None]] = {}
 
     def look(self) -> None:

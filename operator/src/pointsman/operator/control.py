@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from pointsman.api.protocol import control as wire
 from pointsman.api.protocol.headers import CONTROL_TOKEN
-from pointsman.api.protocol.names import GATEWAY_PORT, Role
+from pointsman.api.protocol.names import GATEWAY_PORT, Role, address_url
 from pointsman.operator.errors import ControlFailed
 
 STATE_TIMEOUT_S: Final = 2.0
@@ -62,7 +62,7 @@ class ControlClient:
 
     async def endpoints(self, pod_ip: str, token: str) -> wire.EndpointsReport:
         """The workers a gateway uses right now."""
-        url = f"http://{pod_ip}:{GATEWAY_PORT}"
+        url = address_url("http", pod_ip, GATEWAY_PORT)
         return await self._request(
             "GET", url, wire.ENDPOINTS_PATH, token, None, wire.EndpointsReport, ENDPOINTS_TIMEOUT_S
         )

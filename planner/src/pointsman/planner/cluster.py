@@ -14,6 +14,7 @@ from pointsman.api.protocol.names import (
     ROLE_LABEL,
     ROUTABLE_LABEL,
     SERVICE_LABEL,
+    address_url,
 )
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
@@ -71,7 +72,7 @@ class Cluster:
         """The pods of a service that have an address and run."""
         port = ENGINE_PORT if component == COMPONENT_WORKER else GATEWAY_PORT
         return [
-            Target(pod.metadata.uid, f"http://{pod.status.pod_ip}:{port}/metrics", pod)
+            Target(pod.metadata.uid, f"{address_url('http', pod.status.pod_ip, port)}/metrics", pod)
             for pod in self.pods.by(key)
             if pod.metadata.labels.get(COMPONENT_LABEL) == component and pod.status.pod_ip and not pod.terminating
         ]

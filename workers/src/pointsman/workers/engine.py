@@ -189,6 +189,7 @@ def _facts_of(host: Any) -> EngineFacts:
         max_running_requests=scheduler.max_num_seqs,
         total_kv_blocks=cache.num_gpu_blocks,
         model_directory=str(model.tokenizer or model.model),
+        model_revision=model.tokenizer_revision,
         parses_chat=getattr(getattr(host.state, "openai_serving_chat", None), "parser_cls", None) is not None,
     )
 

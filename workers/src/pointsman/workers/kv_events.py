@@ -36,6 +36,7 @@ class KvEventFeed:
     async def run(self) -> None:
         """Follow the events until cancelled."""
         context = zmq.asyncio.Context()
+        context.setsockopt(zmq.IPV6, 1)  # IPv4 too; without it an IPv6 address cannot be connected to
         events = context.socket(zmq.SUB)
         try:
             events.setsockopt(zmq.RCVHWM, 0)

@@ -27,8 +27,10 @@ NAMES = frozenset(
 class ModelFiles:
     """The files of one model directory (or of a hub name that is in the local cache), by content."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, revision: str | None = None) -> None:
+        """``revision``: which files of a hub's model; None: those of its default branch."""
         self._model = model
+        self._revision = revision
         self._paths: dict[str, Path] | None = None
         self._files: tuple[ModelFile, ...] = ()
         self._reading = asyncio.Lock()
@@ -37,7 +39,7 @@ class ModelFiles:
         """All files, by name; raises FileNotFoundError if the model is not on this machine."""
         async with self._reading:
             if self._paths is None:
-                self._files, self._paths = await asyncio.to_thread(_read, self._model)
+                self._files, self._paths = await asyncio.to_thread(_read, self._model, self._revision)
         return self._files
 
     async def content(self, sha256: str) -> bytes | None:
@@ -52,10 +54,10 @@ def digest(files: tuple[ModelFile, ...]) -> str:
     return hashlib.sha256("".join(f"{file.name} {file.sha256}\n" for file in files).encode()).hexdigest()
 
 
-def _read(model: str) -> tuple[tuple[ModelFile, ...], dict[str, Path]]:
+def _read(model: str, revision: str | None) -> tuple[tuple[ModelFile, ...], dict[str, Path]]:
     found: list[ModelFile] = []
     paths: dict[str, Path] = {}
-    for path in sorted(_directory(model).iterdir()):
+    for path in sorted(_directory(model, revision).iterdir()):
         if path.name in NAMES and path.is_file():
             content = path.read_bytes()
             sha256 = hashlib.sha256(content).hexdigest()
@@ -64,10 +66,10 @@ def _read(model: str) -> tuple[tuple[ModelFile, ...], dict[str, Path]]:
     return tuple(found), paths
 
 
-def _directory(model: str) -> Path:
+def _directory(model: str, revision: str | None) -> Path:
     path = Path(model)
     if path.is_dir():
         return path
     # The engine has loaded the model, so its environment has the hub's client and its cache the files.
     hub = importlib.import_module("huggingface_hub")
-    return Path(hub.snapshot_download(model, local_files_only=True))
+    return Path(hub.snapshot_download(model, revision=revision, local_files_only=True))

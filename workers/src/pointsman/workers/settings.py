@@ -20,6 +20,7 @@ class WorkerSettings(ProcessSettings):
     kv_compatibility: str = Field(description="only workers with the same value exchange KV")
     block_size: int = Field(ge=1)
     model: str = Field(description="what the engine's --model gets: a path or a hub name")
+    model_revision: str | None = Field(default=None, description="of a hub's model; none: the hub's default")
     served_name: str
     gpus: int = Field(default=0, ge=0)
     control_token: SecretStr = Field(min_length=16)

@@ -17,7 +17,7 @@ from pointsman.api.protocol.control import (
     VerifyResult,
     WorkerState,
 )
-from pointsman.api.protocol.names import KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT, Role
+from pointsman.api.protocol.names import KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT, Role, address_url
 from pointsman.process.ending import end
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.workers.core.leases import LeaseLedger
@@ -72,7 +72,10 @@ class Sidecar:
         self._index = PrefixIndex(settings.block_size)
         host = settings.own_host
         self._feed = KvEventFeed(
-            self._index, settings.worker, f"tcp://{host}:{KV_EVENTS_PORT}", f"tcp://{host}:{KV_EVENTS_REPLAY_PORT}"
+            self._index,
+            settings.worker,
+            address_url("tcp", host, KV_EVENTS_PORT),
+            address_url("tcp", host, KV_EVENTS_REPLAY_PORT),
         )
         self._link = NatsLink(settings)
         self._queue = PrefillQueue(settings, self._link)
@@ -90,7 +93,10 @@ class Sidecar:
         self.remote = RemotePrefill(settings, engine, self._link, self._queue, clock=clock, unix=unix)
         self._publisher = KvMetricsPublisher(settings, engine, self._link, self, clock=clock)
         self._verifier = Verifier(settings, engine, self._ledger, clock=clock)
-        self._files = ModelFiles(engine.facts.model_directory or settings.model)
+        facts = engine.facts
+        self._files = ModelFiles(
+            facts.model_directory or settings.model, facts.model_revision or settings.model_revision
+        )
         self.rule = RoutingRule(settings.max_local_prefill_tokens, settings.max_prefill_queue_size)
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -15,7 +15,8 @@ class EngineFacts:
     block_size: int | None = None
     max_running_requests: int | None = None
     total_kv_blocks: int | None = None
-    model_directory: str | None = None
+    model_directory: str | None = None  # or the hub's name of it
+    model_revision: str | None = None  # of the hub's files
     parses_chat: bool = False  # the chat endpoint has a reasoning or tool parser
 
 

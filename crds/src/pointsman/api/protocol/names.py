@@ -79,9 +79,16 @@ ENV_CONTROL_TOKEN: Final = "POINTSMAN_CONTROL_TOKEN"
 ENV_KV_COMPATIBILITY: Final = "POINTSMAN_KV_COMPATIBILITY"
 ENV_BLOCK_SIZE: Final = "POINTSMAN_BLOCK_SIZE"
 ENV_MODEL: Final = "POINTSMAN_MODEL"  # what the engine's --model gets: a path or a hub name
+ENV_MODEL_REVISION: Final = "POINTSMAN_MODEL_REVISION"  # of a hub's model: branch, tag or commit; not set: its default
 ENV_SERVED_NAME: Final = "POINTSMAN_SERVED_NAME"
 ENV_GPUS: Final = "POINTSMAN_GPUS"  # "0" = CPU engine
 ENV_DRAIN_TIMEOUT_SECONDS: Final = "POINTSMAN_DRAIN_TIMEOUT_SECONDS"
+
+
+def address_url(scheme: str, host: str, port: int) -> str:
+    """``scheme://host:port``; an IPv6 address goes into brackets."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
 
 _TOKEN = re.compile(r"^[A-Za-z0-9_-]+$")
 

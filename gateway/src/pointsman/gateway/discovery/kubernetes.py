@@ -44,14 +44,13 @@ def worker_of(pod: Pod) -> Worker | None:
     address = pod.status.pod_ip
     if labels.get(names.ROUTABLE_LABEL) != "true" or role is None or not address or not pod.ready or pod.terminating:
         return None
-    host = f"[{address}]" if ":" in address else address
     return Worker(
         key=WorkerKey(pod.metadata.uid),
         name=pod.metadata.name,
-        url=f"http://{host}:{names.ENGINE_PORT}",
+        url=names.address_url("http", address, names.ENGINE_PORT),
         role=role,
-        kv_events=f"tcp://{host}:{names.KV_EVENTS_PORT}",
-        kv_events_replay=f"tcp://{host}:{names.KV_EVENTS_REPLAY_PORT}",
+        kv_events=names.address_url("tcp", address, names.KV_EVENTS_PORT),
+        kv_events_replay=names.address_url("tcp", address, names.KV_EVENTS_REPLAY_PORT),
     )
 
 

@@ -96,6 +96,7 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
         "POINTSMAN_SHUTDOWN_SECONDS": str(service.spec.drain.timeout_seconds),
         "POINTSMAN_LOG_LEVEL": install.log_level.lower(),
         "HOME": "/tmp",
+        "USER": "pointsman",
     }
     env: list[dict[str, Any]] = [
         {"name": names.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},

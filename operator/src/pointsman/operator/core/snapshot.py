@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from pointsman.api.protocol.control import WorkerState
-from pointsman.api.protocol.names import ENGINE_PORT, Role
+from pointsman.api.protocol.names import ENGINE_PORT, Role, address_url
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plan import PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
@@ -231,7 +231,7 @@ class Worker:
     @property
     def control_url(self) -> str | None:
         """Base URL of engine and control API; None while the pod has no address."""
-        return f"http://{self.pod_ip}:{ENGINE_PORT}" if self.pod_ip else None
+        return address_url("http", self.pod_ip, ENGINE_PORT) if self.pod_ip else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

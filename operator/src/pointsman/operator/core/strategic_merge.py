@@ -1,7 +1,8 @@
 """The user's pod template over ours, as `kubectl patch --type strategic` would merge it.
 
 Maps merge, null removes, lists with a merge key merge by it, other lists are replaced. The keys are those of the
-Kubernetes API reference (``patchMergeKey`` of PodSpec and Container). Directives (``$patch`` …) are refused.
+Kubernetes API reference (``patchMergeKey`` of PodSpec and Container). Of a volume only the keys are kept that the user
+names too (``retainKeys``), so that another source replaces ours. Directives (``$patch`` …) are refused.
 """
 
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ _MERGE_KEYS: Final = {
     "topologySpreadConstraints": "topologyKey",
     "resourceClaims": "name",
 }
+_RETAIN_KEYS: Final = ("volumes",)
 
 
 def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -> dict[str, Any]:
@@ -38,13 +40,14 @@ def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any], path: str
             below = merged.get(key)
             merged[key] = strategic_merge(below if isinstance(below, Mapping) else {}, value, field)
         elif isinstance(value, list) and key in _MERGE_KEYS:
-            merged[key] = _merge_list(merged.get(key) or [], value, _MERGE_KEYS[key], field)
+            merged[key] = _merge_list(merged.get(key) or [], value, key, field)
         else:
             merged[key] = value
     return merged
 
 
-def _merge_list(base: list[Any], patch: list[Any], merge_key: str, path: str) -> list[Any]:
+def _merge_list(base: list[Any], patch: list[Any], key: str, path: str) -> list[Any]:
+    merge_key = _MERGE_KEYS[key]
     merged = list(base)
     places = {item.get(merge_key): place for place, item in enumerate(merged) if isinstance(item, Mapping)}
     for number, item in enumerate(patch):
@@ -56,5 +59,6 @@ def _merge_list(base: list[Any], patch: list[Any], merge_key: str, path: str) ->
             places[item[merge_key]] = len(merged)
             merged.append(strategic_merge({}, item, field))
         else:
-            merged[place] = strategic_merge(merged[place], item, field)
+            kept = {name: merged[place][name] for name in merged[place] if key not in _RETAIN_KEYS or name in item}
+            merged[place] = strategic_merge(kept, item, field)
     return merged

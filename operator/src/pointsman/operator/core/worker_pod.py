@@ -12,7 +12,14 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
-from pointsman.api.v1alpha1.model_source import ClaimModel, HubModel, ModelSourceError, PathModel, parse_model_source
+from pointsman.api.v1alpha1.model_source import (
+    ClaimModel,
+    HubModel,
+    ModelSource,
+    ModelSourceError,
+    PathModel,
+    parse_model_source,
+)
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.revision import kv_compatibility, revision
@@ -23,6 +30,9 @@ from pointsman.operator.errors import Refused
 DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
 _GRACE_MARGIN_SECONDS: Final = 30  # the kubelet's patience beyond the drain's own deadline
 _STARTUP_SECONDS: Final = 1800  # pulling weights from a hub may take this long
+# The root file system is read-only, so caches (torch, Triton, FlashInfer …) need another home. And the user's number need
+# not be in the image's /etc/passwd: then Python's getpass.getuser() fails unless USER says who it is.
+_HOME: Final = {"HOME": "/tmp", "USER": "pointsman"}
 _HUB_CACHE_PATH: Final = "/var/cache/huggingface"
 _CLAIM_PATH: Final = "/models"
 
@@ -80,6 +90,14 @@ def worker_pod(
     }
 
 
+def model_source(spec: LLMServiceSpec) -> ModelSource:
+    """Where the model comes from; raises Refused for what is no source."""
+    try:
+        return parse_model_source(spec.model.source)
+    except ModelSourceError as error:
+        raise Refused(str(error)) from error
+
+
 def engine_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
     """Of the user's pod template the container that is the engine; empty if there is none."""
     containers: Sequence[Mapping[str, Any]] = (template.get("spec") or {}).get("containers") or []
@@ -121,9 +139,9 @@ def _pod_spec(
     model, volumes, mounts, model_env = _model(spec)
     volumes.append({"name": "tmp", "emptyDir": {}})
     mounts.append({"name": "tmp", "mountPath": "/tmp"})
-    if spec.worker.gpus > 1:
-        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
-        mounts.append({"name": "shm", "mountPath": "/dev/shm"})
+    # A container's own /dev/shm holds 64 MiB: too little for what vLLM's processes and UCX exchange.
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     drain_seconds = spec.drain.timeout_seconds
     health = {"httpGet": {"path": "/health", "port": names.ENGINE_PORT}}
     container: dict[str, Any] = {
@@ -183,7 +201,7 @@ def _protocol_env(service: Service, install: Install, model: str, of_engine: Map
         names.ENV_SERVED_NAME: service.served_name,
         names.ENV_GPUS: str(spec.worker.gpus),
         names.ENV_DRAIN_TIMEOUT_SECONDS: str(max(1, spec.drain.timeout_seconds)),
-        "HOME": "/tmp",  # the root file system is read-only
+        **_HOME,
     }
     return [
         {"name": names.ENV_POD_IP, "valueFrom": field("status.podIP")},  # first: $(POD_IP) in later values means it
@@ -198,13 +216,11 @@ def _model(
     spec: LLMServiceSpec,
 ) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
     """What ``--model`` gets, and the volumes, mounts and environment it needs."""
-    try:
-        source = parse_model_source(spec.model.source)
-    except ModelSourceError as error:
-        raise Refused(str(error)) from error
-    match source:
+    match source := model_source(spec):
         case HubModel():
             env: list[dict[str, Any]] = [{"name": "HF_HOME", "value": _HUB_CACHE_PATH}]
+            if source.revision is not None:
+                env.append({"name": names.ENV_MODEL_REVISION, "value": source.revision})
             if spec.model.token_secret_ref is not None:
                 reference = {"name": spec.model.token_secret_ref.name, "key": spec.model.token_secret_ref.key}
                 env.append({"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}})

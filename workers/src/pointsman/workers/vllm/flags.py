@@ -44,6 +44,7 @@ def vllm_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
             raise OwnedFlagError(f"engine.args has {argument!r}: {flag} is set by Pointsman; leave it out")
     arguments = [
         *("--model", settings.model),
+        *(("--revision", settings.model_revision) if settings.model_revision else ()),
         *("--served-model-name", settings.served_name),
         *("--host", settings.bind_host),
         *("--port", str(names.ENGINE_PORT)),
@@ -87,12 +88,12 @@ def kv_transfer(settings: WorkerSettings) -> dict[str, object]:
 
 def kv_events(settings: WorkerSettings) -> dict[str, object]:
     """vLLM's ``--kv-events-config``. The topic is the pod's name, so a restarted container keeps its identity."""
-    host = "*" if settings.bind_host == "0.0.0.0" else settings.bind_host
+    host = "*" if settings.bind_host == "0.0.0.0" else settings.bind_host  # "::" stays: vLLM takes it for "bind" too
     return {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": f"tcp://{host}:{names.KV_EVENTS_PORT}",
-        "replay_endpoint": f"tcp://{host}:{names.KV_EVENTS_REPLAY_PORT}",
+        "endpoint": names.address_url("tcp", host, names.KV_EVENTS_PORT),
+        "replay_endpoint": names.address_url("tcp", host, names.KV_EVENTS_REPLAY_PORT),
         "topic": kv.kv_events_topic(settings.worker),
         "buffer_steps": 10_000,
         "hwm": 100_000,

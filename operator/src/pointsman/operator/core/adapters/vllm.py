@@ -10,9 +10,10 @@ from typing import Any, Final
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import owned_flag
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.model_source import HubModel
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.snapshot import Service
-from pointsman.operator.core.worker_pod import check_template, engine_container, worker_pod
+from pointsman.operator.core.worker_pod import check_template, engine_container, model_source, worker_pod
 from pointsman.operator.errors import Refused
 
 ENTRY: Final = ("python", "-m", "pointsman.workers.vllm")
@@ -31,6 +32,7 @@ _KV_FLAGS: Final = (
     "--rope-scaling",
     "--speculative-config",
 )
+_REVISION: Final = ("--revision",)
 _KV_ENV: Final = ("VLLM_ATTENTION_BACKEND", "VLLM_KV_CACHE_LAYOUT")
 
 
@@ -43,6 +45,11 @@ class VllmAdapter:
             flag = owned_flag(argument)
             if flag is not None:
                 raise Refused(f"spec.engine.args has {argument}: {flag} is set by Pointsman, leave it out")
+        source = model_source(spec)
+        if isinstance(source, HubModel) and source.revision and next(_values_of(spec.engine.args, _REVISION), None):
+            raise Refused(
+                f"spec.engine.args has --revision and spec.model.source names {source.revision}: leave one of them out"
+            )
         block_size = self.block_size(spec)
         if spec.worker.gpus == 0 and block_size % 32:
             raise Refused(f"spec.engine.blockSize is {block_size}: a CPU engine (gpus: 0) takes multiples of 32 only")
