@@ -229,6 +229,19 @@ async def test_sigterm_lets_open_streams_finish(room: Room) -> None:
     assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0
 
 
+async def test_a_gateway_that_ends_still_takes_what_a_service_sends_it_and_keeps_no_connection(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker], linger_seconds=3)
+    gateway.of.process.terminate()
+    await eventually(lambda: any(line["message"] == "stopping" for line in gateway.logs), "the gateway stops")
+    async with gateway.http.get(f"{gateway.of.url}/ready") as ready:
+        assert ready.status == 503
+    async with gateway.http.post(f"{gateway.of.url}/v1/completions", json=ASK) as answer:
+        assert (await answer.json())["choices"][0]["text"] == expected(worker)
+        assert answer.headers["Connection"] == "close"
+    assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0
+
+
 async def _in_flight(gateway: Gateway, count: int) -> bool:
     metrics = await gateway.metrics()
     return metrics['pointsman_gateway_in_flight{service="chat"}'] == count

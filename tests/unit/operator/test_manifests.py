@@ -212,6 +212,14 @@ def test_the_gateway_is_applied_after_the_rights_it_needs() -> None:
     assert endpoint(service(), INSTALL) == "http://chat-gateway.default.svc:8000/v1"
 
 
+def test_a_gateway_outlives_its_endpoint_and_then_its_streams() -> None:
+    deployment = gateway_objects(service(spec(drain_s=60)), replace(INSTALL, gateway_linger_seconds=7))[3]
+    pod = deployment["spec"]["template"]["spec"]
+    env = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
+    assert (env["POINTSMAN_LINGER_SECONDS"], env["POINTSMAN_SHUTDOWN_SECONDS"]) == ("7", "60")
+    assert pod["terminationGracePeriodSeconds"] > 7 + 60
+
+
 def test_no_password_is_referred_to_where_nats_asks_for_none() -> None:
     pod = _pod(install=replace(INSTALL, nats_authenticates=False))
     assert names.ENV_NATS_PASSWORD not in _env(pod)

@@ -25,7 +25,7 @@ from pointsman.gateway.processor import TextProcessor
 from pointsman.gateway.server import GatewayServer
 from pointsman.gateway.settings import Settings
 from pointsman.process.entry import run_process
-from pointsman.process.lifetime import Lifetime
+from pointsman.process.lifetime import ExitStatus, Lifetime
 from pointsman.process.listening import listen
 
 log = logging.getLogger("pointsman.gateway")
@@ -96,8 +96,11 @@ async def run(settings: Settings) -> int:
         if settings.nats_url is not None:
             life.start(kv_metrics.run(lambda: _service_uid(settings, fleet)), "kv metrics")
         await life.stopping.wait()
-        server.stopping = True  # /ready says no; open streams get their time in runner.cleanup
+        server.stopping = True  # /ready says no, and no connection is kept
         log.info("stopping", extra={"status": life.status.name})
+        if life.status is ExitStatus.STOPPED:
+            await asyncio.sleep(settings.linger_seconds)
+        # open streams get their time in runner.cleanup
     return life.status
 
 

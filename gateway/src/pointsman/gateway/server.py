@@ -115,7 +115,14 @@ class GatewayServer:
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._expose)
         app.router.add_get(ENDPOINTS_PATH, self._endpoints)
+        app.on_response_prepare.append(self._let_the_client_go)
         return app
+
+    async def _let_the_client_go(self, _request: web.Request, response: web.StreamResponse) -> None:
+        """While it stops: a client's next request on a kept connection would meet a closed one."""
+        if self.stopping:
+            response.headers["Connection"] = "close"
+            response.force_close()
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, Endpoint.CHAT)

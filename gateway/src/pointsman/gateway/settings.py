@@ -52,6 +52,12 @@ class Settings(ProcessSettings):
         default=2.0, ge=0, le=300, description="how long a worker is avoided after a connection to it failed"
     )
     max_body_mib: int = Field(default=32, ge=1, le=1024, description="largest request body, MiB")
+    linger_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=300,
+        description="requests are still taken for so long after SIGTERM: a Service stops sending some time after it",
+    )
     shutdown_seconds: float = Field(default=30.0, ge=0, le=3600, description="time open streams get at SIGTERM")
     model_cache: Path | None = Field(
         default=None, description="folder for tokenizer files by content hash; default: a temporary folder"

@@ -166,6 +166,7 @@ class LocalCluster:
         address = self.nats_address
         return {
             "bindHost": "$(POD_IP)",
+            "gateway": {"lingerSeconds": 0},  # no Service sends requests here
             "nats": {"url": f"nats://{address}:{NATS_PORT}", "podAnnotations": {ADDRESS_ANNOTATION: address}},
         }
 

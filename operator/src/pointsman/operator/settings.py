@@ -28,6 +28,9 @@ class OperatorSettings(LeaderSettings):
     gateway_cluster_role: str = Field(
         default="pointsman-gateway", description="ClusterRole of the chart that gateways are bound to."
     )
+    gateway_linger_seconds: int = Field(
+        default=5, ge=0, le=300, description="A deleted gateway takes requests for so long: Services send them a while."
+    )
     pod_bind_host: str = Field(
         default="0.0.0.0",
         description="What servers in pods listen on; $(POD_IP) where pods share the network of their host.",
@@ -54,6 +57,7 @@ class OperatorSettings(LeaderSettings):
             gateway_cluster_role=self.gateway_cluster_role,
             nats_url=self.nats_url,
             nats_authenticates=bool(self.nats_user),
+            gateway_linger_seconds=self.gateway_linger_seconds,
             pod_bind_host=self.pod_bind_host,
             log_level=self.log_level,
         )

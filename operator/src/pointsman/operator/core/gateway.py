@@ -93,6 +93,7 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
         names.ENV_SERVICE_UID: service.uid,
         names.ENV_SERVED_NAME: service.served_name,
         names.ENV_NATS_URL: install.nats_url,
+        "POINTSMAN_LINGER_SECONDS": str(install.gateway_linger_seconds),
         "POINTSMAN_SHUTDOWN_SECONDS": str(service.spec.drain.timeout_seconds),
         "POINTSMAN_LOG_LEVEL": install.log_level.lower(),
         "HOME": "/tmp",
@@ -108,7 +109,9 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
         # A Service named "pointsman" would have the kubelet inject POINTSMAN_PORT=tcp://…
         "enableServiceLinks": False,
         "serviceAccountName": gateway_name(service.name),
-        "terminationGracePeriodSeconds": service.spec.drain.timeout_seconds + _GRACE_MARGIN_SECONDS,
+        "terminationGracePeriodSeconds": (
+            install.gateway_linger_seconds + service.spec.drain.timeout_seconds + _GRACE_MARGIN_SECONDS
+        ),
         "securityContext": dict(children.POD_SECURITY),
         "containers": [
             {

@@ -9,6 +9,8 @@ class Install:
 
     ``pod_bind_host``: what servers in pods listen on. ``0.0.0.0`` gives them to ``kubectl port-forward`` too;
     ``$(POD_IP)`` is for pods that share the network of their host.
+    ``gateway_linger_seconds``: a gateway that is deleted takes requests for so long, because kube-proxy and load
+    balancers on other nodes send them until they have heard of it.
     """
 
     worker_image: str
@@ -20,6 +22,7 @@ class Install:
     nats_authenticates: bool = True  # its user and password are in the services' Secrets
     pod_bind_host: str = "0.0.0.0"
     cluster_domain: str = "svc"  # http://<service>-gateway.<namespace>.<cluster_domain>
+    gateway_linger_seconds: int = 5
     gateway_cpu: str = "250m"
     gateway_memory: str = "512Mi"
     log_level: str = "INFO"
