@@ -30,8 +30,8 @@ from pointsman.operator.errors import Refused
 DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
 _GRACE_MARGIN_SECONDS: Final = 30  # the kubelet's patience beyond the drain's own deadline
 _STARTUP_SECONDS: Final = 1800  # pulling weights from a hub may take this long
-# The root file system is read-only, so caches (torch, Triton, FlashInfer …) need another home. And the user's number need
-# not be in the image's /etc/passwd: then Python's getpass.getuser() fails unless USER says who it is.
+# The root file system is read-only, so caches (torch, Triton, FlashInfer …) need another home. And the user's number
+# need not be in the image's /etc/passwd: then Python's getpass.getuser() fails unless USER says who it is.
 _HOME: Final = {"HOME": "/tmp", "USER": "pointsman"}
 _HUB_CACHE_PATH: Final = "/var/cache/huggingface"
 _CLAIM_PATH: Final = "/models"
