@@ -6,30 +6,31 @@ from pathlib import Path
 
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.replay.generators import generate, named_shape
-from pointsman.planner.replay.requests import superposed
+from pointsman.planner.replay.requests import first, superposed
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine
 from pointsman.planner.simulator.types import Engine, Leads, Simulation, Trace, Truth
 
 DATA = Path(__file__).parent.parent / "data"
+HALF_HOUR_S = 1800.0
 LEADS = Leads(start_s=120.0, start_spread=0.1, flip_s=2.0, verify_s=1.0, drain_timeout_s=7.0)
 TRUTH = Truth(prefill_kappa=1.15, decode_kappa=1.2, noise_sigma=0.08)
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One load on one engine. ``trace(seed)`` makes it; ``first`` is the layout everybody begins with."""
+    """One load on one engine. ``trace(seed)`` makes it; ``layout`` is what everybody begins with."""
 
     name: str
     note: str
     trace: Callable[[int], Trace]
     gpu: str
     objectives: Objectives
-    first: tuple[int, int]
+    layout: tuple[int, int]
 
     def simulation(self, seed: int) -> Simulation:
         """The service: 8B on one GPU a worker, the real engine slower than the table says."""
-        return Simulation(self.engine(), *self.first, truth=TRUTH, leads=LEADS, seed=seed)
+        return Simulation(self.engine(), *self.layout, truth=TRUTH, leads=LEADS, seed=seed)
 
     def engine(self) -> Engine:
         """The shipped table."""
@@ -46,13 +47,14 @@ def synthetic(shape: str) -> Callable[[int], Trace]:
 
 
 def azure(seed: int) -> Trace:
-    """Azure 2023 conversation, two copies of it half its length apart. It is one trace: seeds differ by noise only."""
-    return superposed(load_trace(DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz", seed).trace, 2)
+    """Azure 2023 conversation, two copies of it at once, the first half hour. Seeds differ by noise and starts only."""
+    trace = load_trace(DATA / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz", seed).trace
+    return first(superposed(trace, 2), HALF_HOUR_S)
 
 
 def mooncake(seed: int) -> Trace:
-    """Mooncake conversation with its prefixes; the stamps' bins of 3 s are spread by the seed."""
-    return load_trace(DATA / "mooncake" / "conversation_trace.jsonl.xz", seed).trace
+    """Mooncake conversation with its prefixes, the first half hour; the stamps' bins of 3 s are spread by the seed."""
+    return first(load_trace(DATA / "mooncake" / "conversation_trace.jsonl.xz", seed).trace, HALF_HOUR_S)
 
 
 CHAT = Objectives(ttft_ms=1500, tpot_ms=30)
@@ -63,10 +65,10 @@ SCENARIOS = {
         Scenario("mixshift", "7.5/s of 4000+100, then 15 of 500+600", synthetic("mixshift"), "a100_sxm", CHAT, (4, 2)),
         Scenario("burst", "ten times the load for a minute", synthetic("burst"), "a100_sxm", CHAT, (2, 2)),
         Scenario("ramp", "3 to 18 requests/s in 10 min, back in 5", synthetic("ramp"), "a100_sxm", CHAT, (2, 2)),
-        Scenario("azure_conv", "two copies of Azure's hour of conversations", azure, "l40s", CHAT, (2, 3)),
+        Scenario("azure_conv", "two copies of Azure's conversations, half an hour", azure, "l40s", CHAT, (2, 3)),
         Scenario(
             "moon_conv",
-            "Mooncake's hour of long conversations",
+            "Mooncake's long conversations, half an hour",
             mooncake,
             "a100_sxm",
             Objectives(ttft_ms=15_000, tpot_ms=40),

@@ -20,9 +20,9 @@ from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Floats, Planner, Result, Simulation, Trace
 
 SLOT_S = 2.5
-PREFILL_USES = (0.9, 0.75, 0.6)  # of a worker's time
-DECODE_USES = (1.0, 0.85)  # of the batch that keeps the objective
-SMOOTHINGS_S = (5.0, 20.0)  # over which prefill work may be moved: its requests can wait
+PREFILL_USES = (0.95, 0.8, 0.65)  # of a worker's time
+DECODE_USES = (1.05, 0.95)  # of the batch that keeps the objective
+LONGEST_SMOOTHING_S = 20.0  # over which prefill work may be moved: its requests can wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def search(trace: Trace, simulation: Simulation, policy: Policy, attainment: flo
     """The cheapest schedule that reaches ``attainment``; where none does, the one with the most."""
     need = needed(trace, simulation, policy)
     found: list[Result] = []
-    for uses in product(PREFILL_USES, DECODE_USES, SMOOTHINGS_S):
+    for uses in product(PREFILL_USES, DECODE_USES):
         schedule = scheduled(need, simulation, policy, *uses)
         found.append(simulate(trace, simulation, policy, following(schedule)))
     enough = [result for result in found if result.attainment >= attainment]
@@ -82,9 +82,9 @@ def scheduled(
     policy: Policy,
     prefill_use: float,
     decode_use: float,
-    smoothing_s: float,
 ) -> tuple[tuple[int, int], ...]:
     """(prefill, decode) to ask for at the beginning of each slot."""
+    smoothing_s = min(2 * policy.objectives.ttft_ms / 1000, LONGEST_SMOOTHING_S)
     width = max(1, round(smoothing_s / SLOT_S))
     # Work may be done up to the smoothing later, never earlier.
     rate = np.convolve(need.work_s, np.ones(width) / width)[: len(need.work_s)] / SLOT_S

@@ -43,6 +43,17 @@ def without(part: str) -> Planner:
     return Planner(f"Pointsman without {part}", decide, core.State)
 
 
+def without_calibration() -> Planner:
+    """``core.decide`` that sees no measurement of the engine: it believes the performance table as it is."""
+
+    def decide(
+        state: core.State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
+    ) -> tuple[core.State, Decision, NextTick]:
+        return core.decide(state, replace(observation, samples=()), policy, now_s, base)
+
+    return Planner("Pointsman without calibration", decide, core.State)
+
+
 def without_table() -> Planner:
     """``core.decide`` that is given no performance table: it learns from the service alone."""
 
