@@ -1,6 +1,7 @@
 """Our planner beside all others in our own simulator: ``make bench-planner``.
 
-Every scenario and seed is one cell; all planners of a cell see the same trace, noise and starts. Cells are written to
+Every scenario and seed is one cell; all planners of a cell see the same trace, noise and starts; the first seed has the
+ablations of ours too. Cells are written to
 ``bench/results/planner_cells.json`` as they are done (``--resume`` keeps those that are there), and the rows made of
 them to ``bench/results/planner.json``.
 
@@ -8,18 +9,19 @@ them to ``bench/results/planner.json``.
 """
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
+from bench.planner.cells import ORACLE, OURS, STATIC, Run, by_planner, read_cells, write_cells
+from bench.planner.evaluation_page import write_page
 from bench.planner.scenarios import SCENARIOS, Scenario
-from bench.rows import RESULTS, Row, row, write
+from bench.rows import Row, row, write
 from pointsman.planner.core.decide import State, decide
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.types import (
@@ -41,30 +43,10 @@ from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Faults, Planner, Result, Simulation, Trace
 
 COMMAND = "make bench-planner"
-CELLS = RESULTS / "planner_cells.json"
 SEEDS = (11, 12, 13)
 CAUSAL = ("hpa", "heteroscale", "tokenscale", "dynamo", "arrow")
-OURS, STATIC, ORACLE = "Pointsman", "best static", "clairvoyant"
 TARGET_ATTAINMENT = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
 EQUAL_GPU_HOURS = 1.02  # what still counts as not dearer than ours
-
-
-@dataclass(frozen=True)
-class Run:
-    """One planner in one cell."""
-
-    scenario: str
-    seed: int
-    planner: str
-    attainment: float
-    gpu_hours: float
-    goodput_per_gpu_hour: float
-    ttft_p99_s: float
-    tpot_p99_ms: float
-    switches: int
-    reversals: int
-    peak_gpus: int
-    note: str = ""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.command == "show":
         show(SCENARIOS[asked.scenario], asked.planner, asked.seed)
         return 0
-    done = _cells() if asked.resume or asked.rows or asked.only or asked.ours else []
+    done = read_cells() if asked.resume or asked.rows or asked.only or asked.ours else []
     names = asked.only.split(",") if asked.only else [*SCENARIOS, "robust", "steady"]
     for name in names if not asked.rows else ():
         for seed in map(int, asked.seeds.split(",")):
@@ -100,13 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     flush=True,
                 )
                 done.append(run)
-            CELLS.write_text(json.dumps([asdict(run) for run in done], indent=1) + "\n")
+            write_cells(done)
     write("planner", [*rows(done), *speed_rows()])
+    print(f"wrote {write_page(done)}")
     return 0
-
-
-def _cells() -> list[Run]:
-    return [Run(**run) for run in json.loads(CELLS.read_text())] if CELLS.exists() else []
 
 
 # --- cells ---
@@ -122,7 +101,8 @@ def cell(name: str, seed: int, *, only_ours: bool = False) -> Iterator[Run]:
         return
     scenario = SCENARIOS[name]
     trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
-    for planner in (ours(), *(without(part) for part in PARTS), without_calibration(), without_table()):
+    ablations = (*(without(part) for part in PARTS), without_calibration(), without_table())
+    for planner in (ours(), *(ablations if seed == SEEDS[0] else ())):
         yield _run(name, seed, planner.name, simulate(trace, simulation, policy, planner))
     if only_ours:
         return
@@ -202,10 +182,10 @@ def _run(scenario: str, seed: int, planner: str, result: Result, note: str = "")
 def rows(runs: Sequence[Run]) -> Iterator[Row]:
     """The design's table from the cells."""
     for name in SCENARIOS:
-        by_planner = _by_planner(runs, name)
-        if OURS not in by_planner:
+        found = by_planner(runs, name)
+        if OURS not in found:
             continue
-        mine, fixed, oracle = by_planner[OURS], by_planner[STATIC], by_planner[ORACLE]
+        mine, fixed, oracle = found[OURS], found[STATIC], found[ORACLE]
         yield row(
             f"{name}: share of requests within objectives",
             "",
@@ -226,7 +206,7 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
                 at_least=least,
                 command=COMMAND,
             )
-        rival, values = _best_rival(by_planner)
+        rival, values = _best_rival(found)
         if rival is not None:
             yield row(
                 f"{name}: share within objectives, best causal planner that is not dearer",
@@ -238,24 +218,25 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
                 at_least=1.0,
                 command=COMMAND,
             )
-        for planner, theirs in by_planner.items():
+        for planner, theirs in found.items():
             if planner.startswith("Pointsman without"):
+                seeds = {run.seed for run in theirs}
                 yield row(
                     f"{name}: share within objectives, ablation",
                     "",
-                    [run.attainment for run in mine],
+                    [run.attainment for run in mine if run.seed in seeds],
                     peer=[run.attainment for run in theirs],
                     peer_name=f"{planner}, {statistics.median(r.gpu_hours for r in theirs):.2f} GPU-hours",
                     of_ratio=True,
                     at_least=1.0,
                     command=COMMAND,
                 )
-    robust = _by_planner(runs, "robust")
+    robust = by_planner(runs, "robust")
     for what, faulty in robust.items():
         if what != "nothing":
             lost = [plain.attainment - run.attainment for plain, run in zip(robust["nothing"], faulty, strict=True)]
             yield row(f"step, {what}: share within objectives lost", "", lost, at_most=0.05, command=COMMAND)
-    steady = _by_planner(runs, "steady").get(OURS)
+    steady = by_planner(runs, "steady").get(OURS)
     if steady is not None:
         moves = [float(run.reversals) for run in steady]
         yield row("constant load: reversals within twice the lead", "", moves, at_most=0, command=COMMAND)
@@ -263,19 +244,12 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
         yield row("constant load: most switches in 10 minutes", "", most, at_most=6, command=COMMAND)
 
 
-def _by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
-    found: dict[str, list[Run]] = {}
-    for run in sorted((run for run in runs if run.scenario == scenario), key=lambda run: run.seed):
-        found.setdefault(run.planner, []).append(run)
-    return found
-
-
-def _best_rival(by_planner: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
+def _best_rival(found: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
     """Of the causal planners whose mean GPU-hours are ours at most, the one that serves most requests well."""
-    limit = EQUAL_GPU_HOURS * statistics.mean(run.gpu_hours for run in by_planner[OURS])
+    limit = EQUAL_GPU_HOURS * statistics.mean(run.gpu_hours for run in found[OURS])
     rivals = {
         name: theirs
-        for name, theirs in by_planner.items()
+        for name, theirs in found.items()
         if name not in (OURS, STATIC, ORACLE, "static")
         and not name.startswith("Pointsman without")
         and statistics.mean(run.gpu_hours for run in theirs) <= limit

@@ -1,0 +1,46 @@
+"""What one planner did in one cell, and how cells are kept."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from bench.rows import RESULTS
+
+CELLS = RESULTS / "planner_cells.json"
+OURS, STATIC, ORACLE = "Pointsman", "best static", "clairvoyant"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One planner on one load with one seed."""
+
+    scenario: str
+    seed: int
+    planner: str
+    attainment: float
+    gpu_hours: float
+    goodput_per_gpu_hour: float
+    ttft_p99_s: float
+    tpot_p99_ms: float
+    switches: int
+    reversals: int
+    peak_gpus: int
+    note: str = ""
+
+
+def read_cells() -> list[Run]:
+    """All that were kept; none if there is no file."""
+    return [Run(**run) for run in json.loads(CELLS.read_text())] if CELLS.exists() else []
+
+
+def write_cells(runs: Sequence[Run]) -> None:
+    """Keep them."""
+    CELLS.write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
+
+
+def by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
+    """The runs of one load, by planner, in the order of seeds."""
+    found: dict[str, list[Run]] = {}
+    for run in sorted((run for run in runs if run.scenario == scenario), key=lambda run: run.seed):
+        found.setdefault(run.planner, []).append(run)
+    return found
