@@ -14,8 +14,9 @@ from openai.types.chat import ChatCompletionMessageParam
 
 from engine.gateway.conftest import TOKEN, Stage, entry, give_role, start_decode_workers
 from fixtures.engines import MODEL, Engines, RunningEngine
-from fixtures.gateways import Gateway, connected, eventually, gateway_process
+from fixtures.gateways import Gateway, connected, gateway_process
 from pointsman.api.protocol.names import Role
+from waiting import eventually
 
 SEED = 20261121
 GREEDY: dict[str, Any] = {"temperature": 0.0, "seed": 1}

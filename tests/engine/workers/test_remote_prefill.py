@@ -18,6 +18,7 @@ from pointsman.api.protocol import control, names
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillReply, PrefillRequest
 from pointsman.local.engine.models import ModelSize, ensure_model
+from waiting import eventually
 
 LEASE_SECONDS = 6.0
 TOKENS = 24
@@ -135,18 +136,6 @@ class Client:
             return (await self.complete(decode, prompt_of(dice, 700)))[1] == "remote"
 
         await eventually(remote, f"{decode.name} has prompts prefilled elsewhere")
-
-
-async def eventually(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_SECONDS) -> None:
-    """Wait for a condition; fails with ``what`` at the deadline."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                if await condition():
-                    return
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout_s:g} s: {what}") from None
 
 
 def prompt_of(dice: random.Random, length: int) -> list[int]:

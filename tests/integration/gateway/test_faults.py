@@ -6,9 +6,10 @@ from typing import Any
 import openai
 import pytest
 
-from fixtures.gateways import Gateway, eventually
+from fixtures.gateways import Gateway
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, Behaviour, StandInWorker, running
+from waiting import eventually
 
 ASK: dict[str, Any] = {"model": SERVED_NAME, "prompt": "The signal is at danger.", "max_tokens": 8}
 

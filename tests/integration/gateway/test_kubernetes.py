@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from fixtures.gateways import Gateway, connected, eventually, gateway_process
+from fixtures.gateways import Gateway, connected, gateway_process
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, StandInWorker, running
 from pointsman.api.protocol import headers, names
 from pointsman.local.control_plane import APISERVER, ControlPlane, ControlPlaneOptions
-from waiting import until
+from waiting import eventually, until
 
 CRDS = Path(__file__).parents[3] / "crds/llmservices.yaml"
 SERVICE = "chat"

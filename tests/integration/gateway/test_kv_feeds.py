@@ -14,7 +14,6 @@ import zmq
 import zmq.asyncio
 from pydantic import SecretStr
 
-from fixtures.gateways import eventually
 from fixtures.nats_server import PASSWORD, USER, NatsServer, running_nats
 from pointsman.api.protocol.kv import KV_METRICS_STALE_SECONDS, KvMetrics
 from pointsman.api.protocol.names import Role, kv_metrics_subject
@@ -27,6 +26,7 @@ from pointsman.gateway.settings import Settings
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Load, Worker, WorkerKey
 from pointsman.process.ending import end
 from pointsman.serving.block_hashes import chained_block_hashes
+from waiting import eventually
 
 BLOCK = 4
 W = WorkerKey("w")

@@ -11,10 +11,11 @@ from aiohttp import web
 
 from fixtures.asgi_engine import Call, answer_to
 from fixtures.services import Service
-from fixtures.workers import DEADLINE_SECONDS, TOKEN, Worker, until
+from fixtures.workers import DEADLINE_SECONDS, TOKEN, Worker
 from pointsman.api.protocol import names
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
+from waiting import eventually
 
 
 @pytest.fixture
@@ -74,9 +75,9 @@ async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str]:
 async def test_the_hook_ends_when_the_streams_of_its_worker_have_ended(decode: Worker, address: str) -> None:
     decode.engine.token_gate.clear()
     stream = decode.call({"prompt": [1, 2, 3], "max_tokens": 5, "stream": True})
-    await until(lambda: decode.state.in_flight == 1, "the stream runs")
+    await eventually(lambda: decode.state.in_flight == 1, "the stream runs")
     process = await hook(address)
-    await until(lambda: decode.state.phase is WorkerPhase.DRAINING, "the worker takes no new work")
+    await eventually(lambda: decode.state.phase is WorkerPhase.DRAINING, "the worker takes no new work")
     refused = await decode.call({"prompt": [1, 2, 3], "max_tokens": 5}).whole()
     assert refused.status == 503, "another worker gets it"
     assert process.returncode is None
@@ -88,7 +89,7 @@ async def test_the_hook_ends_when_the_streams_of_its_worker_have_ended(decode: W
 async def test_a_deadline_ends_the_hook_and_it_says_what_was_left(decode: Worker, address: str) -> None:
     decode.engine.token_gate.clear()
     stream = decode.call({"prompt": [1, 2, 3], "max_tokens": 5, "stream": True})
-    await until(lambda: decode.state.in_flight == 1, "the stream runs")
+    await eventually(lambda: decode.state.in_flight == 1, "the stream runs")
     code, said = await ended(await hook(address, **{names.ENV_DRAIN_TIMEOUT_SECONDS: "0.5"}))
     assert code == 1
     assert "1 in flight" in said

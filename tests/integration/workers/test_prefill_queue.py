@@ -15,11 +15,12 @@ from nats.js import JetStreamContext
 from fixtures.asgi_engine import BLOCK
 from fixtures.nats_server import PASSWORD, USER, NatsServer
 from fixtures.services import QUICK, Service
-from fixtures.workers import Worker, until
+from fixtures.workers import Worker
 from pointsman.api.protocol import names
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome, PrefillReply, PrefillRequest
+from waiting import eventually
 
 
 class Asker:
@@ -92,7 +93,7 @@ async def prefill(service: Service) -> Worker:
 async def test_requests_are_admitted_in_order_and_only_within_the_token_budget(prefill: Worker, asker: Asker) -> None:
     await prefill.take_role(Role.PREFILL, prefill_token_budget=100)
     asked = [await asker.ask(length) for length in (40, 40, 40, 10, 90, 5)]
-    await until(lambda: prefill.state.queued_prefills == 1, "the third waits in the worker's hands")
+    await eventually(lambda: prefill.state.queued_prefills == 1, "the third waits in the worker's hands")
     assert prefill.engine.prefilling == [40, 40]
     assert prefill.state.in_flight_tokens == 80
     info = await asker.jetstream.consumer_info(asker.stream, asker.consumer)
@@ -109,7 +110,7 @@ async def test_a_request_larger_than_the_budget_is_computed_alone(prefill: Worke
     await prefill.take_role(Role.PREFILL, prefill_token_budget=100)
     await asker.ask(500)
     await asker.ask(1)
-    await until(lambda: prefill.engine.prefilling == [500], "the large one began")
+    await eventually(lambda: prefill.engine.prefilling == [500], "the large one began")
     info = await asker.jetstream.consumer_info(asker.stream, asker.consumer)
     assert info.num_pending == 1, "nothing is pulled beside it, not even one token"
     prefill.engine.gate.set()
@@ -121,9 +122,9 @@ async def test_a_budget_given_later_holds_at_once(prefill: Worker, asker: Asker)
     await prefill.take_role(Role.PREFILL, prefill_token_budget=10)
     await asker.ask(8)
     await asker.ask(8)
-    await until(lambda: prefill.state.queued_prefills == 1, "the second waits")
+    await eventually(lambda: prefill.state.queued_prefills == 1, "the second waits")
     await prefill.take_role(Role.PREFILL)
-    await until(lambda: prefill.engine.prefilling == [8, 8], "without a budget it begins")
+    await eventually(lambda: prefill.engine.prefilling == [8, 8], "without a budget it begins")
     prefill.engine.gate.set()
 
 
@@ -131,7 +132,7 @@ async def test_a_dead_workers_request_is_given_to_another_after_the_ack_wait(ser
     async with service.context("prefill-0", Role.PREFILL) as first:
         first.engine.gate.clear()
         request = await asker.ask(20)
-        await until(lambda: first.engine.prefilling, "the first worker computes")
+        await eventually(lambda: first.engine.prefilling, "the first worker computes")
     died_s = time.monotonic()
     second = await service.worker("prefill-1", Role.PREFILL)
     reply = await asker.answer()
@@ -152,7 +153,7 @@ async def test_a_prefill_longer_than_the_ack_wait_is_not_redelivered_while_its_w
     client: Client = asker._client
     heartbeats = await client.subscribe(f"$JS.ACK.{asker.stream}.>")
     await asker.ask(20)
-    await until(lambda: prefill.engine.prefilling, "the prefill began")
+    await eventually(lambda: prefill.engine.prefilling, "the prefill began")
     await idle.take_role(Role.PREFILL)
     begun_s = time.monotonic()
     while time.monotonic() - begun_s < 3 * QUICK["ack_wait_seconds"]:
@@ -166,7 +167,7 @@ async def test_a_prefill_longer_than_the_ack_wait_is_not_redelivered_while_its_w
 
 async def test_a_request_seen_before_is_answered_from_memory(prefill: Worker, asker: Asker) -> None:
     await asker.ask(20, name="twice")
-    await until(lambda: prefill.engine.prefilling, "the first began")
+    await eventually(lambda: prefill.engine.prefilling, "the first began")
     await asker.ask(20, name="twice")
     prefill.engine.gate.set()
     first = await asker.answer()
@@ -230,12 +231,12 @@ async def test_a_worker_that_loses_the_prefill_role_finishes_what_it_has_and_lea
     await prefill.take_role(Role.PREFILL, prefill_token_budget=30)
     for _ in range(4):
         await asker.ask(20)
-    await until(lambda: prefill.state.queued_prefills == 1, "one is computed, one is looked ahead")
+    await eventually(lambda: prefill.state.queued_prefills == 1, "one is computed, one is looked ahead")
     state = await prefill.take_role(Role.DECODE, prefill_token_budget=30)
     assert (state.in_flight, state.queued_prefills, state.idle) == (1, 1, False)
     prefill.engine.gate.set()
     assert [(await asker.answer()).outcome for _ in range(2)] == [PrefillOutcome.DONE] * 2
-    await until(lambda: prefill.state.in_flight + prefill.state.queued_prefills == 0, "what it had is done")
+    await eventually(lambda: prefill.state.in_flight + prefill.state.queued_prefills == 0, "what it had is done")
     info = await asker.jetstream.consumer_info(asker.stream, asker.consumer)
     assert (info.num_ack_pending, info.num_pending) == (0, 2)
     assert prefill.state.leases == 2, "nobody has pulled the KV"
@@ -250,15 +251,15 @@ async def test_an_outstanding_pull_counts_until_it_ends_and_what_it_brings_is_se
 ) -> None:
     prefill.engine.gate.set()
     server = prefill.sidecar._server
-    await until(lambda: server._pull_outstanding, "a pull is out")
+    await eventually(lambda: server._pull_outstanding, "a pull is out")
     state = await prefill.control("POST", "/pointsman/v1/drain", {"reason": "a test"})
     assert state.body["phase"] == WorkerPhase.DRAINING
     assert state.body["queuedPrefills"] == 1
     await asker.ask(20)
     assert (await asker.answer()).outcome is PrefillOutcome.DONE
-    await until(lambda: prefill.state.queued_prefills == 0, "no pull is out")
+    await eventually(lambda: prefill.state.queued_prefills == 0, "no pull is out")
     await asker.ask(20)
-    await until(lambda: not server._pull_outstanding, "no other pull begins")
+    await eventually(lambda: not server._pull_outstanding, "no other pull begins")
     assert len(prefill.engine.prefills) == 1
 
 

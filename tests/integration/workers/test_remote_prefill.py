@@ -13,9 +13,10 @@ from nats.aio.subscription import Subscription
 from fixtures.asgi_engine import answer_to
 from fixtures.nats_server import PASSWORD, USER, NatsServer
 from fixtures.services import Service
-from fixtures.workers import Worker, until, worker
+from fixtures.workers import Worker, worker
 from pointsman.api.protocol import control, kv, names
 from pointsman.api.protocol.names import Role
+from waiting import eventually
 
 PROMPT = list(range(1, 41))
 
@@ -46,7 +47,7 @@ async def test_a_long_prompt_is_prefilled_by_the_prefill_worker_and_answered_fro
     assert answer.headers["x-pointsman-worker"] == "decode-0"
     assert prefill.engine.prefills == [tuple(PROMPT)]
     assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, 1, {})
-    await until(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
+    await eventually(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
     assert decode.decisions("remote") == 1
 
 
@@ -69,10 +70,10 @@ async def test_a_text_prompt_is_tokenised_by_the_engine_and_prefilled_remotely(p
 async def test_streamed_tokens_are_passed_on_one_by_one(prefill: Worker, decode: Worker) -> None:
     decode.engine.token_gate.clear()
     call = decode.call({"prompt": PROMPT, "max_tokens": 3, "stream": True})
-    await until(lambda: call.answer.chunks, "the first token is here while the engine holds the second")
+    await eventually(lambda: call.answer.chunks, "the first token is here while the engine holds the second")
     assert len(call.answer.chunks) == 1
     # Long before the lease would end by itself.
-    await until(lambda: prefill.state.leases == 0, "the lease ends with the first token, not with the stream", 10.0)
+    await eventually(lambda: prefill.state.leases == 0, "the lease ends with the first token, not the stream", 10.0)
     assert decode.state.in_flight == 1
     assert decode.state.in_flight_tokens == len(PROMPT) + 1
     decode.engine.token_gate.set()
@@ -117,7 +118,7 @@ async def test_when_the_last_prefill_worker_dies_waiting_requests_are_prefilled_
         await decode.sees("prefill-0")
         prefill.engine.gate.clear()
         call = decode.call({"prompt": PROMPT})
-        await until(lambda: prefill.engine.prefilling, "the prefill began")
+        await eventually(lambda: prefill.engine.prefilling, "the prefill began")
     answer = await call.whole()
     assert answer.headers["x-pointsman-prefill-reason"] == "no-prefill-worker"
     assert answer.token_ids == answer_to(PROMPT, 16)
@@ -133,7 +134,7 @@ async def test_when_the_time_is_up_the_prompt_is_prefilled_here_and_the_late_kv_
     assert answer.headers["x-pointsman-prefill-reason"] == "timed-out"
     assert answer.token_ids == answer_to(PROMPT, 16)
     prefill.engine.gate.set()
-    await until(lambda: service.fabric.pulls == 1, "the KV of the late answer is released")
+    await eventually(lambda: service.fabric.pulls == 1, "the KV of the late answer is released")
     assert service.fabric.held == {}
 
 
@@ -146,12 +147,12 @@ async def test_a_client_that_leaves_while_its_prompt_is_computed_stops_the_prefi
 ) -> None:
     prefill.engine.gate.clear()
     call = decode.call({"prompt": PROMPT})
-    await until(lambda: prefill.engine.prefilling, "the prefill began")
+    await eventually(lambda: prefill.engine.prefilling, "the prefill began")
     call.hang_up()
     answer = await call.whole()
     assert answer.status == 0, "nothing is sent to a client that has left"
-    await until(lambda: prefill.engine.aborted == 1, "the prefill engine aborts it")
-    await until(lambda: prefill.state.idle, "nothing is left at the prefill worker")
+    await eventually(lambda: prefill.engine.aborted == 1, "the prefill engine aborts it")
+    await eventually(lambda: prefill.state.idle, "nothing is left at the prefill worker")
     assert decode.state.idle
     assert (decode.engine.local, service.fabric.held) == (0, {})
 
@@ -164,7 +165,7 @@ async def test_a_client_that_leaves_while_its_prompt_waits_takes_it_off_the_queu
     await decode.sees("prefill-0")
     prefill.engine.gate.clear()
     first = decode.call({"prompt": PROMPT})
-    await until(lambda: prefill.engine.prefilling, "the first prefill began")
+    await eventually(lambda: prefill.engine.prefilling, "the first prefill began")
     second = decode.call({"prompt": PROMPT[::-1]})
     await _until_stored(shared_nats, service, 2)
     second.hang_up()
@@ -214,7 +215,7 @@ async def test_nats_dies_and_comes_back(make_service: Callable[[NatsServer], Ser
     await decode.sees("prefill-0")
     prefill.engine.gate.clear()
     waiting = decode.call({"prompt": PROMPT})
-    await until(lambda: prefill.engine.prefilling, "the prefill began")
+    await eventually(lambda: prefill.engine.prefilling, "the prefill began")
     own_nats.kill()
     answer = await waiting.whole()
     assert answer.headers["x-pointsman-prefill-reason"] == "queue-unknown"
@@ -224,12 +225,12 @@ async def test_nats_dies_and_comes_back(make_service: Callable[[NatsServer], Ser
     assert meanwhile.headers["x-pointsman-prefill-reason"] in ("queue-unknown", "no-prefill-worker")
     assert not decode.state.nats_connected
     own_nats.start()
-    await until(lambda: decode.state.nats_connected, "NATS is back")
+    await eventually(lambda: decode.state.nats_connected, "NATS is back")
     await decode.sees("prefill-0")
     again = await decode.call({"prompt": PROMPT[::-1]}).whole()
     assert again.headers["x-pointsman-prefill"] == "remote"
     assert again.token_ids == answer_to(PROMPT[::-1], 16)
-    await until(lambda: service.fabric.held == {}, "the KV of the answer that came too late is released")
+    await eventually(lambda: service.fabric.held == {}, "the KV of the answer that came too late is released")
 
 
 async def test_a_worker_that_may_not_log_in_serves_alone(
@@ -298,7 +299,7 @@ async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
             async with service.context(f"mortal-{number}", Role.PREFILL, **short) as mortal:
                 seen = len(mortal.engine.prefills)
                 mortal.engine.gate.clear()
-                await until(lambda: len(mortal.engine.prefills) > seen, "it took a request")  # noqa: B023
+                await eventually(lambda: len(mortal.engine.prefills) > seen, "it took a request")  # noqa: B023
             if number == 3:
                 own_nats.kill()
                 own_nats.start()
@@ -315,5 +316,5 @@ async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
     await killer
     assert decode.state.in_flight == 0
     assert decode.decisions("remote") > 0
-    await until(lambda: stable.state.idle, "nothing is left at the prefill worker")
-    await until(lambda: not decode.sidecar.remote._background, "nothing is left to release")
+    await eventually(lambda: stable.state.idle, "nothing is left at the prefill worker")
+    await eventually(lambda: not decode.sidecar.remote._background, "nothing is left to release")

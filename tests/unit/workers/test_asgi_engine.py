@@ -8,11 +8,11 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fixtures.asgi_engine import Fabric, SmallEngine, answer_to
-from fixtures.workers import until
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, prefill_leg
 from pointsman.workers.engine import AsgiEngine, Receive, Scope, Send
 from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.types import EngineFacts, EngineLoad
+from waiting import eventually
 
 
 def over(app: SmallEngine, **parts: Any) -> AsgiEngine:
@@ -30,7 +30,7 @@ async def test_a_cancelled_call_aborts_the_request_in_the_engine() -> None:
     app = SmallEngine("e", Fabric())
     app.gate.clear()
     call = asyncio.create_task(over(app).post(COMPLETIONS_PATH, prefill_leg("m", [1, 2], None), request_id="r"))
-    await until(lambda: app.prefilling, "it began")
+    await eventually(lambda: app.prefilling, "it began")
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call

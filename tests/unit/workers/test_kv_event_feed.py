@@ -9,10 +9,10 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from fixtures.workers import until
 from pointsman.api.protocol.kv import kv_events_topic
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.kv_events import KvEventFeed
+from waiting import eventually
 
 BLOCK = 4
 WORKER = "worker-0"
@@ -76,7 +76,7 @@ async def index(publisher: Publisher) -> AsyncIterator[PrefixIndex]:
     feed = KvEventFeed(index, WORKER, publisher.endpoint, publisher.replay_endpoint)
     task = asyncio.create_task(feed.run())
     await publisher.subscribed()
-    await until(lambda: feed.live, "the feed has caught up")
+    await eventually(lambda: feed.live, "the feed has caught up")
     yield index
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -104,14 +104,14 @@ async def test_what_was_stored_before_is_replayed_and_what_follows_is_followed(
     await publisher.publish(stored(1), stored(2))
     await publisher.publish({"type": "BlockRemoved", "block_hashes": [1]})
     await publisher.publish(stored(3))
-    await until(lambda: index.cached_tokens(tokens(3)) == BLOCK, "the last event is applied")
+    await eventually(lambda: index.cached_tokens(tokens(3)) == BLOCK, "the last event is applied")
     assert [index.cached_tokens(tokens(number)) for number in range(4)] == [BLOCK, 0, BLOCK, BLOCK]
 
 
 async def test_a_gap_is_filled_from_the_replay(publisher: Publisher, index: PrefixIndex) -> None:
     await publisher.publish(stored(1), lost=True)
     await publisher.publish(stored(2))
-    await until(lambda: index.cached_tokens(tokens(2)) == BLOCK, "the event after the gap is applied")
+    await eventually(lambda: index.cached_tokens(tokens(2)) == BLOCK, "the event after the gap is applied")
     assert index.cached_tokens(tokens(1)) == BLOCK
 
 
@@ -119,5 +119,5 @@ async def test_after_a_gap_that_nobody_can_fill_the_index_starts_anew(publisher:
     await publisher.publish(stored(1), lost=True)
     publisher.buffer.clear()
     await publisher.publish(stored(2))
-    await until(lambda: index.cached_tokens(tokens(2)) == BLOCK, "the event after the gap is applied")
+    await eventually(lambda: index.cached_tokens(tokens(2)) == BLOCK, "the event after the gap is applied")
     assert index.cached_tokens(tokens(0)) == 0, "what was lost may have removed it"

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from fixtures.asgi_engine import Call, answer_to
-from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, until, worker
+from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, worker
 from pointsman.api.protocol import control
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
+from waiting import eventually
 
 PROMPT = list(range(1, 41))
 
@@ -21,7 +22,7 @@ PROMPT = list(range(1, 41))
 async def fresh() -> AsyncIterator[Worker]:
     """A worker without a role whose engine is up."""
     async with worker(settings("worker-0")) as running:
-        await until(lambda: running.state.phase is WorkerPhase.IDLE, "the engine is up")
+        await eventually(lambda: running.state.phase is WorkerPhase.IDLE, "the engine is up")
         yield running
 
 
@@ -51,7 +52,7 @@ async def test_a_draining_worker_finishes_what_it_has_and_takes_no_more(fresh: W
     await fresh.take_role(Role.DECODE)
     fresh.engine.token_gate.clear()
     running = fresh.call({"prompt": PROMPT, "stream": True, "max_tokens": 4})
-    await until(lambda: running.answer.chunks, "it streams")
+    await eventually(lambda: running.answer.chunks, "it streams")
     state = (await fresh.control("POST", control.DRAIN_PATH, {"reason": "a test"})).body
     assert (state["phase"], state["role"], state["inFlight"]) == ("Draining", "Decode", 1)
     refused = await fresh.call({"prompt": PROMPT}).whole()
@@ -67,7 +68,7 @@ async def test_a_client_that_hangs_up_aborts_its_request_in_the_engine(fresh: Wo
     await fresh.take_role(Role.DECODE)
     fresh.engine.token_gate.clear()
     call = fresh.call({"prompt": PROMPT, "stream": True})
-    await until(lambda: call.answer.chunks, "it streams")
+    await eventually(lambda: call.answer.chunks, "it streams")
     call.hang_up()
     await call.whole()
     assert fresh.engine.aborted == 1
@@ -86,7 +87,7 @@ async def test_an_aborted_answer_becomes_a_retry_and_the_worker_takes_no_more(fr
 async def test_a_dead_engine_is_a_failed_worker(fresh: Worker) -> None:
     await fresh.take_role(Role.DECODE)
     fresh.engine.healthy = False
-    await until(lambda: fresh.state.phase is WorkerPhase.FAILED, "it notices")
+    await eventually(lambda: fresh.state.phase is WorkerPhase.FAILED, "it notices")
     answer = await fresh.call({"prompt": PROMPT}).whole()
     assert (answer.status, answer.headers["x-pointsman-retry"]) == (503, "engine-failed")
     refused = await fresh.control("POST", control.ROLE_PATH, {"role": "Decode"})
@@ -183,7 +184,7 @@ async def test_metrics_show_role_and_phase(fresh: Worker) -> None:
     def sample(name: str, **labels: Any) -> float | None:
         return fresh.registry.get_sample_value(name, labels)
 
-    await until(lambda: sample("pointsman_worker_role", role="Decode") == 1.0, "the role shows")
+    await eventually(lambda: sample("pointsman_worker_role", role="Decode") == 1.0, "the role shows")
     assert sample("pointsman_worker_role", role="Prefill") == 0.0
     assert sample("pointsman_worker_phase", phase="Serving") == 1.0
     depth = sample("pointsman_worker_prefill_queue_depth")
