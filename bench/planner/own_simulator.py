@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, clairvoyant
+from pointsman.planner.simulator.baselines.arrow import arrow
 from pointsman.planner.simulator.baselines.pointsman import PARTS, ours, without, without_calibration, without_table
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
@@ -44,7 +46,7 @@ from pointsman.planner.simulator.types import Faults, Planner, Result, Simulatio
 
 COMMAND = "make bench-planner"
 SEEDS = (11, 12, 13)
-CAUSAL = ("hpa", "heteroscale", "tokenscale", "dynamo", "arrow")
+CAUSAL = ("hpa", "heteroscale", "tokenscale", "dynamo")
 TARGET_ATTAINMENT = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
 EQUAL_GPU_HOURS = 1.02  # what still counts as not dearer than ours
 
@@ -68,21 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     done = read_cells() if asked.resume or asked.rows or asked.only or asked.ours else []
     names = asked.only.split(",") if asked.only else [*SCENARIOS, "robust", "steady"]
-    for name in names if not asked.rows else ():
-        for seed in map(int, asked.seeds.split(",")):
-            if asked.resume and any((run.scenario, run.seed) == (name, seed) for run in done):
-                continue
-            again = [run for run in done if (run.scenario, run.seed) == (name, seed)]
-            kept = [run for run in again if asked.ours and not _is_ours(run)]
-            done = [run for run in done if run not in again] + kept
-            for run in cell(name, seed, only_ours=bool(kept)):
-                print(
-                    f"{run.scenario:10} {run.seed:3} {run.planner:34} attainment {run.attainment:.3f} "
-                    f"GPU-hours {run.gpu_hours:.2f} {run.note}",
-                    flush=True,
-                )
+    for seed in map(int, asked.seeds.split(",")) if not asked.rows else ():
+        for name in names:
+            for planner, measure in cell(name, seed):
+                key = (name, seed, planner)
+                measured = any((run.scenario, run.seed, run.planner) == key for run in done)
+                if measured and (asked.resume or (asked.ours and not _is_ours(name, planner))):
+                    continue
+                began = time.perf_counter()
+                run = measure()
+                print(f"{time.perf_counter() - began:6.1f} s {run}", flush=True)
+                done = [other for other in done if (other.scenario, other.seed, other.planner) != key]
                 done.append(run)
-            write_cells(done)
+                write_cells(done)
     write("planner", [*rows(done), *speed_rows()])
     print(f"wrote {write_page(done)}")
     return 0
@@ -91,41 +91,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # --- cells ---
 
 
-def cell(name: str, seed: int, *, only_ours: bool = False) -> Iterator[Run]:
+Measurement = tuple[str, Callable[[], Run]]
+"""Whose run it is, and how to get it."""
+
+
+def cell(name: str, seed: int) -> Iterator[Measurement]:
     """All planners of one scenario and seed."""
     if name == "robust":
         yield from _robust(seed)
         return
     if name == "steady":
-        yield from _steady(seed)
+        yield OURS, lambda: _steady(seed)
         return
     scenario = SCENARIOS[name]
     trace, simulation, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
-    ablations = (*(without(part) for part in PARTS), without_calibration(), without_table())
-    for planner in (ours(), *(ablations if seed == SEEDS[0] else ())):
-        yield _run(name, seed, planner.name, simulate(trace, simulation, policy, planner))
-    if only_ours:
-        return
-    fixed = best_static.search(trace, simulation, policy)
-    yield _run(name, seed, STATIC, fixed.result, f"{fixed.prefill}P{fixed.decode}D")
-    yield _run(name, seed, ORACLE, clairvoyant.search(trace, simulation, policy))
+
+    def of(planner: Planner, begins: Simulation = simulation, note: str = "") -> Measurement:
+        return planner.name, lambda: _run(name, seed, planner.name, simulate(trace, begins, policy, planner), note)
+
+    @cache
+    def fixed() -> best_static.Static:
+        return best_static.search(trace, simulation, policy)
+
+    def arrow_like() -> Run:
+        # It cannot scale: it gets the GPUs of the best fixed layout.
+        begins = replace(simulation, prefill_workers=fixed().prefill, decode_workers=fixed().decode)
+        return of(arrow(), begins)[1]()
+
+    yield of(ours())
+    yield STATIC, lambda: _run(name, seed, STATIC, fixed().result, f"{fixed().prefill}P{fixed().decode}D")
+    yield arrow().name, arrow_like
     for causal in CAUSAL:
-        begins = simulation
-        if causal == "arrow":  # it cannot scale: it gets the GPUs of the best fixed layout
-            begins = replace(simulation, prefill_workers=fixed.prefill, decode_workers=fixed.decode)
-        result = simulate(trace, begins, policy, PLANNERS[causal]())
-        yield _run(name, seed, result.planner, result)
-    yield _run(name, seed, "static", simulate(trace, simulation, policy, static()), "the first layout")
+        yield of(PLANNERS[causal]())
+    yield of(static(), note="the first layout")
+    yield ORACLE, lambda: _run(name, seed, ORACLE, clairvoyant.search(trace, simulation, policy))
+    if seed == SEEDS[0]:
+        for planner in (*(without(part) for part in PARTS), without_calibration(), without_table()):
+            yield of(planner)
 
 
-def _is_ours(run: Run) -> bool:
-    return run.planner.startswith(OURS) or run.scenario in ("robust", "steady")
+def _is_ours(scenario: str, planner: str) -> bool:
+    return planner.startswith(OURS) or scenario in ("robust", "steady")
 
 
-def _robust(seed: int) -> Iterator[Run]:
+def _robust(seed: int) -> Iterator[Measurement]:
     """Ours on the step with what goes wrong, beside the same without."""
     scenario = SCENARIOS["step"]
-    trace, plain, policy = scenario.trace(seed), scenario.simulation(seed), scenario.policy()
+    plain = scenario.simulation(seed)
     faults = {
         "nothing": Faults(),
         "5 % of scrapes lost": Faults(metric_dropout_share=0.05),
@@ -134,29 +146,31 @@ def _robust(seed: int) -> Iterator[Run]:
         "20 % of starts and switches fail": Faults(start_failure_share=0.2, switch_failure_share=0.2),
         "a crash every two worker hours": Faults(crashes_per_worker_hour=0.5),
     }
-    for what, fault in faults.items():
-        yield _run("robust", seed, what, simulate(trace, replace(plain, faults=fault), policy, ours()))
+    changed = {what: replace(plain, faults=fault) for what, fault in faults.items()}
     for kappa in (0.7, 1.0, 1.3):
         truth = replace(plain.truth, prefill_kappa=kappa, decode_kappa=kappa)
-        yield _run("robust", seed, f"engine κ {kappa}", simulate(trace, replace(plain, truth=truth), policy, ours()))
+        changed[f"engine κ {kappa}"] = replace(plain, truth=truth)
     for start_s in (30.0, 300.0):
-        leads = replace(plain.leads, start_s=start_s)
-        result = simulate(trace, replace(plain, leads=leads), policy, ours())
-        yield _run("robust", seed, f"start-up {start_s:.0f} s", result)
+        changed[f"start-up {start_s:.0f} s"] = replace(plain, leads=replace(plain.leads, start_s=start_s))
+
+    def measured(what: str) -> Run:
+        return _run("robust", seed, what, simulate(scenario.trace(seed), changed[what], scenario.policy(), ours()))
+
+    for what in changed:
+        yield what, partial(measured, what)
 
 
-def _steady(seed: int) -> Iterator[Run]:
+def _steady(seed: int) -> Run:
     """Constant load for half an hour: nothing should be moved to and fro."""
     scenario = SCENARIOS["step"]
     trace = generate(named_shape("steady:rate=8,prompt_tokens=4000,duration_s=1800"), seed)
-    result = simulate(
-        trace, replace(scenario.simulation(seed), prefill_workers=4, decode_workers=4), scenario.policy(), ours()
-    )
-    within_s = 2 * scenario.simulation(seed).leads.start_s
+    simulation = replace(scenario.simulation(seed), prefill_workers=4, decode_workers=4)
+    result = simulate(trace, simulation, scenario.policy(), ours())
+    within_s = 2 * simulation.leads.start_s
     switched = sorted(t.began_s for t in result.transitions if t.kind == "switch")
     most = max((sum(at <= other < at + 600 for other in switched) for at in switched), default=0)
     run = _run("steady", seed, OURS, result, f"most switches in 10 minutes: {most}")
-    yield replace(run, reversals=result.reversals(within_s), switches=most)
+    return replace(run, reversals=result.reversals(within_s), switches=most)
 
 
 def _run(scenario: str, seed: int, planner: str, result: Result, note: str = "") -> Run:
