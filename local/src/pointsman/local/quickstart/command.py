@@ -11,6 +11,7 @@ from rich.console import Console
 from pointsman.kube.errors import KubeError
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import LocalError
+from pointsman.local.quickstart.examples import SHIFT_SERVICE
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.quickstart.options import parse
 from pointsman.local.quickstart.run import QUICK_STAGES, STAGES, QuickStart
@@ -73,7 +74,12 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
         "  kubectl get llms,wpool,pods",
         "  kubectl get events --sort-by=.lastTimestamp",
-        "  kubectl get pplan,rsw" if quickstart.report.plans else "  kubectl scale wpool chat-decode --replicas=3",
+        "  kubectl scale wpool chat-decode --replicas=3",
+        *(
+            ("  kubectl get pplan,rsw", f"  uv run pointsman explain {SHIFT_SERVICE}")
+            if quickstart.report.plans
+            else ()
+        ),
         f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
         f"    -d '{question % quickstart.served_name}'",
         "To end it:",
