@@ -6,6 +6,7 @@ is full however fast or busy the computer is, and the objectives are measured on
 it need not queue, and what short ones get from the layout that suits them.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -33,9 +34,12 @@ SHIFT_CLIENTS: Final = 8
 # Objectives: two long prompts in a row are fine, a queue of them is not; short ones may get a little slower.
 TTFT_TIMES: Final = 3.0  # a long prompt's that is alone
 TPOT_TIMES: Final = 1.3  # the slowest tenth of the short ones'
-_ALONE: Final = 4  # long prompts, one at a time
-_TOGETHER: Final = 72  # short ones, by all clients
+_ALONE: Final = 3  # long prompts, one at a time
+_TOGETHER_SECONDS: Final = 6.0  # short ones, by all clients
 _TURN_SECONDS: Final = 90.0
+_AFTERWARDS_SECONDS: Final = (
+    8.0  # with the layout that was found; longer than the policy's guards, so it could turn back
+)
 _LOOK_SECONDS: Final = 1.0  # seldom: whoever looks takes time from the workers' two cores
 
 
@@ -84,12 +88,14 @@ class Measured:
 
 async def measure(endpoint: Endpoint, *, seed: int, on_record: Callable[[Record], None] | None = None) -> Measured:
     """Some long prompts one at a time, then short ones from all clients. Raises LocalError if one was not answered."""
-    found = []
-    for mix, clients, count in ((LONG, 1, _ALONE), (SHORT, SHIFT_CLIENTS, _TOGETHER)):
-        # The first of each client are not counted: they shake hands and touch fresh memory.
-        asked = islice(prompts(replace(mix, stream_share=1.0), seed=seed + clients), count + clients)
-        found.append((await closed_loop(endpoint, asked, clients=clients, on_record=on_record))[clients:])
-    return Measured.of(*found)
+    # The first of each client are not counted: they shake hands and touch fresh memory.
+    alone = prompts(replace(LONG, stream_share=1.0), seed=seed + 1)
+    long = await closed_loop(endpoint, islice(alone, _ALONE + 1), clients=1, on_record=on_record)
+    together = prompts(replace(SHORT, stream_share=1.0), seed=seed + 2)
+    async with running_load(endpoint, together, clients=SHIFT_CLIENTS, on_record=on_record) as traffic:
+        await asyncio.sleep(_TOGETHER_SECONDS)
+        await traffic.answered(SHIFT_CLIENTS, timeout_seconds=_TURN_SECONDS)
+    return Measured.of(long[1:], traffic.records[SHIFT_CLIENTS:])
 
 
 def read_policy(path: Path = POLICY) -> dict[str, Any]:
@@ -118,13 +124,12 @@ class Turn:
     mix: Mix
     prefill: int
     decode: int
-    afterwards: int  # requests that are still sent when it has that layout; nothing may turn back then
 
 
 TURNS: Final = (
-    Turn("many short prompts", SHORT, prefill=1, decode=2, afterwards=120),
-    Turn("long prompts", LONG, prefill=2, decode=1, afterwards=30),
-    Turn("many short prompts again", SHORT, prefill=1, decode=2, afterwards=120),
+    Turn("many short prompts", SHORT, prefill=1, decode=2),
+    Turn("long prompts", LONG, prefill=2, decode=1),
+    Turn("many short prompts again", SHORT, prefill=1, decode=2),
 )
 
 
@@ -157,7 +162,8 @@ async def shift_load(
                 look_seconds=_LOOK_SECONDS,
             )
             made = len(view.switches)
-            await traffic.answered(turn.afterwards, timeout_seconds=_TURN_SECONDS)
+            await asyncio.sleep(_AFTERWARDS_SECONDS)
+            await traffic.answered(1, timeout_seconds=_TURN_SECONDS)
             view = await observer.look()
             on_view(view)
             if len(view.switches) != made:
