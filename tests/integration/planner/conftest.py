@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from fixtures.control_plane_process import ControlPlaneProcess
 from pointsman.api.protocol import metrics as named
@@ -21,6 +21,7 @@ from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
 
 DEADLINE_S = 60.0
+CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing that does not say what it is
 
 
 class Page:
@@ -128,7 +129,7 @@ class World:
         async def metrics(_: web.Request) -> web.Response:
             if page.failing:
                 return web.Response(status=500)
-            return web.Response(body=generate_latest(page.registry))
+            return web.Response(body=generate_latest(page.registry), headers=CONTENT_TYPE)
 
         app = web.Application()
         app.router.add_get("/metrics", metrics)
