@@ -1,15 +1,14 @@
 """From options to a result: the trace, the engine, the surroundings and the planner of one replay."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
-from pointsman.planner.core.decide import State, decide
 from pointsman.planner.core.types import Bounds, Mode, Policy
 from pointsman.planner.errors import ReplayError
 from pointsman.planner.policies import planner_policy
@@ -20,6 +19,7 @@ from pointsman.planner.replay.policy_files import PolicyFile
 from pointsman.planner.replay.requests import faster, first, superposed
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import (
     Faults,
@@ -34,9 +34,6 @@ from pointsman.planner.simulator.types import (
 
 Progress = Callable[[float], None]
 """Called now and then with the simulated seconds since the trace's start."""
-
-
-PLANNERS: Final[Mapping[str, Callable[[], Planner]]] = {"pointsman": lambda: Planner("pointsman", decide, State)}
 
 
 @dataclass(frozen=True, slots=True)

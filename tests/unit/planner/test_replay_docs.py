@@ -1,0 +1,43 @@
+"""Every command of docs/replay.md that needs no cluster runs as it is written, on the first seconds of its load."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from bench.replays import REPLAYS
+
+from pointsman.planner.replay import command
+
+ROOT = Path(__file__).parents[3]
+
+
+def commands(page: str) -> list[list[str]]:
+    lines = [
+        line.strip() for line in (ROOT / page).read_text().splitlines() if line.startswith("    pointsman replay ")
+    ]
+    return [shlex.split(line)[2:] for line in lines]
+
+
+def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("examples", "bench"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)
+    found = commands("docs/replay.md")
+    assert len(found) >= 5
+    for arguments in found:
+        assert command.main([*arguments, "--first-seconds", "20"]) == 0, arguments
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_an_example_policy_says_the_command_that_its_report_was_made_with(name: str) -> None:
+    said = " ".join((ROOT / "examples" / "policies" / f"{name}.yaml").read_text().replace("\\\n#", " ").split())
+    assert f"pointsman replay --policy examples/policies/{name}.yaml {' '.join(REPLAYS[name])}" in said
+    assert f"docs/replays/{name}.svg" in said
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_a_report_of_every_example_policy_is_linked(name: str) -> None:
+    page = (ROOT / "docs" / "replays" / "README.md").read_text()
+    for kind in ("svg", "html"):
+        assert f"({name}.{kind})" in page
+        assert (ROOT / "docs" / "replays" / f"{name}.{kind}").exists()
