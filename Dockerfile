@@ -4,11 +4,14 @@
 #   docker build --target planner  --tag pointsman/planner:0.1.0 .
 #   docker build --target gateway  --tag pointsman/gateway:0.1.0 .
 #   docker build --target worker   --tag pointsman/worker:0.1.0 .      # on the official vLLM image
-#   docker build --target worker   --build-arg BASE=registry.example.com/vllm-cpu:0.32.0 …
+#   docker build --target worker   --build-arg BASE=vllm/vllm-openai-cpu:v0.32.0 …
 #
-# Control-plane images hold no torch. All run as user 65532 with a read-only root; /tmp is all they write to.
+# Control-plane images hold no torch. All run as user 65532 with a read-only root; /tmp (workers: /dev/shm and the hub's
+# cache too) is all they write to. BuildKit is needed (docker 23 and newer, buildah 1.33 and newer).
 ARG PYTHON=python:3.12-slim
 ARG BASE=vllm/vllm-openai:v0.32.0
+# Taken only where BASE has no NIXL.
+ARG NIXL=nixl==1.5.1
 
 # --- what the control-plane images are made from -----------------------------------------------------------------------
 FROM ${PYTHON} AS workspace
@@ -59,6 +62,7 @@ RUN images/environment.sh room gateway
 # --- control plane -------------------------------------------------------------------------------------------------------
 FROM ${PYTHON} AS control-plane
 ENV PATH=/opt/pointsman/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+RUN echo 'pointsman:x:65532:65532::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'pointsman:x:65532:' >> /etc/group
 WORKDIR /tmp
 USER 65532:65532
 
@@ -86,18 +90,28 @@ COPY workers/src workers/src
 RUN for package in pointsman-api pointsman-serving pointsman-process pointsman-workers; do \
         uv build --wheel --out-dir /wheels --package "$package"; \
     done
+# What vLLM does not bring, at the version of the lock file; the rest is the engine's own.
+RUN uv export --quiet --frozen --no-dev --no-hashes --no-emit-workspace --package pointsman-workers \
+    | grep -E '^(nats-py|xxhash)==' > /wheels/constraints.txt
 
 FROM ${BASE} AS worker
+ARG NIXL
 USER root
 # What the engine brings stays as it is; only what is missing is added. NIXL moves the KV.
 RUN --mount=type=bind,from=build-worker,source=/wheels,target=/wheels \
     --mount=type=bind,from=build-worker,source=/usr/local/bin/uv,target=/usr/local/bin/uv \
     python="$(command -v python3)" \
-    && uv pip install --no-cache --compile-bytecode --python "$python" --break-system-packages /wheels/*.whl \
-    && { "$python" -c 'import nixl' 2>/dev/null \
-         || uv pip install --no-cache --compile-bytecode --python "$python" --break-system-packages nixl==1.5.1; } \
+    && install="uv pip install --no-cache --compile-bytecode --python $python --break-system-packages" \
+    && $install --constraint /wheels/constraints.txt /wheels/*.whl \
+    && { "$python" -c 'import nixl' || $install "$NIXL"; } \
     && { command -v python > /dev/null || ln -s "$python" /usr/local/bin/python; } \
-    && "$python" -c 'import vllm, nixl, pointsman.workers'
+    && echo 'pointsman:x:65532:65532::/tmp:/usr/sbin/nologin' >> /etc/passwd && echo 'pointsman:x:65532:' >> /etc/group
+# A read-only root keeps no byte code: without it each process of a worker compiles vLLM and torch at every start.
+# (Some files of theirs are templates that do not compile.)
+RUN python -c 'import vllm, nixl, pointsman.workers' \
+    && python -c 'from importlib.metadata import entry_points as of; of(group="vllm.general_plugins")["pointsman"].load()' \
+    && site="$(python -c 'from importlib.metadata import distribution as of; print(of("torch").locate_file(""))')" \
+    && { python -m compileall -q -j 0 "$site" > /dev/null || true; }
 ENV PYTHONUNBUFFERED=1 HOME=/tmp
 WORKDIR /tmp
 USER 65532:65532

