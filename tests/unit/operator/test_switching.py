@@ -202,10 +202,12 @@ def test_a_pod_that_dies_with_the_books_half_moved_is_not_followed_by_another_on
                 it.execute(action)
         it.tick()
     held = next(pod for pod in it.pods.values() if pod.hold)
+    others = {uid for uid, pod in it.pods.items() if pod.role is Role.DECODE and uid != held.uid}
     it.pods[held.uid] = replace(held, terminating=True)
     assert it.run(100)
     assert status(it, switch)[0] is SwitchPhase.COMPLETED
     assert replicas(it) == (3, 2)
+    assert {it.pods[uid].role for uid in others} == {Role.DECODE}, "nobody else is switched in its place"
 
 
 def test_of_two_switches_into_the_last_two_places_both_are_carried_out() -> None:
@@ -239,6 +241,22 @@ def test_time_in_which_nobody_looked_is_not_held_against_the_worker(phase: Switc
     expected = SwitchPhase.COMPLETED if phase is SwitchPhase.SWITCHING else SwitchPhase.ROLLED_BACK
     assert status(it, switch)[0] is expected
     assert chosen.uid in it.pods, "it is not replaced"
+
+
+def test_a_worker_that_finished_its_work_just_too_late_is_switched_all_the_same() -> None:
+    it = world()
+    chosen = it.routable(Role.DECODE)[0]
+    it.engines[chosen.uid].in_flight = 4
+    switch = it.switch(Role.DECODE, worker=chosen.name, drainTimeoutSeconds=5)
+    while status(it, switch)[0] is not SwitchPhase.DRAINING:
+        it.reconcile()
+        it.tick(0.2)
+    it.engines[chosen.uid].in_flight = 0
+    for uses in it.gateways.values():
+        uses.discard(chosen.uid)
+    it.now_s += 60  # the look before was long ago
+    assert it.run(60)
+    assert status(it, switch)[0] is SwitchPhase.COMPLETED
 
 
 def test_a_switch_created_while_nobody_looked_gets_the_same_patience() -> None:
@@ -322,6 +340,17 @@ def test_no_role_is_emptied_by_any_series_of_switches(seed: int) -> None:
         it.tick()
         for role in Role:
             assert it.routable(role), f"no {role} worker is routable"
+
+
+def test_a_paused_service_needs_no_timer_be_it_in_the_middle_of_a_switch() -> None:
+    it = world()
+    it.switch(Role.DECODE)
+    it.reconcile()
+    it.reconcile()
+    assert any(pod.hold for pod in it.pods.values())
+    it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": True}))
+    assert decide(it.snapshot(), Render()).actions == ()
+    assert next_look_s(it.snapshot()) is None
 
 
 def test_after_its_switches_a_service_needs_no_timer() -> None:

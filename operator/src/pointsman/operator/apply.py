@@ -92,7 +92,8 @@ class Writer:
         """The service's object of that name, None if there is none. Raises NameConflict for a stranger's.
 
         What a deleted service of the same name left behind is deleted, under its uid: garbage collection would do the
-        same, but may take a minute, and until then the new service could not begin.
+        same, but may take a minute, and until then the new service could not begin. ``make_way`` needs a service that
+        has our finalizer: it cannot have been replaced since it was read, so the object is not a successor's.
         """
         live = await self._kube.find(resource, name, service.namespace)
         if make_way and live is not None and is_left_by_predecessor(live, service.name, service.uid):

@@ -257,7 +257,10 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
         yield relabel
         return
     began_s = switch.began_s(SwitchPhase.UNROUTING)
-    if began_s is not None and snapshot.now_s >= began_s + switch.spec.drain_timeout_seconds:
+    users, state = users_of(worker, snapshot), worker.state
+    ready_to_go = state is not None and not users and (state.idle or state.phase is WorkerPhase.FAILED)
+    late = began_s is not None and snapshot.waited_s(began_s) >= switch.spec.drain_timeout_seconds
+    if late and not ready_to_go:
         doing = f"{worker.state.in_flight} in flight" if worker.state else "it does not answer"
         yield from _report(
             switch,
@@ -268,8 +271,6 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
             worker,
         )
         return
-    users, state = users_of(worker, snapshot), worker.state
-    ready_to_go = state is not None and not users and (state.idle or state.phase is WorkerPhase.FAILED)
     if began_s is None or (users and state is not None and state.phase is WorkerPhase.SERVING):
         message = "gateways let go of it"
         yield from _report(switch, snapshot, SwitchPhase.UNROUTING, SwitchReason.GATEWAYS_USE_IT, message, worker)
