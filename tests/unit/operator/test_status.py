@@ -8,7 +8,8 @@ import pytest
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason
 from pointsman.api.v1alpha1.llmservice import LLMServiceStatus
-from pointsman.operator.core.snapshot import Container, GatewayPod, Pool, Snapshot
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.operator.core.snapshot import Container, GatewayPod, Policy, Pool, Snapshot
 from pointsman.operator.core.status import Problem, Report, report
 from unit.operator.test_decisions import leaving, snapshot, worker
 from unit.operator.world import service, spec
@@ -60,6 +61,29 @@ def test_times_move_only_when_a_status_flips() -> None:
     broken = told(snapshot(PREFILL), before=first, now=later)
     assert of(broken, ConditionType.DECODE_READY).last_transition_time == later
     assert of(broken, ConditionType.PREFILL_READY).last_transition_time == NOW
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [(Mode.ACTIVE, "plans own"), (Mode.EXTERNAL, "an autoscaler owns"), (Mode.SHADOW, "")]
+)
+def test_a_number_in_the_service_that_is_not_followed_is_said_with_who_owns_it(mode: Mode, words: str) -> None:
+    wanted = {"mode": mode, "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}}
+    policy = Policy(name="thrifty", spec=PlannerPolicySpec.model_validate(wanted))
+    found = replace(snapshot(PREFILL, DECODE), policy=policy)
+    edited = replace(found, service=service(spec(decode=(3, 1, 4))))
+    assert "is not followed" not in of(told(found), ConditionType.DECODE_READY).message
+    message = of(told(edited), ConditionType.DECODE_READY).message
+    assert (f"replicas 3 is not followed: in mode {mode} of policy thrifty" in message) is bool(words)
+    assert words in message
+
+
+def test_a_full_budget_is_named_where_workers_are_missing() -> None:
+    wanted = {"mode": "Active", "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 2}}
+    policy = Policy(name="thrifty", spec=PlannerPolicySpec.model_validate(wanted))
+    found = replace(snapshot(PREFILL, leaving(Role.DECODE)), policy=policy)
+    condition = of(told(found), ConditionType.DECODE_READY)
+    assert (condition.status, condition.reason) == (ConditionStatus.FALSE, Reason.BUDGET_REACHED)
+    assert "budget.maxGpus 2" in condition.message
 
 
 def test_conditions_of_others_are_left_where_they_are() -> None:

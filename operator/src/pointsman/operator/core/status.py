@@ -9,6 +9,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import CurrentPlan, LLMServiceStatus, PoolsStatus
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
@@ -214,12 +215,20 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
 
 
 def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
-    if target.asked == target.held:
+    """``sentence``, and which number of somebody's is not followed, and why."""
+    role, bounds = target.role, snapshot.service.spec.pools.of(target.role)
+    if target.asked != target.held:
+        sentence = (
+            f"{sentence}; the pool asks for {target.asked}, spec.pools.{role.label} allows "
+            f"{bounds.min_replicas} to {bounds.max_replicas}"
+        )
+    pool, policy = snapshot.pools.get(role), snapshot.policy
+    if pool is None or policy is None or policy.mode is Mode.SHADOW or pool.copied_replicas == bounds.replicas:
         return sentence
-    bounds = snapshot.service.spec.pools.of(target.role)
+    owner = "kubectl scale or an autoscaler" if policy.mode is Mode.EXTERNAL else "plans"
     return (
-        f"{sentence}; the pool asks for {target.asked}, spec.pools.{target.role.label} allows "
-        f"{bounds.min_replicas} to {bounds.max_replicas}"
+        f"{sentence}; spec.pools.{role.label}.replicas {bounds.replicas} is not followed: in mode {policy.mode} of "
+        f"policy {policy.name}, {owner} own{'s' if policy.mode is Mode.EXTERNAL else ''} the pool's number"
     )
 
 
