@@ -1,10 +1,20 @@
 """A service ends: the gateway first, then the workers, then the object."""
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.operator.apply import NatsCredentials, Writer
+from pointsman.operator.errors import NameConflict
+from pointsman.operator.observe import service_of
+from pointsman.operator.pods import Expectations
 
 from .conftest import Cluster
 
@@ -44,6 +54,8 @@ async def test_the_skip_drain_annotation_ends_a_service_at_once(cluster: Cluster
 async def test_a_service_made_anew_under_its_old_name_takes_nothing_of_its_predecessor(cluster: Cluster) -> None:
     first = await cluster.create()
     await cluster.until_summary("1P1D")
+    left = (resources.SECRETS, "chat-pointsman", cluster.namespace)
+    before = await cluster.kube.get(*left)
     await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
     await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
     second = await cluster.create()
@@ -53,3 +65,29 @@ async def test_a_service_made_anew_under_its_old_name_takes_nothing_of_its_prede
         owner = pod.metadata.controller
         assert owner is not None
         assert owner.uid == second.metadata.uid
+    after = await cluster.kube.get(*left)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert after["data"]["control-token"] != before["data"]["control-token"], "workers of the first are strangers now"
+
+
+async def test_what_a_predecessor_left_behind_makes_way_at_once_and_what_a_stranger_has_does_not(
+    kube: Kube, namespace: str, operator_kubeconfig: Path
+) -> None:
+    """Garbage collection would take it too, but in its own time: here its owner lives, so that it does not."""
+    spec = {"model": {"source": "hf://test/tiny"}, "paused": True, "pools": {"prefill": {}, "decode": {}}}
+    raw = await kube.create(resources.LLM_SERVICES, {"metadata": {"name": "chat"}, "spec": spec}, namespace)
+    first = service_of(LLMService.model_validate(raw))
+    second = replace(first, uid="of-the-service-made-anew")
+    writer = Writer(kube, Expectations(), NatsCredentials("user", "password"), lambda: True)
+    secret = (resources.SECRETS, "chat-pointsman")
+    await writer.ensure_secret(first)
+    before = await kube.get(*secret, namespace)
+
+    with pytest.raises(NameConflict):
+        await writer.find_own(*secret, second, make_way=False)  # of a paused service nothing is touched
+    stranger = replace(second, name="code")
+    with pytest.raises(NameConflict):
+        await writer.find_own(*secret, stranger)
+    assert await kube.get(*secret, namespace) == before
+    assert await writer.find_own(*secret, second) is None
+    assert await kube.find(*secret, namespace) is None

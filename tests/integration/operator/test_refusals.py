@@ -24,6 +24,37 @@ async def test_an_object_of_a_name_we_need_is_never_adopted(cluster: Cluster) ->
     assert "ownerReferences" not in live["metadata"]
 
 
+async def test_a_policy_says_who_follows_it_and_both_say_what_contradicts(cluster: Cluster) -> None:
+    budget = {"objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 2}}
+    policy = {"metadata": {"name": "thrifty"}, "spec": budget}
+    await cluster.kube.create(resources.PLANNER_POLICIES, policy, cluster.namespace)
+    await cluster.until_policy("thrifty", "InUse", "NotInUse")
+    pools = {"prefill": {"replicas": 1}, "decode": {"replicas": 2, "minReplicas": 2}}
+    await cluster.create(pools=pools, policyRef={"name": "thrifty"})
+    said = await cluster.until_policy("thrifty", "Accepted", "BudgetBelowMinimum")
+    assert "write maxGpus >= 3" in said
+    assert "write maxGpus >= 3" in await cluster.until_condition(ConditionType.DEGRADED, "True", "BudgetBelowMinimum")
+    await cluster.kube.patch(
+        resources.PLANNER_POLICIES, "thrifty", cluster.namespace, {"spec": {"budget": {"maxGpus": 3}}}
+    )
+    await cluster.until_policy("thrifty", "Accepted", "Accepted")
+    assert await cluster.until_policy("thrifty", "InUse", "InUse") == "followed by chat"
+    await cluster.until_summary("1P2D")
+    await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
+    await cluster.until_policy("thrifty", "InUse", "NotInUse")
+
+
+async def test_a_gateway_deleted_by_hand_is_made_again_soon(cluster: Cluster) -> None:
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    before = await cluster.kube.get(resources.DEPLOYMENTS, "chat-gateway", cluster.namespace)
+    await cluster.kube.delete(resources.DEPLOYMENTS, "chat-gateway", cluster.namespace)
+    await cluster.until_condition(ConditionType.GATEWAY_READY, "False")
+    await cluster.until_summary("1P1D")
+    after = await cluster.kube.get(resources.DEPLOYMENTS, "chat-gateway", cluster.namespace)
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+
 async def test_a_strangers_pod_of_a_workers_name_costs_one_ordinal(cluster: Cluster) -> None:
     await cluster.create(paused=True)
     await cluster.until_condition(ConditionType.PROGRESSING, "False", "Paused")

@@ -1,0 +1,232 @@
+"""The operator, killed with SIGKILL at any write or command of a switch or a plan: another one finishes it, exactly.
+
+The real process speaks to the real API server through a proxy that counts what it writes. At a drawn write it is
+killed: before the API server has seen the request, or after (the answer then reaches nobody). The same for what it
+asks of workers. Then another process leads, and in the end the replica counts, the pods and the routing numbers are
+those that were asked for, no pod was made or deleted beside them, and no phase was gone through twice.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+
+from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Request
+from fixtures.operators import ForkedOperator, OperatorProcess
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.kube import resources
+from pointsman.kube.errors import NotFound
+from pointsman.operator.core.naming import SWITCH_ANNOTATION
+
+from .conftest import Cluster
+from .test_plans import layout, plan, routing
+
+MOST_WRITES: Final = {"switch": 18, "refused switch": 18, "plan": 34}  # about as many as an undisturbed one takes
+MOST_OF_A_ROLE: Final = 4
+BUDGET: Final = 7
+_WRITTEN: Final = ("llmservices", "workerpools", "roleswitches", "plans", "pods")
+
+
+class Killer:
+    """Counts the writes and commands of an operator, and kills it at one of them."""
+
+    def __init__(self, operator: OperatorProcess) -> None:
+        self.operator = operator
+        self.points: Counter[str] = Counter()
+        self.struck = asyncio.Event()
+        self._left: int | None = None
+        self._after = False
+
+    def arm(self, at: int, *, after: bool) -> None:
+        """Kill it at the ``at``-th write from now on, before or after that is executed."""
+        self._left, self._after = at, after
+
+    def disarm(self) -> None:
+        self._left = None
+
+    def request(self, request: Request) -> Fault | None:
+        """For the proxy: what becomes of a request."""
+        kind = next((kind for kind in _WRITTEN if f"/{kind}" in request.path), None)
+        if request.method == "GET" or kind is None:
+            return None
+        status = " status" if request.path.endswith("/status") else ""
+        if not self._strikes(f"{request.method.lower()} {kind}{status}"):
+            return None
+        return LoseAnswer() if self._after else Refuse()
+
+    def command(self, what: str) -> None:
+        """For workers: what becomes of a command. Raises where it is not executed."""
+        if self._strikes(f"ask {what.split()[0]}") and not self._after:
+            raise web.HTTPServiceUnavailable
+
+    def _strikes(self, what: str) -> bool:
+        if self._left is None:
+            return False
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._left = None
+        self.operator.kill()
+        self.points[f"{'after' if self._after else 'before'} {what}"] += 1
+        self.struck.set()
+        return True
+
+
+class Trial:
+    """A service that is switched and planned again and again; each time its operator is killed once."""
+
+    def __init__(self, cluster: Cluster, proxy: FaultProxy, seed: int) -> None:
+        self.cluster, self.seed = cluster, seed
+        self.dice = random.Random(seed)
+        self.killer = Killer(cluster.operator)
+        self.kinds: Counter[str] = Counter()
+        self._now = {Role.PREFILL: 2, Role.DECODE: 3}
+        self._number = 0
+        proxy.plan = self.killer.request
+
+    async def run(self, points: int) -> dict[str, object]:
+        """Until the operator was killed at so many points; returns what was killed how often."""
+        await layout(self.cluster, self._now[Role.PREFILL], self._now[Role.DECODE], Mode.ACTIVE)
+        reviver = asyncio.create_task(self._revive())
+        try:
+            while (done := self.killer.points.total()) < points:
+                kind = self.dice.choice(list(MOST_WRITES))
+                await self._one(kind)
+                self.kinds[kind] += self.killer.points.total() - done
+        finally:
+            reviver.cancel()
+        assert self.cluster.kubelet.lost_work == []
+        return {"points": points, "seed": self.seed, "of": dict(self.kinds), "killed": dict(self.killer.points)}
+
+    async def _revive(self) -> None:
+        """The killed one surely leads no more; how long others wait for its Lease is the test of elections."""
+        while True:
+            await self.killer.struck.wait()
+            self.killer.struck.clear()
+            with suppress(NotFound):
+                await self.cluster.kube.delete(resources.LEASES, "pointsman-operator", self.cluster.namespace)
+            self.cluster.operator.start()
+
+    async def _one(self, kind: str) -> None:
+        kubelet, after = self.cluster.kubelet, self.dice.random() < 0.5
+        for worker in kubelet.workers.values():
+            worker.finishes_when_drained, worker.in_flight = True, self.dice.randrange(2)
+            worker.cannot_prove, worker.asked = set(), []
+            worker.before_command = self.killer.command
+        made, gone = len(kubelet.created), len(kubelet.ended)
+        self._number += 1
+        self.killer.arm(self.dice.randint(1, MOST_WRITES[kind]), after=after)
+        grown, shrunk, roles = await (self._plan() if kind == "plan" else self._switch(refused=kind != "switch"))
+        self.killer.disarm()
+        await self._exact()
+        self._expect(len(kubelet.created) - made, grown, "pods were made")
+        self._expect(len(kubelet.ended) - gone, shrunk, "pods were deleted")
+        given = sum(asked.startswith("role") for worker in kubelet.workers.values() for asked in worker.asked)
+        self._expect(given, roles, "times a worker was given a role")
+
+    async def _switch(self, *, refused: bool) -> tuple[int, int, int]:
+        cluster, name = self.cluster, f"switch-{self._number}"
+        source = Role.PREFILL if self._now[Role.PREFILL] > self._now[Role.DECODE] else Role.DECODE
+        target = Role.DECODE if source is Role.PREFILL else Role.PREFILL
+        if refused:
+            for worker in cluster.kubelet.workers.values():
+                worker.cannot_prove = {target}
+        await cluster.switch(source, name, drainFirst=self.dice.random() < 0.5)
+        await self._ended(lambda: cluster.switches.get(name, cluster.namespace), name)
+        ended = cluster.switches.get(name, cluster.namespace)
+        assert ended is not None
+        self._expect(ended.status.phase, SwitchPhase.ROLLED_BACK if refused else SwitchPhase.COMPLETED, name)
+        phases = [entry.phase for entry in ended.status.phases]
+        self._expect(len(set(phases)), len(phases), f"phases once each: {phases}")
+        if not refused:
+            self._now[source] -= 1
+            self._now[target] += 1
+        return 0, 0, 2 if refused else 1
+
+    async def _plan(self) -> tuple[int, int, int]:
+        cluster, now = self.cluster, self._now
+        numbers = range(1, MOST_OF_A_ROLE + 1)
+        layouts = [(p, d) for p in numbers for d in numbers if 3 <= p + d <= BUDGET and (p, d) != tuple(now.values())]
+        wanted = dict(zip(Role, self.dice.choice(layouts), strict=True))
+        change = {role: wanted[role] - now[role] for role in Role}
+        switched = min(map(abs, change.values())) if change[Role.PREFILL] * change[Role.DECODE] < 0 else 0
+        to_prefill = switched if change[Role.PREFILL] > 0 else -switched
+        name = await plan(cluster, self._number, *wanted.values(), switches=to_prefill)
+        await self._ended(lambda: cluster.plans.get(name, cluster.namespace), name)
+        ended = cluster.plans.get(name, cluster.namespace)
+        assert ended is not None
+        self._expect(ended.status.phase, PlanPhase.COMPLETED, f"{name}: {ended.status.message}")
+        made = [switch for switch in cluster.switches.objects() if switch.metadata.name.startswith(f"{name}-")]
+        self._expect(len(made), switched, "switches were made")
+        assert routing(cluster)["setBy"] == f"plan/{name}", self._words("its routing numbers stand")
+        rest = [abs(change[role]) - switched for role in Role]
+        grown, shrunk = (sum(r for r, c in zip(rest, change.values(), strict=True) if c * sign > 0) for sign in (1, -1))
+        self._now = wanted
+        return grown, shrunk, switched + grown
+
+    async def _ended(self, find: Callable[[], Any], name: str) -> None:
+        mirror = self.cluster.plans if name.startswith("chat-") else self.cluster.switches
+
+        def says() -> bool:
+            found = find()
+            return found is not None and found.status.phase is not None and found.status.phase.ended
+
+        await self.cluster.until(mirror, says, self._words(f"the end of {name}"))
+
+    async def _exact(self) -> None:
+        """The pools ask for exactly what is wanted, as many serve, and no worker is held any more."""
+        kubelet = self.cluster.kubelet
+
+        def released() -> bool:
+            held = [pod for pod in kubelet.pods.objects() if SWITCH_ANNOTATION in pod.metadata.annotations]
+            return not held and len(kubelet.created) - len(kubelet.ended) == sum(self._now.values())
+
+        await self.cluster.until(kubelet.pods, released, self._words("every worker is released"))
+        await self.cluster.until_layout(self._now[Role.PREFILL], self._now[Role.DECODE])
+
+    def _expect(self, found: object, expected: object, what: str) -> None:
+        assert found == expected, self._words(f"{what}: {found}, expected {expected}")
+
+    def _words(self, what: str) -> str:
+        killed = dict(self.killer.points)
+        return f"seed {self.seed}, trial {self._number}: {what}\nkilled: {killed}\n{self.cluster.operator.log[-4000:]}"
+
+
+@pytest.fixture
+async def proxy(operator_kubeconfig: Path, tmp_path: Path) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(operator_kubeconfig, tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def operator(proxy: FaultProxy, namespace: str) -> Iterator[OperatorProcess]:
+    """One that reaches the API server through the proxy only."""
+    process = ForkedOperator(proxy.kubeconfig, namespace)
+    process.start()
+    yield process
+    process.kill()
+
+
+async def test_an_operator_killed_in_the_middle_of_switches_and_plans_finishes_them_exactly(
+    cluster: Cluster, proxy: FaultProxy
+) -> None:
+    seed = random.SystemRandom().randrange(2**32)
+    print(f"seed {seed}")
+    print(await Trial(cluster, proxy, seed).run(20))
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("seed", range(1, 5))
+async def test_an_operator_killed_at_fifty_points_of_switches_and_plans_finishes_them_exactly(
+    cluster: Cluster, proxy: FaultProxy, seed: int, findings: dict[str, object]
+) -> None:
+    findings |= await Trial(cluster, proxy, seed).run(50)
