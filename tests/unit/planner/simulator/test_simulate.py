@@ -1,6 +1,8 @@
 """What happens to requests and workers when roles move, things fail, and metrics are late."""
 
+import json
 from dataclasses import replace
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
-from pointsman.planner.performance_tables import performance_table
+from pointsman.planner.performance_tables import performance_table, table_names
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import (
     Engine,
@@ -258,13 +260,26 @@ def test_routing_numbers_hold_from_the_next_request_on() -> None:
 # --- the model of a mixed step ---
 
 
+def mixed_step_errors(name: str) -> np.ndarray:
+    """Composed against the table's own mixed steps (chunk, batch, context, ms), which the simulator does not read."""
+    model, gpu, engine, tp = name.split()
+    table = performance_table(model, gpu, engine, int(tp.removeprefix("tp")))
+    path = files("pointsman.planner") / "tables" / f"{model}__{gpu}__{engine}__{tp}.json"
+    fixed_ms = table.prefill_ms(0, 0)
+    return np.array(
+        [
+            (table.decode_step_ms(batch, batch * context) + table.prefill_ms(chunk, 0) - fixed_ms) / measured_ms - 1
+            for chunk, batch, context, measured_ms in json.loads(path.read_text())["mixed_step_ms"]["rows"]
+        ]
+    )
+
+
 def test_a_mixed_step_is_the_decode_step_plus_the_prefill_without_its_fixed_part() -> None:
-    """Against the mixed-step column of a shipped table (measured kernels), which the simulator does not read."""
-    table = performance_table("Meta-Llama-3.1-8B", "h100_sxm", "vllm", 1)
-    measured_ms = {(256, 64, 4096): 21.4, (512, 64, 4096): 25.5, (1024, 64, 4096): 36.6, (2048, 64, 4096): 58.1}
-    for (chunk, batch, context), expected in measured_ms.items():
-        composed = table.decode_step_ms(batch, batch * context) + table.prefill_ms(chunk, 0) - table.prefill_ms(0, 0)
-        assert composed == pytest.approx(expected, rel=0.1), (chunk, batch, context)
+    errors = {name: mixed_step_errors(name) for name in table_names()}
+    assert len(errors) >= 40
+    assert np.mean([np.abs(each).mean() for each in errors.values()]) < 0.08
+    worst = max(errors, key=lambda name: np.abs(errors[name]).mean())
+    assert np.abs(errors[worst]).mean() < 0.15, worst
 
 
 def test_a_shipped_table_can_be_simulated() -> None:
