@@ -1,0 +1,61 @@
+"""The planner's benchmark judges what it says it judges, and a short one of its cells runs."""
+
+from dataclasses import replace
+
+import pytest
+from bench.planner import own_simulator
+from bench.planner.cells import OURS, Run
+from bench.planner.evaluation_page import scatter, table
+from bench.planner.scenarios import SCENARIOS, synthetic
+
+
+def run(planner: str, seed: int, attainment: float, gpu_hours: float, scenario: str = "step") -> Run:
+    return Run(scenario, seed, planner, attainment, gpu_hours, 100 * attainment / gpu_hours, 1.0, 20.0, 0, 0, 4)
+
+
+FOUND = [
+    *(run(OURS, seed, 0.90 + seed / 100, 2.0) for seed in (1, 2, 3)),
+    *(run("best static", seed, 0.96, 3.0) for seed in (1, 2, 3)),
+    *(run("clairvoyant", seed, 0.96, 2.0) for seed in (1, 2, 3)),
+    *(run("cheap", seed, 0.80, 2.0) for seed in (1, 2, 3)),
+    *(run("dear", seed, 0.99, 2.5) for seed in (1, 2, 3)),
+    run("Pointsman without patience", 1, 0.5, 2.0),
+]
+
+
+def test_rows_judge_attainment_and_goodput_per_gpu_hour_against_bounds_and_rivals() -> None:
+    rows = {row.name.removeprefix("step: "): row for row in own_simulator.rows(FOUND)}
+    share = rows["share of requests within objectives"]
+    assert (share.ours, share.spread, share.target, share.met) == (0.92, (0.91, 0.93), ">= 0.97", False)
+    clairvoyant = rows["goodput per GPU-hour, clairvoyant"]
+    assert clairvoyant.ratio == pytest.approx(0.92 / 0.96, abs=1e-3)
+    assert clairvoyant.met
+    assert rows["goodput per GPU-hour, best static of the search"].met
+    # The rival that serves more is dearer: it is not what ours is compared with.
+    rival = rows["share within objectives, best causal planner that is not dearer"]
+    assert rival.peer_name == "cheap, 2.00 GPU-hours"
+    # An ablation that ran on one seed is compared on that seed.
+    ablation = rows["share within objectives, ablation"]
+    assert (ablation.runs, ablation.ours, ablation.peer) == (1, 0.91, 0.5)
+
+
+def test_the_page_marks_the_best_of_those_that_do_not_know_the_future() -> None:
+    by_planner: dict[str, list[Run]] = {}
+    for each in FOUND:
+        by_planner.setdefault(each.planner, []).append(each)
+    lines = table(by_planner)
+    assert [line for line in lines if "**" in line] == [line for line in lines if line.startswith("| dear ")]
+    assert lines[-2].startswith("| best static ") and lines[-1].startswith("| clairvoyant ")
+    assert "0.920 (0.910–0.930)" in next(line for line in lines if line.startswith(f"| {OURS} "))
+    assert scatter(by_planner).count("<title>") == len(by_planner)
+
+
+def test_a_cell_measures_every_planner_and_ours_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = replace(SCENARIOS["burst"], trace=synthetic("burst:at_s=20,length_s=10,duration_s=60"))
+    monkeypatch.setitem(SCENARIOS, "burst", short)
+    measurements = dict(own_simulator.cell("burst", own_simulator.SEEDS[0]))
+    assert next(iter(measurements)) == OURS
+    assert {"best static", "clairvoyant", "Dynamo-like", "Pointsman without calibration"} <= set(measurements)
+    made = measurements[OURS]()
+    assert (made.planner, made.scenario) == (OURS, "burst")
+    assert 0 < made.attainment <= 1
