@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
 
-.PHONY: help quickstart test lint unit integration engine verify bench-foundation bench-planner bench-report replays format crds sync clean
+.PHONY: help quickstart test lint unit integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-report replays format crds sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -54,6 +54,10 @@ bench-planner: sync ## our planner beside others in our simulator, half an hour;
 
 replays: sync ## replay the example policies; writes docs/replays
 	@$(RUN) python -m bench.replays $(ARGS)
+
+bench-planner-dynamo: $(UV) ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece)
+	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
+		python -m bench.planner.dynamo $(ARGS)
 
 bench-report: sync ## render bench/results to docs/benchmarks.md
 	@$(RUN) python -m bench.report

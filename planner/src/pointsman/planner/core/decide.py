@@ -247,7 +247,7 @@ def _targets(
         window_s=observation.window_s,
         now_s=now_s,
         lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
-        memory_s=policy.scale_in_stabilization_s,
+        memory_s=max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s)),
         most=max(2, policy.max_gpus // _gpus_each(observation)),
         tuning=tuning,
     )

@@ -13,39 +13,45 @@ from typing import Final
 
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
-BUCKETS_PER_OCTAVE: Final = 2.0
-MOST_BUCKETS: Final = 96  # of one role
+BUCKETS_PER_OCTAVE: Final = 6.0
+MOST_BUCKETS: Final = 128  # of one role
 BUCKET_MEMORY: Final = 40.0  # samples
 FORGETTING: Final = 0.9997  # of every bucket, per sample of the role: what is not seen any more fades
 SAMPLES_PER_TICK: Final = 16  # of one role
 PREFILL_FIXED_SHARE: Final = 0.0  # a prompt's time is proportional to its length until it is known better
 STEP_FIXED_SHARE: Final = 0.8  # a decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU)
-CURVE_BUCKETS: Final = 5  # before a parabola is fitted …
-CURVE_REACH: Final = 2.5  # … and the largest input over the smallest
+CURVE_BUCKETS: Final = 4  # before a parabola is fitted …
+CURVE_REACH: Final = 2.0  # … and the largest input over the smallest
 RIDGE: Final = (1e-9, 1e-6, 1e-4)  # of the decode fit, per bucket: intercept, KV use, its square
 BATCH_RIDGE: Final = 1e-2  # per hundred sequences
-REFERENCE_KV_TOKENS: Final = 100_000.0
+KV_UNIT: Final = 100_000.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Means of the samples of one region."""
+    """Means of the samples of one region. ``seen``: the role's number of samples when the last one came."""
 
+    seen: int
     weight: float
     tokens: float
     batch: float
     milliseconds: float
 
-    def take(self, tokens: float, batch: float, milliseconds: float) -> "Bucket":
+    def take(self, seen: int, tokens: float, batch: float, milliseconds: float) -> "Bucket":
         """With one more sample; at most ``BUCKET_MEMORY`` older ones count."""
-        weight = min(self.weight, BUCKET_MEMORY) + 1
+        weight = min(self.faded(seen), BUCKET_MEMORY) + 1
         share = 1 / weight
         return Bucket(
+            seen,
             weight,
             self.tokens + share * (tokens - self.tokens),
             self.batch + share * (batch - self.batch),
             self.milliseconds + share * (milliseconds - self.milliseconds),
         )
+
+    def faded(self, seen: int) -> float:
+        """Its weight after so many samples of the role."""
+        return float(self.weight * FORGETTING ** (seen - self.seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,8 @@ class LearnedModel:
 
     def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
         d0, d1, d2, d3 = self.decode
+        if d3 < 0:
+            kv_tokens = min(kv_tokens, -d2 / (2 * d3))  # beyond what was seen a step does not become shorter
         return d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens
 
     def _pass_ms(self, tokens: float) -> float:
@@ -76,25 +84,34 @@ class LearnedModel:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What the service itself taught, per role: bucket number → means."""
+    """What the service itself taught, per role: bucket number → means, and how many samples there were."""
 
     prefills: tuple[tuple[int, Bucket], ...] = ()
     steps: tuple[tuple[int, Bucket], ...] = ()
+    prefill_samples: int = 0
+    step_samples: int = 0
 
     def observe(self, samples: Sequence[EngineSample]) -> "Learner":
         """Take one tick's measurements; what cannot be a time is not taken."""
         real = [s for s in samples if 0 < s.observed_ms < 1e7 and s.batch > 0]
-        prefills = [s for s in real if s.role is WorkerRole.PREFILL and s.tokens is not None and s.tokens > 0]
-        steps = [s for s in real if s.role is WorkerRole.DECODE]
-        return replace(
-            self,
-            prefills=_take(self.prefills, _evenly(prefills), lambda s: _octave(s.tokens or 1.0)),
-            steps=_take(self.steps, _evenly(steps), lambda s: 1000 * _octave(s.batch) + _octave(s.tokens or 1.0)),
+        prefills = _evenly([s for s in real if s.role is WorkerRole.PREFILL and s.tokens is not None and s.tokens > 0])
+        steps = _evenly([s for s in real if s.role is WorkerRole.DECODE])
+        return Learner(
+            _take(self.prefills, self.prefill_samples, prefills, lambda s: _octave(s.tokens or 1.0)),
+            _take(
+                self.steps,
+                self.step_samples,
+                steps,
+                lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2,
+            ),
+            self.prefill_samples + len(prefills),
+            self.step_samples + len(steps),
         )
 
     def model(self, chunk_tokens: float | None) -> LearnedModel | None:
         """The learned model; None until both a prefill and a decode step were measured."""
-        prefill, step = _fit_prefill([b for _, b in self.prefills]), _fit_step([b for _, b in self.steps])
+        prefill = _fit_prefill([replace(b, weight=b.faded(self.prefill_samples)) for _, b in self.prefills])
+        step = _fit_step([replace(b, weight=b.faded(self.step_samples)) for _, b in self.steps])
         if prefill is None or step is None:
             return None
         return LearnedModel(prefill, step, chunk_tokens)
@@ -111,22 +128,24 @@ def _evenly(samples: list[EngineSample]) -> list[EngineSample]:
 
 
 def _take(
-    buckets: tuple[tuple[int, Bucket], ...], samples: list[EngineSample], key_of: Callable[[EngineSample], int]
+    buckets: tuple[tuple[int, Bucket], ...],
+    seen: int,
+    samples: list[EngineSample],
+    key_of: Callable[[EngineSample], int],
 ) -> tuple[tuple[int, Bucket], ...]:
     if not samples:
         return buckets
-    fade = FORGETTING ** len(samples)
-    kept = {key: replace(b, weight=b.weight * fade) for key, b in buckets}
-    for sample in samples:
+    kept = dict(buckets)
+    for number, sample in enumerate(samples, seen + 1):
         key, tokens = key_of(sample), sample.tokens or 0.0
         known = kept.get(key)
         if known is None:
-            kept[key] = Bucket(1.0, tokens, sample.batch, sample.observed_ms)
+            kept[key] = Bucket(number, 1.0, tokens, sample.batch, sample.observed_ms)
         else:
-            kept[key] = known.take(tokens, sample.batch, sample.observed_ms)
+            kept[key] = known.take(number, tokens, sample.batch, sample.observed_ms)
     while len(kept) > MOST_BUCKETS:
-        del kept[min(kept, key=lambda k: kept[k].weight)]
-    return tuple(sorted(kept.items()))
+        del kept[min(kept, key=lambda k: kept[k].faded(seen))]
+    return tuple(kept.items())
 
 
 # --- fits: least squares of relative errors over bucket means ---
@@ -151,20 +170,20 @@ def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None
         return None
     known = [b for b in buckets if b.tokens > 1]
     if len(known) >= CURVE_BUCKETS and _reach(b.tokens for b in known) >= CURVE_REACH:
-        rows = [
-            ((1.0, b.batch / 100, b.tokens / REFERENCE_KV_TOKENS, (b.tokens / REFERENCE_KV_TOKENS) ** 2), b)
-            for b in known
-        ]
-        curve = _least_squares(rows, (RIDGE[0], BATCH_RIDGE, RIDGE[1], RIDGE[2]))
-        if curve is not None and _rises(curve, max(b.tokens for b in known)):
-            return curve[0], curve[1] / 100, curve[2] / REFERENCE_KV_TOKENS, curve[3] / REFERENCE_KV_TOKENS**2
+        for batch_counts in (1.0, 0.0):  # where the batch alone seems to make a step shorter it is left out
+            rows = [
+                ((1.0, batch_counts * b.batch / 100, b.tokens / KV_UNIT, (b.tokens / KV_UNIT) ** 2), b) for b in known
+            ]
+            curve = _least_squares(rows, (RIDGE[0], BATCH_RIDGE, RIDGE[1], RIDGE[2]))
+            if curve is not None and _rises(curve, max(b.tokens for b in known)):
+                return curve[0], batch_counts * curve[1] / 100, curve[2] / KV_UNIT, curve[3] / KV_UNIT**2
     fixed, slope = _line([(b.batch, b.milliseconds, b.weight) for b in buckets], STEP_FIXED_SHARE)
     return fixed, slope, 0.0, 0.0
 
 
 def _rises(curve: Sequence[float], most_tokens: float) -> bool:
-    """Whether a step takes longer with more work, as far as was seen and half as far again."""
-    reach = 1.5 * most_tokens / REFERENCE_KV_TOKENS
+    """Whether a step takes longer with more work, as far as was seen."""
+    reach = most_tokens / KV_UNIT
     return curve[1] >= 0 and curve[2] >= 0 and curve[2] + 2 * curve[3] * reach >= 0
 
 

@@ -80,12 +80,12 @@ def estimate(
 def _sample(
     lengths: list[tuple[float, float]], objectives: Objectives, model: PerformanceModel
 ) -> tuple[list[float], list[float]]:
-    """Service times and slacks in seconds, each length as often as its share of a hundred says, at least once."""
+    """Service times and slacks in seconds, each length as often as its share of fifty says, at least once."""
     total = sum(share for _, share in lengths)
     services: list[float] = []
     slacks: list[float] = []
     for n, share in lengths:
-        times = max(1, round(100 * share / total))
+        times = max(1, round(50 * share / total)) if len(lengths) > 1 else 1
         services += [model.prefill_ms(n, 0) / 1000] * times
         slacks += [objectives.ttft_for(n) / 1000 - TRANSFER_MARGIN_S] * times
     return services, slacks

@@ -1,0 +1,63 @@
+"""Workers for a rate: what must hold at every operating point."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.planner.core.objective import Demand, estimate
+from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.sizing import OperatingPoint, operating_point
+from pointsman.planner.core.types import Objectives
+from unit.planner.test_decide import LLAMA_8B_H100, observed
+
+OBJECTIVES = Objectives(ttft_ms=1500, tpot_ms=40)
+
+
+def point(
+    prompt: float = 4000, output: float = 250, threshold: int = 0, model: LinearModel = LLAMA_8B_H100, **limits: float
+) -> OperatingPoint:
+    return operating_point(
+        model, replace(observed(0, None), **limits), OBJECTIVES,  # type: ignore[arg-type]  # names of real fields
+        lengths=((prompt, 1.0),), threshold_tokens=threshold, prompt_tokens=prompt, cached_share=0.0,
+        output_tokens=output, context_tokens=prompt + output / 2, prefill_scv=0.1, context_scv=0.1,
+    )  # fmt: skip
+
+
+lengths = st.tuples(st.floats(1, 50_000), st.floats(1, 2000))
+
+
+@given(shape=lengths, rate=st.floats(0, 300), more=st.floats(1, 3), threshold=st.sampled_from([0, 512, 8192]))
+def test_more_load_never_needs_fewer_workers(
+    shape: tuple[float, float], rate: float, more: float, threshold: int
+) -> None:
+    at = point(*shape, threshold)
+    assert at.prefill_workers(rate, 1.5, 0.1, 64) <= at.prefill_workers(rate * more, 1.5, 0.1, 64)
+    assert at.decode_workers(rate, 1.0) <= at.decode_workers(rate * more, 1.0)
+
+
+@given(shape=lengths, rate=st.floats(0.01, 300))
+def test_a_slower_engine_or_a_smaller_memory_never_needs_fewer_workers(shape: tuple[float, float], rate: float) -> None:
+    fast, slow = point(*shape), point(*shape, model=LinearModel(9.4, 0.035, 1.7e-6, 12.8, 0.02, 8.6e-5))
+    assert fast.prefill_workers(rate, 1.5, 0.1, 64) <= slow.prefill_workers(rate, 1.5, 0.1, 64)
+    tight = point(*shape, kv_capacity_tokens=100_000.0)
+    assert fast.decode_workers(rate, 1.0) <= tight.decode_workers(rate, 1.0) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("rate", [2.0, 10.0, 40.0])
+def test_what_is_called_enough_keeps_the_objectives_by_the_attainment_formulas(rate: float) -> None:
+    at = point(kv_capacity_tokens=400_000.0)
+    prefill, decode = at.prefill_workers(rate, 1.0, 0.05, 64), at.decode_workers(rate, 1.64)
+    demand = Demand(rate, ((4000.0, 1.0),), 4000, 250, 1.0, 400_000)
+    assert estimate(demand, prefill, int(decode) + 1, 0, OBJECTIVES, LLAMA_8B_H100).attainment > 0.9
+
+
+def test_prompts_below_the_threshold_need_decode_workers_instead_of_prefill_workers() -> None:
+    remote, local = point(400, 100, threshold=0), point(400, 100, threshold=512)
+    assert local.prefill_workers(60, 1.0, 0.1, 64) == 1
+    assert local.decode_workers(60, 1.0) > remote.decode_workers(60, 1.0)
+
+
+def test_a_full_pass_costs_a_prompt_less_than_a_pass_of_its_own() -> None:
+    assert point(500, max_batch_tokens=8192.0).prefill_s < point(500).prefill_s
