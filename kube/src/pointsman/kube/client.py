@@ -1,8 +1,5 @@
 """The API server's verbs, with plain dict bodies and typed errors."""
 
-import json
-import logging
-import random
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -11,60 +8,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-import aiohttp
 from pydantic_core import from_json
 
 from .clock import SYSTEM_CLOCK, Clock
-from .errors import (
-    ApiError,
-    Conflict,
-    Gone,
-    Invalid,
-    NotFound,
-    ServerFault,
-    Throttled,
-    Unreachable,
-    error_from_answer,
-    error_from_status,
-)
+from .errors import ApiError, Conflict, Gone, Invalid, NotFound, error_from_status
+from .request import RequestRecord, Requests, Target
 from .resources import PODS, SERVICE_ACCOUNTS, Resource
-from .transport import Answer, Transport, connect
-
-log = logging.getLogger(__name__)
+from .transport import Transport, connect
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""
-
-Verb = Literal["get", "list", "watch", "create", "update", "patch", "delete"]
-"""A verb as RBAC names it."""
 
 FieldValidation = Literal["Strict", "Warn", "Ignore"]
 Propagation = Literal["Background", "Foreground", "Orphan"]
 
 PAGE_LIMIT: Final = 500
 REQUEST_TIMEOUT_S: Final = 30.0
-READ_ATTEMPTS: Final = 4
-READ_BACKOFF_S: Final = 0.2
 WATCH_SILENCE_S: Final = 70.0  # bookmarks come about every 60 s: longer silence is a dead connection
 _MERGE: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
-
-
-@dataclass(frozen=True)
-class RequestRecord:
-    """One finished request, for metrics and for the test that RBAC grants no more and no less.
-
-    ``status``  HTTP status, None when there was no answer
-    """
-
-    verb: Verb
-    resource: Resource
-    subresource: str | None
-    namespace: str | None
-    name: str | None
-    status: int | None
-    duration_s: float
 
 
 @dataclass(frozen=True)
@@ -115,9 +78,7 @@ class Kube:
     ) -> None:
         self._transport = transport
         self._field_manager = field_manager
-        self._request_timeout_s = request_timeout_s
-        self._on_request = on_request
-        self._clock = clock
+        self._requests = Requests(transport, timeout_s=request_timeout_s, on_request=on_request, clock=clock)
 
     @classmethod
     async def connect(
@@ -174,10 +135,9 @@ class Kube:
         timeout_s: float | None = None,
     ) -> Object:
         """The object as it is now. Raises NotFound."""
-        answer = await self._read(
-            "get", resource, namespace, name, subresource=subresource, query={}, timeout_s=timeout_s
+        return _object(
+            await self._requests.read(Target("get", resource, namespace, name, subresource), timeout_s=timeout_s)
         )
-        return _object(answer)
 
     async def find(
         self, resource: Resource, name: str, namespace: str | None = None, *, timeout_s: float | None = None
@@ -245,8 +205,7 @@ class Kube:
         query = _selectors(label_selector, field_selector) | {"limit": str(limit)}
         if continue_token:
             query["continue"] = continue_token
-        answer = await self._read("list", resource, namespace, None, query=query, timeout_s=timeout_s)
-        return answer.body
+        return await self._requests.read(Target("list", resource, namespace), query, timeout_s=timeout_s)
 
     async def watch(
         self,
@@ -300,32 +259,10 @@ class Kube:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_s))),
         }
-        path = resource.path(namespace)
-        started_s = self._clock.monotonic_s()
-        status: int | None = None
-        try:
-            response = await self._transport.stream(path, query=query, read_timeout_s=silence_s)
-            status = response.status
-        finally:
-            self._record("watch", resource, None, namespace, None, status, started_s)
-        try:
-            if status != 200:
-                body = await response.read()
-                raise error_from_answer(
-                    response.status, body, request=f"WATCH {path}", retry_after=response.headers.get("Retry-After")
-                )
-            rest = b""
-            async for chunk in response.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    if line:
-                        yield line
-        except TimeoutError as error:
-            raise Unreachable(f"WATCH {path}: silent for {silence_s:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(f"WATCH {path}: {error}") from error
-        finally:
-            response.close()
+        lines = self._requests.watch(Target("watch", resource, namespace), query, silence_s=silence_s)
+        async with aclosing(lines):
+            async for line in lines:
+                yield line
 
     async def served(self, resource: Resource) -> bool:
         """Whether the API server knows the kind: for kinds whose CRD is optional."""
@@ -351,15 +288,12 @@ class Kube:
             query["container"] = container
         if tail_lines is not None:
             query["tailLines"] = str(tail_lines)
-        answer = await self._read("get", PODS, namespace, name, subresource="log", query=query, timeout_s=timeout_s)
-        return answer.body.decode("utf-8", "replace")
+        target = Target("get", PODS, namespace, name, "log")
+        return (await self._requests.read(target, query, timeout_s=timeout_s)).decode("utf-8", "replace")
 
     async def get_raw(self, path: str, *, timeout_s: float | None = None) -> bytes:
         """Body of a path that is no resource: ``/readyz``, ``/version``, ``/apis/apps/v1``."""
-        answer = await self._transport.request(
-            "GET", path, query={}, timeout_s=timeout_s if timeout_s is not None else self._request_timeout_s
-        )
-        return _checked(answer, f"GET {path}").body
+        return await self._requests.get_raw(path, timeout_s=timeout_s)
 
     # --- writes ---
 
@@ -380,18 +314,10 @@ class Kube:
 
         Raises AlreadyExists, Invalid, Forbidden.
         """
-        namespace = _namespace(resource, body, namespace)
-        answer = await self._write(
-            "create",
-            resource,
-            namespace,
-            name,
-            subresource=subresource,
-            body=body if subresource else _typed(resource, body),
-            query=self._write_query(dry_run, field_validation),
-            timeout_s=timeout_s,
-        )
-        return _object(answer)
+        target = Target("create", resource, _namespace(resource, body, namespace), name, subresource)
+        query = self._write_query(dry_run, field_validation)
+        written = body if subresource else _typed(resource, body)
+        return _object(await self._requests.write(target, written, query, timeout_s=timeout_s))
 
     async def apply(
         self,
@@ -413,21 +339,11 @@ class Kube:
 
         Raises Conflict (another manager's field without ``force``, or the precondition), Invalid, Forbidden.
         """
-        metadata = body["metadata"]
-        namespace = _namespace(resource, body, namespace)
+        name = body["metadata"]["name"]
+        target = Target("patch", resource, _namespace(resource, body, namespace), name, subresource)
         query = self._write_query(dry_run, field_validation, field_manager) | {"force": "true" if force else "false"}
-        answer = await self._write(
-            "patch",
-            resource,
-            namespace,
-            metadata["name"],
-            subresource=subresource,
-            body=_typed(resource, body),
-            query=query,
-            content_type=_APPLY,
-            timeout_s=timeout_s,
-        )
-        return _object(answer)
+        written = _typed(resource, body)
+        return _object(await self._requests.write(target, written, query, content_type=_APPLY, timeout_s=timeout_s))
 
     async def patch(
         self,
@@ -461,24 +377,17 @@ class Kube:
             ]
             patch = [*checks, *body]
             content_type = _JSON_PATCH
+        target = Target("patch", resource, namespace, name, subresource)
+        query = self._write_query(dry_run, field_validation)
         try:
-            answer = await self._write(
-                "patch",
-                resource,
-                namespace,
-                name,
-                subresource=subresource,
-                body=patch,
-                query=self._write_query(dry_run, field_validation),
-                content_type=content_type,
-                timeout_s=timeout_s,
+            return _object(
+                await self._requests.write(target, patch, query, content_type=content_type, timeout_s=timeout_s)
             )
         except Invalid as error:
             # Another uid is a precondition that failed; to the API server it is a field that cannot be changed.
             if uid is not None and {cause.field for cause in error.causes} == {"metadata.uid"}:
                 raise Conflict(error.message, status=409, reason="Conflict", causes=error.causes) from error
             raise
-        return _object(answer)
 
     async def replace(
         self,
@@ -495,17 +404,10 @@ class Kube:
 
         Raises NotFound, Conflict, Invalid.
         """
-        answer = await self._write(
-            "update",
-            resource,
-            _namespace(resource, body, namespace),
-            body["metadata"]["name"],
-            subresource=subresource,
-            body=_typed(resource, body),
-            query=self._write_query(dry_run, field_validation),
-            timeout_s=timeout_s,
-        )
-        return _object(answer)
+        name = body["metadata"]["name"]
+        target = Target("update", resource, _namespace(resource, body, namespace), name, subresource)
+        query = self._write_query(dry_run, field_validation)
+        return _object(await self._requests.write(target, _typed(resource, body), query, timeout_s=timeout_s))
 
     async def delete(
         self,
@@ -536,15 +438,8 @@ class Kube:
             options["gracePeriodSeconds"] = grace_period_s
         if propagation is not None:
             options["propagationPolicy"] = propagation
-        await self._write(
-            "delete",
-            resource,
-            namespace,
-            name,
-            body=options,
-            query={"dryRun": "All"} if dry_run else {},
-            timeout_s=timeout_s,
-        )
+        query = {"dryRun": "All"} if dry_run else {}
+        await self._requests.write(Target("delete", resource, namespace, name), options, query, timeout_s=timeout_s)
 
     async def service_account_token(
         self, name: str, namespace: str, *, audiences: Sequence[str] = (), expires_s: int = 3600
@@ -557,113 +452,6 @@ class Kube:
         answer = await self.create(SERVICE_ACCOUNTS, body, namespace, name=name, subresource="token")
         status = answer["status"]
         return BoundToken(status["token"], datetime.fromisoformat(status["expirationTimestamp"]))
-
-    # --- one request ---
-
-    async def _read(
-        self,
-        verb: Verb,
-        resource: Resource,
-        namespace: str | None,
-        name: str | None,
-        *,
-        query: Mapping[str, str],
-        subresource: str | None = None,
-        timeout_s: float | None = None,
-    ) -> Answer:
-        deadline_s = self._clock.monotonic_s() + (timeout_s if timeout_s is not None else self._request_timeout_s)
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                return await self._request(
-                    verb,
-                    "GET",
-                    resource,
-                    namespace,
-                    name,
-                    subresource=subresource,
-                    query=query,
-                    timeout_s=deadline_s - self._clock.monotonic_s(),
-                )
-            except (Throttled, ServerFault) as error:
-                backoff_s = READ_BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)
-                pause_s = error.retry_after_s if error.retry_after_s is not None else backoff_s
-                if attempt == READ_ATTEMPTS or self._clock.monotonic_s() + pause_s >= deadline_s:
-                    raise
-                log.debug("%s %s: %s; trying again in %.1f s", verb, resource, error, pause_s)
-                await self._clock.sleep(pause_s)
-
-    async def _write(
-        self,
-        verb: Verb,
-        resource: Resource,
-        namespace: str | None,
-        name: str | None,
-        *,
-        body: Any,
-        query: Mapping[str, str],
-        subresource: str | None = None,
-        content_type: str = "application/json",
-        timeout_s: float | None = None,
-    ) -> Answer:
-        return await self._request(
-            verb,
-            {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}[verb],
-            resource,
-            namespace,
-            name,
-            subresource=subresource,
-            query=query,
-            body=json.dumps(body, separators=(",", ":"), allow_nan=False).encode(),
-            content_type=content_type,
-            timeout_s=timeout_s if timeout_s is not None else self._request_timeout_s,
-        )
-
-    async def _request(
-        self,
-        verb: Verb,
-        method: str,
-        resource: Resource,
-        namespace: str | None,
-        name: str | None,
-        *,
-        subresource: str | None,
-        query: Mapping[str, str],
-        timeout_s: float,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-    ) -> Answer:
-        path = resource.path(namespace, name, subresource)
-        started_s = self._clock.monotonic_s()
-        status: int | None = None
-        try:
-            answer = await self._transport.request(
-                method, path, query=query, body=body, content_type=content_type, timeout_s=timeout_s
-            )
-            status = answer.status
-        finally:
-            self._record(verb, resource, subresource, namespace, name, status, started_s)
-        if verb == "patch" and status == 201:
-            # RBAC asks for "create" too where an apply makes the object.
-            self._record("create", resource, subresource, namespace, name, status, started_s)
-        for warning in answer.warnings:
-            log.warning("%s %s: %s", method, path, warning)
-        return _checked(answer, f"{method} {path}")
-
-    def _record(
-        self,
-        verb: Verb,
-        resource: Resource,
-        subresource: str | None,
-        namespace: str | None,
-        name: str | None,
-        status: int | None,
-        started_s: float,
-    ) -> None:
-        if self._on_request is not None:
-            duration_s = self._clock.monotonic_s() - started_s
-            self._on_request(RequestRecord(verb, resource, subresource, namespace, name, status, duration_s))
 
     def _write_query(
         self, dry_run: bool, field_validation: FieldValidation | None, field_manager: str | None = None
@@ -694,15 +482,9 @@ def _typed(resource: Resource, body: Mapping[str, Any]) -> Object:
     return {"apiVersion": resource.api_version, "kind": resource.kind, **body}
 
 
-def _object(answer: Answer) -> Object:
-    decoded: Object = from_json(answer.body)
+def _object(body: bytes) -> Object:
+    decoded: Object = from_json(body)
     return decoded
-
-
-def _checked(answer: Answer, request: str) -> Answer:
-    if 200 <= answer.status < 300:
-        return answer
-    raise error_from_answer(answer.status, answer.body, request=request, retry_after=answer.retry_after)
 
 
 __all__ = [
@@ -715,6 +497,5 @@ __all__ = [
     "Object",
     "Propagation",
     "RequestRecord",
-    "Verb",
     "WatchEvent",
 ]
