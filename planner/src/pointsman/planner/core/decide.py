@@ -41,7 +41,9 @@ from pointsman.planner.core.types import (
 STATE_VERSION: Final = 2
 SWITCH_S: Final = 10.0  # until a switched worker serves
 SWITCH_QUANTILE: Final = 0.9
-DEAD_BAND: Final = 0.05  # a layout must promise this much more attainment
+DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
+REVERSAL_BAND: Final = 0.2  # … and this much if the last one went the other way
+REVERSAL_S: Final = 300.0  # … so recently
 GPU_COST: Final = 0.01  # of attainment, per GPU: breaks ties towards the smaller layout
 MOVE_COST: Final = 0.005  # per switch or start
 BOX: Final = 4  # how far a layout of the same size may be from the present one
@@ -117,7 +119,10 @@ def decide(
     point = _point(state, observation, policy, model)
     state, wanted = _targets(state, observation, policy, load, point, tuning)
     routing = threshold(observation, policy, _prefill_wait_ms(observation, point))
-    if observation.plan_in_progress:
+    starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
+    switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
+    # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
+    if observation.plan_in_progress and (switching or not starting):
         waiting = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         return state, _with_routing(waiting, routing), next_tick
     state, decision = _layout(state, observation, policy, now_s, wanted, point, model)
@@ -132,7 +137,7 @@ def learn(
 ) -> State:
     """The state after an observation, before anything is decided."""
     window_s = observation.window_s
-    leads = state.leads.observe(observation, window_s)
+    leads = state.leads.observe(observation, window_s, policy.start_s)
     lengths = state.lengths.observe(load, window_s, observation.at_s)
     forecaster = state.forecaster.observe(
         load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
@@ -248,7 +253,7 @@ def _targets(
         now_s=now_s,
         lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
         memory_s=max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s)),
-        most=max(2, policy.max_gpus // _gpus_each(observation)),
+        most=max(2, policy.max_gpus // _gpus_each(observation), len(observation.workers)),
         tuning=tuning,
     )
     return replace(state, memory=memory), wanted
@@ -293,8 +298,8 @@ def _layout(
 ) -> tuple[State, Decision]:
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     reason, sentence = _why(state, wanted, now)
-    state, switched, held = _switch(state, observation, policy, now_s, wanted, now)
-    target, short = _scaled(observation, policy, wanted, now, switched, held is not None, state)
+    state, switched, held, coming = _switch(state, observation, policy, now_s, wanted, now)
+    target, short = _scaled(observation, policy, wanted, now, switched, held is not None, coming, state)
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
@@ -347,42 +352,51 @@ def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, s
 
 def _switch(
     state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, now: tuple[int, int]
-) -> tuple[State, tuple[int, int], str | None]:
-    """(the layout after switches that may be made now, why a wanted one must wait)."""
+) -> tuple[State, tuple[int, int], str | None, tuple[int, int]]:
+    """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one)."""
     calm = replace(state, wanting=None, wanting_ticks=0)
     if not policy.role_switch:
-        return calm, now, None
-    best = _best_switch(policy, wanted, now)
+        return calm, now, None, now
+    best = _best_switch(observation, policy, wanted, now, state.history)
     if best == now:
-        return calm, now, None
+        return calm, now, None, now
     best = _step(now, best, guards.switches_at_a_time(observation, policy))
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
     if state.wanting_ticks < guards.SUSTAINED_TICKS:
-        return state, now, f"seen for {state.wanting_ticks} of {guards.SUSTAINED_TICKS} ticks"
+        return state, now, f"seen for {state.wanting_ticks} of {guards.SUSTAINED_TICKS} ticks", best
     for switch in _switches(now, best):
         why = guards.against_switch(switch, observation, policy, state.history)
         if why is not None:
-            return state, now, why
-    return state, best, None
+            return state, now, why, now
+    return state, best, None, best
 
 
-def _best_switch(policy: Policy, wanted: Targets, now: tuple[int, int]) -> tuple[int, int]:
+def _best_switch(
+    observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int], history: guards.History
+) -> tuple[int, int]:
     """The layout of the same size that serves the present best; the present one when no other is clearly better."""
-    need_p, need_d = wanted.needed_now
+    need_p, need_d = wanted.load_now
+    recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
+    last = recent[-1].target if recent else None
 
     def served(p: int, d: int) -> float:
         """The share of the need that the scarcer role has."""
         return min(1.0, p / need_p, d / need_d)
 
-    best, best_worth = now, served(*now) + DEAD_BAND
+    def band(moved: int) -> float:
+        """What must be gained; more for undoing what was done a moment ago."""
+        way = WorkerRole.PREFILL if moved > 0 else WorkerRole.DECODE
+        return DEAD_BAND if last is None or last is way else REVERSAL_BAND
+
+    best, best_worth = now, 0.0
     for moved in range(-BOX, BOX + 1):
         p, d = now[0] + moved, now[1] - moved
         if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
             continue
         if p < 1 or d < 1 or moved == 0:
             continue
-        worth = served(p, d) - MOVE_COST * abs(moved)
+        worth = served(p, d) - served(*now) - band(moved) - MOVE_COST * abs(moved)
         if worth > best_worth:
             best, best_worth = (p, d), worth
     return best
@@ -395,17 +409,20 @@ def _scaled(
     now: tuple[int, int],
     switched: tuple[int, int],
     held: bool,
+    coming: tuple[int, int],
     state: State,
 ) -> tuple[tuple[int, int], str]:
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
     if state.requests < READY_REQUESTS:
         return switched, ""
     target = []
-    for want, has, bounds in zip(
-        (wanted.prefill, wanted.decode), switched, (policy.prefill, policy.decode), strict=True
+    for want, has, soon, bounds in zip(
+        (wanted.prefill, wanted.decode), switched, coming, (policy.prefill, policy.decode), strict=True
     ):
         if want > has:
-            target.append(max(has, min(want, bounds.most)) if policy.scale_out else has)
+            # What a switch that only waits to be sure will bring is not started as well.
+            more = max(0, want - max(has, soon)) if policy.scale_out else 0
+            target.append(max(has, min(has + more, bounds.most)))
         elif want < has and policy.scale_in and switched == now and not held:
             target.append(min(has, max(want, bounds.least, 1)))
         else:
@@ -415,7 +432,8 @@ def _scaled(
     most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
     p, d = target
     if p + d > most:
-        p, d = _squeezed((p, d), switched, most, policy.scale_in and not held)
+        may_shrink = policy.scale_in and not held and switched == now
+        p, d = _squeezed((p, d), switched, most, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
     short = ""

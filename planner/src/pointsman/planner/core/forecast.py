@@ -43,7 +43,7 @@ class Trend:
         """The state ``seconds`` later, before anything is seen of it."""
         scale = max(self.level, floor)
         return Trend(
-            level=self.level + self.slope * seconds,
+            level=max(0.0, self.level + self.slope * seconds),
             slope=self.slope,
             var_level=self.var_level
             + 2 * seconds * self.covariance

@@ -7,6 +7,7 @@ from pointsman.planner.core.types import Observation, WorkerCondition, WorkerRol
 
 LEARNING_WEIGHT: Final = 0.3  # of one start
 MOST_STARTING: Final = 256  # remembered by name
+STUCK_LEADS: Final = 4.0  # one that starts so many believed leads is stuck and teaches nothing
 SHORTEST_S: Final = 1.0
 
 
@@ -17,7 +18,7 @@ class Leads:
     start_s: float | None = None  # learned; None: nothing started yet
     starting: tuple[tuple[str, WorkerRole, float], ...] = ()
 
-    def observe(self, observation: Observation, window_s: float) -> "Leads":
+    def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
         """Compare who starts and who serves with before. A start that vanished teaches nothing."""
         now_s = observation.at_s
         conditions = {w.name: w.condition for w in observation.workers}
@@ -28,6 +29,10 @@ class Leads:
                 # On average it was ready half a window ago.
                 took_s = max(SHORTEST_S, now_s - since_s - window_s / 2)
                 learned = took_s if learned is None else learned + LEARNING_WEIGHT * (took_s - learned)
+        lead_s = believed_s if learned is None else learned
+        for since_s in known.values():
+            if lead_s < now_s - since_s < STUCK_LEADS * believed_s:
+                learned = lead_s = now_s - since_s  # it takes at least as long as it already does
         # One seen for the first time began some time in the window: half of it ago.
         starting = tuple(
             (w.name, w.role, known.get(w.name, now_s - window_s / 2))

@@ -12,13 +12,14 @@ from typing import Final
 
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.retention import Recent, Returns
-from pointsman.planner.core.sizing import OperatingPoint
+from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
 
 DEVIATIONS: Final = 1.0  # of staffing, and of the forecast's upper bound
 CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
 ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity to be given up
 LONGEST_KEEP_S: Final = 900.0
 SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long
+GREW_LEADS: Final = 2.0  # leads an added worker stays
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
 QUEUED_PER_WORKER: Final = 2.0  # requests that are no backlog
 
@@ -66,6 +67,7 @@ class Memory:
     decode_returns: Returns = field(default_factory=Returns)
     more_prefill_ticks: int = 0
     more_decode_ticks: int = 0
+    grew_s: tuple[float | None, float | None] = (None, None)  # when a pool last wanted one more without a sudden change
     clearing: tuple[int, int] = (1, 1)  # workers a backlog was found to need
     first_s: float | None = None
 
@@ -81,6 +83,7 @@ class Targets:
     backlog: float
     backlog_at_lead: float
     needed_now: tuple[int, int]  # for what arrives at this moment and what is queued
+    load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
     up: tuple[int, int]  # of that, what is not held back as a passing one-worker change
     needed: tuple[int, int]  # when a worker started now would serve
     kept: tuple[int, int]  # for what was, and may come back
@@ -147,7 +150,15 @@ def targets(
         has if quiet and need == has + 1 and waited < tuning.sustained_ticks else need
         for need, has, waited in zip(needed, committed, ticks, strict=True)
     )
-    wanted = [max(u, min(has, keep)) for u, has, keep in zip(up, committed, kept, strict=True)]
+    grew_s = tuple(
+        now_s if quiet and u == has + 1 else before for u, has, before in zip(up, committed, memory.grew_s, strict=True)
+    )
+    # What was added for a slowly changing load is not taken away before it could serve: that would be to and fro.
+    settled = [
+        0 if grew is None or now_s - grew > GREW_LEADS * lead_s or (forecaster.fell_s or 0.0) > grew else has
+        for grew, has in zip(grew_s, committed, strict=True)
+    ]
+    wanted = [max(u, min(has, max(keep, s))) for u, has, keep, s in zip(up, committed, kept, settled, strict=True)]
 
     threshold = max(10.0, 2 * rate)
     clearing = (1, 1) if forecaster.fell_s == now_s else memory.clearing
@@ -164,7 +175,13 @@ def targets(
         clearing = (1, 1)
     if memory.first_s is not None and now_s - memory.first_s < memory_s:  # nothing is known of the past yet
         wanted = [max(w, has) for w, has in zip(wanted, committed, strict=True)]
-    memory = replace(memory, more_prefill_ticks=ticks[0], more_decode_ticks=ticks[1], clearing=clearing)
+    memory = replace(
+        memory,
+        grew_s=(grew_s[0], grew_s[1]),
+        more_prefill_ticks=ticks[0],
+        more_decode_ticks=ticks[1],
+        clearing=clearing,
+    )
     return memory, Targets(
         prefill=max(1, wanted[0]),
         decode=max(1, wanted[1]),
@@ -173,10 +190,21 @@ def targets(
         backlog=backlog,
         backlog_at_lead=at_lead,
         needed_now=needed_now,
+        load_now=_load(needed_now, rate, point, most, tuning),
         up=(up[0], up[1]),
         needed=needed,
         kept=kept,
     )
+
+
+def _load(
+    needed: tuple[int, int], rate: float, point: OperatingPoint, most: int, tuning: Tuning
+) -> tuple[float, float]:
+    """Needs to compare layouts by: beyond what there can be, in proportion to the work."""
+    p, d = rate / point.prefill_per_s / MAX_UTILISATION, point.decode_workers(rate, tuning.deviations)
+    if needed[0] + needed[1] <= most:
+        return float(needed[0]), float(needed[1])
+    return max(p, min(1.0, needed[0])), max(d, min(1.0, needed[1]))
 
 
 def _backlog(
