@@ -50,6 +50,9 @@ class Release:
     def objects(self) -> list[dict[str, Any]]:
         return [item for item in yaml.safe_load_all(self.helm("get", "manifest", RELEASE)) if item]
 
+    def hooks(self) -> list[dict[str, Any]]:
+        return [item for item in yaml.safe_load_all(self.helm("get", "hooks", RELEASE)) if item]
+
     def may(self, account: str, verb: str, resource: str) -> bool:
         """What RBAC says to ``account`` of the release's namespace."""
         user = f"system:serviceaccount:{self.namespace}:{account}"
@@ -95,7 +98,7 @@ def test_the_notes_say_what_to_do_next(release: Release) -> None:
 
 def test_every_pod_passes_the_restricted_profile(release: Release) -> None:
     tried = []
-    for item in release.objects():
+    for item in (*release.objects(), *release.hooks()):
         template = item.get("spec", {}).get("template")
         if template is None:
             continue
@@ -105,7 +108,7 @@ def test_every_pod_passes_the_restricted_profile(release: Release) -> None:
             "-n", release.namespace, "create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod)
         )
         tried.append(item["kind"])
-    assert tried == ["Deployment", "Deployment", "StatefulSet"]
+    assert sorted(tried) == ["Deployment", "Deployment", "Job", "StatefulSet"]
 
 
 def test_the_generated_password_outlives_an_upgrade_and_a_new_installation(release: Release) -> None:

@@ -200,6 +200,24 @@ def test_with_one_namespace_the_operator_has_no_rights_elsewhere(helm: Helm) -> 
     assert environment(objects)["POINTSMAN_WATCH_NAMESPACE"] == "models"
 
 
+def test_two_installations_share_no_object_of_the_cluster(helm: Helm) -> None:
+    def of_the_cluster(release: str, *settings: str) -> set[tuple[str, str]]:
+        flags = [part for setting in settings for part in ("--set", setting)]
+        done = helm("template", release, str(CHART), "--namespace", "pointsman-system", *flags)
+        items = [item for item in yaml.safe_load_all(done.stdout) if item]
+        return {(i["kind"], i["metadata"]["name"]) for i in items if "namespace" not in i["metadata"]}
+
+    one_team = of_the_cluster("pointsman", "watchNamespace=a")
+    another = of_the_cluster("pointsman-b", "watchNamespace=b", "crds.install=false")
+    assert ("ClusterRole", "pointsman-b-operator") in another
+    assert one_team & another == set()
+
+
+def test_an_environment_of_ipv6_addresses_is_bound_to(helm: Helm) -> None:
+    told = environment(rendered(helm, "bindHost=::"))
+    assert (told["POINTSMAN_BIND_HOST"], told["POINTSMAN_POD_BIND_HOST"]) == ("::", "::")
+
+
 def test_a_disruption_budget_exists_only_where_two_operators_do(helm: Helm) -> None:
     assert not [item for item in rendered(helm) if item["kind"] == "PodDisruptionBudget"]
     assert [item for item in rendered(helm, "operator.replicas=2") if item["kind"] == "PodDisruptionBudget"]

@@ -39,8 +39,7 @@ class Control:
     """The control API of the worker in this container."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        host = settings.own_host
-        self._url = f"http://{f'[{host}]' if ':' in host else host}:{names.ENGINE_PORT}"
+        self._url = names.address_url("http", settings.own_host, names.ENGINE_PORT)
         self._token = settings.control_token.get_secret_value()
 
     def drain(self, reason: str) -> WorkerState:

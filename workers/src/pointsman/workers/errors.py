@@ -7,6 +7,10 @@ class WorkerError(Exception):
     """Base of every error of this room."""
 
 
+class ModelUnreadableError(WorkerError):
+    """The folder of the model, or a file in it, cannot be read; says which and what may be the matter."""
+
+
 class EngineUnavailableError(WorkerError):
     """The engine did not answer, or answered with an error; says which call and what came back."""
 

@@ -3,9 +3,11 @@
 import asyncio
 import hashlib
 import importlib
+import os
 from pathlib import Path
 
 from pointsman.api.protocol.control import ModelFile
+from pointsman.workers.errors import ModelUnreadableError
 
 NAMES = frozenset(
     {
@@ -47,6 +49,34 @@ class ModelFiles:
         await self.files()
         path = (self._paths or {}).get(sha256)
         return None if path is None else await asyncio.to_thread(path.read_bytes)
+
+
+def check_readable(model: str) -> None:
+    """Raise ModelUnreadableError if ``model`` is a path and not every file in that folder can be read.
+
+    The engine's own words are about something else then: a folder that is not there is taken for a hub's name, and a
+    file that may not be read is said not to exist.
+    """
+    folder = Path(model)
+    if not folder.is_absolute():
+        return
+    if not os.path.isdir(folder):  # noqa: PTH112 - Path.is_dir raises where a folder above may not be entered
+        raise ModelUnreadableError(
+            f"{model} is no folder that user {os.getuid()} finds here: is spec.model.source the path inside the volume?"
+        )
+    paths = sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ()
+    for path in (folder, *paths):
+        if path.is_symlink() and not path.exists():
+            raise ModelUnreadableError(
+                f"{path} is a link to {path.readlink()}, which is not here: copy the files themselves, or mount what "
+                "the links lead to as well"
+            )
+        if not os.access(path, os.R_OK):
+            raise ModelUnreadableError(
+                f"{path} may not be read by user {os.getuid()}: run chmod -R a+rX on the folder, or choose the user or "
+                "group in spec.worker.template.spec.securityContext (safetensors writes files that only their owner "
+                "reads)"
+            )
 
 
 def digest(files: tuple[ModelFile, ...]) -> str:

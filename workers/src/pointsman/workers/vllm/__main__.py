@@ -11,16 +11,19 @@ from collections.abc import Sequence
 from pointsman.process.errors import SettingsError
 from pointsman.process.lifetime import ExitStatus
 from pointsman.process.logs import configure_logs_of_a_guest
+from pointsman.workers.errors import ModelUnreadableError
+from pointsman.workers.model_files import check_readable
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, vllm_arguments
 
 
 def main(argv: Sequence[str]) -> int:
-    """Become vLLM's API server; returns only if a setting or an argument is wrong (2)."""
+    """Become vLLM's API server; returns only if a setting, an argument or the model's folder is wrong (2)."""
     try:
         settings = WorkerSettings.read()
         arguments = vllm_arguments(settings, argv)
-    except (SettingsError, OwnedFlagError) as error:
+        check_readable(settings.model)
+    except (SettingsError, OwnedFlagError, ModelUnreadableError) as error:
         print(f"worker: {error}", file=sys.stderr)
         return ExitStatus.WRONG_SETTINGS
     configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)

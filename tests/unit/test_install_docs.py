@@ -1,0 +1,83 @@
+"""What docs/install.md names exists, and what it promises about pods is what is rendered."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.operator.core.adapters import adapter_for
+from pointsman.operator.core.gateway import gateway_objects
+from pointsman.operator.core.install import Install
+from unit.operator.world import service, spec
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/install.md").read_text()
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
+EXAMPLES = sorted(set(re.findall(r"examples/[a-z0-9-]+\.yaml", PAGE)))
+
+
+def rows(heading: str) -> list[str]:
+    """First cells of the table that begins with ``heading``."""
+    table = PAGE.split(f"| {heading} |", 1)[1].split("\n\n", 1)[0]
+    return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+
+
+def has(values: Any, path: str) -> bool:
+    for key in path.split("."):
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+def test_every_value_in_the_table_is_one_of_the_charts() -> None:
+    values = yaml.safe_load((ROOT / "charts/pointsman/values.yaml").read_text())
+    named = [name for row in rows("value") for name in re.findall(r"`([^`]+)`", row)]
+    plain = [name for name in named if "{" not in name]
+    assert len(plain) > 8
+    assert [name for name in plain if not has(values, name)] == []
+    (images,) = (name for name in named if name.startswith("images."))
+    assert set(images.removeprefix("images.{").removesuffix("}").split(",")) == set(values["images"])
+
+
+def test_every_build_argument_in_the_table_is_one_of_the_dockerfile_with_that_default() -> None:
+    table = PAGE.split("| argument |", 1)[1].split("\n\n", 1)[0]
+    named = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", table, re.MULTILINE))
+    assert named == dict(re.findall(r"^ARG (\w+)=(\S+)$", DOCKERFILE, re.MULTILINE))
+
+
+def test_every_reason_in_the_table_of_troubles_is_one() -> None:
+    named = {found for row in rows("what you see") for found in re.findall(r"`([A-Z][A-Za-z]+)`", row)}
+    assert len(named) > 8
+    assert named <= {str(reason) for reason in Reason}
+
+
+@pytest.mark.parametrize("path", EXAMPLES)
+def test_every_example_it_applies_is_a_service_that_the_operator_takes(path: str) -> None:
+    document = yaml.safe_load((ROOT / path).read_text())
+    wanted = LLMService.model_validate(document).spec
+    adapter_for(wanted).check(wanted)
+
+
+def test_kind_is_loaded_with_the_images_that_the_chart_asks_for() -> None:
+    version = yaml.safe_load((ROOT / "charts/pointsman/Chart.yaml").read_text())["appVersion"]
+    steps = PAGE.split("## kind, step by step", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"pointsman/[$a-z]+:(\S+)", steps)) == {version}
+    loaded = steps.split("kind load", 1)[0].rsplit("for target in ", 1)[1].split(";", 1)[0].split()
+    assert set(loaded) == {"operator", "planner", "gateway", "worker"}
+
+
+def test_every_writable_place_of_a_pod_is_in_the_table() -> None:
+    wanted = spec(model={"source": "hf://meta/llama"}, worker={"gpus": 1})
+    worker = adapter_for(wanted).pod(service(wanted), INSTALL, "chat-r-0", Role.DECODE)["spec"]
+    gateway = gateway_objects(service(wanted), INSTALL)[3]["spec"]["template"]["spec"]
+    table = PAGE.split("| pod | path |", 1)[1].split("\n\n", 1)[0]
+    named = set(re.findall(r"`(/[a-z/]+)`", table))
+    mounted = {mount["mountPath"] for pod in (worker, gateway) for mount in pod["containers"][0]["volumeMounts"]}
+    assert mounted == named
