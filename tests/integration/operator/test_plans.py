@@ -108,7 +108,9 @@ async def test_a_plan_routes_then_switches_then_scales_and_what_others_write_is_
     assert done.status.started_at is not None
     assert done.status.ended_at is not None
     assert len(cluster.kubelet.created) == 5
-    assert len(cluster.switches.objects()) == 1
+    [made] = cluster.switches.objects()
+    owners = [(owner.kind, owner.uid) for owner in made.metadata.owner_references]
+    assert owners == [("Plan", done.metadata.uid)], "it is kept as long as its plan, and goes with it"
 
     await scale(cluster, "chat-decode", 4)
     said = await cluster.until_event("ReplicasPutBack")

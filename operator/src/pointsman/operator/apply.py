@@ -23,6 +23,7 @@ from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
     MOVED_BY_ANNOTATION,
     OWNED_REPLICAS_ANNOTATION,
+    SERVICE_UID_LABEL,
     SET_BY_ANNOTATION,
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
@@ -238,14 +239,20 @@ class Writer:
     async def create_switch(self, service: Service, action: act.CreateSwitch) -> None:
         """A plan's role switch. One of that name is there already: a restarted operator's."""
         self._fence()
-        owner = {**owner_reference(service), "controller": False, "blockOwnerDeletion": False}
+        # The plan's, not the service's: it is kept as long as the plan is, and not for ever.
+        owner = {"apiVersion": names.API_VERSION, "kind": "Plan", "name": action.plan, "uid": action.plan_uid}
+        labels = {
+            names.SERVICE_LABEL: service.name,
+            names.MANAGED_BY_LABEL: names.MANAGED_BY,
+            SERVICE_UID_LABEL: service.uid,
+        }
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "RoleSwitch",
             "metadata": {
                 "name": action.name,
                 "namespace": service.namespace,
-                "labels": {names.SERVICE_LABEL: service.name, names.MANAGED_BY_LABEL: names.MANAGED_BY},
+                "labels": labels,
                 "ownerReferences": [owner],
             },
             "spec": {

@@ -17,6 +17,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.resources import Resource
+from pointsman.operator.core.naming import SERVICE_UID_LABEL
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
 from pointsman.operator.observe import plan_of, switch_of
 from pointsman.operator.pods import ServiceKey
@@ -42,23 +43,23 @@ class Decisions:
 
         ``held``: a pod of the service carries the mark of a switch.
         """
-        mirrored = [switch_of(found) for found in self._switches.by(key) if _of(uid, found)]
+        mirrored = [switch_of(found) for found in self._switches.by(key) if belongs(uid, found)]
         if not held and all(switch.ended for switch in mirrored):
             return tuple(mirrored), []
         found = [
             (switch, raw)
             for switch, raw in _readable(RoleSwitch, await self._live(resources.ROLE_SWITCHES, key))
-            if _of(uid, switch)
+            if belongs(uid, switch)
         ]
         return tuple(switch_of(switch) for switch, _ in found), [raw for _, raw in found]
 
     async def plans(self, key: ServiceKey, uid: str) -> tuple[Plan, ...]:
         """The plans of the service of that uid."""
-        mirrored = [plan_of(found) for found in self._plans.by(key) if _of(uid, found)]
+        mirrored = [plan_of(found) for found in self._plans.by(key) if belongs(uid, found)]
         if all(plan.ended for plan in mirrored):
             return tuple(mirrored)
         found = _readable(PlanObject, await self._live(resources.PLANS, key))
-        return tuple(plan_of(plan) for plan, _ in found if _of(uid, plan))
+        return tuple(plan_of(plan) for plan, _ in found if belongs(uid, plan))
 
     async def _live(self, resource: Resource, key: ServiceKey) -> list[Object]:
         namespace, name = key
@@ -75,10 +76,11 @@ class Decisions:
         return tuple(switch for switch in map(switch_of, self._switches.by(key)) if not switch.ended)
 
 
-def _of(uid: str, found: RoleSwitch | PlanObject) -> bool:
+def belongs(uid: str, found: RoleSwitch | PlanObject) -> bool:
     """Nobody's yet, or the service's: what a deleted service of that name left behind is not its successor's."""
-    owners = [owner for owner in found.metadata.owner_references if owner.kind == "LLMService"]
-    return not owners or any(owner.uid == uid for owner in owners)
+    said = {owner.uid for owner in found.metadata.owner_references if owner.kind == "LLMService"}
+    label = found.metadata.labels.get(SERVICE_UID_LABEL)
+    return uid in said or label == uid if said or label else True
 
 
 def _readable(model: type[M], found: Iterable[Object]) -> Iterator[tuple[M, Object]]:

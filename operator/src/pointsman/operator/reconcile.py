@@ -318,7 +318,9 @@ class Reconciler:
         held = any(SWITCH_ANNOTATION in pod.metadata.annotations for pod in self._pods.by(key))
         switches, objects = await self._decisions.switches(key, service.uid, held=held)
         for raw in objects:
-            if not any(owner.get("uid") == service.uid for owner in raw["metadata"].get("ownerReferences") or ()):
+            if not any(
+                owner["kind"] in ("LLMService", "Plan") for owner in raw["metadata"].get("ownerReferences") or ()
+            ):
                 await self._writer.own_switch(service, raw)
         policy: Policy | None = None
         if service.spec.policy_ref is not None:

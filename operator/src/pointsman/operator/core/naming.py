@@ -6,10 +6,11 @@ from typing import Final
 
 from pointsman.api.protocol.names import GROUP, SECRET_SUFFIX, Role
 
-# Annotations only the operator reads and writes.
+# Annotations and labels only the operator reads and writes.
 VERIFIED_CONTAINER_ANNOTATION: Final = (
     f"{GROUP}/verified"  # "<role label>/<container id>": what was proved, and of whom
 )
+SERVICE_UID_LABEL: Final = f"{GROUP}/service-uid"  # on a RoleSwitch of a plan: whose plan it was
 SWITCH_ANNOTATION: Final = f"{GROUP}/switch"  # on a pod: the Hold of the RoleSwitch that has it
 MOVED_BY_ANNOTATION: Final = f"{GROUP}/moved-by"  # on a WorkerPool: uids of the switches whose ±1 is in its replicas
 SET_BY_ANNOTATION: Final = f"{GROUP}/set-by-plan"  # on a WorkerPool: uid of the plan that wrote its replicas last
