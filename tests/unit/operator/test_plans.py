@@ -209,6 +209,15 @@ def test_a_plan_that_moves_workers_between_pools_by_scaling_stays_within_the_bud
     assert replicas(it) == (3, 2)
 
 
+def test_a_budget_too_small_for_all_replicas_leaves_room_for_every_roles_minimum() -> None:
+    it = World(service=service(spec(prefill=(4, 1, 4), decode=(4, 2, 4))), dice=random.Random(1))
+    it.policy = policy(max_gpus=4)
+    for _ in range(40):
+        it.reconcile()
+        it.tick()
+    assert (len(it.routable(Role.PREFILL)), len(it.routable(Role.DECODE))) == (2, 2)
+
+
 def test_kubectl_wait_finds_its_condition_on_a_plan() -> None:
     it = world(max_gpus=5)
     good = plan(it, 3, 2, switches=1)

@@ -86,10 +86,18 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
     yield from role_actions(snapshot)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
     room = room_in_budget(snapshot)
+    short = {role: _short_of_minimum(snapshot, role) for role in Role}
     for role in Role:
-        for action in _pool_actions(snapshot, role, render, taken, room):
+        del short[role]  # what is left in it is kept free for the roles that come after
+        for action in _pool_actions(snapshot, role, render, taken, room - sum(short.values())):
             room -= isinstance(action, CreateWorker)
             yield action
+
+
+def _short_of_minimum(snapshot: Snapshot, role: Role) -> int:
+    """How many workers a pool lacks of its minReplicas: no other pool may take their place in the budget."""
+    active = sum(worker.active for worker in snapshot.counted(role))
+    return max(0, snapshot.service.spec.pools.of(role).min_replicas - active)
 
 
 def _pool_actions(
