@@ -1,29 +1,38 @@
 """A service of the product as the tests see it: through kubectl, its gateway and its workers' own words."""
 
+import base64
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
 
 import aiohttp
+import nats
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from pointsman.api.protocol import metrics
+from pointsman.api.protocol import metrics, names
+from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube.client import Kube
-from pointsman.local.cluster import LocalCluster
+from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.observation import Observer, ServiceView, WorkerView
 from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
-from pointsman.local.traffic import Api, Endpoint, Mix, Prompt, Record, prompts
+from pointsman.local.traffic import Api, Difference, Endpoint, Mix, Prompt, Record, compare, prompts
+from pointsman.operator.core.naming import DRAIN_REASON_ANNOTATION, SWITCH_ANNOTATION
+from waiting import eventually
 
 WAIT_SECONDS = 150.0  # things take 2 to 10 s here; a CI computer may have two busy cores
 MODEL_NAME = "tiny"
 SHORT, LONG = range(8, 200), range(700, 2_000)  # below and above what a decode worker computes itself by default
 MIX = Mix(lengths=(SHORT, LONG), max_tokens=range(16, 65), token_ids_share=0.3)
 PREFILL_HEAVY = Mix(lengths=(LONG,), max_tokens=range(8, 33), token_ids_share=0.3)
+_MARKS = {names.DRAIN_STARTED_ANNOTATION, DRAIN_REASON_ANNOTATION, SWITCH_ANNOTATION}
 
 
 class Served:
@@ -36,7 +45,7 @@ class Served:
         self.name = name
         self.namespace = namespace
         self.observer = observer
-        self._model = model
+        self.model = model
         self._endpoint: Endpoint | None = None
 
     @property
@@ -56,7 +65,7 @@ class Served:
 
     def apply(self, *, decode: int = 2) -> None:
         """Apply the example under this name, with so many decode workers."""
-        manifest = with_model(read_example(), self._model)
+        manifest = with_model(read_example(), self.model)
         manifest["metadata"] = {"name": self.name}
         manifest["spec"]["pools"]["decode"]["replicas"] = decode
         self.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
@@ -117,6 +126,61 @@ class Served:
         """kill -9 of what a pod runs."""
         self.cluster.kill_container(self.namespace, pod)
 
+    def kill_part(self, component: str) -> str:
+        """kill -9 of a part of the chart (``operator``, ``planner``, ``nats``); returns its pod's name."""
+        label = f"{names.COMPONENT_LABEL}={component}"
+        listed = self.cluster.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "-l", label, "-o", "name")
+        pod = listed.split()[0].removeprefix("pod/")
+        self.cluster.kill_container(SYSTEM_NAMESPACE, pod)
+        return pod
+
+    def restarts(self, pod: str, namespace: str | None = None) -> int:
+        """How often a pod's container was started again."""
+        path = "jsonpath={.status.containerStatuses[0].restartCount}"
+        return int(self.cluster.kubectl("get", "pod", pod, "-n", namespace or self.namespace, "-o", path))
+
+    def patient(self) -> Endpoint:
+        """The gateway for a client that asks again for an answer that has not begun, as applications do."""
+        return Endpoint(self.endpoint.base_url, MODEL_NAME, timeout_seconds=WAIT_SECONDS, retries=10)
+
+    async def at_rest(self) -> ServiceView:
+        """Wait until nothing is left of what happened: no work, no mark, no open switch or plan, an empty queue."""
+
+        def holds(view: ServiceView) -> bool:
+            return all(
+                worker.state is not None
+                and worker.state.idle
+                and worker.state.phase is WorkerPhase.SERVING
+                and worker.state.role is worker.role
+                and worker.routable
+                and _MARKS.isdisjoint(worker.pod.metadata.annotations)
+                for worker in view.workers
+            )
+
+        view = await self.until("nothing in flight, queued, leased, draining or switching", holds)
+        for kind, phases in (("rsw", SwitchPhase), ("pplan", PlanPhase)):
+            found = json.loads(self.kubectl("get", kind, "-o", "json"))["items"]
+            open_ones = [item["metadata"]["name"] for item in found if not phases(item["status"]["phase"]).ended]
+            assert open_ones == [], f"{kind} not ended"
+        assert view.service is not None
+        await self._queue_is_empty(view.service.metadata.uid)
+        return view
+
+    async def _queue_is_empty(self, uid: str) -> None:
+        """Wait until the prefill queue holds nothing; it is asked with the service's own credentials."""
+        secret = json.loads(self.kubectl("get", "secret", self.name + names.SECRET_SUFFIX, "-o", "json"))["data"]
+        user, password = (
+            base64.b64decode(secret[key]).decode() for key in (names.SECRET_NATS_USER, names.SECRET_NATS_PASSWORD)
+        )
+        url = f"nats://{self.cluster.nats_address}:{names.NATS_PORT}"
+        async with await nats.connect(url, user=user, password=password) as client:
+            jetstream, stream = client.jetstream(), names.prefill_stream(self.namespace, uid)
+
+            async def empty() -> bool:
+                return (await jetstream.stream_info(stream)).state.messages == 0
+
+            await eventually(empty, "the prefill queue is empty")
+
 
 @asynccontextmanager
 async def served(
@@ -169,3 +233,15 @@ def errors(records: list[Record]) -> list[str]:
         for record in records
         if not record.served
     ]
+
+
+WHOLE_ANSWERS = Mix(lengths=MIX.lengths, max_tokens=range(16, 65), stream_share=0.0)
+ASKED = some(WHOLE_ANSWERS, 116, seed=101)
+"""Prompts of the tests that share one reference, each for one test alone: a prompt asked before is cached, and then
+computed locally. Asked whole, so that a client may ask again."""
+
+
+def differences(answers: list[Record], found: list[Record]) -> tuple[Difference, ...]:
+    """Where ``found`` (some of ``ASKED``, all served) is not what the reference answered."""
+    indices = {record.prompt.index for record in found}
+    return compare([record for record in answers if record.prompt.index in indices], found).differences

@@ -7,7 +7,6 @@ import pytest
 
 from engine.product.served import MIX, Served, errors, some
 from pointsman.api.protocol.names import Role
-from pointsman.local.cluster import SYSTEM_NAMESPACE
 from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, compare, running_load, summarise
 
 PROMPTS, ROUNDS, SEED = 200, 8, 20250326
@@ -35,13 +34,8 @@ async def test_the_product_is_token_exact_over_200_prompts_while_its_parts_are_k
             victim = ("nats", "prefill", "decode", "operator")[number % 4]
             if victim in ("prefill", "decode"):
                 chat.kill((await chat.worker(Role(victim.capitalize()))).name)
-            elif victim == "nats":
-                chat.cluster.kill_container(SYSTEM_NAMESPACE, "pointsman-nats-0")
             else:
-                listed = chat.cluster.kubectl(
-                    "get", "pods", "-n", SYSTEM_NAMESPACE, "-l", "app.kubernetes.io/component=operator", "-o", "name"
-                )
-                chat.cluster.kill_container(SYSTEM_NAMESPACE, listed.split()[0].removeprefix("pod/"))
+                chat.kill_part(victim)
             killed.append(victim)
             await traffic.until(partial(_all_answered, count=len(part)), timeout_seconds=300)
         answers += traffic.records

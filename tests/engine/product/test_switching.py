@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from engine.product.served import MIX, Served, errors, some, stream_of
+from engine.product.served import MIX, PREFILL_HEAVY, Served, errors, some, stream_of
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase, SwitchReason
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.resources import ROLE_SWITCHES
-from pointsman.local.cluster import SYSTEM_NAMESPACE
 from pointsman.local.observation import ServiceView
 from pointsman.local.traffic import Endpoint, closed_loop, compare, prompts, running_load
 
@@ -149,6 +148,34 @@ async def test_long_streams_finish_whether_they_are_awaited_or_not(
     assert back.status.phase is SwitchPhase.COMPLETED, back.status
 
 
+@pytest.mark.verify
+@pytest.mark.parametrize("drain_first", [True, False])
+async def test_a_switch_takes_at_most_three_seconds_beyond_the_longest_stream_it_waits_for(
+    chat: Served, switches: Switches, drain_first: bool, findings: dict[str, object]
+) -> None:
+    beyond: dict[str, list[float]] = {role.label: [] for role in Role}
+    for step in range(6):
+        source = Role.DECODE if step % 2 == 0 else Role.PREFILL
+        begun = [asyncio.Event() for _ in range(4)]
+        async with running_load(chat.endpoint, prompts(PREFILL_HEAVY, seed=95 + step), clients=2) as traffic:
+            streams = [
+                asyncio.create_task(chat.endpoint.send(stream_of(LONG_ANSWER_TOKENS, number), on_token=event.set))
+                for number, event in enumerate(begun)
+            ]
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                await asyncio.gather(*(event.wait() for event in begun))
+            created_s = time.monotonic()
+            ended, seconds = await switches.run(source, drainFirst=drain_first)
+            answers = [await stream for stream in streams]
+        assert ended.status.phase is SwitchPhase.COMPLETED, ended.status
+        assert errors([*answers, *traffic.records]) == []
+        on_it = [a.started_s + a.total_seconds for a in answers if a.worker == ended.status.worker]
+        waited_s = max([created_s, *on_it]) - created_s if drain_first else 0.0
+        beyond[source.label].append(round(seconds - waited_s, 2))
+        assert seconds - waited_s <= 3.0, (ended.status, waited_s)
+    findings.update(seconds_beyond_by_role_left=beyond, drain_first=drain_first)
+
+
 async def test_a_container_that_dies_after_a_switch_comes_back_in_its_new_role(
     chat: Served, switches: Switches
 ) -> None:
@@ -187,12 +214,7 @@ async def test_a_switch_outlives_the_operator_that_began_it(chat: Served, switch
 
         async with asyncio.timeout(DEADLINE_SECONDS):
             await switches.seen.until(begun)
-        operator = next(
-            line.split()[0]
-            for line in chat.cluster.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "--no-headers").splitlines()
-            if line.startswith("pointsman-operator")
-        )
-        chat.cluster.kill_container(SYSTEM_NAMESPACE, operator)
+        chat.kill_part("operator")
         ended = await switches.ended(name)
         assert ended.status.phase is SwitchPhase.COMPLETED, ended.status
     assert errors(traffic.records) == []

@@ -19,16 +19,19 @@ _ENDS = frozenset({"stop", "length"})  # anything else ("abort", "error") is no 
 class Endpoint:
     """An OpenAI-compatible endpoint and the model to ask there. Close it after use (``async with``).
 
-    The client never retries: a failure that a retry would hide must be counted.
+    Without ``retries`` the client never retries: a failure that a retry would hide must be counted. With them it does
+    what applications do, and what ``openai`` calls ``max_retries``: an answer that has not begun is asked for again.
     """
 
-    def __init__(self, base_url: str, model: str, *, timeout_seconds: float = 120.0, connections: int = 256) -> None:
+    def __init__(
+        self, base_url: str, model: str, *, timeout_seconds: float = 120.0, connections: int = 256, retries: int = 0
+    ) -> None:
         self.base_url = base_url
         self.model = model
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key="none",
-            max_retries=0,
+            max_retries=retries,
             timeout=timeout_seconds,
             http_client=httpx2.AsyncClient(
                 # Proxy variables of the shell must not catch traffic to a loopback address.
