@@ -122,7 +122,7 @@ class ContainerKeeper:
     async def keep(self) -> None:
         """Start it (or find it running from before the node's restart) and keep it as its restart policy says."""
         run = self._find()
-        while not self._stopping.is_set():
+        while run is not None or not self._stopping.is_set():  # what was found running is ended as it should be
             if run is None:
                 run = await self._start()
             if run is not None:
