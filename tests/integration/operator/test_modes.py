@@ -31,10 +31,6 @@ class Decisions:
         """As a person types it, in the namespace of the test."""
         return self._control_plane.kubectl("-n", self.cluster.namespace, *arguments)
 
-    def apply(self, body: dict[str, Any]) -> None:
-        """``kubectl apply`` of one object."""
-        self._control_plane.apply(body, namespace=self.cluster.namespace)
-
     async def policy(self, mode: str) -> None:
         """The policy ``chat``, in ``mode`` from now on."""
         spec = {"mode": mode, "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}}
@@ -143,34 +139,3 @@ async def test_a_denied_plan_and_one_nobody_approved_in_time_change_nothing(
     assert plan.status.message == "denied by ed"
     assert decisions.replicas() == {Role.PREFILL: 1, Role.DECODE: 1}
     assert len(cluster.kubelet.created) == 2
-
-
-async def test_what_somebody_scales_is_put_back_while_plans_own_the_pools(
-    cluster: Cluster, decisions: Decisions
-) -> None:
-    await decisions.policy("Active")
-    name = await decisions.plan("Active", 1, 2)
-    await decisions.ended(name, PlanPhase.COMPLETED)
-    decisions.kubectl("scale", "wpool", "chat-decode", "--replicas=4")
-    assert "plans own it" in await cluster.until_event("ReplicasPutBack", "decode")
-    await cluster.until_summary("1P2D")
-    assert decisions.replicas() == {Role.PREFILL: 1, Role.DECODE: 2}
-
-
-async def test_external_leaves_replicas_to_an_autoscaler_and_to_people(cluster: Cluster, decisions: Decisions) -> None:
-    await decisions.policy("External")
-    plan = await decisions.ended(await decisions.plan("External", 2, 1), PlanPhase.FAILED)
-    assert plan.status.reason == PlanReason.NOT_ALLOWED
-    # The controller raises a pool below minReplicas without any metric; the bounds of the two hold it there.
-    scale = {"scaleTargetRef": {"apiVersion": API_VERSION, "kind": "WorkerPool", "name": "chat-decode"}}
-    autoscaler = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "chat-decode"},
-        "spec": {**scale, "minReplicas": 2, "maxReplicas": 3},
-    }
-    decisions.apply(autoscaler)
-    decisions.kubectl("scale", "wpool", "chat-prefill", "--replicas=2")
-    await cluster.until_summary("2P2D")
-    assert decisions.replicas() == {Role.PREFILL: 2, Role.DECODE: 2}
-    assert not [event for event in cluster.events.objects() if event.get("reason") == "ReplicasPutBack"]
