@@ -141,6 +141,8 @@ async def test_an_address_that_is_no_prometheus_is_said(pod: Pod) -> None:
     await readings.read("here", {"key": "one"})
     assert readings.problem is not None
     assert pod.address in readings.problem
+    assert "HTTP Status Code 404" in readings.problem
+    assert "Not Found" not in readings.problem  # what a stranger answers is not repeated
     assert readings.age_s("key") == float("inf")
 
 

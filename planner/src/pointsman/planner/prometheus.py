@@ -56,10 +56,14 @@ class Prometheus:
             raise PrometheusFailed(f"{self.url} did not answer within {self._timeout_s:g} s") from None
         except requests.RequestException as error:
             raise PrometheusFailed(f"{self.url} cannot be reached: {_reason(error)}") from None
-        except (PrometheusApiClientException, KeyError, TypeError) as error:
-            raise PrometheusFailed(f"{self.url} did not answer the query: {error}") from None
+        except PrometheusApiClientException as error:
+            # Its text has the whole answer, which may be anybody's: the URL is written by who writes the policy.
+            status = re.search(r"HTTP Status Code (\d+)", str(error))
+            raise PrometheusFailed(f"{self.url} refused the query with {status[0] if status else 'an error'}") from None
+        except (KeyError, TypeError):
+            raise PrometheusFailed(f"{self.url} did not answer as a Prometheus does") from None
         if not isinstance(found, list):
-            raise PrometheusFailed(f"{self.url} did not answer the query with series")
+            raise PrometheusFailed(f"{self.url} did not answer as a Prometheus does")
         return found
 
     def close(self) -> None:

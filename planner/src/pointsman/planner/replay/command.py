@@ -24,6 +24,7 @@ from pointsman.planner.replay.table import figure_rows
 
 EXIT_WORSE: Final = 1
 EXIT_UNUSABLE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 SHOWN_DECISIONS: Final = 12
 NO_TERMINAL_WIDTH: Final = 160  # in a file or a pipe nothing is cut
 
@@ -42,6 +43,9 @@ def main(argv: list[str]) -> int:
         print(f"pointsman replay: {error}", file=sys.stderr)
     except OSError as error:
         print(f"pointsman replay: {error.filename}: it cannot be written: {error.strerror}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("pointsman replay: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
     return EXIT_UNUSABLE
 
 
