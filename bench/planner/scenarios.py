@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Objectives, Policy
+from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.replay.requests import first, superposed
 from pointsman.planner.replay.trace_files import load_trace
@@ -38,7 +40,13 @@ class Scenario:
 
     def policy(self) -> Policy:
         """The defaults of a PlannerPolicy, but for the objectives and what the budget allows."""
-        return Policy(objectives=self.objectives, max_gpus=16, prefill=Bounds(1, 12), decode=Bounds(1, 12))
+        spec = PlannerPolicySpec.model_validate(
+            {
+                "objectives": {"ttftMs": self.objectives.ttft_ms, "tpotMs": self.objectives.tpot_ms},
+                "budget": {"maxGpus": 16},
+            }
+        )
+        return planner_policy(spec, prefill=Bounds(1, 12), decode=Bounds(1, 12))
 
 
 def synthetic(shape: str) -> Callable[[int], Trace]:
@@ -65,7 +73,6 @@ SCENARIOS = {
         Scenario("mixshift", "7.5/s of 4000+100, then 15 of 500+600", synthetic("mixshift"), "a100_sxm", CHAT, (4, 2)),
         Scenario("burst", "ten times the load for a minute", synthetic("burst"), "a100_sxm", CHAT, (2, 2)),
         Scenario("ramp", "3 to 18 requests/s in 10 min, back in 5", synthetic("ramp"), "a100_sxm", CHAT, (2, 2)),
-        Scenario("azure_conv", "two copies of Azure's conversations, half an hour", azure, "l40s", CHAT, (2, 3)),
         Scenario(
             "moon_conv",
             "Mooncake's long conversations, half an hour",
@@ -74,5 +81,6 @@ SCENARIOS = {
             Objectives(ttft_ms=15_000, tpot_ms=40),
             (4, 4),
         ),
+        Scenario("azure_conv", "two copies of Azure's conversations, half an hour", azure, "l40s", CHAT, (2, 3)),
     )
 }
