@@ -134,6 +134,40 @@ def test_without_a_table_it_waits_until_the_service_has_taught_it() -> None:
     assert decision.reason is not Reason.NOT_ENOUGH_DATA
 
 
+def test_a_table_of_another_engine_gives_way_to_what_the_service_teaches() -> None:
+    wrong = LinearModel(0.5, 0.001, 0.0, 0.5, 0.001, 0.0)  # ten times as fast as what is measured
+    samples = tuple(
+        EngineSample(role, observed_ms=ms, tokens=tokens, batch=batch)
+        for role, ms, tokens, batch in (
+            (WorkerRole.PREFILL, 80.0, 4000, 1),
+            (WorkerRole.PREFILL, 22.0, 1000, 1),
+            (WorkerRole.DECODE, 12.0, 64_000, 16),
+        )
+    )  # fmt: skip
+    state = State()
+    for tick in range(12):
+        seen = observed(2.5 * tick, LONG, samples=samples)
+        state, decision, _ = decide(state, seen, POLICY, seen.at_s, wrong)
+    assert dict(decision.inputs)["prefillMilliseconds"] == pytest.approx(80, rel=0.1)
+
+
+def test_a_plan_that_waits_for_a_start_does_not_stop_the_planner_one_that_switches_does() -> None:
+    policy = replace(POLICY, scale_out=True, max_gpus=12, prefill=Bounds(1, 8), decode=Bounds(1, 8))
+
+    def layouts(condition: WorkerCondition) -> set[tuple[int, int]]:
+        state, found = State(), set()
+        on_its_way = replace(workers(1, 0)[0], name="new", condition=condition)
+        for tick in range(30):
+            seen = observed(2.5 * tick, LONG, plan_in_progress=True)
+            seen = replace(seen, workers=(*seen.workers, on_its_way))
+            state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+            found.add((decision.prefill, decision.decode))
+        return found
+
+    assert layouts(WorkerCondition.SWITCHING) == {(3, 4)}
+    assert max(sum(layout) for layout in layouts(WorkerCondition.STARTING)) > 7
+
+
 def test_a_plan_in_progress_is_awaited() -> None:
     state = State()
     for tick in range(30):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.forecast import Forecast, RateForecaster, burst_index
+from pointsman.planner.core.forecast import Forecast, RateForecaster
 
 TICK_S, LEAD_S = 2.5, 45.0
 
@@ -114,12 +114,3 @@ def test_no_history_makes_a_negative_or_infinite_forecast_and_memory_stays_bound
 def test_a_count_that_cannot_be_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="count is"):
         RateForecaster().observe(bad, TICK_S, 0.0, LEAD_S)
-
-
-def test_the_burst_index_tells_poisson_from_bursts() -> None:
-    rng = random.Random(3)
-    poisson = [rng.expovariate(5) for _ in range(4000)]
-    bursts = [0.01 if n % 20 else 4.0 for n in range(4000)]
-    assert burst_index(poisson) == pytest.approx(1, abs=0.15)
-    assert burst_index(bursts) > 5
-    assert burst_index([]) == 1

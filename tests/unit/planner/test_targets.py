@@ -114,8 +114,8 @@ def test_bursts_that_return_within_the_usual_gap_find_their_workers() -> None:
     def bursts(t: float) -> float:
         return 14 if t % 300 < 60 else 2
 
-    ran = run(bursts, 2100, replace(POLICY, scale_in_stabilization_s=60.0))
-    quiet = [sum(layout) for tick, layout in enumerate(ran.layouts, 1) if tick * TICK_S > 1500]
+    ran = run(bursts, 1500, replace(POLICY, scale_in_stabilization_s=60.0))
+    quiet = [sum(layout) for tick, layout in enumerate(ran.layouts, 1) if tick * TICK_S > 1000]
     assert min(quiet) >= 4
 
 

@@ -143,7 +143,7 @@ def learn(
         load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
     )
     learner, learned = state.learner.observe(observation.samples), state.learned
-    if base is None and (learned is None or state.ticks % REFIT_TICKS == 0):
+    if learned is None or state.ticks % REFIT_TICKS == 0:
         learned = learner.model(observation.max_batch_tokens) or learned
     prefill, decode = state.calibrated_prefill, state.calibrated_decode
     if base is not None:
@@ -207,9 +207,11 @@ def _context(lengths: Lengths, shape: Shape) -> float:
 
 
 def _model(state: State, base: PerformanceModel | None) -> PerformanceModel | None:
+    """The table as calibrated, or what the service taught: without a table, or where no factor mends it."""
     if base is None:
         return state.learned
-    return CalibratedModel(base, state.calibrated_prefill, state.calibrated_decode)
+    calibrated = CalibratedModel(base, state.calibrated_prefill, state.calibrated_decode)
+    return calibrated if calibrated.trusted or state.learned is None else state.learned
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
@@ -318,8 +320,6 @@ def _layout(
         return state, base
     switches = _switches(now, switched)
     history = state.history.remember(switches, now_s)
-    if sum(target) != sum(now):
-        history = replace(history, last_scale_s=now_s)
     if switches:
         state = replace(state, wanting=None, wanting_ticks=0)
     words = f"{sentence}; {_action(*now, *target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"

@@ -26,7 +26,6 @@ SLOW_S: Final = 300.0
 KEPT_ERRORS: Final = 160
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
 KEPT_RISES: Final = 12
-BURST_BOUNDS: Final = (1.0, 9.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +195,3 @@ def _quantile(errors: tuple[float, ...], share: float) -> float:
     """The conformal quantile: the ⌈(n+1)·share⌉-th smallest."""
     ordered = sorted(errors)
     return ordered[min(math.ceil((len(ordered) + 1) * share), len(ordered)) - 1]
-
-
-def burst_index(inter_arrivals_s: list[float]) -> float:
-    """Squared coefficient of variation of inter-arrival times: 1 is Poisson. Too few samples: 1."""
-    if len(inter_arrivals_s) < 10:
-        return 1.0
-    mean = sum(inter_arrivals_s) / len(inter_arrivals_s)
-    if mean <= 0:
-        return BURST_BOUNDS[1]
-    variance = sum((x - mean) ** 2 for x in inter_arrivals_s) / len(inter_arrivals_s)
-    low, high = BURST_BOUNDS
-    return min(max(variance / (mean * mean), low), high)

@@ -25,14 +25,12 @@ class History:
     """What was decided lately: bounded by the window it is asked about."""
 
     switches: tuple[SwitchRecord, ...] = ()
-    last_scale_s: float | None = None
-    high_load_s: tuple[tuple[float, float], ...] = ()  # (when, workers needed), for the stabilisation of scale-in
 
     def remember(self, switches: tuple[Switch, ...], now_s: float) -> "History":
         """With these switches added and those older than the window dropped."""
         new = tuple(SwitchRecord(now_s, s.target) for s in switches for _ in range(s.count))
         kept = tuple(r for r in self.switches if r.at_s > now_s - SWITCH_WINDOW_S)
-        return History((*kept, *new), self.last_scale_s, self.high_load_s)
+        return History((*kept, *new))
 
 
 def switches_at_a_time(observation: Observation, policy: Policy) -> int:

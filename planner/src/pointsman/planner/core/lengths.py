@@ -52,7 +52,8 @@ class Lengths:
         # Prompts are measured when they arrive, outputs when they end: a window may have one without the other.
         prompt_seen = self.prompt_tokens if load.prompt_tokens is None else load.prompt_tokens
         output_seen = self.output_tokens if load.output_tokens is None else load.output_tokens
-        if prompt_seen is None or output_seen is None or requests <= 0:
+        nothing = load.prompt_tokens is None and load.output_tokens is None
+        if nothing or prompt_seen is None or output_seen is None or requests <= 0:
             return self
         windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_WINDOWS:]
         total = sum(w.requests for w in windows)

@@ -81,7 +81,6 @@ class Targets:
     rate_per_s: float
     high_rate_per_s: float
     backlog: float
-    backlog_at_lead: float
     needed_now: tuple[int, int]  # for what arrives at this moment and what is queued
     load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
     up: tuple[int, int]  # of that, what is not held back as a passing one-worker change
@@ -188,7 +187,6 @@ def targets(
         rate_per_s=rate,
         high_rate_per_s=ahead.high,
         backlog=backlog,
-        backlog_at_lead=at_lead,
         needed_now=needed_now,
         load_now=_load(needed_now, rate, point, most, tuning),
         up=(up[0], up[1]),

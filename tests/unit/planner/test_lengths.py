@@ -1,0 +1,50 @@
+"""Lengths: the long mean while nothing changes, the new one as soon as it is certain."""
+
+import random
+
+import pytest
+
+from pointsman.planner.core.lengths import MOST_WINDOWS, Lengths
+from pointsman.planner.core.types import Load
+
+TICK_S = 2.5
+
+
+def after(prompts: list[float], spread: float = 0.25, per_window: int = 25) -> Lengths:
+    """Windows of so many requests each, with those mean prompts."""
+    draw, found = random.Random(1), Lengths()
+    for tick, prompt in enumerate(prompts):
+        mean = sum(draw.gauss(prompt, spread * prompt) for _ in range(per_window)) / per_window
+        found = found.observe(Load(per_window / TICK_S, mean, 0.0, 100.0), TICK_S, TICK_S * tick)
+    return found
+
+
+def test_noise_is_averaged_over_minutes() -> None:
+    assert after([4000.0] * 100).prompt_tokens == pytest.approx(4000, rel=0.01)
+
+
+def test_a_change_is_followed_with_its_first_window() -> None:
+    assert after([4000.0] * 100 + [500.0]).prompt_tokens == pytest.approx(500, rel=0.1)
+
+
+def test_and_what_was_before_is_soon_forgotten() -> None:
+    lengths = after([4000.0] * 100 + [500.0] * 5)
+    assert lengths.prompt_tokens == pytest.approx(500, rel=0.05)
+    assert len(lengths.windows) <= 6
+
+
+def test_lengths_that_differ_a_lot_from_request_to_request_are_no_change() -> None:
+    lengths = after([1000.0] * 300, spread=1.0)
+    assert len(lengths.windows) > 100
+    assert lengths.prompt_tokens == pytest.approx(1000, rel=0.1)
+
+
+def test_a_window_without_lengths_changes_nothing_and_memory_is_bounded() -> None:
+    lengths = after([4000.0] * 20)
+    assert lengths.observe(Load(3.0), TICK_S, 60.0) == lengths
+    assert len(after([4000.0] * 400, per_window=1).windows) <= MOST_WINDOWS
+
+
+def test_outputs_that_nobody_ended_in_a_window_stay_as_they_were() -> None:
+    lengths = after([4000.0] * 20).observe(Load(10.0, 4000.0, 0.0, None), TICK_S, 60.0)
+    assert lengths.output_tokens == pytest.approx(100)
