@@ -120,4 +120,4 @@ def _quoted(text: str) -> str:
 
 def _reason(error: requests.RequestException) -> str:
     cause = error.args[0] if error.args else error
-    return str(getattr(cause, "reason", None) or error)
+    return str(getattr(cause, "reason", None) or error).split("): ", 1)[-1]  # without the connection's repr
