@@ -81,6 +81,13 @@ SCENARIOS = {
             Objectives(ttft_ms=15_000, tpot_ms=40),
             (4, 4),
         ),
-        Scenario("azure_conv", "two copies of Azure's conversations, half an hour", azure, "l40s", CHAT, (2, 3)),
+        Scenario(
+            "azure_conv",
+            "two copies of Azure's conversations, half an hour",
+            azure,
+            "l40s",
+            Objectives(ttft_ms=2000, tpot_ms=50),
+            (2, 3),
+        ),
     )
 }
