@@ -8,6 +8,7 @@ from bench.rows import RESULTS
 
 CELLS = RESULTS / "planner_cells.json"
 OURS, STATIC, ORACLE = "Pointsman", "best static", "clairvoyant"
+ABLATION = "Pointsman without"
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,14 @@ def write_cells(runs: Sequence[Run]) -> None:
 
 
 def by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:
-    """The runs of one load, by planner, in the order of seeds."""
+    """The runs of one load, by planner, in the order of seeds: of the seeds that all planners but ablations have."""
+    here = sorted((run for run in runs if run.scenario == scenario), key=lambda run: run.seed)
+    whole = {run.planner for run in here if not run.planner.startswith(ABLATION)}
+    seeds = {run.seed for run in here}
+    for planner in whole:
+        seeds &= {run.seed for run in here if run.planner == planner}
     found: dict[str, list[Run]] = {}
-    for run in sorted((run for run in runs if run.scenario == scenario), key=lambda run: run.seed):
-        found.setdefault(run.planner, []).append(run)
+    for run in here:
+        if run.seed in seeds:
+            found.setdefault(run.planner, []).append(run)
     return found

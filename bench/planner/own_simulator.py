@@ -198,7 +198,7 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
     """The design's table from the cells."""
     for name in SCENARIOS:
         found = by_planner(runs, name)
-        if OURS not in found:
+        if not {OURS, STATIC, ORACLE} <= found.keys():
             continue
         mine, fixed, oracle = found[OURS], found[STATIC], found[ORACLE]
         yield row(
@@ -234,7 +234,7 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
                 command=COMMAND,
             )
         for planner, theirs in found.items():
-            if planner.startswith("Pointsman without"):
+            if planner.startswith(ABLATION):
                 seeds = {run.seed for run in theirs}
                 yield row(
                     f"{name}: share within objectives, ablation",
@@ -266,7 +266,7 @@ def _best_rival(found: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
         name: theirs
         for name, theirs in found.items()
         if name not in (OURS, STATIC, ORACLE, "static")
-        and not name.startswith("Pointsman without")
+        and not name.startswith(ABLATION)
         and statistics.mean(run.gpu_hours for run in theirs) <= limit
     }
     if not rivals:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from bench.planner import own_simulator
-from bench.planner.cells import OURS, Run
+from bench.planner.cells import OURS, Run, by_planner
 from bench.planner.evaluation_page import scatter, table
 from bench.planner.scenarios import SCENARIOS, synthetic
 
@@ -39,15 +39,18 @@ def test_rows_judge_attainment_and_goodput_per_gpu_hour_against_bounds_and_rival
     assert (ablation.runs, ablation.ours, ablation.peer) == (1, 0.91, 0.5)
 
 
+def test_only_seeds_that_all_planners_have_are_compared() -> None:
+    partly = [*FOUND, run(OURS, 4, 0.1, 2.0)]
+    assert {each.seed for each in by_planner(partly, "step")[OURS]} == {1, 2, 3}
+
+
 def test_the_page_marks_the_best_of_those_that_do_not_know_the_future() -> None:
-    by_planner: dict[str, list[Run]] = {}
-    for each in FOUND:
-        by_planner.setdefault(each.planner, []).append(each)
-    lines = table(by_planner)
+    found = by_planner(FOUND, "step")
+    lines = table(found)
     assert [line for line in lines if "**" in line] == [line for line in lines if line.startswith("| dear ")]
     assert lines[-2].startswith("| best static ") and lines[-1].startswith("| clairvoyant ")
     assert "0.920 (0.910–0.930)" in next(line for line in lines if line.startswith(f"| {OURS} "))
-    assert scatter(by_planner).count("<title>") == len(by_planner)
+    assert scatter(found).count("<title>") == len(found)
 
 
 def test_a_cell_measures_every_planner_and_ours_first(monkeypatch: pytest.MonkeyPatch) -> None:
