@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.planner.cells import ORACLE, OURS, STATIC, Run, by_planner, read_cells, write_cells
+from bench.planner.cells import ABLATION, ORACLE, OURS, STATIC, Run, by_planner, read_cells, write_cells
 from bench.planner.evaluation_page import write_page
 from bench.planner.scenarios import SCENARIOS, Scenario
 from bench.rows import Row, row, write
