@@ -23,7 +23,8 @@ MOST_GROWTH: Final = 2.0  # within one horizon
 RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
 SURVIVED_S: Final = 20.0
 SLOW_S: Final = 300.0
-KEPT_ERRORS: Final = 160
+KEPT_LEADS: Final = 2.0  # errors are kept so long: those of a ramp are no bound for the plain after it
+KEPT_ERRORS: Final = (40, 200)  # at least, at most
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
 KEPT_RISES: Final = 12
 
@@ -115,7 +116,7 @@ class RateForecaster:
         if self.trend is None:
             first = Trend(rate, 0.0, max(rate, 1 / window_s) / window_s, 0.0, 1e-6)
             return replace(seen, trend=first, slow=rate)
-        return seen._follow(self.trend, rate, window_s, now_s, lead_s)._learn(now_s, lead_s)
+        return seen._follow(self.trend, rate, window_s, now_s, lead_s)._learn(window_s, now_s, lead_s)
 
     def _follow(self, trend: Trend, rate: float, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         floor = 1 / window_s
@@ -146,13 +147,15 @@ class RateForecaster:
         rises = (*self.rises, Rise(now_s + lead_s, self.slow, rate))[-KEPT_RISES:]
         return replace(changed, rose_s=now_s, before_rise=self.slow, rises=rises)
 
-    def _learn(self, now_s: float, lead_s: float) -> "RateForecaster":
+    def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""
         pending, errors = list(self.pending), list(self.errors)
         truth = sum(count for _, count, _ in self.recent) / sum(seconds for _, _, seconds in self.recent)
         while pending and pending[0][0] <= now_s:
             forecast = pending.pop(0)[1]
             errors.append((truth - forecast) / math.sqrt(max(forecast, 0.5)))
+        least, most = KEPT_ERRORS
+        kept = min(max(int(KEPT_LEADS * lead_s / window_s), least), most)
         survivals = list(self.survivals)
         for rise in self.rises:
             if rise.due_s <= now_s:
@@ -161,7 +164,7 @@ class RateForecaster:
                 survivals.append(min(max(share, 0.0), 1.0))
         pending.append((now_s + lead_s, self._expected(lead_s, now_s, lead_s)))
         return replace(
-            self, pending=tuple(pending), errors=tuple(errors[-KEPT_ERRORS:]), survivals=tuple(survivals[-KEPT_RISES:]),
+            self, pending=tuple(pending), errors=tuple(errors[-kept:]), survivals=tuple(survivals[-KEPT_RISES:]),
             rises=tuple(rise for rise in self.rises if rise.due_s > now_s),
         )  # fmt: skip
 

@@ -64,7 +64,8 @@ class Returns:
 class Recent:
     """The last windows: (end, requests, seconds, prefill work that came in worker-seconds, decode workers needed).
 
-    Work is priced when it comes: old requests at the present length would be a load that never was.
+    Work is priced when it comes, and again at the present cost of a request where that is less: old requests at new,
+    longer lengths would be a load that never was, and at lengths that are gone one that does not come back.
     """
 
     windows: tuple[tuple[float, float, float, float, float], ...] = ()
@@ -76,8 +77,8 @@ class Recent:
         kept = tuple(w for w in self.windows if w[0] > now_s - memory_s)
         return Recent((*kept, (now_s, requests, window_s, work_s, decode)))
 
-    def prefill_workers(self, slack_s: float, attainment: float, most: int) -> int:
-        """The least pool that would have served the arrivals with waits ≤ ``slack_s``.
+    def prefill_workers(self, request_s: float, slack_s: float, attainment: float, most: int) -> int:
+        """The least pool that would have served the arrivals, now ``request_s`` of work each, with waits ≤ ``slack_s``.
 
         As a fluid: windows whose backlog exceeds the slack are late as a whole.
         """
@@ -86,7 +87,7 @@ class Recent:
         def late(workers: int) -> float:
             backlog_s = late = 0.0
             for _, requests, seconds, work_s, _ in self.windows:
-                backlog_s = max(0.0, backlog_s + work_s - workers * seconds)
+                backlog_s = max(0.0, backlog_s + min(work_s, requests * request_s) - workers * seconds)
                 if backlog_s > workers * slack_s:
                     late += requests
             return late
