@@ -58,7 +58,7 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
         _was_quick(switch)
         assert "within objectives" in plan.spec.message
         assert {alternative.action for alternative in plan.spec.alternatives} == {"switch"}
-        assert {"ratePerSecond", "promptTokens", "expectedAttainment"} <= {number.name for number in plan.spec.inputs}
+        assert {"ratePerSecond", "promptTokens", "prefillNeeded"} <= {number.name for number in plan.spec.inputs}
     thresholds = [plan.spec.routing.max_local_prefill_tokens for plan in view.plans]
     assert max(thresholds) > DEFAULT_RULE.max_local_prefill_tokens, "a full prefill queue raises it"
     await _computes_where_the_threshold_says(shifting)

@@ -45,7 +45,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     assert plan.spec.reason == "PrefillShort"
     assert plan.spec.switches[0].to_role == "Prefill"
     assert plan.spec.pools.prefill.replicas + plan.spec.pools.decode.replicas == 5
-    assert {entry.name for entry in plan.spec.inputs} >= {"ratePerSecond", "promptTokens", "expectedAttainment"}
+    assert {entry.name for entry in plan.spec.inputs} >= {"ratePerSecond", "promptTokens", "prefillNeeded"}
     assert plan.spec.alternatives
     assert not plan.spec.approval.required
     await healthy(world, ConditionStatus.TRUE)

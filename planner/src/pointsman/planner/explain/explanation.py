@@ -119,29 +119,35 @@ def _expected(decision: Decision) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
         return ["nothing: there is not enough to go by"]
-    lines = [f"up to {numbers['ratePerSecond']:.2f} requests a second by the time a change would take effect"]
-    if "expectedAttainment" in numbers:
-        parts = [
-            f"{word} {numbers[name]:.0%}"
-            for word, name in (("first token", "expectedTtftAttainment"), ("every token", "expectedTpotAttainment"))
-            if name in numbers
-        ]
+    lines = [f"{numbers['ratePerSecond']:.2f} requests a second by the time a change would take effect"]
+    if "highRatePerSecond" in numbers:
+        lines[0] += f", {numbers['highRatePerSecond']:.2f} if it comes high"
+    if {"prefillNeeded", "decodeNeeded"} <= numbers.keys():
         lines.append(
-            f"the present layout would then keep {numbers['expectedAttainment']:.0%} within objectives"
-            + (f" ({', '.join(parts)})" if parts else "")
+            f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
+            + _now_needed(numbers)
         )
+    if numbers.get("backlog", 0) >= 1:
+        lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
     return lines
+
+
+def _now_needed(numbers: dict[str, float]) -> str:
+    now = [numbers.get(name) for name in ("prefillNeededNow", "decodeNeededNow")]
+    if None in now or now == [numbers["prefillNeeded"], numbers["decodeNeeded"]]:
+        return ""
+    return f" (the present load alone: {now[0]:.0f} and {now[1]:.0f})"
 
 
 def _considered(observation: Observation, decision: Decision) -> list[str]:
     if not decision.alternatives:
         return ["no other layout"]
     here = (observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE))
-    stays = not decision.changes_layout
-    lines = [f"{'→' if stays else ' '} {here[0]}P{here[1]}D  stay"]
-    for other in decision.alternatives[:_SHOWN_ALTERNATIVES]:
-        chosen = not stays and (other.prefill, other.decode) == (decision.prefill, decision.decode)
-        lines.append(f"{'→' if chosen else ' '} {_alternative(other)}")
+    chosen = (decision.prefill, decision.decode) if decision.changes_layout else here
+    shown = decision.alternatives[:_SHOWN_ALTERNATIVES]
+    lines = [f"{'→' if (other.prefill, other.decode) == chosen else ' '} {_alternative(other)}" for other in shown]
+    if here not in {(other.prefill, other.decode) for other in shown}:
+        lines.insert(0, f"{'→' if here == chosen else ' '} {here[0]}P{here[1]}D  stay")
     return lines
 
 
