@@ -3,12 +3,14 @@
 ``on.event`` keeps no state on objects and adds no finalizers, so a restart is the same as a resync.
 """
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import kopf
 
-from pointsman.api.protocol.names import GROUP, VERSION
+from pointsman.api.protocol.names import GROUP, VERSION, address_url
 
 Enqueue = Callable[[str, str], None]
 
@@ -19,7 +21,8 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
 
     @kopf.on.login(registry=handlers)  # type: ignore[untyped-decorator]
     def login(**kwargs: Any) -> Any:
-        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+        of_the_pod = kopf.login_with_service_account(**kwargs)
+        return at_the_pods_server(of_the_pod, os.environ) or kopf.login_with_kubeconfig(**kwargs)
 
     @kopf.on.event(GROUP, VERSION, "llmservices", registry=handlers)  # type: ignore[untyped-decorator]
     async def service_changed(namespace: str, name: str, **_: Any) -> None:
@@ -32,6 +35,18 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
             enqueue(namespace, service)
 
     return handlers
+
+
+def at_the_pods_server(found: kopf.ConnectionInfo | None, environment: Mapping[str, str]) -> kopf.ConnectionInfo | None:
+    """``found`` with the server that the kubelet names, as every other client has it.
+
+    kopf would ask DNS for kubernetes.default.svc: another server where KUBERNETES_SERVICE_HOST was set by hand, and none
+    while the cluster's DNS is down.
+    """
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
+    if found is None or not host or not port:
+        return found
+    return replace(found, server=address_url("https", host, int(port)))
 
 
 def settings() -> kopf.OperatorSettings:
