@@ -40,8 +40,8 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
 def at_the_pods_server(found: kopf.ConnectionInfo | None, environment: Mapping[str, str]) -> kopf.ConnectionInfo | None:
     """``found`` with the server that the kubelet names, as every other client has it.
 
-    kopf would ask DNS for kubernetes.default.svc: another server where KUBERNETES_SERVICE_HOST was set by hand, and none
-    while the cluster's DNS is down.
+    kopf would ask DNS for kubernetes.default.svc: another server where KUBERNETES_SERVICE_HOST was set by hand, and
+    none while the cluster's DNS is down.
     """
     host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
     if found is None or not host or not port:
