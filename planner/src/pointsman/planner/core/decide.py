@@ -314,7 +314,7 @@ def _layout(
         inputs=_inputs(state, wanted, point, now, observation),
         alternatives=alternatives,
     )  # fmt: skip
-    if target == now:
+    if target == now and switched == now:
         if held is not None:
             return state, replace(base, reason=Reason.HELD_BACK, message=f"{sentence}; not yet: {held}")
         return state, base
@@ -375,8 +375,12 @@ def _switch(
 def _best_switch(
     observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int], history: guards.History
 ) -> tuple[int, int]:
-    """The layout of the same size that serves the present best; the present one when no other is clearly better."""
+    """The layout of the same size that serves the present best; the present one when no other is clearly better.
+
+    What only starts serves nobody yet: it is the workers that serve which are weighed.
+    """
     need_p, need_d = wanted.load_now
+    serving = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
     recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
     last = recent[-1].target if recent else None
 
@@ -394,9 +398,10 @@ def _best_switch(
         p, d = now[0] + moved, now[1] - moved
         if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
             continue
-        if p < 1 or d < 1 or moved == 0:
+        if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
-        worth = served(p, d) - served(*now) - band(moved) - MOVE_COST * abs(moved)
+        gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
+        worth = gain - band(moved) - MOVE_COST * abs(moved)
         if worth > best_worth:
             best, best_worth = (p, d), worth
     return best
@@ -416,10 +421,17 @@ def _scaled(
     if state.requests < READY_REQUESTS:
         return switched, ""
     target = []
-    for want, has, soon, bounds in zip(
-        (wanted.prefill, wanted.decode), switched, coming, (policy.prefill, policy.decode), strict=True
-    ):
-        if want > has:
+    pools = zip(
+        (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming, (policy.prefill, policy.decode),
+        strict=True,
+    )  # fmt: skip
+    for want, need, was, has, soon, bounds in pools:
+        if has < was:
+            # It gives workers away: only what is needed now is started in their place, not what is kept in reserve.
+            target.append(max(has, min(need, bounds.most)) if policy.scale_out else has)
+        elif has > was and want < has:
+            target.append(max(want, was) if policy.scale_in else has)  # the switch brings what would only have started
+        elif want > has:
             # What a switch that only waits to be sure will bring is not started as well.
             more = max(0, want - max(has, soon)) if policy.scale_out else 0
             target.append(max(has, min(has + more, bounds.most)))
