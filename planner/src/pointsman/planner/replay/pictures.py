@@ -13,6 +13,7 @@ _WIDTH: Final = 960
 _LEFT, _RIGHT = 64, 140
 _PLOT: Final = _WIDTH - _LEFT - _RIGHT
 _HEIGHT, _GAP, _TOP = 120, 34, 26
+_LABEL_WIDTH: Final = 14.0  # of the number of a decision
 
 STYLE: Final = """
 .bg{fill:#fff}.ink{fill:#24292f}.dim{fill:#57606a}.grid{stroke:#d8dee4;stroke-width:1}.goal{stroke:#57606a;stroke-width:1;stroke-dasharray:4 3}
@@ -157,9 +158,11 @@ def _panel(panel: Panel, y: float, end_s: float, marks: list[tuple[int, float]],
     order = list(zip(panel.curves, heights, strict=True))
     for curve, points in reversed(order) if panel.stacked else order:
         yield from _curve(curve, points, px, py, end_s)
+    labelled = -_LABEL_WIDTH
     for number, at_s in marks:
         yield f'<line class="mark" x1="{px(at_s):.1f}" x2="{px(at_s):.1f}" y1="{y}" y2="{y + _HEIGHT}"/>'
-        if panel.stacked:
+        if panel.stacked and px(at_s) - labelled >= _LABEL_WIDTH:  # numbers upon each other could not be read
+            labelled = px(at_s)
             yield f'<text class="f-purple" x="{px(at_s) + 2:.1f}" y="{y + 10}" font-size="10">{number}</text>'
     if panel.goal:
         value, name = panel.goal
