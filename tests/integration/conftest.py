@@ -55,4 +55,4 @@ def namespace(control_plane: ControlPlane) -> Iterator[str]:
     name = f"test-{secrets.token_hex(4)}"
     control_plane.kubectl("create", "namespace", name)
     yield name
-    control_plane.kubectl("delete", "namespace", name, "--wait=false")
+    control_plane.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
