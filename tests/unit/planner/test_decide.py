@@ -21,6 +21,7 @@ from pointsman.planner.core.types import (
     Reason,
     RoutingNumbers,
     Service,
+    Switch,
     Worker,
     WorkerCondition,
     WorkerRole,
@@ -171,7 +172,8 @@ def test_a_plan_that_waits_for_a_start_does_not_stop_the_planner_one_that_switch
 def test_a_worker_that_only_starts_does_not_hide_the_switch_that_helps_now() -> None:
     policy = replace(POLICY, scale_out=True, max_gpus=8, prefill=Bounds(1, 8), decode=Bounds(1, 8))
     starting = tuple(Worker(f"new{n}", WorkerRole.PREFILL, WorkerCondition.STARTING) for n in range(2))
-    load, state, switched = replace(LONG, arrivals_per_s=20.0), State(), []
+    load, state = replace(LONG, arrivals_per_s=20.0), State()
+    switched: list[Switch] = []
     for tick in range(12):
         seen = replace(observed(2.5 * tick, load), workers=(*workers(1, 4), *starting))
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)

@@ -110,6 +110,11 @@ def test_capacity_outlives_its_need_by_the_stabilisation_and_then_goes() -> None
     assert sum(after) <= 4
 
 
+def test_a_lone_burst_leaves_no_worker_behind() -> None:
+    ran = run(lambda t: 14 if 300 <= t < 360 else 1.2, 700)
+    assert ran.layouts[-1] == (1, 1)
+
+
 def test_bursts_that_return_within_the_usual_gap_find_their_workers() -> None:
     def bursts(t: float) -> float:
         return 14 if t % 300 < 60 else 2

@@ -95,13 +95,13 @@ class Recent:
         return min(bisect_left(range(1, most + 1), True, key=lambda workers: late(workers) <= allowed) + 1, most)
 
     def decode_workers(self, attainment: float) -> float:
-        """The need that all but ``1 − attainment`` of the requests were within; at least 1."""
+        """The need that all but ``1 − attainment`` of the requests were within."""
         allowed, beyond = (1 - attainment) * sum(w[1] for w in self.windows), 0.0
         for _, requests, _, _, need in sorted(self.windows, key=lambda w: -w[4]):
             beyond += requests
             if beyond > allowed:
-                return max(1.0, need)
-        return 1.0
+                return need
+        return 0.0
 
     def work_s(self, now_s: float, span_s: float) -> float:
         """Prefill work of the last ``span_s`` seconds."""

@@ -261,7 +261,7 @@ def _kept(
     """What the past keeps: the last minutes, and the levels that usually come back."""
     slack_s = max(0.15 * point.ttft_s, 0.8 * point.ttft_s - point.prefill_alone_s)
     p = memory.recent.prefill_workers(1 / point.prefill_per_s, slack_s, tuning.attainment, most)
-    d = math.ceil(memory.recent.decode_workers(tuning.attainment) + tuning.hold_round)
+    d = max(1, math.ceil(memory.recent.decode_workers(tuning.attainment) + tuning.hold_round))
     if forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s:
         p, d = min(p, prefill.active), min(d, decode.active)  # the rise is over: those that still start come too late
     keep: Callable[[Returns], int] = lambda r: r.keep(now_s, tuning.longest_keep_s, tuning.attainment)  # noqa: E731
