@@ -26,7 +26,8 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
 * **Within objectives**: the share of all requests that met TTFT and mean TPOT together. **GPU-hours** count every
   worker that exists, also while it starts, switches or drains.
 * **best static** is the cheapest fixed layout that keeps 95 % within objectives, by search; **clairvoyant** a schedule
-  made with the trace in hand, the cheapest that keeps 95 %. Nobody can have either while it happens.
+  made with the trace in hand, the cheapest that keeps 95 %, or the best static where no schedule found is better.
+  Nobody can have either while it happens.
 * HPA, HeteroScale-, TokenScale-, Dynamo- and Arrow-like are our readings of those systems
   (`planner/simulator/baselines/`, each with its source), not their code; Dynamo's own planner in NVIDIA's own
   simulator is measured apart. Arrow cannot scale and gets the GPUs of the best fixed layout.

@@ -44,6 +44,14 @@ def test_only_seeds_that_all_planners_have_are_compared() -> None:
     assert {each.seed for each in by_planner(partly, "step")[OURS]} == {1, 2, 3}
 
 
+def test_the_clairvoyant_takes_the_fixed_layout_where_no_schedule_is_better() -> None:
+    fixed = replace(run("best static", 1, 0.97, 3.0), note="6P5D")
+    assert own_simulator.bound(run("clairvoyant", 1, 0.96, 2.0), fixed).gpu_hours == 2.0
+    for worse in (run("clairvoyant", 1, 0.87, 2.0), run("clairvoyant", 1, 0.99, 4.0)):
+        taken = own_simulator.bound(worse, fixed)
+        assert (taken.planner, taken.gpu_hours, taken.note) == ("clairvoyant", 3.0, "no schedule is better than 6P5D")
+
+
 def test_the_page_marks_the_best_of_those_that_do_not_know_the_future() -> None:
     found = by_planner(FOUND, "step")
     lines = table(found)
