@@ -6,7 +6,7 @@
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 RESULTS = Path(__file__).with_name("results")
@@ -89,7 +89,11 @@ def write(name: str, rows: Sequence[Row]) -> Path:
 
 def read(path: Path) -> list[Row]:
     """The rows of a result file. Raises TypeError for a row whose fields are not a Row's."""
-    return [Row(**{**entry, "spread": tuple(entry["spread"])}) for entry in json.loads(path.read_text())]
+    entries = json.loads(path.read_text())
+    names = {field.name for field in fields(Row)}
+    if not isinstance(entries, list) or any(not isinstance(e, dict) or set(e) != names for e in entries):
+        raise TypeError(f"{path.name} does not hold rows")
+    return [Row(**{**entry, "spread": tuple(entry["spread"])}) for entry in entries]
 
 
 def _rounded(value: float) -> float:
