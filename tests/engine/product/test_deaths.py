@@ -1,11 +1,13 @@
 """Whatever dies under load: no request is lost that need not be, and nothing stays stuck."""
 
-from engine.product.served import MIX, PREFILL_HEAVY, Served, errors, some
+import asyncio
+
+from engine.product.served import MIX, PREFILL_HEAVY, Served, errors, some, stream_of
 from pointsman.api.protocol.names import Role
 from pointsman.local.cluster import SYSTEM_NAMESPACE
-from pointsman.local.traffic import Endpoint, Mix, PrefillPath, closed_loop, compare, prompts, running_load
+from pointsman.local.traffic import Endpoint, PrefillPath, closed_loop, compare, prompts, running_load
 
-LONG_ANSWERS = Mix(lengths=MIX.lengths, max_tokens=range(200, 300), token_ids_share=0.3)
+LONG_ANSWER_TOKENS = 600
 
 
 async def test_killing_the_prefill_worker_loses_no_request_and_no_token(chat: Served, plain: Endpoint) -> None:
@@ -28,15 +30,23 @@ async def test_killing_the_prefill_worker_loses_no_request_and_no_token(chat: Se
 async def test_killing_a_decode_worker_loses_no_request_and_no_token_not_even_of_streams_that_had_begun(
     chat: Served, plain: Endpoint
 ) -> None:
-    asked = some(LONG_ANSWERS, 24, seed=41)
-    expected = await closed_loop(plain, asked, clients=4)
+    asked = some(MIX, 24, seed=41)
+    long = [stream_of(LONG_ANSWER_TOKENS, 40 + number) for number in range(4)]
+    expected = await closed_loop(plain, [*asked, *long], clients=4)
     victim = await chat.worker(Role.DECODE)
-    async with running_load(chat.endpoint, iter(asked), clients=6) as traffic:
-        await traffic.answered(6, timeout_seconds=120)
+    begun = [asyncio.Event() for _ in long]
+    streams = [
+        asyncio.create_task(chat.endpoint.send(prompt, on_token=event.set))
+        for prompt, event in zip(long, begun, strict=True)
+    ]
+    # Four streams at once are spread over the two workers, so some are in the middle of their answer at the victim.
+    await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), timeout=120)
+    async with running_load(chat.endpoint, iter(asked), clients=4) as traffic:
         chat.kill(victim.name)
         await traffic.until(lambda records: len(records) == len(asked), timeout_seconds=120)
-    assert errors(traffic.records) == []
-    assert compare(expected, traffic.records).exact, compare(expected, traffic.records).differences
+    answers = [*traffic.records, *await asyncio.gather(*streams)]
+    assert errors(answers) == []
+    assert compare(expected, answers).exact, compare(expected, answers).differences
     assert await chat.mid_stream_moves() > 0, "no stream had begun at the worker that was killed"
     await chat.ready(prefill=1, decode=2)
 
