@@ -1,11 +1,12 @@
 """Pointsman's planner beside Dynamo's, in NVIDIA's simulator: ``make bench-planner-dynamo``.
 
 Six workloads, starts of 45 and 120 s, several seeds of everything that is random. Runs that were made are kept in
-``bench/results/planner_dynamo_runs.json`` and not made again (``--again ours`` for those of a changed planner), so the
-whole, more than an hour of computing, can be made in pieces of ``--seconds``.
+``bench/results/planner_dynamo_runs.json`` and not made again, except ours when the planner has changed, so the whole,
+more than an hour of computing, can be made in pieces of ``--seconds``.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import math
@@ -29,6 +30,8 @@ from bench.planner.dynamo.policy import make  # noqa: E402
 from bench.planner.dynamo.workloads import Workload  # noqa: E402
 from bench.planner.dynamo.workloads import make as make_workloads  # noqa: E402
 from bench.rows import RESULTS, Row, write  # noqa: E402
+
+from pointsman.planner import core  # noqa: E402
 
 COMMAND = "make bench-planner-dynamo"
 DATA = RESULTS.parent / "data"
@@ -54,15 +57,19 @@ class Measurements:
         self.cells: dict[str, Cell] = json.loads(RUNS.read_text()) if RUNS.exists() else {}
         self._until = time.monotonic() + seconds
         for cell in self.cells.values():
-            for part in again:
+            changed = ("ours", "wrong") if cell.get("planner") != planner_digest() else ()
+            for part in (*again, *changed):
                 cell.pop(part, None)
 
     def cell(self, workload: Workload, seed: int, start_s: int) -> Cell:
         """Of one workload, seed and start; a real trace that no seed changes has seed 0."""
-        return self.cells.setdefault(
-            f"{workload.name}/{start_s}/{seed}",
-            {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed},
-        )
+        key = f"{workload.name}/{start_s}/{seed}"
+        known = {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed}
+        if self.cells.get(key, known)["trace"] != workload.digest:
+            del self.cells[key]  # of another trace by the same name
+        cell = self.cells.setdefault(key, known)
+        cell["planner"] = planner_digest()
+        return cell
 
     def measured(self, cell: Cell, part: str, name: str, measure: Callable[[], Any]) -> Any:
         """The kept result, or ``measure()`` kept. Raises OutOfTime."""
@@ -77,6 +84,14 @@ class Measurements:
             words = " ".join(f"{key} {shown[key]}" for key in ("goodput", "gpu_hours") if key in shown)
             print(f"{cell['workload']}/{cell['start_s']}/{cell['seed']} {part} {name}: {words}", flush=True)
         return kept[name]
+
+
+@cache
+def planner_digest() -> str:
+    """Of the planner's sources: a run of another planner is not one of this one."""
+    folder = Path(core.__file__).parent
+    sources = b"".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
+    return hashlib.sha256(sources).hexdigest()[:16]
 
 
 def main(argv: list[str]) -> int:

@@ -33,6 +33,7 @@ class Tuning:
     attainment: float = ATTAINMENT
     longest_keep_s: float = LONGEST_KEEP_S
     sustained_ticks: int = SUSTAINED_TICKS
+    grew_leads: float = GREW_LEADS
     decode_round: float = 0.02
     hold_round: float = 0.08
     keep_round: float = 0.05
@@ -154,7 +155,7 @@ def targets(
     )
     # What was added for a slowly changing load is not taken away before it could serve: that would be to and fro.
     settled = [
-        0 if grew is None or now_s - grew > GREW_LEADS * lead_s or (forecaster.fell_s or 0.0) > grew else has
+        0 if grew is None or now_s - grew > tuning.grew_leads * lead_s or (forecaster.fell_s or 0.0) > grew else has
         for grew, has in zip(grew_s, committed, strict=True)
     ]
     wanted = [max(u, min(has, max(keep, s))) for u, has, keep, s in zip(up, committed, kept, settled, strict=True)]
