@@ -110,6 +110,11 @@ def test_capacity_outlives_its_need_by_the_stabilisation_and_then_goes() -> None
     assert sum(after) <= 4
 
 
+def test_a_need_that_returns_within_the_stabilisation_finds_its_workers_still_there() -> None:
+    ran = run(lambda t: 14 if t % 240 < 45 else 8, 1100, replace(POLICY, scale_in_stabilization_s=600.0))
+    assert ran.reversals(600.0) == 0
+
+
 def test_a_lone_burst_leaves_no_worker_behind() -> None:
     ran = run(lambda t: 14 if 300 <= t < 360 else 1.2, 700)
     assert ran.layouts[-1] == (1, 1)

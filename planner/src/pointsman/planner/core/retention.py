@@ -15,6 +15,8 @@ GAP_QUANTILE: Final = 0.8
 GAP_MARGIN: Final = 1.25
 MEMORY_S: Final = 3600.0
 MOST_LEVELS: Final = 1024
+MOST_WINDOWS: Final = 240
+SLOTS: Final = 48  # a memory of any length is kept in so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Recent:
     ) -> "Recent":
         """Take one window and forget what is older than ``memory_s``."""
         kept = tuple(w for w in self.windows if w[0] > now_s - memory_s)
-        return Recent((*kept, (now_s, requests, window_s, work_s, decode)))
+        return Recent((*kept[1 - MOST_WINDOWS :], (now_s, requests, window_s, work_s, decode)))
 
     def prefill_workers(self, request_s: float, slack_s: float, attainment: float, most: int) -> int:
         """The least pool that would have served the arrivals, now ``request_s`` of work each, with waits ≤ ``slack_s``.
@@ -106,3 +108,24 @@ class Recent:
     def work_s(self, now_s: float, span_s: float) -> float:
         """Prefill work of the last ``span_s`` seconds."""
         return sum(w[3] for w in self.windows if w[0] > now_s - span_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """The most workers of each role that were wanted within a time: (begin of slot, prefill, decode)."""
+
+    slots: tuple[tuple[float, int, int], ...] = ()
+
+    def observe(self, now_s: float, prefill: int, decode: int, memory_s: float) -> "Highest":
+        """Take what is wanted now; what is older than ``memory_s``, to a forty-eighth, is forgotten."""
+        width_s = memory_s / SLOTS
+        slots = [slot for slot in self.slots if slot[0] + width_s > now_s - memory_s]
+        if slots and now_s - slots[-1][0] < width_s:
+            begin_s, p, d = slots.pop()
+            return Highest((*slots, (begin_s, max(p, prefill), max(d, decode))))
+        return Highest((*slots, (now_s, prefill, decode))[-2 * SLOTS :])
+
+    @property
+    def most(self) -> tuple[int, int]:
+        """(prefill, decode)."""
+        return max((p for _, p, _ in self.slots), default=1), max((d for _, _, d in self.slots), default=1)

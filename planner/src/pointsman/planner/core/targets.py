@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core.forecast import RateForecaster
-from pointsman.planner.core.retention import Recent, Returns
+from pointsman.planner.core.retention import Highest, Recent, Returns
 from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
 
 DEVIATIONS: Final = 1.0  # of staffing, and of the forecast's upper bound
@@ -20,6 +20,7 @@ ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity 
 LONGEST_KEEP_S: Final = 900.0
 SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long
 GREW_LEADS: Final = 2.0  # leads an added worker stays
+TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
 QUEUED_PER_WORKER: Final = 2.0  # requests that are no backlog
 
@@ -64,6 +65,7 @@ class Memory:
     """What targets remember from tick to tick."""
 
     recent: Recent = field(default_factory=Recent)
+    highest: Highest = field(default_factory=Highest)
     prefill_returns: Returns = field(default_factory=Returns)
     decode_returns: Returns = field(default_factory=Returns)
     more_prefill_ticks: int = 0
@@ -154,11 +156,20 @@ def targets(
         now_s if quiet and u == has + 1 else before for u, has, before in zip(up, committed, memory.grew_s, strict=True)
     )
     # What was added for a slowly changing load is not taken away before it could serve: that would be to and fro.
+    # A queue is cleared once: what it takes is no need of the load.
+    lasting = needs(ahead.high, 0.0)
+    highest = memory.highest.observe(now_s, min(up[0], lasting[0]), min(up[1], lasting[1]), max(memory_s, TICK_FLOOR_S))
     settled = [
         0 if grew is None or now_s - grew > tuning.grew_leads * lead_s or (forecaster.fell_s or 0.0) > grew else has
         for grew, has in zip(grew_s, committed, strict=True)
     ]
-    wanted = [max(u, min(has, max(keep, s))) for u, has, keep, s in zip(up, committed, kept, settled, strict=True)]
+    fallen = forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s
+    # The highest need of the stabilisation counts; after a sudden fall for those only that serve.
+    tops = [min(top, pool.active) if fallen else top for top, pool in zip(highest.most, (prefill, decode), strict=True)]
+    wanted = [
+        max(u, min(has, max(keep, s, top)))
+        for u, has, keep, s, top in zip(up, committed, kept, settled, tops, strict=True)
+    ]
 
     threshold = max(10.0, 2 * rate)
     clearing = (1, 1) if forecaster.fell_s == now_s else memory.clearing
@@ -177,6 +188,7 @@ def targets(
         wanted = [max(w, has) for w, has in zip(wanted, committed, strict=True)]
     memory = replace(
         memory,
+        highest=highest,
         grew_s=(grew_s[0], grew_s[1]),
         more_prefill_ticks=ticks[0],
         more_decode_ticks=ticks[1],
