@@ -90,6 +90,27 @@ def test_a_sudden_shift_is_followed_once_each_way_within_seconds() -> None:
     assert moves[1][0] - 40 <= 12, moves
 
 
+def test_within_a_full_budget_no_worker_is_deleted_to_start_one_of_the_other_role() -> None:
+    """A switch brings the same in seconds: scaling one pool down and the other up is never the way there."""
+    cpu = LinearModel(2.0, 0.25, 1e-5, 5.5, 0.2, 0.0)
+    objectives = Objectives(ttft_ms=1300, tpot_ms=45, attainment=0.9)
+    policy = replace(POLICY, objectives=objectives, max_gpus=3, min_gpus=3, scale_in=True, scale_out=True)
+    mixes = [((450.0, 1 - share), (1500.0, share)) for share in (0.1, 0.3, 0.5, 0.3, 0.1)]
+    loads = [
+        Load(arrivals_per_s=rate, prompt_tokens=600, output_tokens=18, prompt_length_shares=shares)
+        for shares in mixes
+        for rate in (2.0, 4.0, 6.0, 9.0, 12.0, 9.0, 6.0, 4.0)
+        for _ in range(12)
+    ]
+    state, layout = State(), (1, 2)
+    for tick, load in enumerate(loads):
+        at_s = 1.5 * tick
+        state, decision, _ = decide(state, replace(observed(at_s, load, *layout), window_s=1.5), policy, at_s, cpu)
+        before, layout = layout, (decision.prefill, decision.decode)
+        moved = sum(switch.count for switch in decision.switches)
+        assert abs(layout[0] - before[0]) == moved, decision
+
+
 def test_constant_load_is_answered_once_and_then_left_alone() -> None:
     decisions = run([SHORT] * 200)
     moved = [n for n, d in enumerate(decisions) if d.changes_layout]

@@ -444,7 +444,9 @@ def _scaled(
     most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
     p, d = target
     if p + d > most:
-        may_shrink = policy.scale_in and not held and switched == now
+        # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
+        # worker is deleted to start another.
+        may_shrink = policy.scale_in and not policy.role_switch and not held and switched == now
         p, d = _squeezed((p, d), switched, most, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
