@@ -45,7 +45,12 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
     records: list[Record] = []
     # Raises if a layout is not reached, or is left again while its load goes on.
     view = await shift_load(
-        shifting.observer, shifting.endpoint, seed=SEED, on_turn=print, on_view=lambda _: None, on_record=records.append
+        shifting.observer,
+        shifting.endpoint,
+        seed=SEED,
+        on_turn=lambda turn: print(turn.title),
+        on_view=lambda _: None,
+        on_record=records.append,
     )
     print(measured, *(_words(plan) for plan in view.plans), sep="\n")
 
@@ -57,11 +62,19 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
         assert plan.status.switches == (switch.metadata.name,)
         _was_quick(switch)
         assert "within objectives" in plan.spec.message
-        assert {alternative.action for alternative in plan.spec.alternatives} == {"switch"}
-        assert {"ratePerSecond", "promptTokens", "prefillNeeded"} <= {number.name for number in plan.spec.inputs}
+        _says_why(plan)
     thresholds = [plan.spec.routing.max_local_prefill_tokens for plan in view.plans]
     assert max(thresholds) > DEFAULT_RULE.max_local_prefill_tokens, "a full prefill queue raises it"
     await _computes_where_the_threshold_says(shifting)
+
+
+def _says_why(plan: Plan) -> None:
+    """The plan has the numbers it was made from, and what was not chosen, with the reason for each."""
+    assert {"ratePerSecond", "promptTokens", "prefillNeeded", "decodeNeeded"} <= {n.name for n in plan.spec.inputs}
+    assert {"switch", "stay"} <= {alternative.action for alternative in plan.spec.alternatives}
+    pools = plan.spec.pools
+    chosen = [(a.prefill, a.decode) for a in plan.spec.alternatives if not a.rejected_because]
+    assert chosen == [(pools.prefill.replicas, pools.decode.replicas)]
 
 
 def _was_quick(switch: RoleSwitch) -> None:

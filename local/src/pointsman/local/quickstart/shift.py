@@ -37,7 +37,7 @@ TPOT_TIMES: Final = 1.3  # the slowest tenth of the short ones'
 _ALONE: Final = 3  # long prompts, one at a time
 _TOGETHER_SECONDS: Final = 6.0  # short ones, by all clients
 _TURN_SECONDS: Final = 180.0  # fifteen on a quiet computer
-_AFTERWARDS_SECONDS: Final = 8.0  # with a layout that was found: longer than the policy's guards
+_AFTERWARDS_SECONDS: Final = 6.0  # with a layout that was found: longer than the policy's guards
 _LOOK_SECONDS: Final = 1.0  # seldom: whoever looks takes time from the workers' two cores
 
 
