@@ -67,8 +67,9 @@ def befall(it: World, event: str) -> None:
         case "mode":
             it.policy = policy(dice.choice(list(Mode)), max_gpus=BUDGET)
         case "work":
-            for engine in it.engines.values():
-                engine.in_flight = dice.randrange(6)
+            for uid, engine in it.engines.items():
+                if it.pods[uid].pod_ready or it.pods[uid].verified is not None:  # nothing else is ever sent work
+                    engine.in_flight = dice.randrange(6)
 
 
 @settings(max_examples=80, deadline=None)

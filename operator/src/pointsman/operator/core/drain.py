@@ -73,7 +73,7 @@ def drain_step(worker: Worker, snapshot: Snapshot) -> WorkerAction | None:
     reason = worker.drain_reason or DrainReason.SCALE_DOWN
     if worker.finished or not worker.container.running:
         return DeleteWorker(worker=name, uid=uid, why=f"{reason}: its container does not run, nothing is in flight")
-    if not worker.pod_ready and worker.verified is None:
+    if not worker.pod_ready and worker.verified is None and (state is None or state.idle):
         return DeleteWorker(worker=name, uid=uid, why=f"{reason}: it never served")
     if snapshot.now_s >= deadline_s(worker, snapshot):
         left = f"{state.in_flight} in flight, {state.leases} leases" if state else "it does not answer"
