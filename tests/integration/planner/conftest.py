@@ -142,7 +142,8 @@ class World:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": self.namespace, "labels": marks},
-            "spec": {"containers": [{"name": "engine", "image": "stand-in"}], "nodeName": "nowhere"},
+            # No scheduler binds it: on a node that does not exist garbage collection would end it.
+            "spec": {"containers": [{"name": "engine", "image": "stand-in"}], "schedulerName": "nobodys"},
         }
         await self.kube.create(resources.PODS, body)
         conditions = [{"type": "Ready", "status": "True"}]

@@ -23,7 +23,7 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import Conflict
+from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
@@ -384,9 +384,12 @@ class Reconciler:
             if pools[role].status != status:
                 name = pool_name(service.name, role)
                 manifest = status.manifest()
-                await self._writer.status(
-                    resources.WORKER_POOLS, name, service.namespace, manifest, uid=pools[role].uid
-                )
+                try:
+                    await self._writer.status(
+                        resources.WORKER_POOLS, name, service.namespace, manifest, uid=pools[role].uid
+                    )
+                except NotFound:  # its namespace is going, or somebody deleted it: the next look makes it anew
+                    log.info("pool gone before its status was written", extra={"service": service.name, "pool": name})
         # The service last: whoever sees it ready finds its pools as it says.
         said = {item.type for item in outcome.status.conditions}
         ours = tuple(item for item in found.status.conditions if item.type in said)
