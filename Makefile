@@ -55,9 +55,9 @@ bench-planner: sync ## our planner beside others in our simulator, half an hour;
 replays: sync ## replay the example policies; writes docs/replays
 	@$(RUN) python -m bench.replays $(ARGS)
 
-bench-planner-dynamo: $(UV) ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece)
+bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece)
 	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
-		python -m bench.planner.dynamo $(ARGS)
+		python -m bench.planner.dynamo $(ARGS); measured=$$?; $(RUN) python -m bench.planner.evaluation_page; exit $$measured
 
 bench-report: sync ## render bench/results to docs/benchmarks.md
 	@$(RUN) python -m bench.report

@@ -1,11 +1,14 @@
-"""Renders ``bench/results/planner_cells.json`` to ``docs/planner-evaluation.md`` and a picture a load."""
+"""Renders what the planner's two benchmarks kept to ``docs/planner-evaluation.md`` and its pictures."""
 
 import statistics
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from bench.planner.cells import ORACLE, OURS, STATIC, Run, by_planner
+from bench.planner.cells import ORACLE, OURS, STATIC, Run, by_planner, read_cells
+from bench.planner.dynamo import page as beside_dynamo
+from bench.planner.dynamo.figures import cells as cells_beside_dynamo
+from bench.planner.dynamo.figures import kept_runs
 from bench.planner.scenarios import LEADS, SCENARIOS, TRUTH
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,7 +33,8 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
   Nobody can have either while it happens.
 * HPA, HeteroScale-, TokenScale-, Dynamo- and Arrow-like are our readings of those systems
   (`planner/simulator/baselines/`, each with its source), not their code; Dynamo's own planner in NVIDIA's own
-  simulator is measured apart. Arrow cannot scale and gets the GPUs of the best fixed layout.
+  simulator is [below](#beside-dynamos-own-planner-in-nvidias-simulator). Arrow cannot scale and gets the GPUs of the
+  best fixed layout.
 
 Mean over the seeds, and the range in brackets; ablations of Pointsman ran with the first seed only. Bold: the most
 requests within objectives among the planners that do not know the future.
@@ -64,6 +68,10 @@ def write_page(runs: Sequence[Run]) -> Path:
     robust = by_planner(runs, "robust")
     if robust:
         parts += ["## step, with what goes wrong", "", "Pointsman alone; the rest as above.", "", *table(robust), ""]
+    beside = cells_beside_dynamo(kept_runs())
+    if beside:
+        (DOCS / "pictures" / beside_dynamo.PICTURE).write_text(beside_dynamo.picture(beside))
+        parts += beside_dynamo.section(beside)
     path = DOCS / "planner-evaluation.md"
     path.write_text("\n".join(parts).rstrip() + "\n")
     return path
@@ -137,3 +145,7 @@ def _mean(values: Sequence[float]) -> float:
 def _spread(values: Sequence[float], form: str) -> str:
     mean = f"{_mean(values):{form}}"
     return mean if len(values) == 1 else f"{mean} ({min(values):{form}}–{max(values):{form}})"
+
+
+if __name__ == "__main__":
+    print(f"wrote {write_page(read_cells())}")

@@ -1,0 +1,289 @@
+"""What the kept runs come to: cells side by side, and the rows with their targets.
+
+A cell is one workload with one start of a worker; its figures are means over the seeds in which all planners ran. Of
+Dynamo's configurations the best of a cell is the one with the highest mean goodput there, so a peer that had to choose
+one configuration beforehand would do worse.
+"""
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED
+from bench.rows import RESULTS, Row
+
+COMMAND = "make bench-planner-dynamo"
+RUNS = RESULTS / "planner_dynamo_runs.json"
+WORKLOADS = ("step", "ramp", "burst", "mixshift", "azure_conv", "moon_conv")
+PULSES = "pulses"  # on/off bursts shorter than a start: judged by themselves
+STARTS_S = (45, 120)
+PARTS = ("ours", "dynamo", "fixed", "clairvoyant", "causal")  # and "wrong": what the operator believes
+WRONG = ("told start-up x2.5", "told start-up x0.4", "calibration x1.3", "calibration x0.7")
+GOOD_ENOUGH = 0.95  # the goodput whose cheapest clairvoyant run is the measure of cost
+EQUAL = 0.01  # goodput that differs by less is equal: runs are not reproducible to the bit
+UNANNOUNCED = ("step", "mixshift")
+RECORDED = ("azure_conv", "moon_conv")
+RAMP_GOODPUT = {45: 0.99, 120: 0.96}
+MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "moon_conv": 1.12}
+Kept = dict[str, dict[str, Any]]  # by workload/start/seed, then by part
+Run = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """``goodput``: share of requests within both objectives. The smallest and largest are of ours' single runs."""
+
+    name: str
+    goodput: float
+    gpu_hours: float
+    goodput_range: tuple[float, float]
+    gpu_hours_range: tuple[float, float]
+    runs: int
+
+    def at_most_as_dear(self, other: "Figure") -> bool:
+        return self.gpu_hours <= other.gpu_hours
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One workload and start: who came to what."""
+
+    workload: str
+    start_s: int
+    seeds: tuple[int, ...]
+    ours: Figure
+    dynamo: dict[str, Figure]  # by configuration
+    fixed: Figure  # the cheapest layout with GOOD_ENOUGH
+    clairvoyant: Figure  # the cheapest run with GOOD_ENOUGH, of schedules and fixed layouts
+    causal: Figure
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload}, {self.start_s} s"
+
+    @property
+    def documented(self) -> Figure:
+        """Dynamo's best configuration among those its documentation leads to."""
+        return _best(each for name, each in self.dynamo.items() if name in DOCUMENTED)
+
+    @property
+    def tuned(self) -> Figure:
+        """Dynamo's best configuration of all."""
+        return _best(self.dynamo.values())
+
+    def cost(self, of: Figure) -> float:
+        """GPU-hours relative to the clairvoyant's."""
+        return of.gpu_hours / self.clairvoyant.gpu_hours
+
+
+def kept_runs() -> Kept:
+    """All that were kept; none if there is no file."""
+    return dict(json.loads(RUNS.read_text())) if RUNS.exists() else {}
+
+
+def cells(kept: Kept) -> list[Cell]:
+    """The cells where everything ran in at least one seed, in the order of ``WORKLOADS``."""
+    found = []
+    for workload in (*WORKLOADS, PULSES):
+        for start_s in STARTS_S:
+            whole = [
+                each
+                for each in kept.values()
+                if (each["workload"], each["start_s"]) == (workload, start_s) and _whole(kept, each)
+            ]
+            if whole:
+                found.append(_cell(kept, workload, start_s, sorted(whole, key=lambda each: int(each["seed"]))))
+    return found
+
+
+def _whole(kept: Kept, run: Run) -> bool:
+    """Everything ran, or for pulses, ours and the fixed layouts, which are all they are compared with."""
+    needed = {"ours"} if run["workload"] == PULSES else {"ours", "dynamo", "clairvoyant", "causal"}
+    complete = run["workload"] == PULSES or set(run.get("dynamo", ())) >= set(CONFIGURATIONS)
+    return needed <= run.keys() and complete and _cheapest(_layouts(kept, run)) is not None
+
+
+def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
+    fixed = [_known(_cheapest(_layouts(kept, run))) for run in runs]
+    schedules = [_cheapest(run.get("clairvoyant", {}).get("schedules", [])) for run in runs]
+    least = [
+        min(filter(None, pair), key=lambda each: float(each["gpu_hours"]))
+        for pair in zip(schedules, fixed, strict=True)
+    ]
+    causal = [run["causal"]["best"] for run in runs] if workload != PULSES else fixed
+    return Cell(
+        workload,
+        start_s,
+        tuple(int(run["seed"]) for run in runs),
+        ours=_figure("Pointsman", [each for run in runs for each in run["ours"].values()]),
+        dynamo={
+            name: _figure(name, [run["dynamo"][name] for run in runs])
+            for name in CONFIGURATIONS
+            if all("dynamo" in run for run in runs)
+        },
+        fixed=_figure(" or ".join(sorted({each["layout"] for each in fixed})), fixed),
+        clairvoyant=_figure("clairvoyant", least),
+        causal=_figure("causal", causal),
+    )
+
+
+def _figure(name: str, runs: Sequence[Run]) -> Figure:
+    goodput, hours = ([float(run[key]) for run in runs] for key in ("goodput", "gpu_hours"))
+    return Figure(
+        name,
+        statistics.mean(goodput),
+        statistics.mean(hours),
+        (min(goodput), max(goodput)),
+        (min(hours), max(hours)),
+        len(runs),
+    )
+
+
+def _best(figures: Iterable[Figure]) -> Figure:
+    return max(figures, key=lambda each: (each.goodput, -each.gpu_hours))
+
+
+def _layouts(kept: Kept, run: Run) -> list[Run]:
+    """Fixed layouts of the same trace; no start matters to what never changes, so they are kept with the first one."""
+    beside = kept.get(f"{run['workload']}/{STARTS_S[0]}/{run['seed']}", {})
+    return [each | {"layout": layout} for layout, each in beside.get("fixed", {}).get("layouts", {}).items()]
+
+
+def _cheapest(runs: Sequence[Run], goodput: float = GOOD_ENOUGH) -> Run | None:
+    good = [each for each in runs if each["goodput"] >= goodput]
+    return min(good, key=lambda each: float(each["gpu_hours"])) if good else None
+
+
+def _known(run: Run | None) -> Run:
+    assert run is not None  # _whole has looked
+    return run
+
+
+# --- rows ---
+
+
+def rows(kept: Kept) -> Iterator[Row]:
+    """Of the whole, then of each cell, then of what the operator may believe wrongly."""
+    found = [cell for cell in cells(kept) if cell.workload != PULSES]
+    if found:
+        yield from _of_all(found)
+    for cell in found:
+        yield from _of_cell(cell)
+    for cell in cells(kept):
+        if cell.workload == PULSES:
+            yield _of_pulses(kept, cell)
+    yield from _of_wrong_beliefs(kept)
+
+
+def _of_all(found: Sequence[Cell]) -> Iterator[Row]:
+    number = f"{len(found)} cells"
+    sides: tuple[tuple[str, Callable[[Cell], Figure]], ...] = (
+        ("Dynamo, best documented configuration of each cell", lambda cell: cell.documented),
+        (f"Dynamo, best of {len(CONFIGURATIONS)} configurations of each cell", lambda cell: cell.tuned),
+    )
+    goodput = [cell.ours.goodput for cell in found]
+    cost = [cell.cost(cell.ours) for cell in found]
+    runs = sum(cell.ours.runs for cell in found)
+    for peer_name, peer in sides:
+        yield _row(
+            f"mean goodput of {number}", "of requests", statistics.mean(goodput), (min(goodput), max(goodput)), runs,
+            at_least=0.9, peer=statistics.mean(peer(cell).goodput for cell in found), peer_name=peer_name,
+        )  # fmt: skip
+        yield _row(
+            f"GPU-hours of {number}, geometric mean", "x the clairvoyant's", statistics.geometric_mean(cost),
+            (min(cost), max(cost)), runs, at_most=1.13, peer_name=peer_name,
+            peer=statistics.geometric_mean(cell.cost(peer(cell)) for cell in found),
+        )  # fmt: skip
+    steady = [cell for cell in found if cell.workload != "burst"]
+    better = sum(cell.ours.goodput >= cell.tuned.goodput and cell.ours.at_most_as_dear(cell.tuned) for cell in steady)
+    yield _row(
+        f"cells of {len(steady)} (all but burst) with at least the goodput of Dynamo's best of "
+        f"{len(CONFIGURATIONS)} for at most its GPU-hours",
+        "cells", better, (better, better), runs, at_least=8,
+    )  # fmt: skip
+
+
+def _of_cell(cell: Cell) -> Iterator[Row]:
+    """Goodput against Dynamo's best; goodput and cost against what this kind of change leaves possible."""
+    ours, causal, runs = cell.ours, cell.causal, cell.ours.runs
+    yield _row(
+        f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, runs,
+        at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
+        peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}; less {EQUAL:g} is equal",
+    )  # fmt: skip
+    reactive = "a reactive schedule that knows this moment's demand"
+    if cell.workload == "burst":
+        yield _row(
+            f"{cell.name}: goodput beside causal", "of requests", ours.goodput, ours.goodput_range, runs,
+            at_least=causal.goodput - 0.03, peer=causal.goodput, peer_name=reactive,
+        )  # fmt: skip
+        yield _row(
+            f"{cell.name}: cost beside causal", "GPU-hours", ours.gpu_hours, ours.gpu_hours_range, runs,
+            at_most=1.2 * causal.gpu_hours, peer=causal.gpu_hours, peer_name=reactive,
+        )  # fmt: skip
+        return
+    if cell.workload in UNANNOUNCED:
+        yield _row(
+            f"{cell.name}: goodput beside causal", "of requests", ours.goodput, ours.goodput_range, runs,
+            at_least=causal.goodput - 0.015, peer=causal.goodput, peer_name=reactive,
+        )  # fmt: skip
+    else:
+        least = 0.98 if cell.workload in RECORDED else RAMP_GOODPUT[cell.start_s]
+        yield _row(
+            f"{cell.name}: goodput, bound", "of requests", ours.goodput, ours.goodput_range, runs, at_least=least
+        )
+    hours = cell.clairvoyant.gpu_hours
+    yield _row(
+        f"{cell.name}: cost", "x the clairvoyant's", cell.cost(ours),
+        (ours.gpu_hours_range[0] / hours, ours.gpu_hours_range[1] / hours), runs, at_most=MOST_COST[cell.workload],
+        peer=cell.cost(cell.tuned), peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}",
+    )  # fmt: skip
+
+
+def _of_pulses(kept: Kept, cell: Cell) -> Row:
+    """Against the cheapest fixed layout of the search that serves as well, wherever one was found that does."""
+    enough = min(cell.ours.goodput - EQUAL, GOOD_ENOUGH)
+    equal = [
+        _known(_cheapest(_layouts(kept, {"workload": cell.workload, "seed": seed}), enough)) for seed in cell.seeds
+    ]
+    peer = _figure(" or ".join(sorted({each["layout"] for each in equal})), equal)
+    return _row(
+        f"{cell.name}: cost at equal goodput ({cell.ours.goodput:.3f})", "GPU-hours", cell.ours.gpu_hours,
+        cell.ours.gpu_hours_range, cell.ours.runs, at_most=peer.gpu_hours, peer=peer.gpu_hours,
+        peer_name=f"cheapest fixed layout, {peer.name}, goodput {peer.goodput:.3f}",
+    )  # fmt: skip
+
+
+def _of_wrong_beliefs(kept: Kept) -> Iterator[Row]:
+    told = [run for run in kept.values() if "ours" in run and set(run.get("wrong", ())) >= set(WRONG)]
+    for name in WRONG if told else ():
+        lost = [_figure("", list(run["ours"].values())).goodput - run["wrong"][name]["goodput"] for run in told]
+        yield _row(
+            f"{name}: goodput lost, mean of {len(lost)} runs", "of requests", statistics.mean(lost),
+            (min(lost), max(lost)), len(lost), at_most=0.03,
+        )  # fmt: skip
+
+
+def _row(
+    name: str, unit: str, ours: float, spread: tuple[float, float], runs: int, *, at_least: float | None = None,
+    at_most: float | None = None, peer: float | None = None, peer_name: str | None = None,
+) -> Row:  # fmt: skip
+    """A row whose value is a mean of means, unlike those of ``bench.rows.row``."""
+    bound = at_least if at_least is not None else at_most
+    assert bound is not None
+    ours, bound = round(ours, 4), round(bound, 4)
+    return Row(
+        name=name,
+        unit=unit,
+        ours=ours,
+        peer=None if peer is None else round(peer, 4),
+        peer_name=peer_name,
+        ratio=None if not peer else round(ours / peer, 4),
+        target=f"{'>=' if at_least is not None else '<='} {bound:g}",
+        met=ours >= bound if at_least is not None else ours <= bound,
+        runs=runs,
+        spread=(round(spread[0], 4), round(spread[1], 4)),
+        command=COMMAND,
+    )

@@ -1,0 +1,171 @@
+"""Dynamo's part of ``docs/planner-evaluation.md``: a table over all cells, one a cell, and a picture of all."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from html import escape
+
+from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED
+from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, PULSES, WORKLOADS, Cell, Figure
+
+PICTURE = "planner-beside-dynamo.svg"
+LOADS = {
+    "step": "3 to 14 requests/s of 4000+250 and back, unannounced",
+    "ramp": "3 to 18 requests/s over 10 minutes, back in 5",
+    "burst": "1.6 requests/s, 16 for one minute",
+    "mixshift": "7.5 requests/s of 4000+100, then 15 of 500+600",
+    "azure_conv": "Azure's conversations of 2023, two copies shifted by 10 minutes",
+    "moon_conv": "Mooncake's long conversations with shared prefixes, an hour",
+    PULSES: "1.5 requests/s, 12 for half a minute every two and a half",
+}
+HEAD = f"""\
+## Beside Dynamo's own planner, in NVIDIA's simulator
+
+Measured by `make bench-planner-dynamo`; runs in `bench/results/planner_dynamo_runs.json`, targets and whether they are
+met in [benchmarks.md](benchmarks.md). Here the peer is not a reading of ours but the planner of `ai-dynamo` 1.6.1 as
+released, and the world is NVIDIA's discrete-event simulator (DynoSim, in `ai-dynamo-runtime` 1.6.1), with its built-in
+polynomial as engine. Pointsman is the production `decide()` with its shipped constants.
+
+* **The same for all**: trace, first layout, at most 16 GPUs, and what is known before the run: objectives, limits of
+  the engine, how long a worker starts, and 60 forward passes of each role, measured with a fixed layout.
+* **Only replicas**: this simulator has no role switch and no local prefill, so sizing alone is compared.
+* **Goodput**: the share of all requests that met TTFT and mean ITL together. **Cost**: GPU-hours (starting and
+  draining workers count) relative to the **clairvoyant**'s, the cheapest run with {GOOD_ENOUGH:g} goodput among
+  schedules made with the trace in hand and fixed layouts. Achieved, not proven best.
+* **causal** is the best of six reactive schedules that know the true demand of this moment, nothing of the future, and
+  pay the start. **fixed**: the cheapest layout with {GOOD_ENOUGH:g} goodput, by search. Nobody can have either in life.
+* **Dynamo, documented**: the best of {len(DOCUMENTED)} configurations its documentation leads to, chosen for each cell
+  afterwards. **Best of all**: of these and {len(CONFIGURATIONS) - len(DOCUMENTED)} that somebody would try who knows
+  its code (objectives made stricter by hand than they are, short intervals). `sla` runs use the regression model of
+  `aiconfigurator-core` 0.12.0, the public wheel that comes nearest to what that release declares.
+* Runs are not reproducible to the bit: goodput that differs by less than {EQUAL:g} is equal.
+"""
+Side = Callable[[Cell], Figure]
+SIDES: dict[str, Side] = {
+    "Pointsman": lambda cell: cell.ours,
+    "Dynamo, documented": lambda cell: cell.documented,
+    "Dynamo, best of all": lambda cell: cell.tuned,
+    "causal": lambda cell: cell.causal,
+    "fixed": lambda cell: cell.fixed,
+    "clairvoyant": lambda cell: cell.clairvoyant,
+}
+
+
+def section(cells: Sequence[Cell]) -> list[str]:
+    """The lines of it; nothing if nothing is measured."""
+    whole = [cell for cell in cells if cell.workload in WORKLOADS]
+    if not whole:
+        return []
+    return [
+        HEAD,
+        f"![All cells](pictures/{PICTURE})",
+        "",
+        "Dots: Dynamo's configurations (filled: documented), Pointsman, causal, fixed; up and left is better, "
+        "1× is the clairvoyant's cost.",
+        "",
+        *_means(whole),
+        "",
+        "Goodput / cost of each cell; bold where Pointsman has at least the goodput of Dynamo's best of all "
+        "for at most its GPU-hours.",
+        "",
+        *_table(whole),
+        "",
+        *_configurations(whole),
+        "",
+    ]
+
+
+def _means(cells: Sequence[Cell]) -> list[str]:
+    lines = [f"| mean of {len(cells)} cells | goodput | worst cell | cost (geometric mean) |", "|---|---|---|---|"]
+    for name, side in SIDES.items():
+        goodput = [side(cell).goodput for cell in cells]
+        cost = statistics.geometric_mean(cell.cost(side(cell)) for cell in cells)
+        lines.append(f"| {name} | {statistics.mean(goodput):.3f} | {min(goodput):.3f} | {cost:.2f}× |")
+    return lines
+
+
+def _table(cells: Sequence[Cell]) -> list[str]:
+    lines = [f"| cell | load | seeds | {' | '.join(SIDES)} |", f"|---|---|---|{'---|' * len(SIDES)}"]
+    for cell in cells:
+        values = [_value(cell, side(cell)) for side in SIDES.values()]
+        if cell.ours.goodput >= cell.tuned.goodput and cell.ours.at_most_as_dear(cell.tuned):
+            values[0] = f"**{values[0]}**"
+        seeds = ", ".join(map(str, cell.seeds))
+        lines.append(f"| {cell.name} | {LOADS[cell.workload]} | {seeds} | {' | '.join(values)} |")
+    return lines
+
+
+def _value(cell: Cell, figure: Figure) -> str:
+    return f"{figure.goodput:.3f} / {cell.cost(figure):.2f}×"
+
+
+def _configurations(cells: Sequence[Cell]) -> list[str]:
+    """Each of Dynamo's configurations over all cells: one must be chosen beforehand."""
+    lines = [
+        f"| Dynamo's configuration, mean of {len(cells)} cells | documented | goodput | worst cell | cost |",
+        "|---|---|---|---|---|",
+    ]
+    for name in CONFIGURATIONS:
+        goodput = [cell.dynamo[name].goodput for cell in cells]
+        cost = statistics.geometric_mean(cell.cost(cell.dynamo[name]) for cell in cells)
+        documented = "yes" if name in DOCUMENTED else ""
+        lines.append(f"| {name} | {documented} | {statistics.mean(goodput):.3f} | {min(goodput):.3f} | {cost:.2f}× |")
+    return lines
+
+
+# --- picture ---
+
+_WIDTH, _HEIGHT, _COLUMNS, _TOP = 230, 190, 4, 46
+_PLOT_WIDTH, _PLOT_HEIGHT, _LEFT = 175, 120, 40
+_MOST_COST = 2.5
+_OURS, _PEER, _INK = "#2f6fb2", "#c4682d", "#57606a"
+
+
+def picture(cells: Sequence[Cell]) -> str:
+    """One small plot a cell: goodput over cost."""
+    whole = [cell for cell in cells if cell.workload in WORKLOADS]
+    rows = -(-len(whole) // _COLUMNS)
+    width, height = _COLUMNS * _WIDTH, _TOP + rows * _HEIGHT
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'font-family="system-ui, sans-serif" font-size="11" role="img">',
+        f'<rect width="{width}" height="{height}" fill="white"/>',
+    ]
+    legend = (
+        ("Pointsman", _OURS, True), ("Dynamo, documented", _PEER, True), ("Dynamo, tuned by hand", _PEER, False),
+        ("causal", _INK, True), ("fixed", _INK, False), ("clairvoyant", "#000000", True),
+    )  # fmt: skip
+    for number, (name, colour, filled) in enumerate(legend):
+        x = 20 + number * 150
+        lines += [_dot(x, 18, colour, filled, 5, name), f'<text x="{x + 10}" y="22">{escape(name)}</text>']
+    for number, cell in enumerate(whole):
+        left, top = (number % _COLUMNS) * _WIDTH + _LEFT, _TOP + (number // _COLUMNS) * _HEIGHT + 20
+        lines += _panel(cell, left, top)
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _panel(cell: Cell, left: int, top: int) -> list[str]:
+    lines = [f'<text x="{left}" y="{top - 8}" font-weight="600">{escape(cell.name)}</text>']
+    for share in (0.0, 0.5, 1.0):
+        y = top + _PLOT_HEIGHT * (1 - share)
+        lines.append(f'<line x1="{left}" x2="{left + _PLOT_WIDTH}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e1e4e8"/>')
+        lines.append(f'<text x="{left - 5}" y="{y + 4:.0f}" text-anchor="end">{share:g}</text>')
+    for cost in (0.5, 1.0, 1.5, 2.0, 2.5):
+        x = left + _PLOT_WIDTH * cost / _MOST_COST
+        lines.append(f'<text x="{x:.0f}" y="{top + _PLOT_HEIGHT + 14}" text-anchor="middle">{cost:g}×</text>')
+
+    def at(figure: Figure, colour: str, filled: bool, radius: float, name: str = "") -> str:
+        x = left + _PLOT_WIDTH * min(_MOST_COST, cell.cost(figure)) / _MOST_COST
+        title = f"{name or figure.name}: {_value(cell, figure)}"
+        return _dot(x, top + _PLOT_HEIGHT * (1 - figure.goodput), colour, filled, radius, title)
+
+    lines += [at(figure, _PEER, name in DOCUMENTED, 3.5) for name, figure in cell.dynamo.items()]
+    lines += [at(cell.fixed, _INK, False, 4, "fixed " + cell.fixed.name), at(cell.causal, _INK, True, 4)]
+    return [*lines, at(cell.clairvoyant, "#000000", True, 4), at(cell.ours, _OURS, True, 6)]
+
+
+def _dot(x: float, y: float, colour: str, filled: bool, radius: float, title: str) -> str:
+    fill = colour if filled else "white"
+    return (
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" fill="{fill}" stroke="{colour}">'
+        f"<title>{escape(title)}</title></circle>"
+    )

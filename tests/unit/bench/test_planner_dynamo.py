@@ -1,0 +1,189 @@
+"""Pointsman as a policy of NVIDIA's simulator, and what the kept runs of that benchmark come to."""
+
+from typing import Any
+
+import pytest
+from bench.planner.dynamo import figures, page
+from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED, TUNED
+from bench.planner.dynamo.figures import RUNS, Kept
+from bench.planner.dynamo.policy import PointsmanPolicy, make
+from bench.rows import RESULTS, read
+
+ENGINE = {"block_size": 64, "num_gpu_blocks": 4096, "max_num_seqs": 64, "max_num_batched_tokens": 8192}
+
+
+def passes(role: str, worker: int, wall_s: float, requests: int, tokens: int, queued: int = 0) -> dict[str, Any]:
+    """A forward-pass sample as the simulator gives it."""
+    found: dict[str, Any] = {"worker_id": worker, "dp_rank": 0, "wall_time": wall_s}
+    for each in ("prefill", "decode"):
+        mine = each == role
+        found |= {f"num_{each}_requests": requests if mine else 0, f"num_queued_{each}": queued if mine else 0}
+    decoding = role == "decode"
+    return found | {
+        "sum_prefill_tokens": 0 if decoding else tokens, "var_prefill_length": 0.0,
+        "sum_decode_kv_tokens": tokens if decoding else 0, "var_decode_kv_tokens": 0.0,
+    }  # fmt: skip
+
+
+def prefill_s(tokens: int) -> float:
+    """The simulator's built-in engine, which both sides have to learn from samples."""
+    return (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / 1000
+
+
+def known(**other: Any) -> dict[str, Any]:
+    """What a factory gets before the run."""
+    return {
+        "startup_s": 45.0, "sla_ttft_ms": 1500, "sla_itl_ms": 25, "max_gpus": 16, "init": [1, 1],
+        "prefill_engine": ENGINE, "decode_engine": ENGINE,
+        "prefill_samples": [passes("prefill", 0, prefill_s(n), n // 1000, n) for n in range(1000, 8001, 500)],
+        "decode_samples": [passes("decode", 0, 0.006 + 5e-8 * 4000 * n, n, 4000 * n) for n in range(1, 64, 4)],
+        **other,
+    }  # fmt: skip
+
+
+def snapshot(at_s: float, rate: float, prefill: range, decode: range, starting: range = range(0)) -> dict[str, Any]:
+    """What the simulator shows; ``starting`` are prefill workers."""
+    return {
+        "now_ms": 1000 * at_s,
+        "prefill_fpm_snapshots": [passes("prefill", worker, prefill_s(4000), 1, 4000) for worker in prefill],
+        "decode_fpm_snapshots": [passes("decode", worker, 0.008, 8, 32000) for worker in decode],
+        "active_prefill_ids": list(prefill), "starting_prefill_ids": list(starting), "draining_prefill_ids": [],
+        "active_decode_ids": list(decode), "starting_decode_ids": [], "draining_decode_ids": [],
+        "traffic": {
+            "duration_s": 2.5, "num_req": round(2.5 * rate), "shape_count": round(2.5 * rate), "avg_isl": 4000.0,
+            "avg_osl": 250.0, "avg_kv_hit_rate": 0.0, "hit_rate_count": round(2.5 * rate),
+        },
+    }  # fmt: skip
+
+
+def ticked(policy: PointsmanPolicy, rate: float, ticks: int, **fleet: range) -> dict[str, Any]:
+    """The last answer of so many ticks, from where the policy was."""
+    answer: dict[str, Any] = {"next_tick_ms": policy.initial_tick_ms()}
+    for _ in range(ticks):
+        answer = policy.on_tick(snapshot(answer["next_tick_ms"] / 1000, rate, **fleet))
+    return answer
+
+
+def test_it_keeps_what_serves_and_asks_for_its_next_tick() -> None:
+    answer = ticked(make(known()), 2.0, 20, prefill=range(1), decode=range(1))
+    assert answer == {"target_prefill": None, "target_decode": None, "next_tick_ms": 2500.0 * 21}
+
+
+def test_it_orders_for_a_risen_load_and_not_again_what_starts_already() -> None:
+    policy = make(known())
+    ticked(policy, 2.0, 20, prefill=range(1), decode=range(1))
+    wanted: dict[str, Any] = {"next_tick_ms": 52500.0}
+    for _ in range(6):
+        wanted = policy.on_tick(snapshot(wanted["next_tick_ms"] / 1000, 14.0, range(1), range(1)))
+        if wanted["target_prefill"]:
+            break
+    assert 2 <= wanted["target_prefill"] <= 15
+    started = range(1, wanted["target_prefill"])
+    after = policy.on_tick(snapshot(wanted["next_tick_ms"] / 1000, 14.0, range(1), range(1), started))
+    assert after["target_prefill"] is None or after["target_prefill"] > wanted["target_prefill"]
+
+
+def test_it_never_asks_for_more_than_the_budget() -> None:
+    policy = make(known(max_gpus=4))
+    answer = ticked(policy, 200.0, 12, prefill=range(1), decode=range(1))
+    prefill, decode = answer["target_prefill"] or 1, answer["target_decode"] or 1
+    assert prefill + decode == 4
+
+
+def test_calibration_samples_are_learned_before_the_run() -> None:
+    fast = [dict(s, wall_time=s["wall_time"] / 4) for s in known()["prefill_samples"]]
+    slow_first, fast_first = make(known()).state.learned, make(known(prefill_samples=fast)).state.learned
+    assert slow_first is not None and fast_first is not None
+    assert fast_first.prefill_ms(4000, 0) < 0.5 * slow_first.prefill_ms(4000, 0)
+
+
+# --- figures ---
+
+
+def one(goodput: float, gpu_hours: float) -> dict[str, float]:
+    return {"goodput": goodput, "gpu_hours": gpu_hours}
+
+
+def kept(ours: tuple[float, float] = (0.9, 1.0), workload: str = "step", start_s: int = 45, seed: int = 1) -> Kept:
+    """One cell with everything. Dynamo: documented .5, tuned .6 but for one of .7; clairvoyant 0.9 GPU-hours."""
+    dynamo = dict.fromkeys(DOCUMENTED, one(0.5, 1.0)) | dict.fromkeys(TUNED, one(0.6, 1.1))
+    dynamo["kalman, 20 s, objectives x0.55"] = one(0.7, 1.2)
+    return {
+        f"{workload}/{start_s}/{seed}": {
+            "workload": workload, "start_s": start_s, "seed": seed,
+            "ours": {"run 1": one(*ours), "run 2": one(*ours)}, "dynamo": dynamo,
+            "fixed": {"layouts": {"2P4D": one(1.0, 2.0), "2P3D": one(0.4, 1.6)}},
+            "clairvoyant": {"schedules": [one(0.97, 0.9), one(0.94, 0.8), one(1.0, 1.3)]},
+            "causal": {"best": one(0.91, 1.1)},
+        },
+    }  # fmt: skip
+
+
+def test_a_cell_is_compared_with_the_best_of_dynamos_configurations_and_the_cheapest_good_clairvoyant() -> None:
+    (cell,) = figures.cells(kept())
+    assert (cell.documented.goodput, cell.tuned.goodput) == (0.5, 0.7)
+    assert cell.tuned.name == "kalman, 20 s, objectives x0.55"
+    assert (cell.clairvoyant.gpu_hours, cell.fixed.name) == (0.9, "2P4D")
+    assert cell.cost(cell.ours) == pytest.approx(1.0 / 0.9)
+
+
+def test_the_clairvoyant_takes_a_fixed_layout_where_no_schedule_is_cheaper() -> None:
+    runs = kept()
+    runs["step/45/1"]["clairvoyant"]["schedules"] = [one(0.5, 0.5), one(0.97, 2.1)]
+    assert figures.cells(runs)[0].clairvoyant.gpu_hours == 2.0
+
+
+@pytest.mark.parametrize("missing", ["ours", "dynamo", "clairvoyant", "causal", "fixed"])
+def test_a_seed_without_one_of_the_sides_is_not_compared(missing: str) -> None:
+    runs = kept() | kept(seed=2)
+    del runs["step/45/2"][missing]
+    assert figures.cells(runs)[0].seeds == (1,)
+
+
+def test_a_seed_in_which_not_all_of_dynamos_configurations_ran_is_not_compared() -> None:
+    runs = kept()
+    del runs["step/45/1"]["dynamo"]["latency"]
+    assert figures.cells(runs) == []
+
+
+@pytest.mark.parametrize(
+    ("ours", "missed"),
+    [
+        ((0.9, 1.0), set()),
+        ((0.68, 1.0), {"goodput", "goodput beside causal"}),
+        ((0.89, 1.0), {"goodput beside causal"}),
+        ((0.9, 1.1), {"cost"}),
+    ],
+)
+def test_the_targets_of_an_unannounced_change(ours: tuple[float, float], missed: set[str]) -> None:
+    rows = [row for row in figures.rows(kept(ours)) if row.name.startswith("step, 45 s: ")]
+    assert {row.name.removeprefix("step, 45 s: ") for row in rows if not row.met} == missed
+    assert len(rows) == 3
+
+
+def test_only_cells_that_are_better_on_both_axes_are_counted() -> None:
+    runs = kept((0.9, 1.0)) | kept((0.9, 1.3), "ramp") | kept((0.9, 1.0), "burst")
+    row = next(row for row in figures.rows(runs) if row.name.startswith("cells of 2 (all but burst)"))
+    assert (row.ours, row.met) == (1, False)
+
+
+def test_pulses_are_compared_with_the_cheapest_fixed_layout_that_serves_as_well() -> None:
+    runs = kept((0.39, 1.5), figures.PULSES)
+    row = next(row for row in figures.rows(runs) if row.name.startswith("pulses"))
+    assert (row.peer, row.met) == (1.6, True)
+    assert not any(row.name.startswith("mean goodput") for row in figures.rows(runs))
+
+
+def test_the_page_marks_cells_that_are_better_and_the_picture_shows_every_configuration() -> None:
+    cells = figures.cells(kept() | kept((0.9, 1.3), "ramp"))
+    lines = page.section(cells)
+    assert any(line.startswith("| step, 45 s ") and "**0.900 / 1.11×**" in line for line in lines)
+    assert any(line.startswith("| ramp, 45 s ") and "| 0.900 / 1.44×" in line for line in lines)
+    assert page.picture(cells).count("objectives x0.55: 0.700") == 2
+    assert page.picture(cells).count("<circle") == 6 + 2 * (len(CONFIGURATIONS) + 4)
+    assert page.section([]) == []
+
+
+def test_the_committed_rows_are_those_of_the_committed_runs() -> None:
+    assert RUNS.exists()
+    assert [*figures.rows(figures.kept_runs())] == read(RESULTS / "planner_dynamo.json")
