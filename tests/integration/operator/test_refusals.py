@@ -1,5 +1,11 @@
 """What cannot be served says so in a condition: which field or object, and why."""
 
+import json
+from typing import Any
+
+import pytest
+
+from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
@@ -103,11 +109,54 @@ async def test_workers_and_gateway_run_where_pod_security_is_restricted(
     await cluster.until_summary("1P1D")
 
 
-async def test_a_template_the_api_server_refuses_is_quoted(cluster: Cluster) -> None:
-    template = {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"memory": "four apples"}}}]}}
+@pytest.mark.parametrize(
+    ("template", "quoted"),
+    [
+        (
+            {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"memory": "four apples"}}}]}},
+            "quantities must match",
+        ),
+        ({"spec": {"nodeSelecter": {"disk": "fast"}}}, 'unknown field "spec.nodeSelecter"'),
+    ],
+    ids=["a value that is none", "a misspelt field"],
+)
+async def test_a_template_the_api_server_refuses_is_quoted(
+    cluster: Cluster, template: dict[str, Any], quoted: str
+) -> None:
     await cluster.create(worker={"gpus": 0, "template": template})
     said = await cluster.until_condition(ConditionType.READY, "False", "PodRefused")
-    assert "quantities must match" in said
+    assert quoted in said
+    assert cluster.kubelet.created == []
+
+
+async def test_a_field_that_the_api_server_dropped_is_named_and_what_was_kept_is_served(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    manifest: dict[str, Any] = {
+        "apiVersion": names.API_VERSION,
+        "kind": "LLMService",
+        "metadata": {"name": "chat"},
+        "spec": {
+            "model": {"source": "hf://test/tiny"},
+            "worker": {"gpus": 0},
+            "drain": {"timeoutSecond": 5},
+            "policyRef": {"name": "nobodys"},
+        },
+    }
+    applied = ("-n", cluster.namespace, "apply", "--validate=ignore", "-f", "-")
+    control_plane.kubectl(*applied, stdin=json.dumps(manifest))
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "UnknownField")
+    assert "spec.drain.timeoutSecond: there is no such field; did you mean timeoutSeconds?" in said
+    assert "there is no such PlannerPolicy" in await cluster.until_condition(
+        ConditionType.READY, "False", "PolicyNotFound"
+    )
+    del manifest["spec"]["policyRef"]
+    control_plane.kubectl(*applied, stdin=json.dumps(manifest))
+    await cluster.until_summary("1P1D")
+    assert cluster.condition(ConditionType.DEGRADED)[1] == "UnknownField"
+    del manifest["spec"]["drain"]
+    control_plane.kubectl(*applied, stdin=json.dumps(manifest))
+    await cluster.until_condition(ConditionType.DEGRADED, "False", "Healthy")
 
 
 async def test_a_changed_template_reaches_new_workers_only_and_the_service_says_so(cluster: Cluster) -> None:

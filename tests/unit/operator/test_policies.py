@@ -1,11 +1,14 @@
 """What a policy says about itself: who follows it, and what of it contradicts a service."""
 
+import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from pointsman.api.v1alpha1.conditions import Reason
-from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec, PlannerPolicyStatus
+from pointsman.operator.core.dropped import LAST_APPLIED, dropped_fields
 from pointsman.operator.core.policies import contradiction, policy_status
 from unit.operator.world import spec
 
@@ -25,7 +28,12 @@ def said(status: PlannerPolicyStatus) -> dict[str, tuple[str, str]]:
 
 def test_a_policy_that_services_can_follow_is_accepted_and_names_them() -> None:
     status = policy_status(
-        policy(2, 8), {"code": spec(), "chat": spec()}, before=PlannerPolicyStatus(), generation=3, now=NOW
+        policy(2, 8),
+        {"code": spec(), "chat": spec()},
+        dropped=None,
+        before=PlannerPolicyStatus(),
+        generation=3,
+        now=NOW,
     )
     assert said(status) == {"Accepted": ("True", "Accepted"), "InUse": ("True", "InUse")}
     assert status.conditions[1].message == "followed by chat, code"
@@ -53,13 +61,34 @@ def test_a_budget_that_contradicts_a_services_bounds_is_refused_with_what_would_
     assert found is not None
     assert found[0] is reason
     assert right in found[1]
-    status = policy_status(policy(least, most), {"chat": service}, before=PlannerPolicyStatus(), generation=1, now=NOW)
+    status = policy_status(
+        policy(least, most), {"chat": service}, dropped=None, before=PlannerPolicyStatus(), generation=1, now=NOW
+    )
     assert said(status)["Accepted"] == ("False", reason)
 
 
 def test_times_stay_where_nothing_flips_and_an_unchanged_status_is_equal() -> None:
-    first = policy_status(policy(1, 8), {}, before=PlannerPolicyStatus(), generation=1, now=NOW)
+    first = policy_status(policy(1, 8), {}, dropped=None, before=PlannerPolicyStatus(), generation=1, now=NOW)
     assert said(first)["InUse"] == ("False", "NotInUse")
-    assert policy_status(policy(1, 8), {}, before=first, generation=1, now=LATER) == first
-    used = policy_status(policy(1, 8), {"chat": spec()}, before=first, generation=1, now=LATER)
+    assert policy_status(policy(1, 8), {}, dropped=None, before=first, generation=1, now=LATER) == first
+    used = policy_status(policy(1, 8), {"chat": spec()}, dropped=None, before=first, generation=1, now=LATER)
     assert [condition.last_transition_time for condition in used.conditions] == [NOW, LATER]
+
+
+def test_a_field_that_was_dropped_is_named_and_the_policy_is_not_as_it_was_written() -> None:
+    applied: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "PlannerPolicy",
+        "metadata": {"name": "chat"},
+    }
+    applied["spec"] = {**policy(1, 8).manifest(), "actions": {"roleSwich": {"enabled": False}}}
+    dropped = dropped_fields(PlannerPolicy, {LAST_APPLIED: json.dumps(applied)})
+    assert dropped is not None
+    assert "spec.actions.roleSwich: there is no such field; did you mean roleSwitch?" in dropped
+    status = policy_status(policy(1, 8), {}, dropped=dropped, before=PlannerPolicyStatus(), generation=1, now=NOW)
+    assert said(status)["Accepted"] == ("False", "UnknownField")
+
+
+@pytest.mark.parametrize("annotations", [{}, {LAST_APPLIED: "{"}, {LAST_APPLIED: '{"spec": {"mode": "Active"}}'}])
+def test_where_nothing_was_dropped_or_nothing_is_known_nothing_is_said(annotations: dict[str, str]) -> None:
+    assert dropped_fields(PlannerPolicy, annotations) is None

@@ -308,7 +308,8 @@ class Writer:
         self._fence()
         key = (service.namespace, service.name)
         try:
-            answer = await self._kube.create(resources.PODS, action.manifest)
+            # A misspelt field of the user's template is refused by name, never dropped.
+            answer = await self._kube.create(resources.PODS, action.manifest, field_validation="Strict")
         except AlreadyExists:
             live = await self._kube.find(resources.PODS, action.name, service.namespace)
             if live is None:

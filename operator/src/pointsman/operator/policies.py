@@ -13,6 +13,7 @@ from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.operator.apply import Writer
+from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.policies import policy_status
 from pointsman.operator.errors import NotLeading
 
@@ -45,6 +46,7 @@ class PolicyReports:
         status = policy_status(
             policy.spec,
             await self._users(namespace, name),
+            dropped=dropped_fields(PlannerPolicy, meta.annotations),
             before=policy.status,
             generation=meta.generation,
             now=self._clock.now(),

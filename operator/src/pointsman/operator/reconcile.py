@@ -35,6 +35,7 @@ from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.adapters import EngineAdapter, adapter_for
 from pointsman.operator.core.diff import decide, next_look_s
+from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
@@ -177,6 +178,8 @@ class Reconciler:
         memory = self._remember(key, found.metadata.uid)
         service = service_of(found)
         problems: list[Problem] = []
+        if dropped := dropped_fields(LLMService, found.metadata.annotations):
+            problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
 
         render = self._renderer(service, problems)
         deleting = service.deleting_since_s is not None

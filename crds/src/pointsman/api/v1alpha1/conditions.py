@@ -1,6 +1,6 @@
 """Conditions: their types, every reason there is, and how one is set.
 
-Reasons are stable: tools and people match on them, and ``docs/operations.md`` explains them one by one.
+Reasons are stable: tools and people match on them, and ``docs/operator.md`` explains them one by one.
 """
 
 from collections.abc import Iterable
@@ -74,6 +74,7 @@ class Reason(StrEnum):
     CRASH_LOOP = "CrashLoop"  # the engine ends again and again; its last log lines are in the message
     IMAGE_PULL_FAILED = "ImagePullFailed"
     MODEL_VOLUME_FORBIDDEN = "ModelVolumeForbidden"  # file:// needs a namespace that allows hostPath
+    UNKNOWN_FIELD = "UnknownField"  # somebody applied a field that there is not; the API server dropped it
     INVALID_SPEC = "InvalidSpec"  # the message names field, value, and what would be right
     NOT_IMPLEMENTED = "NotImplemented"  # not built yet; the message names the field
     NAME_CONFLICT = "NameConflict"  # an object of a name we need belongs to somebody else; it is never adopted

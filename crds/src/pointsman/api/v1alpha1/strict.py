@@ -21,7 +21,7 @@ class StrictError(ValueError):
 
 def parse_strictly(model: type[Model], document: Any) -> Model:
     """``document`` as ``model``, refusing fields the model does not have. Raises StrictError with all mistakes."""
-    unknown = list(_unknown_fields(model, document, ""))
+    unknown = unknown_fields(model, document)
     try:
         parsed = model.model_validate(document)
     except ValidationError as error:
@@ -29,6 +29,11 @@ def parse_strictly(model: type[Model], document: Any) -> Model:
     if unknown:
         raise StrictError(unknown)
     return parsed
+
+
+def unknown_fields(model: type[BaseModel], document: Any) -> list[str]:
+    """A sentence for each field of ``document`` that ``model`` does not have: its path, and the nearest there is."""
+    return list(_unknown_fields(model, document, ""))
 
 
 def _unknown_fields(annotation: Any, value: Any, path: str) -> Iterator[str]:

@@ -32,12 +32,16 @@ def policy_status(
     policy: PlannerPolicySpec,
     users: Mapping[str, LLMServiceSpec],
     *,
+    dropped: str | None,
     before: PlannerPolicyStatus,
     generation: int,
     now: datetime,
 ) -> PlannerPolicyStatus:
-    """The status; ``users`` are the services that refer to the policy, by name. Times stay where nothing flips."""
+    """The status; ``users`` are the services that refer to the policy, by name; ``dropped``: a sentence about fields
+    that were applied and are not there. Times stay where nothing flips."""
     refused = [found for name in sorted(users) if (found := contradiction(policy, name, users[name]))]
+    if dropped is not None:
+        refused.append((Reason.UNKNOWN_FIELD, dropped))
     reason = refused[0][0] if refused else Reason.ACCEPTED
     sentence = "; ".join(message for _, message in refused) or f"followed as it is written, in mode {policy.mode}"
     said = [

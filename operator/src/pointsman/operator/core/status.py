@@ -192,7 +192,7 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
         return _Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
-        mine = next((problem for problem in problems if problem.role is None), None)
+        mine = _in_the_way(problems)
     if mine is not None:
         return _Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
     starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.ready]
@@ -212,6 +212,11 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
         empty = Reason.NO_PREFILL_WORKER if role is Role.PREFILL else Reason.NO_DECODE_WORKER
         return _Verdict(status=False, reason=empty, message=have)
     return _Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
+
+
+def _in_the_way(problems: Sequence[Problem]) -> Problem | None:
+    """The first that concerns the service as a whole. A dropped field degrades it, but what was kept is served."""
+    return next((p for p in problems if p.role is None and p.reason is not Reason.UNKNOWN_FIELD), None)
 
 
 def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
@@ -263,7 +268,7 @@ def _gateway_ready(snapshot: Snapshot, problems: Sequence[Problem]) -> _Verdict:
 
 
 def _ready(verdicts: Sequence[_Verdict], problems: Sequence[Problem]) -> _Verdict:
-    general = next((problem for problem in problems if problem.role is None), None)
+    general = _in_the_way(problems)
     missing = [verdict for verdict in verdicts if not verdict.status]
     if general is not None:
         return _Verdict(status=False, reason=general.reason, message=general.message)
