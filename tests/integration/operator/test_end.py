@@ -19,6 +19,29 @@ from pointsman.operator.pods import Expectations
 from .conftest import Cluster
 
 
+async def left(cluster: Cluster) -> list[str]:
+    """What there is of a service ``chat`` beside its pods, and is not being deleted."""
+    of_the_gateway = (
+        resources.DEPLOYMENTS,
+        resources.SERVICES,
+        resources.SERVICE_ACCOUNTS,
+        resources.ROLE_BINDINGS,
+    )
+    names_by_kind = {
+        **dict.fromkeys(of_the_gateway, ("chat-gateway",)),
+        resources.POD_DISRUPTION_BUDGETS: ("chat-prefill", "chat-decode"),
+        resources.WORKER_POOLS: ("chat-prefill", "chat-decode"),
+        resources.SECRETS: ("chat-pointsman",),
+    }
+    found = []
+    for kind, wanted in names_by_kind.items():
+        for name in wanted:
+            live = await cluster.kube.find(kind, name, cluster.namespace)
+            if live is not None and not live["metadata"].get("deletionTimestamp"):
+                found.append(f"{kind.kind} {name}")
+    return found
+
+
 async def test_a_deleted_service_lets_its_streams_finish_before_its_workers_go(cluster: Cluster) -> None:
     await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
     await cluster.until_summary("1P2D")
@@ -34,6 +57,7 @@ async def test_a_deleted_service_lets_its_streams_finish_before_its_workers_go(c
     for worker in workers.values():
         worker.in_flight = 0
     await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
+    assert await left(cluster) == [], "what it had went before it, though nobody collects garbage that quickly"
     await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.worker_pods(), "its workers are gone")
     assert cluster.kubelet.lost_work == []
     assert len(cluster.kubelet.created) == 3, "none was made on the way out"

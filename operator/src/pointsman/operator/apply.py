@@ -1,5 +1,6 @@
 """Writes to the API server. Each is idempotent, and none is made by a process that does not lead."""
 
+import asyncio
 import base64
 import contextlib
 import logging
@@ -31,7 +32,7 @@ from pointsman.operator.core.naming import (
     pool_name,
     secret_name,
 )
-from pointsman.operator.core.snapshot import Pool, Service
+from pointsman.operator.core.snapshot import Pool, Service, Worker
 from pointsman.operator.errors import NameConflict, NotLeading
 from pointsman.operator.observe import is_left_by_predecessor, is_owned_by, owner_in_words
 from pointsman.operator.pods import Expectations
@@ -141,6 +142,29 @@ class Writer:
         """A missing WorkerPool."""
         self._fence()
         return await self._kube.create(resources.WORKER_POOLS, worker_pool(service, role))
+
+    async def delete_children(self, service: Service) -> None:
+        """All that the service has beside its pods, before it goes.
+
+        Garbage collection would delete it too, but takes its time; and if the CRDs are deleted soon after the service,
+        it never does, because it cannot look up the owner any more.
+        """
+        gateway, pools = gateway_name(service.name), [pool_name(service.name, role) for role in Role]
+        kinds = resources.DEPLOYMENTS, resources.SERVICES, resources.ROLE_BINDINGS, resources.SERVICE_ACCOUNTS
+        await asyncio.gather(
+            *(self._delete_own(kind, gateway, service) for kind in kinds),
+            *(self._delete_own(resources.POD_DISRUPTION_BUDGETS, name, service) for name in pools),
+            *(self._delete_own(resources.WORKER_POOLS, name, service) for name in pools),
+            self._delete_own(resources.SECRETS, secret_name(service.name), service),
+        )
+
+    async def _delete_own(self, resource: Resource, name: str, service: Service) -> None:
+        live = await self._kube.find(resource, name, service.namespace)
+        if live is None or not is_owned_by(live, service.uid):
+            return
+        self._fence()
+        with contextlib.suppress(NotFound, Conflict):
+            await self._kube.delete(resource, name, service.namespace, uid=live["metadata"]["uid"])
 
     # --- the service itself ---
 
@@ -354,6 +378,15 @@ class Writer:
             self._expectations.deleted(action.uid)
             return
         self._expectations.wrote((service.namespace, service.name), answer)
+
+    async def delete_left(self, service: Service, worker: Worker) -> None:
+        """Delete a worker with all the time that it has, unless that was done already."""
+        if worker.terminating:
+            return
+        self._fence()
+        with contextlib.suppress(NotFound, Conflict):
+            await self._kube.delete(resources.PODS, worker.name, service.namespace, uid=worker.uid)
+        self._expectations.deleted(worker.uid)
 
     async def delete_worker(self, service: Service, action: act.DeleteWorker) -> None:
         """Delete exactly the pod that was looked at. One that is gone is no error.

@@ -94,6 +94,9 @@ class Executor:
                 await self._writer.add_finalizer(raw)
             case act.RemoveFinalizer():
                 await self._delete_stream(service)
+                await self._writer.delete_children(service)
+                for worker in snapshot.workers:  # those of a service that does not wait for their drain
+                    await self._writer.delete_left(service, worker)
                 await self._writer.remove_finalizer(raw)
             case act.CopyReplicas():
                 await self._writer.copy_replicas(service, action)
