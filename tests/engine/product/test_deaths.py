@@ -25,6 +25,7 @@ async def test_killing_the_prefill_worker_loses_no_request_and_no_token(chat: Se
     again = await closed_loop(chat.endpoint, some(PREFILL_HEAVY, 4, seed=32), clients=1)
     assert errors(again) == []
     assert PrefillPath.REMOTE in {record.path for record in again}
+    await chat.at_rest()
 
 
 async def test_killing_a_decode_worker_loses_no_request_and_no_token_not_even_of_streams_that_had_begun(
@@ -49,6 +50,7 @@ async def test_killing_a_decode_worker_loses_no_request_and_no_token_not_even_of
     assert compare(expected, answers).exact, compare(expected, answers).differences
     assert await chat.mid_stream_moves() > 0, "no stream had begun at the worker that was killed"
     await chat.ready(prefill=1, decode=2)
+    await chat.at_rest()
 
 
 async def test_while_nats_is_gone_prompts_are_computed_locally_and_remotely_again_when_it_is_back(
@@ -66,6 +68,7 @@ async def test_while_nats_is_gone_prompts_are_computed_locally_and_remotely_agai
             lambda records: any(r.path is PrefillPath.REMOTE for r in records[at_local:]), timeout_seconds=120
         )
     assert errors(traffic.records) == []
+    await chat.at_rest()
 
 
 async def test_without_an_operator_requests_are_served_as_before_and_it_takes_up_its_work_when_it_is_back(
