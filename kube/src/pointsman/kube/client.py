@@ -13,7 +13,7 @@ from pydantic_core import from_json
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import ApiError, Conflict, Gone, Invalid, NotFound, error_from_status
 from .request import RequestRecord, Requests, Target
-from .resources import PODS, SERVICE_ACCOUNTS, Resource
+from .resources import SERVICE_ACCOUNTS, Resource
 from .transport import Transport, connect
 
 Object = dict[str, Any]
@@ -271,25 +271,6 @@ class Kube:
         except NotFound:
             return False
         return any(entry["name"] == resource.plural for entry in from_json(body)["resources"])
-
-    async def pod_log(
-        self,
-        name: str,
-        namespace: str,
-        *,
-        container: str | None = None,
-        tail_lines: int | None = None,
-        previous: bool = False,
-        timeout_s: float | None = None,
-    ) -> str:
-        """The last ``tail_lines`` lines a container printed; ``previous`` is the run before its last restart."""
-        query = {"previous": "true"} if previous else {}
-        if container is not None:
-            query["container"] = container
-        if tail_lines is not None:
-            query["tailLines"] = str(tail_lines)
-        target = Target("get", PODS, namespace, name, "log")
-        return (await self._requests.read(target, query, timeout_s=timeout_s)).decode("utf-8", "replace")
 
     async def get_raw(self, path: str, *, timeout_s: float | None = None) -> bytes:
         """Body of a path that is no resource: ``/readyz``, ``/version``, ``/apis/apps/v1``."""

@@ -63,7 +63,6 @@ class PodSpec(Slim):
     """Of a pod's spec, where it was put; empty ``node_name`` is not yet."""
 
     node_name: str = ""
-    termination_grace_period_seconds: int | None = None
 
 
 class PodStatus(Slim):
@@ -74,9 +73,7 @@ class PodStatus(Slim):
     message: str = ""
     # Not podIP's camelCase.
     pod_ip: str | None = Field(default=None, alias="podIP")
-    start_time: datetime | None = None
     conditions: tuple[Condition, ...] = ()
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
 
 

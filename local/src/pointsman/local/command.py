@@ -23,6 +23,23 @@ examples:
   pointsman local model --size small       a model for its workers
 """
 
+_UP_EPILOG: Final = """
+examples:
+  pointsman local up                      until Ctrl-C; prints the lines that set up kubectl
+  pointsman local up trial --keep         another one, which goes on running
+  pointsman local up --no-engine          at once, for a look at the control plane: workers cannot run
+  pointsman local up --gpus 16 --start-seconds 45
+"""
+_DOWN_EPILOG: Final = """
+examples:
+  pointsman local down          the one named local
+  pointsman local down trial    another one
+"""
+_STATUS_EPILOG: Final = """
+example:
+  pointsman local status        clusters, and the KUBECONFIG of each
+"""
+
 
 def main(argv: list[str]) -> int:
     """Run a Kubernetes cluster with Pointsman on this computer."""
@@ -33,9 +50,14 @@ def main(argv: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    starting = commands.add_parser("up", help="start a cluster")
-    ending = commands.add_parser("down", help="end a cluster and remove its files")
-    commands.add_parser("status", help="list the clusters of this computer")
+
+    def command_of(name: str, words: str, epilog: str) -> argparse.ArgumentParser:
+        raw = argparse.RawDescriptionHelpFormatter
+        return commands.add_parser(name, help=words, description=words, epilog=epilog, formatter_class=raw)
+
+    starting = command_of("up", "start a cluster", _UP_EPILOG)
+    ending = command_of("down", "end a cluster and remove its files", _DOWN_EPILOG)
+    command_of("status", "list the clusters of this computer", _STATUS_EPILOG)
     commands.add_parser("binaries", help="find or build the programs it uses", add_help=False)
     commands.add_parser("engine", help="install vLLM for CPU, which its workers use", add_help=False)
     commands.add_parser("model", help="make a small model for them", add_help=False)

@@ -5,10 +5,6 @@ class PlannerError(Exception):
     """Anything the planner raises for its callers."""
 
 
-class ScrapeFailed(PlannerError):
-    """A target's metrics could not be read."""
-
-
 class UnknownTable(PlannerError):
     """The policy names a performance table that is not shipped; the message lists the nearest."""
 

@@ -56,7 +56,6 @@ KV_EVENTS_REPLAY_PORT: Final = 5558
 GATEWAY_PORT: Final = 8000
 METRICS_PORT: Final = 8080  # operator, planner
 NATS_PORT: Final = 4222
-NATS_MONITOR_PORT: Final = 8222
 
 # --- keys of the Secret ``<service>-pointsman`` that the operator makes beside each service ---
 SECRET_SUFFIX: Final = "-pointsman"

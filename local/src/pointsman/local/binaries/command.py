@@ -1,4 +1,4 @@
-"""``python -m pointsman.local binaries``: find or build the programs, and say where they are."""
+"""``pointsman local binaries``: find or build the programs, and say where they are."""
 
 import argparse
 import sys
@@ -9,16 +9,16 @@ from pointsman.local.errors import BinaryError
 
 _EPILOG: Final = """
 examples:
-  python -m pointsman.local binaries               build what the control plane needs
-  python -m pointsman.local binaries helm kwok     build these
-  python -m pointsman.local binaries --list        say what is there, build nothing
+  pointsman local binaries               build what the control plane needs
+  pointsman local binaries helm kwok     build these
+  pointsman local binaries --list        say what is there, build nothing
 """
 
 
 def main(argv: list[str]) -> int:
     """Find or build programs; prints one line ``name  path`` each."""
     parser = argparse.ArgumentParser(
-        prog="python -m pointsman.local binaries",
+        prog="pointsman local binaries",
         description="Find the programs of the embedded cluster, or build them from pinned Go modules.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -13,10 +13,20 @@ examples:
   pointsman local model --size small     26 M parameters, for latencies
 """
 
+_ENGINE_EPILOG: Final = """
+example:
+  pointsman local engine    so that the first cluster with workers starts at once; prints the path of its python
+"""
+
 
 def engine(argv: list[str]) -> int:
     """Install the engine environment (vLLM for CPU) if this computer has none; prints its python."""
-    argparse.ArgumentParser(prog="pointsman local engine", description=engine.__doc__).parse_args(argv)
+    argparse.ArgumentParser(
+        prog="pointsman local engine",
+        description=engine.__doc__,
+        epilog=_ENGINE_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    ).parse_args(argv)
     print(ensure_engine_environment(report=_tell).python)
     return 0
 

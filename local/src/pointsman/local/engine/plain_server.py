@@ -26,7 +26,6 @@ class PlainServer:
 
     base_url: str  # ends with /v1
     pid: int
-    ready_seconds: float
 
 
 @asynccontextmanager
@@ -60,11 +59,11 @@ async def plain_server(
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    started = time.monotonic()
+    deadline_s = time.monotonic() + timeout_seconds
     process = _start(fork_socket, argv, variables, log)
     try:
-        await _ready(process, port, log, started + timeout_seconds)
-        yield PlainServer(f"http://127.0.0.1:{port}/v1", process.pid, time.monotonic() - started)
+        await _ready(process, port, log, deadline_s)
+        yield PlainServer(f"http://127.0.0.1:{port}/v1", process.pid)
     finally:
         process.terminate()
         if await asyncio.to_thread(process.wait, _STOP_SECONDS) is None:
