@@ -31,3 +31,11 @@ class PrometheusFailed(PlannerError):
 
 class ExplainError(PlannerError):
     """There is nothing to explain; the message says why."""
+
+
+class ProfileError(PlannerError):
+    """A worker cannot be profiled; the message says why and what would be right."""
+
+
+class TableError(PlannerError):
+    """A performance table in a file or a ConfigMap cannot be used; the message names field, value and what is right."""

@@ -20,12 +20,10 @@ from pointsman.planner.cluster import Cluster, ServiceKey, Target
 from pointsman.planner.core import ledger
 from pointsman.planner.core.decide import State, decide
 from pointsman.planner.core.observe import Reading, Seen, observation
-from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.types import Decision, Observation, Reason, RoutingNumbers, Worker, WorkerRole
-from pointsman.planner.errors import UnknownTable
 from pointsman.planner.metrics import PlannerMetrics
-from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.policies import policy_of
+from pointsman.planner.policy_tables import PolicyTables
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.scraper import Scraper
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -72,6 +70,7 @@ class Planner:
         self._scraper = scraper
         self._events = events
         self._metrics = metrics
+        self._tables = PolicyTables(kube, clock)
         self._leads = leads
         self._prometheus_timeout_s = prometheus_timeout_s
         self._clock = clock
@@ -146,7 +145,7 @@ class Planner:
             objectives=settings.objectives,
             plan_in_progress=self._cluster.in_progress(key),
         )
-        base, unknown_table = self._base(policy)
+        base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision)
@@ -183,16 +182,6 @@ class Planner:
             kept.role_since_s[worker.name] = (worker.role, at_s)
             return at_s
         return before[1] if before[1] != float("-inf") else None
-
-    @staticmethod
-    def _base(policy: PlannerPolicy) -> tuple[PerformanceModel | None, str | None]:
-        table = policy.spec.performance.table
-        if table is None:
-            return None, None
-        try:
-            return performance_table(table.model, table.gpu, table.engine, table.tp), None
-        except UnknownTable as error:
-            return None, str(error)
 
     # --- what it leaves behind ---
 

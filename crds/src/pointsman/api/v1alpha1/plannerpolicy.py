@@ -158,11 +158,30 @@ class PerformanceTable(ApiModel):
     tp: int = Field(default=1, ge=1, le=64, description="Tensor-parallel size.")
 
 
+class TableConfigMap(ApiModel):
+    """A performance table of one's own, as ``pointsman profile`` writes it."""
+
+    name: str = Field(min_length=1, max_length=253, description="ConfigMap in the policy's namespace.")
+    key: str = Field(default="table.json", min_length=1, max_length=253, description="Which of its entries.")
+
+
 class Performance(ApiModel):
     """What the planner knows about speed before it has measured."""
 
     table: PerformanceTable | None = Field(
         default=None, description="Start value; without it speed is learned from the running service."
+    )
+    config_map: TableConfigMap | None = Field(
+        default=None, description="Start value that was measured with pointsman profile, instead of a published table."
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "!has(self.table) || !has(self.configMap)",
+                "table and configMap are both set; write one of them",
+            ),
+        )
     )
 
 

@@ -15,10 +15,10 @@ from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
 from pointsman.planner import memory
 from pointsman.planner.core.what_if import turning_points
-from pointsman.planner.errors import ExplainError, PlannerError, UnknownTable
+from pointsman.planner.errors import ExplainError, PlannerError
 from pointsman.planner.explain.explanation import Told, explanation
-from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.policies import policy_of
+from pointsman.planner.policy_tables import PolicyTables
 
 _HEALTHY: Final = "PlannerHealthy"
 _EPILOG: Final = """\
@@ -56,17 +56,13 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
     document = await kube.find(resources.PLANNER_POLICIES, reference.name, namespace)
     if document is None:
         raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
-    spec = PlannerPolicy.model_validate(document).spec
-    policy = policy_of(spec, service.spec)
+    found_policy = PlannerPolicy.model_validate(document)
+    policy = policy_of(found_policy.spec, service.spec)
     state, _ = await memory.load(kube, namespace, name)
     last = await memory.load_last(kube, namespace, name)
     listed = await kube.list(resources.PLANS, namespace)
     plans = [Plan.model_validate(plan) for plan in listed.items]
-    table = spec.performance.table
-    try:
-        base = performance_table(table.model, table.gpu, table.engine, table.tp) if table else None
-    except UnknownTable:
-        base = None  # as the planner does; its condition says so
+    base, _ = await PolicyTables(kube).base(found_policy)  # what is wrong with it the planner's condition says
     return Told(
         service=name,
         namespace=namespace,

@@ -19,6 +19,7 @@ examples:
   pointsman replay --trace mixshift:at_s=300,duration_s=600 --policy chat.yaml --html report.html
   pointsman replay --trace bench/data/azure-llm-2023/AzureLLMInferenceTrace_conv.csv.xz --policy chat.yaml \\
                    --model meta-llama/Meta-Llama-3.1-8B --gpu h100_sxm --startup-seconds 120 --json before.json
+  pointsman replay --trace chat.jsonl --policy chat.yaml --table chat.json      the engine as 'profile' measured it
   pointsman replay … --compare before.json --fail-if-worse 1%        exit status 1 if the policy became worse
   pointsman replay … --sweep budget.maxGpus=8,12,16                  one row a value, any field of the policy
   pointsman replay … --sweep startup-seconds=30,120,300 --sweep objectives.ttftMs=500,1500
@@ -45,6 +46,7 @@ class Options:
     gpu: str | None = None
     engine: str = "vllm"
     tp: int | None = None
+    table: Path | None = None
     workers: tuple[int, int] | None = None
     planner: str = "pointsman"
     seed: int = 1
@@ -53,8 +55,7 @@ class Options:
     speed: float = 1.0
     copies: int = 1
     first_s: float | None = None
-    prefill_factor: float = 1.15
-    decode_factor: float = 1.2
+    engine_factors: tuple[float, float] | None = None  # None: as the table's source asks for
     noise: float = 0.08
     prefix_hit_share: float = 0.0
     metric_dropout: float = 0.0
@@ -78,13 +79,15 @@ def parse(argv: list[str]) -> Options:
     given = parser.parse_args(argv)
     if given.fail_if_worse is not None and given.compare is None:
         parser.error("--fail-if-worse needs --compare FILE: worse than what?")
+    if given.table is not None and (given.model or given.gpu or given.tp):
+        parser.error("--table FILE is the engine: --model, --gpu and --tp choose a shipped one instead")
     if given.sweep and (given.compare or given.html or given.svg):
         parser.error("--sweep goes with --json only: it makes a table, not one report")
     return Options(
         trace=given.trace, policy=given.policy, model=given.model, gpu=given.gpu, engine=given.engine, tp=given.tp,
         workers=given.workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
         switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
-        prefill_factor=given.engine_factors[0], decode_factor=given.engine_factors[1], noise=given.noise,
+        table=given.table, engine_factors=given.engine_factors, noise=given.noise,
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
         start_failures=given.start_failures, switch_failures=given.switch_failures, json=given.json, html=given.html,
         svg=given.svg, compare=given.compare, fail_if_worse=given.fail_if_worse, sweeps=tuple(given.sweep),
@@ -118,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--policy", required=True, type=Path, metavar="FILE", help="a PlannerPolicy, with or without kind and metadata")
 
     engine = parser.add_argument_group("the simulated engine", "default: the policy's performance.table").add_argument
+    engine("--table", type=Path, metavar="FILE", help="a table of your own, made by 'pointsman profile'")
     engine("--model", metavar="NAME", help="e.g. meta-llama/Meta-Llama-3.1-8B")
     engine("--gpu", metavar="NAME", help="e.g. h100_sxm")
     engine("--engine", default="vllm", metavar="NAME", help="vllm or sglang (default: vllm)")
@@ -125,9 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     engine(
         "--engine-factors",
         type=_factors,
-        default=(1.15, 1.2),
         metavar="P,D",
-        help="the real engine takes so many times what the table says, in prefill and decode (default: 1.15,1.2)",
+        help="the real engine takes so many times what the table says, in prefill and decode (default: 1.15,1.2; "
+        "1,1 with --table)",
     )
     engine("--noise", type=_share, default=0.08, metavar="SHARE", help="spread of its times (default: 0.08)")
 

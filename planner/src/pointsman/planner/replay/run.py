@@ -1,10 +1,11 @@
 """From options to a result: the trace, the engine, the surroundings and the planner of one replay."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -18,12 +19,14 @@ from pointsman.planner.replay.options import Options
 from pointsman.planner.replay.policy_files import PolicyFile
 from pointsman.planner.replay.requests import faster, first, superposed
 from pointsman.planner.replay.trace_files import load_trace
-from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.shipped_engines import shipped_engine, table_engine, table_network
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import (
+    Engine,
     Faults,
     Leads,
+    Network,
     Planner,
     PrefixCache,
     Result,
@@ -31,6 +34,10 @@ from pointsman.planner.simulator.types import (
     Trace,
     Truth,
 )
+from pointsman.planner.table_files import read_table
+
+COMPOSED_FACTORS: Final = (1.15, 1.2)  # shipped tables are composed from kernels' times, and optimistic
+MEASURED_FACTORS: Final = (1.0, 1.0)
 
 Progress = Callable[[float], None]
 """Called now and then with the simulated seconds since the trace's start."""
@@ -97,14 +104,8 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
 
 
 def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, dict[str, object]]:
-    table = spec.performance.table
-    model = options.model or (table.model if table else None)
-    gpu = options.gpu or (table.gpu if table else None)
-    if model is None or gpu is None:
-        missing = " and ".join(flag for flag, value in (("--model", model), ("--gpu", gpu)) if value is None)
-        raise ReplayError(f"{missing} is needed: the policy names no performance.table to take it from")
-    tp = options.tp or (table.tp if table else 1)
-    engine = shipped_engine(model, gpu, options.engine, tp)
+    chosen = _engine(options, spec)
+    engine = chosen.engine
     most = spec.budget.max_gpus // engine.gpus
     if most < 2:
         raise ReplayError(
@@ -120,7 +121,8 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
         engine=engine,
         prefill_workers=prefill,
         decode_workers=decode,
-        truth=Truth(options.prefill_factor, options.decode_factor, options.noise),
+        network=chosen.network,
+        truth=Truth(*chosen.factors, options.noise),
         leads=Leads(start_s=options.startup_s, flip_s=options.switch_s),
         prefix_cache=PrefixCache(assumed_hit_share=options.prefix_hit_share),
         faults=Faults(
@@ -131,16 +133,13 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
         seed=options.seed,
     )
     described: dict[str, object] = {
-        "model": model,
-        "gpu": gpu,
-        "engine": options.engine,
-        "tp": tp,
+        **chosen.described,
         "prefill_workers": prefill,
         "decode_workers": decode,
         "startup_s": options.startup_s,
         "switch_s": options.switch_s,
-        "prefill_factor": options.prefill_factor,
-        "decode_factor": options.decode_factor,
+        "prefill_factor": chosen.factors[0],
+        "decode_factor": chosen.factors[1],
         "noise": options.noise,
         "prefix_hit_share": options.prefix_hit_share,
         "metric_dropout": options.metric_dropout,
@@ -149,6 +148,41 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
         "seed": options.seed,
     }
     return simulation, described
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The engine of a replay, how far the real one is from its table, and its name in the document."""
+
+    engine: Engine
+    network: Network
+    factors: tuple[float, float]
+    described: dict[str, object]
+
+
+def _engine(options: Options, spec: PlannerPolicySpec) -> _Chosen:
+    """Raises ReplayError, UnknownTable or TableError for one that cannot be had."""
+    if options.table is not None:
+        own = read_table(options.table)
+        found = own.document
+        described: dict[str, object] = {
+            "model": found.model, "gpu": found.system, "engine": found.backend, "tp": found.tp,
+            "table": hashlib.sha256(found.model_dump_json().encode()).hexdigest()[:16],
+        }  # fmt: skip
+        return _Chosen(table_engine(own), table_network(own), options.engine_factors or MEASURED_FACTORS, described)
+    table = spec.performance.table
+    model = options.model or (table.model if table else None)
+    gpu = options.gpu or (table.gpu if table else None)
+    if model is None or gpu is None:
+        missing = " and ".join(flag for flag, value in (("--model", model), ("--gpu", gpu)) if value is None)
+        raise ReplayError(f"{missing} is needed: the policy names no performance.table to take it from")
+    tp = options.tp or (table.tp if table else 1)
+    return _Chosen(
+        shipped_engine(model, gpu, options.engine, tp),
+        Network(),
+        options.engine_factors or COMPOSED_FACTORS,
+        {"model": model, "gpu": gpu, "engine": options.engine, "tp": tp},
+    )
 
 
 def _smallest(spec: PlannerPolicySpec, gpus: int) -> tuple[int, int]:

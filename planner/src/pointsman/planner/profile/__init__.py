@@ -1,0 +1,1 @@
+"""``pointsman profile``: measures a live worker and writes a performance table."""
