@@ -24,6 +24,10 @@ NOTES = {
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed. The two "
     "speeds are in seconds of one core, on a computer that others used at the time.",
+    "planner_dynamo": "Dynamo's own planner beside ours in NVIDIA's simulator: see [the planner beside others]"
+    "(planner-evaluation.md#beside-dynamos-own-planner-in-nvidias-simulator). Values are means over seeds, `runs` "
+    "counts ours. Targets are those of the cell's kind: beside Dynamo's best configuration of the cell, beside a "
+    "reactive schedule that knows the present, and in GPU-hours beside the clairvoyant.",
 }
 MOST_PAIRS = 16  # more than these are read in the table, not in one picture
 _ROW_HEIGHT, _BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH = 46, 15, 330, 430

@@ -25,7 +25,7 @@ logging.disable(logging.WARNING)
 from bench.planner.dynamo import figures, policy, references  # noqa: E402
 from bench.planner.dynamo.configurations import CONFIGURATIONS  # noqa: E402
 from bench.planner.dynamo.dynamo_planner import run_dynamo  # noqa: E402
-from bench.planner.dynamo.dynosim import calibration, known_before, run  # noqa: E402
+from bench.planner.dynamo.dynosim import Hold, Schedule, calibration, known_before, run  # noqa: E402
 from bench.planner.dynamo.figures import COMMAND, PARTS, RUNS, STARTS_S, WORKLOADS, WRONG, Kept, Run  # noqa: E402
 from bench.planner.dynamo.workloads import Workload  # noqa: E402
 from bench.planner.dynamo.workloads import make as make_workloads  # noqa: E402
@@ -52,6 +52,7 @@ class Measurements:
             changed = ("ours", "wrong") if cell.get("planner") != planner_digest() else ()
             for part in (*again, *changed):
                 cell.pop(part, None)
+                cell["complete"] = [each for each in cell["complete"] if each != part]
 
     def known_by_another_seed(self, workload: Workload, seed: int, start_s: int) -> bool:
         """Whether this very trace, which no seed changes, is measured as one of another seed."""
@@ -63,14 +64,16 @@ class Measurements:
     def cell(self, workload: Workload, seed: int, start_s: int) -> Cell:
         """Of one workload, seed and start."""
         key = f"{workload.name}/{start_s}/{seed}"
-        known = {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed}
-        if self.cells.get(key, known)["trace"] != workload.digest:
+        if self.cells.get(key, {"trace": workload.digest})["trace"] != workload.digest:
             del self.cells[key]  # of another trace by the same name
-        cell = self.cells.setdefault(key, known)
+        cell = self.cells.setdefault(
+            key,
+            {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed, "complete": []},
+        )
         cell["planner"] = planner_digest()
         return cell
 
-    def measured(self, cell: Cell, part: str, name: str, measure: Callable[[], Any]) -> Any:
+    def measured(self, cell: Cell, part: str, name: str, measure: Callable[[], Run]) -> Run:
         """The kept result, or ``measure()`` kept. Raises OutOfTime."""
         kept = cell.get(part, {})
         if name not in kept:
@@ -78,12 +81,20 @@ class Measurements:
                 raise OutOfTime
             kept[name] = measure()
             cell[part] = kept
-            RESULTS.mkdir(exist_ok=True)
-            RUNS.write_text(json.dumps(self.cells, indent=1, sort_keys=True) + "\n")
-            shown = kept[name] if isinstance(kept[name], dict) else {}
-            words = " ".join(f"{key} {shown[key]}" for key in ("goodput", "gpu_hours") if key in shown)
-            print(f"{cell['workload']}/{cell['start_s']}/{cell['seed']} {part} {name}: {words}", flush=True)
-        return kept[name]
+            self._write()
+            figures_of = f"goodput {kept[name]['goodput']} GPU-hours {kept[name]['gpu_hours']}"
+            print(f"{cell['workload']}/{cell['start_s']}/{cell['seed']} {part} {name}: {figures_of}", flush=True)
+        return dict(kept[name])
+
+    def completed(self, cell: Cell, part: str) -> None:
+        """Nothing is missing of that part."""
+        if part in cell and part not in cell["complete"]:
+            cell["complete"] = sorted([*cell["complete"], part])
+            self._write()
+
+    def _write(self) -> None:
+        RESULTS.mkdir(exist_ok=True)
+        RUNS.write_text(json.dumps(self.cells, indent=1, sort_keys=True) + "\n")
 
 
 @cache
@@ -142,6 +153,16 @@ def _measure(
     def dynamo(start_s: int, name: str) -> Run:
         return asdict(run_dynamo(workload, start_s, name, samples()))
 
+    def fixed(prefill: int, decode: int) -> Run:
+        return asdict(run(workload, Hold(), STARTS_S[0], (prefill, decode)))
+
+    def clairvoyant(start_s: int, plan: Callable[[], references.Plan]) -> Run:
+        schedule = plan()
+        return asdict(run(workload, Schedule(schedule), start_s, schedule[0][1:]))
+
+    def causal(start_s: int, plan: Callable[[], references.Plan]) -> Run:
+        return asdict(run(workload, Schedule(plan()), start_s))
+
     for start_s in map(int, options.starts.split(",")):
         if tuning:
             print(f"{workload.name}/{start_s}/{seed} {tuning}: {ours(start_s)}", flush=True)
@@ -149,25 +170,25 @@ def _measure(
         if measurements.known_by_another_seed(workload, seed, start_s):
             continue
         cell = measurements.cell(workload, seed, start_s)
-        wanted: dict[str, dict[str, Callable[[], Any]]] = {
+        ahead = references.clairvoyant(workload, start_s, demand)
+        reactions = references.causal(workload, start_s, demand)
+        wanted: dict[str, dict[str, Callable[[], Run]]] = {
             "ours": {f"run {n + 1}": partial(ours, start_s) for n in range(options.runs)},
             "wrong": {name: partial(ours, start_s, name) for name in WRONG},
             "dynamo": {name: partial(dynamo, start_s, name) for name in CONFIGURATIONS},
-            "fixed": {"layouts": partial(references.fixed_layouts, workload)} if start_s == STARTS_S[0] else {},
-            "clairvoyant": {"schedules": partial(_clairvoyant, workload, start_s, demand)},
-            "causal": {"best": partial(_causal, workload, start_s, demand)},
+            "clairvoyant": {how: partial(clairvoyant, start_s, plan) for how, plan in ahead.items()},
+            "causal": {how: partial(causal, start_s, plan) for how, plan in reactions.items()},
         }
         for part in parts:
-            for name, measure in wanted[part].items():
+            if part == "fixed" and start_s == STARTS_S[0]:
+                references.search_fixed(partial(_goodput, measurements, cell, fixed))
+            for name, measure in wanted.get(part, {}).items():
                 measurements.measured(cell, part, name, measure)
+            measurements.completed(cell, part)
 
 
-def _clairvoyant(workload: Workload, start_s: int, demand: Callable[[], references.Demand]) -> list[Run]:
-    return references.clairvoyant(workload, start_s, demand())
-
-
-def _causal(workload: Workload, start_s: int, demand: Callable[[], references.Demand]) -> Run:
-    return references.causal(workload, start_s, demand())
+def _goodput(measurements: Measurements, cell: Cell, fixed: Callable[[int, int], Run], p: int, d: int) -> float:
+    return float(measurements.measured(cell, "fixed", f"{p}P{d}D", partial(fixed, p, d))["goodput"])
 
 
 def _wrong(known: dict[str, Any], name: str) -> dict[str, Any]:

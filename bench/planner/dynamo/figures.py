@@ -23,11 +23,13 @@ PARTS = ("ours", "dynamo", "fixed", "clairvoyant", "causal")  # and "wrong": wha
 WRONG = ("told start-up x2.5", "told start-up x0.4", "calibration x1.3", "calibration x0.7")
 GOOD_ENOUGH = 0.95  # the goodput whose cheapest clairvoyant run is the measure of cost
 EQUAL = 0.01  # goodput that differs by less is equal: runs are not reproducible to the bit
+DEVELOPMENT = (0, 1, 2, 3)  # seeds that were looked at while the planner was made: they count where no other ran
 UNANNOUNCED = ("step", "mixshift")
 RECORDED = ("azure_conv", "moon_conv")
 RAMP_GOODPUT = {45: 0.99, 120: 0.96}
 MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "moon_conv": 1.12}
-Kept = dict[str, dict[str, Any]]  # by workload/start/seed, then by part
+# By workload/start/seed: runs by part and name; ``complete`` names the parts of which nothing is missing.
+Kept = dict[str, dict[str, Any]]
 Run = dict[str, Any]
 
 
@@ -55,9 +57,9 @@ class Cell:
     seeds: tuple[int, ...]
     ours: Figure
     dynamo: dict[str, Figure]  # by configuration
-    fixed: Figure  # the cheapest layout with GOOD_ENOUGH
+    fixed: Figure | None  # the cheapest layout with GOOD_ENOUGH
     clairvoyant: Figure  # the cheapest run with GOOD_ENOUGH, of schedules and fixed layouts
-    causal: Figure
+    causal: Figure | None  # None for pulses, which are compared with fixed layouts alone
 
     @property
     def name(self) -> str:
@@ -93,40 +95,37 @@ def cells(kept: Kept) -> list[Cell]:
                 for each in kept.values()
                 if (each["workload"], each["start_s"]) == (workload, start_s) and _whole(kept, each)
             ]
+            whole = [each for each in whole if each["seed"] not in DEVELOPMENT] or whole
             if whole:
                 found.append(_cell(kept, workload, start_s, sorted(whole, key=lambda each: int(each["seed"]))))
     return found
 
 
 def _whole(kept: Kept, run: Run) -> bool:
-    """Everything ran, or for pulses, ours and the fixed layouts, which are all they are compared with."""
-    needed = {"ours"} if run["workload"] == PULSES else {"ours", "dynamo", "clairvoyant", "causal"}
-    complete = run["workload"] == PULSES or set(run.get("dynamo", ())) >= set(CONFIGURATIONS)
-    return needed <= run.keys() and complete and _cheapest(_layouts(kept, run)) is not None
+    """Everything ran that is compared. Without fixed layouts the clairvoyant is the cheapest of its schedules."""
+    if run["workload"] == PULSES:
+        return "ours" in run["complete"] and _cheapest(_layouts(kept, run)) is not None
+    return {"ours", "dynamo", "clairvoyant", "causal"} <= set(run["complete"]) and _clairvoyant(kept, run) is not None
 
 
 def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
-    fixed = [_known(_cheapest(_layouts(kept, run))) for run in runs]
-    schedules = [_cheapest(run.get("clairvoyant", {}).get("schedules", [])) for run in runs]
-    least = [
-        min(filter(None, pair), key=lambda each: float(each["gpu_hours"]))
-        for pair in zip(schedules, fixed, strict=True)
-    ]
-    causal = [run["causal"]["best"] for run in runs] if workload != PULSES else fixed
+    fixed = [layout for run in runs if (layout := _cheapest(_layouts(kept, run))) is not None]
+    pulses = workload == PULSES
     return Cell(
         workload,
         start_s,
         tuple(int(run["seed"]) for run in runs),
         ours=_figure("Pointsman", [each for run in runs for each in run["ours"].values()]),
-        dynamo={
-            name: _figure(name, [run["dynamo"][name] for run in runs])
-            for name in CONFIGURATIONS
-            if all("dynamo" in run for run in runs)
-        },
-        fixed=_figure(" or ".join(sorted({each["layout"] for each in fixed})), fixed),
-        clairvoyant=_figure("clairvoyant", least),
-        causal=_figure("causal", causal),
+        dynamo={name: _figure(name, [run["dynamo"][name] for run in runs]) for name in CONFIGURATIONS if not pulses},
+        fixed=_figure(" or ".join(sorted({each["layout"] for each in fixed})), fixed) if fixed else None,
+        clairvoyant=_figure("clairvoyant", [_known(_clairvoyant(kept, run)) for run in runs]),
+        causal=None if pulses else _figure("causal", [_most(run["causal"].values()) for run in runs]),
     )
+
+
+def _clairvoyant(kept: Kept, run: Run) -> Run | None:
+    """The cheapest that is good enough, of schedules made with the trace in hand and layouts that never change."""
+    return _cheapest([*run.get("clairvoyant", {}).values(), *_layouts(kept, run)])
 
 
 def _figure(name: str, runs: Sequence[Run]) -> Figure:
@@ -148,12 +147,16 @@ def _best(figures: Iterable[Figure]) -> Figure:
 def _layouts(kept: Kept, run: Run) -> list[Run]:
     """Fixed layouts of the same trace; no start matters to what never changes, so they are kept with the first one."""
     beside = kept.get(f"{run['workload']}/{STARTS_S[0]}/{run['seed']}", {})
-    return [each | {"layout": layout} for layout, each in beside.get("fixed", {}).get("layouts", {}).items()]
+    return [each | {"layout": layout} for layout, each in beside.get("fixed", {}).items()]
 
 
 def _cheapest(runs: Sequence[Run], goodput: float = GOOD_ENOUGH) -> Run | None:
     good = [each for each in runs if each["goodput"] >= goodput]
     return min(good, key=lambda each: float(each["gpu_hours"])) if good else None
+
+
+def _most(runs: Iterable[Run]) -> Run:
+    return max(runs, key=lambda each: (float(each["goodput"]), -float(each["gpu_hours"])))
 
 
 def _known(run: Run | None) -> Run:
@@ -208,6 +211,7 @@ def _of_all(found: Sequence[Cell]) -> Iterator[Row]:
 def _of_cell(cell: Cell) -> Iterator[Row]:
     """Goodput against Dynamo's best; goodput and cost against what this kind of change leaves possible."""
     ours, causal, runs = cell.ours, cell.causal, cell.ours.runs
+    assert causal is not None  # only pulses have none
     yield _row(
         f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, runs,
         at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,

@@ -7,17 +7,15 @@ what it reaches is achieved, not proven best.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
-from bench.planner.dynamo.dynosim import Hold, Schedule, run, run_with_requests
+from bench.planner.dynamo.dynosim import Hold, run_with_requests
 from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 
 SLOT_S = 5.0
-LEVELS = (0.9, 0.95, 0.99)
-Run = dict[str, Any]
-Plan = list[tuple[float, int, int]]
+Plan = list[tuple[float, int, int]]  # from when on, prefill, decode
 
 
 @dataclass(frozen=True)
@@ -50,16 +48,8 @@ def demand_of(workload: Workload) -> Demand:
 # --- fixed layouts ---
 
 
-def fixed_layouts(workload: Workload) -> dict[str, Run]:
-    """Runs of fixed layouts, along a staircase from where each role alone stops being the limit; keys like ``2P4D``."""
-    found: dict[str, Run] = {}
-
-    def goodput(prefill: int, decode: int) -> float:
-        key = f"{prefill}P{decode}D"
-        if key not in found:
-            found[key] = asdict(run(workload, Hold(), 45, (prefill, decode)))
-        return float(found[key]["goodput"])
-
+def search_fixed(goodput: Callable[[int, int], float]) -> None:
+    """Ask for the ``goodput`` of layouts along a staircase from where each role alone stops being the limit."""
     most = max(goodput(8, 8), goodput(10, 6))
     for level in (0.95, 0.99):
         goal = min(level, most - 0.002)
@@ -70,44 +60,46 @@ def fixed_layouts(workload: Workload) -> dict[str, Run]:
         for total in range(prefill + decode, MAX_GPUS + 1):
             if max(goodput(p, total - p) for p in range(prefill, total - decode + 1)) >= goal:
                 break
-    return found
 
 
 # --- schedules ---
 
 
-def clairvoyant(workload: Workload, startup_s: float, demand: Demand) -> list[Run]:
-    """Runs of schedules that know the trace and pay the start, over a grid of utilisations and smoothings."""
+def clairvoyant(workload: Workload, startup_s: float, demand: Callable[[], Demand]) -> dict[str, Callable[[], Plan]]:
+    """Schedules that know the trace and pay the start, over a grid of utilisations and smoothings."""
     smoothings = [(5, 1), (20, 1)] + ([(60, 4)] if workload.real else [])
-    found = []
-    for prefill_use in (0.95, 0.8, 0.6):
-        for decode_use in (1.1, 1.0, 0.85):
-            for window_s, gaps in smoothings:
-                needs = _needs(workload, demand, prefill_use, decode_use, window_s)
-                keep = int(startup_s / SLOT_S * gaps)
-                plan = _ahead(_without_gaps(needs[0], keep), _without_gaps(needs[1], keep), startup_s + 1)
-                outcome = asdict(run(workload, Schedule(plan), startup_s, plan[0][1:]))
-                found.append(outcome | {"how": f"use {prefill_use}/{decode_use}, {window_s} s"})
-    return found
+    return {
+        f"use {prefill_use}/{decode_use}, {window_s} s": partial(
+            _look_ahead, workload, startup_s, demand, prefill_use, decode_use, window_s, gaps
+        )
+        for prefill_use in (0.95, 0.8, 0.6)
+        for decode_use in (1.1, 1.0, 0.85)
+        for window_s, gaps in smoothings
+    }
 
 
-def cheapest(runs: list[Run], level: float) -> Run | None:
-    """The run with the fewest GPU-hours among those with at least that goodput."""
-    good = [each for each in runs if each["goodput"] >= level]
-    return min(good, key=lambda each: each["gpu_hours"]) if good else None
+def causal(workload: Workload, startup_s: float, demand: Callable[[], Demand]) -> dict[str, Callable[[], Plan]]:
+    """A few reactive schedules that know this moment's true demand; they start where everyone starts."""
+    return {
+        f"hold {hold_s:.0f} s, boost {boost}": partial(_reaction, workload, startup_s, demand, hold_s, boost)
+        for hold_s in (startup_s, 300.0, 1200.0)
+        for boost in (1.0, 1.6)
+    }
 
 
-def causal(workload: Workload, startup_s: float, demand: Demand) -> Run:
-    """The best of a few reactive schedules that know this moment's true demand; they start where everyone starts."""
-    needs = _needs(workload, demand, 0.8, 0.95, 60 if workload.name == "moon_conv" else 5)
+def _look_ahead(
+    workload: Workload, startup_s: float, demand: Callable[[], Demand], prefill_use: float, decode_use: float,
+    window_s: float, gaps: int,
+) -> Plan:  # fmt: skip
+    needs = _needs(workload, demand(), prefill_use, decode_use, window_s)
+    keep = int(startup_s / SLOT_S * gaps)
+    return _ahead(_without_gaps(needs[0], keep), _without_gaps(needs[1], keep), startup_s + 1)
+
+
+def _reaction(workload: Workload, startup_s: float, demand: Callable[[], Demand], hold_s: float, boost: float) -> Plan:
+    needs = _needs(workload, demand(), 0.8, 0.95, 60 if workload.name == "moon_conv" else 5)
     now = list(zip(*needs, strict=True))[: int(workload.duration_s / SLOT_S) + 2]
-    found = []
-    for hold_s in (startup_s, 300.0, 1200.0):
-        for boost in (1.0, 1.6):
-            plan = list(_reactive(now, startup_s, hold_s, boost))
-            outcome = asdict(run(workload, Schedule(plan), startup_s))
-            found.append(outcome | {"how": f"hold {hold_s:.0f} s, boost {boost}"})
-    return max(found, key=lambda each: (each["goodput"], -each["gpu_hours"]))
+    return [*_reactive(now, startup_s, hold_s, boost)]
 
 
 def _reactive(
