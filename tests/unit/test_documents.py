@@ -10,12 +10,13 @@ DOCS = sorted(ROOT.glob("docs/*.md"))
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
 
 
-def test_every_path_that_contributing_names_exists() -> None:
-    words = re.findall(r"`([^`\s]+)`", (ROOT / "CONTRIBUTING.md").read_text())
+@pytest.mark.parametrize(("page", "least"), [("CONTRIBUTING.md", 20), ("docs/security.md", 5)])
+def test_every_path_that_a_page_names_exists(page: str, least: int) -> None:
+    words = re.findall(r"`([^`\s]+)`", (ROOT / page).read_text())
     top = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
     named = [word for word in words if "/" in word and word.split("/")[0] in top]
     patterns = {word: word.rstrip("/").replace("…", "**").replace("<room>", "*") for word in named}
-    assert len(named) > 20, "the words that are paths are found"
+    assert len(named) > least, "the words that are paths are found"
     assert [word for word, pattern in patterns.items() if not any(ROOT.glob(pattern))] == []
 
 
