@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ class Kept:
     def __init__(self, name: str) -> None:
         self.name = name
         self.directory = clusters_directory() / name
-        self.printed = pointsman("up", name, "--keep", "--no-engine", "--gpus", "3")
+        done = run("up", name, "--keep", "--no-engine", "--gpus", "3", "--prometheus")
+        assert done.returncode == 0, done.stderr
+        self.printed, self.said = done.stdout, done.stderr
 
     def kubectl(self, *arguments: str) -> str:
         """kubectl, as the two lines that ``up`` printed set it up."""
@@ -50,6 +53,17 @@ def test_nats_operator_and_planner_run_as_pods_under_the_charts_service_accounts
     operator = next(pod["metadata"]["name"] for pod in pods if "operator" in pod["metadata"]["name"])
     lease = ("get", "lease", "pointsman-operator", "-n", SYSTEM, "-o", "jsonpath={.spec.holderIdentity}")
     until(lambda: kept.kubectl(*lease).startswith(operator), "the operator's pod holds its Lease")
+
+
+def test_its_prometheus_scrapes_operator_and_planner_with_the_labels_that_the_planner_reads(kept: Kept) -> None:
+    url = next(line.split()[-1] for line in kept.said.splitlines() if line.startswith("Prometheus: "))
+
+    def scraped() -> dict[str, str]:
+        with urllib.request.urlopen(f"{url}/api/v1/query?query=up%7Bnamespace='{SYSTEM}'%7D", timeout=5) as answer:
+            found = json.load(answer)["data"]["result"]
+        return {one["metric"]["component"]: one["value"][1] for one in found if one["metric"]["pod"]}
+
+    until(lambda: scraped() == {"operator": "1", "planner": "1"}, "both are scraped")
 
 
 def test_a_service_is_reconciled_and_its_workers_say_that_there_is_no_engine(kept: Kept, tmp_path: Path) -> None:

@@ -33,6 +33,20 @@ def test_the_last_two_scrapes_are_the_reading_with_their_own_time_between() -> N
     assert (found.at_s, found.failed) == (130.5, False)
 
 
+def test_a_counter_goes_on_when_a_label_that_the_scrape_adds_changes() -> None:
+    matrix = [
+        series("hits_total", {100.0: 70}, role="decode", model="m"),
+        series("hits_total", {115.0: 75}, role="prefill", model="m"),
+        series("up", {100.0: 1}, role="decode"),
+        series("up", {115.0: 1}, role="prefill"),
+    ]
+    reading = by_pod(matrix)["a"].last().reading
+    assert reading is not None
+    assert reading.page is not None
+    assert scrapes.added(reading.before, reading.page, "hits_total") == 5
+    assert scrapes.added(reading.before, reading.page, "hits_total", model="m") == 5
+
+
 def test_one_scrape_is_no_reading_and_no_failure() -> None:
     found = by_pod([series("hits_total", {100.0: 3})])["a"].last()
     assert (found.reading, found.at_s, found.failed) == (None, 100.0, False)

@@ -37,6 +37,7 @@ from pointsman.local.node.images import Image
 from pointsman.local.node.pod_addresses import ADDRESS_ANNOTATION, PodAddresses
 from pointsman.local.process_node import ProcessNode
 from pointsman.local.processes import Part, ProcessId, recorded
+from pointsman.local.prometheus import Prometheus
 from pointsman.local.state import (
     claim_state_directory,
     clean_leftovers,
@@ -64,6 +65,7 @@ class LocalCluster:
     ``gpus``            made-up ``nvidia.com/gpu`` capacity
     ``start_seconds``   simulated start-up time of worker pods, as image pull and weight loading take on a real cluster
     ``restart_seconds`` first restart back-off of containers (a kubelet's is 10); doubles
+    ``prometheus``      with a real Prometheus that scrapes Pointsman's pods
     ``chart``           folder of the Helm chart
     """
 
@@ -76,6 +78,7 @@ class LocalCluster:
         gpus: int = 8,
         start_seconds: float = 0.0,
         restart_seconds: float = 1.0,
+        prometheus: bool = False,
         options: ControlPlaneOptions | None = None,
         chart: Path = CHART,
         report: Callable[[str], None] = print,
@@ -88,12 +91,14 @@ class LocalCluster:
         self._gpus = gpus
         self._start_seconds = start_seconds
         self._restart_seconds = restart_seconds
+        self._programs = (*CONTROL_PLANE, "helm", "nats-server", *(("prometheus",) if prometheus else ()))
         self._options = options
         self._chart = chart
         self._report = report
         self._node: ProcessNode | None = None
         self._control_plane: ControlPlane | None = None
         self._fork_server: Part | None = None
+        self._prometheus: Prometheus | None = None
 
     # --- life ---
 
@@ -110,13 +115,15 @@ class LocalCluster:
             self.directory = clusters_directory() / self._name
             claim_state_directory(self.directory, keep=self._keep)
         try:
-            self.binaries: Mapping[str, Path] = ensure_all((*CONTROL_PLANE, "helm", "nats-server"), self._report)
+            self.binaries: Mapping[str, Path] = ensure_all(self._programs, self._report)
             if self._environment is not None:
                 self._fork_server = self._start_fork_server(self._environment)
             self._control_plane = ControlPlane(
                 self.directory, keep=self._keep, options=self._options, report=self._report
             )
             self._control_plane.start()
+            if "prometheus" in self._programs:
+                self._prometheus = self._start_prometheus()
             self._node = ProcessNode(
                 self._control_plane,
                 images=self._images(),
@@ -160,6 +167,8 @@ class LocalCluster:
             except ControlPlaneError as error:
                 raise ClusterError(f"{error}\n{self._pods_in_words()}") from error
         self.wait_engine()
+        if self._prometheus is not None:
+            self._prometheus.wait_ready()
 
     def values(self) -> dict[str, Any]:
         """Values of the chart for this computer: pods share its network, so each binds to its own address."""
@@ -209,6 +218,11 @@ class LocalCluster:
         if self._node is None:
             raise ClusterError("the cluster was not started")
         return self._node
+
+    @property
+    def prometheus(self) -> Prometheus | None:
+        """The Prometheus that scrapes Pointsman's pods; None in a cluster without."""
+        return self._prometheus
 
     @property
     def environment(self) -> EngineEnvironment:
@@ -320,6 +334,13 @@ class LocalCluster:
         )
         part.start()
         return part
+
+    def _start_prometheus(self) -> Prometheus:
+        record = self.directory / "processes" / "prometheus.pid.json"
+        folder = self.directory / "prometheus"
+        prometheus = Prometheus(self.binaries["prometheus"], folder, self.kubeconfig, record, keep=self._keep)
+        prometheus.start()
+        return prometheus
 
     def _pods_in_words(self) -> str:
         """One line for each pod of the chart: for the person who wonders why the installation does not end."""

@@ -80,6 +80,11 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
             if quickstart.report.plans
             else ()
         ),
+        *(
+            (f"  uv run pointsman record --prometheus {quickstart.prometheus_url} --service chat --out chat.jsonl",)
+            if quickstart.prometheus_url is not None
+            else ()
+        ),
         f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
         f"    -d '{question % quickstart.served_name}'",
         "To end it:",

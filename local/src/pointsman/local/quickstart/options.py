@@ -17,7 +17,10 @@ examples:
   make quickstart ARGS="--keep"                 leave the cluster running, to look around
   make quickstart ARGS="--quick"                without scaling, latency and planner: about a minute
   make quickstart ARGS="--report report.json"   choose where the JSON report goes
+  make quickstart ARGS="--start-seconds 45"     workers take as long to start as on a real cluster
+  make quickstart ARGS="--prometheus --keep"    the planner reads a real Prometheus; look at it afterwards
 """
+MOST_START_SECONDS: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Options:
     quick: bool = False
     report: Path | None = None
     seed: int = 1
+    start_seconds: float = 0.0
+    prometheus: bool = False
 
 
 def parse(argv: list[str]) -> Options:
@@ -42,5 +47,24 @@ def parse(argv: list[str]) -> Options:
     parser.add_argument("--quick", action="store_true", help="traffic and exactness only")
     parser.add_argument("--report", type=Path, metavar="FILE", help="where the JSON report goes (default: the cache)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the prompts (default: 1)")
+    parser.add_argument(
+        "--start-seconds", type=_seconds, default=0.0, metavar="S",
+        help="simulated start-up time of workers, as image pull and weight loading take (default: 0)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--prometheus", action="store_true",
+        help="with a real Prometheus that scrapes all pods and that the planner reads (its first build: 5 minutes)",
+    )  # fmt: skip
     chosen = parser.parse_args(argv)
-    return Options(keep=chosen.keep, quick=chosen.quick, report=chosen.report, seed=chosen.seed)
+    return Options(**vars(chosen))
+
+
+def _seconds(text: str) -> float:
+    """A time that is not negative; argparse names the option."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MOST_START_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text}: must be 0 to {MOST_START_SECONDS:g} seconds")
+    return seconds

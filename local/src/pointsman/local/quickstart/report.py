@@ -83,6 +83,7 @@ class Report(BaseModel):
     first_token_seconds: float | None = None
     total_seconds: float | None = None
     peak_pss_mib: float | None = None
+    start_seconds: float = Field(default=0.0, description="simulated start-up time of workers")
     stage_seconds: dict[str, float] = Field(default_factory=dict)
     failures: list[str] = Field(default_factory=list, description="what went wrong, a sentence each")
 
@@ -115,6 +116,8 @@ class Report(BaseModel):
             )
         if self.first_token_seconds is not None:
             found.append(f"first token    {self.first_token_seconds:.1f} s after the start")
+        if self.start_seconds:
+            found.append(f"start-up       {self.start_seconds:g} s of each worker's were simulated")
         if self.total_seconds is not None and self.peak_pss_mib is not None:
             found.append(
                 f"whole run      {self.total_seconds:.0f} s, at most {self.peak_pss_mib / 1024:.1f} GiB of memory"

@@ -40,6 +40,7 @@ from pointsman.local.quickstart.shift import (
     read_policy,
     shift_load,
     with_objectives,
+    with_prometheus,
 )
 from pointsman.local.quickstart.table import TrafficView, latency_table, line, plan_line, render
 from pointsman.local.quickstart.waiting import wait_until
@@ -84,6 +85,8 @@ class QuickStart:
         self._narrator = narrator
         self._started_s = started_s
         self._memory = PeakMemory()
+        self._ready_seconds = _READY_SECONDS + options.start_seconds
+        self._scale_seconds = _SCALE_SECONDS + options.start_seconds
         self._records: list[Record] = []
         self._view: ServiceView | None = None
         self._quiet = False  # during a latency measurement nothing else runs here
@@ -91,6 +94,7 @@ class QuickStart:
         self.programs: Path | None = None  # the folder with kubectl
         self.gateway_url: str | None = None
         self.served_name: str | None = None
+        self.prometheus_url: str | None = None
         self.left_running = False
 
     async def run(self) -> None:
@@ -103,7 +107,14 @@ class QuickStart:
         example = with_model(read_example(), tiny)
         # Only one that is kept needs a name; two runs at once on one computer are no trouble to each other.
         name = "quickstart" if self._options.keep else None
-        self._cluster = LocalCluster(name, keep=self._options.keep, report=narrator.say)
+        self._cluster = LocalCluster(
+            name,
+            keep=self._options.keep,
+            start_seconds=self._options.start_seconds,
+            prometheus=self._options.prometheus,
+            report=narrator.say,
+        )
+        report.start_seconds = self._options.start_seconds
         failed, started = True, False
         try:
             async with narrator.stage("cluster", "A real control plane: etcd, kube-apiserver, controllers, scheduler"):
@@ -113,6 +124,9 @@ class QuickStart:
                 narrator.say(f"export KUBECONFIG={self.kubeconfig}")
             async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator, planner"):
                 await _whole(self._cluster.install)
+                if self._cluster.prometheus is not None:
+                    self.prometheus_url = self._cluster.prometheus.url
+                    narrator.say(f"Prometheus: {self.prometheus_url}")
             async with (
                 await Kube.connect(self._cluster.kubeconfig, field_manager="pointsman-quickstart") as kube,
                 Observer(kube, NAMESPACE, example["metadata"]["name"]) as observer,
@@ -141,14 +155,18 @@ class QuickStart:
             await kube.apply(LLM_SERVICES, example, NAMESPACE)
             async with self._looking(observer):
                 view = await wait_until(
-                    observer, "a routable gateway", _answers, timeout_seconds=_READY_SECONDS, on_view=self._see
+                    observer, "a routable gateway", _answers, timeout_seconds=self._ready_seconds, on_view=self._see
                 )
                 assert view.gateway_url is not None
                 self.gateway_url = url = view.gateway_url
                 async with Endpoint(url, served_name) as endpoint:
                     await self._first_token(endpoint)
                 await wait_until(
-                    observer, "a Ready service", lambda v: v.ready, timeout_seconds=_READY_SECONDS, on_view=self._see
+                    observer,
+                    "a Ready service",
+                    lambda view: view.ready,
+                    timeout_seconds=self._ready_seconds,
+                    on_view=self._see,
                 )
         async with Endpoint(url, served_name) as endpoint:
             asked = list(islice(prompts(MIX, seed=self._options.seed), SHOWN_REQUESTS))
@@ -207,11 +225,11 @@ class QuickStart:
                     observer,
                     f"{size} decode workers",
                     partial(_has_decode_workers, size=size),
-                    timeout_seconds=_SCALE_SECONDS,
+                    timeout_seconds=self._scale_seconds,
                     on_view=self._see,
                 )
                 self.report.scaled.append(str(size))
-                await traffic.answered(8, timeout_seconds=_SCALE_SECONDS)
+                await traffic.answered(8, timeout_seconds=self._scale_seconds)
         self._count()
 
     async def _stall(self, kube: Kube, example: dict[str, Any], model: Path) -> None:
@@ -222,7 +240,7 @@ class QuickStart:
         async with narrator.stage("stall", title), Observer(kube, NAMESPACE, STALL_SERVICE) as observer:
             await kube.apply(LLM_SERVICES, service, NAMESPACE)
             view = await wait_until(
-                observer, "a Ready service", lambda view: view.ready, timeout_seconds=_READY_SECONDS
+                observer, "a Ready service", lambda view: view.ready, timeout_seconds=self._ready_seconds
             )
             assert view.gateway_url is not None
             scenario = Scenario(arrivals=3, seed=self._options.seed)
@@ -230,7 +248,7 @@ class QuickStart:
                 separated = await self._interfere(endpoint, scenario)
             await kube.delete(LLM_SERVICES, STALL_SERVICE, NAMESPACE)
             await wait_until(
-                observer, "the end of the service", lambda view: not view.workers, timeout_seconds=_READY_SECONDS
+                observer, "the end of the service", lambda view: not view.workers, timeout_seconds=self._ready_seconds
             )
             async with self._plain(model, "bfloat16") as reference:
                 single = await self._interfere(reference, scenario)
@@ -268,7 +286,7 @@ class QuickStart:
             await kube.apply(LLM_SERVICES, service, NAMESPACE)
             async with self._looking(observer):
                 view = await wait_until(
-                    observer, "a Ready service", lambda view: view.ready, timeout_seconds=_READY_SECONDS
+                    observer, "a Ready service", lambda view: view.ready, timeout_seconds=self._ready_seconds
                 )
                 assert view.gateway_url is not None
                 async with Endpoint(view.gateway_url, service["spec"]["model"]["servedName"]) as endpoint:
@@ -278,6 +296,8 @@ class QuickStart:
                         f"{measured.short_tpot_ms:.0f} ms a token for {SHIFT_CLIENTS} clients with short ones"
                     )
                     policy = with_objectives(read_policy(), measured.objectives)
+                    if self.prometheus_url is not None:
+                        policy = with_prometheus(policy, self.prometheus_url)
                     await self._give_policy(kube, policy)
                     await shift_load(
                         observer,
@@ -295,6 +315,7 @@ class QuickStart:
         narrator.say(
             f"$ kubectl apply -f examples/quickstart-policy.yaml     # with TTFT {objectives['ttftMs']:g} ms, "
             f"TPOT {objectives['tpotMs']:g} ms"
+            + (f", metrics from {self.prometheus_url}" if self.prometheus_url is not None else "")
         )
         await kube.apply(PLANNER_POLICIES, policy, NAMESPACE)
         reference = json.dumps({"spec": {"policyRef": {"name": name}}})

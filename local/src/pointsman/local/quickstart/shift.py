@@ -114,6 +114,13 @@ def with_objectives(policy: Mapping[str, Any], objectives: Mapping[str, float]) 
     return changed
 
 
+def with_prometheus(policy: Mapping[str, Any], url: str) -> dict[str, Any]:
+    """``policy`` with a Prometheus as its source of metrics, instead of scraping workers and gateways itself."""
+    changed = deepcopy(dict(policy))
+    changed["spec"].setdefault("metrics", {}).update(source="Prometheus", prometheusUrl=url)
+    return changed
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A part of the load, and the layout that the planner is expected to find for it."""

@@ -4,6 +4,9 @@ The answer to ``{…}[90s]`` is a matrix: per series its samples with the time o
 one target have the same time, so the last two times of a target are its last two pages. Prometheus marks series of a
 target that it could not read as stale and leaves such marks out; ``up`` says that an attempt failed.
 
+What a scrape configuration adds to every series of a target (``up`` has just these labels) is no part of a page: the
+role of a pod, often added, changes while its counters go on.
+
 Unknown stays unknown: a sample that is not a number is not on the page, a target without a second scrape has no
 reading, and a failed newest attempt makes the newest page None, exactly as for a direct scrape.
 """
@@ -67,16 +70,18 @@ def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
     """
     targets: dict[tuple[str, ...], dict[float, dict[str, dict[Labels, float]]]] = {}
     attempts: dict[tuple[str, ...], float] = {}
+    added = {_target(series["metric"]): set(series["metric"]) for series in matrix if series["metric"].get(NAME) == UP}
     for series in matrix:
         labels = dict(series["metric"])
         name = labels.pop(NAME, "")
-        target = (labels.get("pod", ""), *(labels.get(label, "") for label in _TARGET))
+        target = _target(labels)
         samples = list(_numbers(series.get("values", ())))
         if name == UP:
-            attempts[target] = max((at_s for at_s, value in samples if value == 0), default=-math.inf)
+            failed_s = max((at_s for at_s, value in samples if value == 0), default=-math.inf)
+            attempts[target] = max(attempts.get(target, -math.inf), failed_s)
             targets.setdefault(target, {})
             continue
-        key = tuple(sorted(labels.items()))
+        key = tuple(sorted(item for item in labels.items() if item[0] not in added.get(target, ())))
         pages = targets.setdefault(target, {})
         for at_s, value in samples:
             pages.setdefault(at_s, {}).setdefault(name, {})[key] = value
@@ -87,6 +92,10 @@ def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
         if target[0] not in found or _newest_s(made) > _newest_s(found[target[0]]):
             found[target[0]] = made
     return found
+
+
+def _target(labels: Mapping[str, str]) -> tuple[str, ...]:
+    return (labels.get("pod", ""), *(labels.get(label, "") for label in _TARGET))
 
 
 def _newest_s(scrapes: Scrapes) -> float:
