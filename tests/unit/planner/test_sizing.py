@@ -20,7 +20,8 @@ def point(
 ) -> OperatingPoint:
     return operating_point(
         model, replace(observed(0, None), **limits), OBJECTIVES,  # type: ignore[arg-type]  # names of real fields
-        lengths=((prompt, 1.0),), threshold_tokens=threshold, prompt_tokens=prompt, cached_share=0.0,
+        lengths=((prompt, 1.0),), threshold_tokens=threshold,
+        highest_threshold_tokens=threshold, prompt_tokens=prompt, cached_share=0.0,
         output_tokens=output, context_tokens=prompt + output / 2, prefill_scv=0.1, context_scv=0.1,
     )  # fmt: skip
 

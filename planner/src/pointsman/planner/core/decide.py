@@ -4,14 +4,16 @@ The ladder, cheapest and fastest first: the threshold (next request), a role swi
 scale-in (only when the load stayed low). Each tick takes the lowest rung that brings the objectives back.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core import guards
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
-from pointsman.planner.core.learning import LearnedModel, Learner
+from pointsman.planner.core.learning import Errors, LearnedModel, Learner, undisturbed
 from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.objective import Demand, estimate
 from pointsman.planner.core.performance import (
     CalibratedModel,
@@ -20,7 +22,7 @@ from pointsman.planner.core.performance import (
     decode_bucket,
     prefill_bucket,
 )
-from pointsman.planner.core.routing import threshold
+from pointsman.planner.core.routing import highest, threshold
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.targets import SHIPPED, Memory, Pool, Targets, Tuning, targets
 from pointsman.planner.core.types import (
@@ -40,7 +42,6 @@ from pointsman.planner.core.types import (
 
 STATE_VERSION: Final = 2
 SWITCH_S: Final = 10.0  # until a switched worker serves
-SWITCH_QUANTILE: Final = 0.9
 DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
 REVERSAL_BAND: Final = 0.2  # … and this much if the last one went the other way
 REVERSAL_S: Final = 300.0  # … so recently
@@ -50,6 +51,7 @@ BOX: Final = 4  # how far a layout of the same size may be from the present one
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 REFIT_TICKS: Final = 12
 SHAPE_WEIGHT: Final = 0.05  # of one tick, in means over what decodes
+NEARLY_FULL: Final = 0.75  # of the prefill queue's limit: it is looked at once a tick and full in between
 SPREAD_WEIGHT: Final = 0.02  # of one prefill
 
 
@@ -72,6 +74,7 @@ class State:
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     learner: Learner = field(default_factory=Learner)
     learned: LearnedModel | None = None
+    learned_error: Errors = field(default_factory=Errors)
     ticks: int = 0
     calibrated_prefill: Calibration = field(default_factory=Calibration)
     calibrated_decode: Calibration = field(default_factory=Calibration)
@@ -80,6 +83,7 @@ class State:
     shape: Shape = field(default_factory=Shape)
     leads: Leads = field(default_factory=Leads)
     memory: Memory = field(default_factory=Memory)
+    margin: Margin = field(default_factory=Margin)
     history: guards.History = field(default_factory=guards.History)
     wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0
@@ -118,7 +122,10 @@ def decide(
 
     point = _point(state, observation, policy, model)
     state, wanted = _targets(state, observation, policy, load, point, tuning)
-    routing = threshold(observation, policy, _prefill_wait_ms(observation, point))
+    state = replace(state, margin=_margin(state, observation, policy, load, wanted, point))
+    routing = threshold(
+        observation, policy, point, wanted.rate_per_s, tuning.deviations, _prefill_wait_ms(observation, point)
+    )
     starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
     switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
@@ -142,12 +149,21 @@ def learn(
     forecaster = state.forecaster.observe(
         load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
     )
-    learner, learned = state.learner.observe(observation.samples), state.learned
+    known, samples = _model(state, base), list(observation.samples)
+    if _overflows(observation):
+        # Prompts of any length are prefilled between decode steps, and known of only when they are done.
+        samples = [sample for sample in samples if sample.role is WorkerRole.PREFILL]
+    if known is not None and lengths.prompt_tokens is not None:
+        new_tokens = lengths.prompt_tokens * (1 - lengths.cached_share)
+        samples = undisturbed(samples, known, max(1.0, new_tokens))
+    learner, learned = state.learner.observe(samples), state.learned
     if learned is None or state.ticks % REFIT_TICKS == 0:
         learned = learner.model(observation.max_batch_tokens) or learned
-    prefill, decode = state.calibrated_prefill, state.calibrated_decode
+    prefill, decode, learned_error = state.calibrated_prefill, state.calibrated_decode, state.learned_error
     if base is not None:
-        for sample in observation.samples:
+        if state.learned is not None:
+            learned_error = learned_error.observe(samples, state.learned)
+        for sample in samples:
             tokens = sample.tokens or 0.0
             if sample.observed_ms <= 0:
                 continue
@@ -164,16 +180,23 @@ def learn(
                 )
     return replace(
         state, leads=leads, lengths=lengths, forecaster=forecaster, learner=learner, learned=learned,
+        learned_error=learned_error,
         calibrated_prefill=prefill, calibrated_decode=decode, ticks=state.ticks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
-        shape=_shape(state.shape, observation.samples, lengths),
+        shape=_shape(state.shape, samples, lengths),
     )  # fmt: skip
 
 
-def _shape(shape: Shape, samples: tuple[EngineSample, ...], lengths: Lengths) -> Shape:
+def _overflows(observation: Observation) -> bool:
+    """Whether the prefill queue is, or in this window was, so long that prompts are prefilled where they decode."""
+    depth = observation.service.prefill_queue_depth if observation.service else None
+    return depth is not None and depth >= NEARLY_FULL * max(1, observation.routing.max_prefill_queue_size)
+
+
+def _shape(shape: Shape, samples: Sequence[EngineSample], lengths: Lengths) -> Shape:
     """Take this tick's passes and steps."""
     mean, squares = shape.prefill_tokens, shape.prefill_squares
-    held = sequences = spread = 0.0
+    held = sequences = spread = spread_of = 0.0
     for sample in samples:
         if sample.tokens is None or sample.tokens <= 0:
             continue
@@ -185,7 +208,9 @@ def _shape(shape: Shape, samples: tuple[EngineSample, ...], lengths: Lengths) ->
         else:
             held += sample.tokens
             sequences += sample.batch
-            spread += (sample.tokens_scv or 0.0) * each * each * sample.batch
+            if sample.tokens_scv is not None:
+                spread += sample.tokens_scv * each * each * sample.batch
+                spread_of += sample.batch
     scv = shape.prefill_scv
     if len(lengths.shares) > 1:
         average = sum(n * share for n, share in lengths.shares)
@@ -197,7 +222,11 @@ def _shape(shape: Shape, samples: tuple[EngineSample, ...], lengths: Lengths) ->
         average = held / sequences
         expected = lengths.prompt_tokens + lengths.output_tokens / 2
         ratio += SHAPE_WEIGHT * (min(3.0, max(0.6, average / expected)) - ratio)
-        context_scv += SHAPE_WEIGHT * (min(4.0, spread / sequences / (average * average)) - context_scv)
+        # Where the engine does not tell, contexts are as uneven as the prompts they begin with.
+        if spread_of <= 0:
+            context_scv += SHAPE_WEIGHT * (min(4.0, max(0.0, scv)) - context_scv)
+        else:
+            context_scv += SHAPE_WEIGHT * (min(4.0, spread / spread_of / (average * average)) - context_scv)
     return Shape(mean, squares, min(4.0, max(0.05, scv)), ratio, context_scv)
 
 
@@ -211,7 +240,10 @@ def _model(state: State, base: PerformanceModel | None) -> PerformanceModel | No
     if base is None:
         return state.learned
     calibrated = CalibratedModel(base, state.calibrated_prefill, state.calibrated_decode)
-    return calibrated if calibrated.trusted or state.learned is None else state.learned
+    if calibrated.trusted or state.learned is None:
+        return calibrated
+    # Windows that mix long and short prompts are off for any model: only a better one takes its place.
+    return state.learned if state.learned_error.below(calibrated) else calibrated
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
@@ -220,9 +252,10 @@ def _point(state: State, observation: Observation, policy: Policy, model: Perfor
     return operating_point(
         model,
         observation,
-        policy.objectives,
+        replace(policy.objectives, tpot_ms=policy.objectives.tpot_ms * state.margin.share),
         lengths=lengths.shares,
         threshold_tokens=observation.routing.max_local_prefill_tokens if policy.remote_prefill else 0,
+        highest_threshold_tokens=highest(observation, policy),
         prompt_tokens=max(1.0, prompt_tokens),
         cached_share=lengths.cached_share,
         output_tokens=max(1.0, lengths.output_tokens or 1.0),
@@ -261,16 +294,32 @@ def _targets(
     return replace(state, memory=memory), wanted
 
 
+def _margin(
+    state: State, observation: Observation, policy: Policy, load: Load, wanted: Targets, point: OperatingPoint
+) -> Margin:
+    """What the window says of the decode model, if anything."""
+    attainment = observation.service.tpot_attainment if observation.service else None
+    if attainment is None:
+        return state.margin
+    enough = wanted.needed_now[1] <= observation.active(WorkerRole.DECODE) and wanted.backlog <= 0
+    if not enough or point.local_s > 0 or _overflows(observation):
+        return state.margin.interrupted()
+    return state.margin.observe(attainment, load.arrivals_per_s * observation.window_s, policy.objectives.attainment)
+
+
 def _waiting(observation: Observation, point: OperatingPoint) -> float:
     """Requests that wait for a prefill, or decode beyond the batch that keeps the token objective."""
-    service = observation.service
-    waiting = service.prefill_queue_depth or 0.0 if service else 0.0
+    queue = observation.service.prefill_queue_depth if observation.service else None
+    waiting, elsewhere, assigned, decoders = queue or 0.0, queue or 0.0, 0.0, 0
     for worker in observation.workers:
         if worker.role is WorkerRole.PREFILL:
             waiting += worker.queued or 0
+            # With one queue for all, a decode worker has a request from its arrival on, also while that is prefilled.
+            elsewhere += worker.in_flight or 0 if queue is not None else 0
         elif worker.in_flight is not None:
-            waiting += max(0.0, worker.in_flight - point.batch)
-    return waiting
+            assigned += worker.in_flight
+            decoders += 1
+    return waiting + max(0.0, assigned - elsewhere - decoders * point.batch)
 
 
 def _prefill_wait_ms(observation: Observation, point: OperatingPoint) -> float | None:
@@ -321,8 +370,12 @@ def _layout(
     switches = _switches(now, switched)
     history = state.history.remember(switches, now_s)
     if switches:
-        state = replace(state, wanting=None, wanting_ticks=0)
-    words = f"{sentence}; {_action(*now, *target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+        if state.wanting == switched:  # else what is left of it was seen for long enough already
+            state = replace(state, wanting=None, wanting_ticks=0)
+        short = Reason.PREFILL_SHORT if switches[0].target is WorkerRole.PREFILL else Reason.DECODE_SHORT
+        if reason in (Reason.STEADY, Reason.SPARE_CAPACITY):  # what starts would be enough, what serves is not
+            base = replace(base, reason=short)
+    words = f"{sentence}; {_action(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
     done = replace(base, message=words, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
     return replace(state, history=history), done
 
@@ -360,9 +413,9 @@ def _switch(
     best = _best_switch(observation, policy, wanted, now, state.history)
     if best == now:
         return calm, now, None, now
-    best = _step(now, best, guards.switches_at_a_time(observation, policy))
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
+    best = _step(now, best, guards.switches_at_a_time(observation, policy))
     if state.wanting_ticks < guards.SUSTAINED_TICKS:
         return state, now, f"seen for {state.wanting_ticks} of {guards.SUSTAINED_TICKS} ticks", best
     for switch in _switches(now, best):
@@ -422,15 +475,17 @@ def _scaled(
         return switched, ""
     target = []
     pools = zip(
-        (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming, (policy.prefill, policy.decode),
-        strict=True,
+        WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
+        (policy.prefill, policy.decode), strict=True,
     )  # fmt: skip
-    for want, need, was, has, soon, bounds in pools:
+    for role, want, need, was, has, soon, bounds in pools:
         if has < was:
             # It gives workers away: only what is needed now is started in their place, not what is kept in reserve.
             target.append(max(has, min(need, bounds.most)) if policy.scale_out else has)
         elif has > was and want < has:
-            target.append(max(want, was) if policy.scale_in else has)  # the switch brings what would only have started
+            # The switch brings what would only have started; what serves stays.
+            serves = observation.active(role) + has - was
+            target.append(min(has, max(want, serves)) if policy.scale_in else has)
         elif want > has:
             # What a switch that only waits to be sure will bring is not started as well.
             more = max(0, want - max(has, soon)) if policy.scale_out else 0
@@ -487,7 +542,8 @@ def _alternatives(
         moves = max(abs(p - now[0]), abs(d - now[1]))
         cost = -min(got.attainment, goal) + GPU_COST * (p + d) * each + MOVE_COST * moves
         why = "" if (p, d) == target else _against(policy, (p, d), target, each)
-        action = "stay" if (p, d) == now else _action(*now, p, d)
+        switched = (p, d) if (p - now[0]) * (d - now[1]) < 0 else now
+        action = "stay" if (p, d) == now else _action(now, switched, (p, d))
         found.append(Alternative(p, d, (p + d) * each, round(got.attainment, 4), round(cost, 4), action, why))
     return tuple(found)
 
@@ -517,15 +573,13 @@ def _demand(state: State, observation: Observation, wanted: Targets) -> Demand:
 # --- small things ---
 
 
-def _action(prefill: int, decode: int, p: int, d: int) -> str:
-    words = []
-    if (p - prefill) * (d - decode) < 0:
-        words.append("switch")
-    if p + d > prefill + decode:
+def _action(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, int]) -> str:
+    words = ["switch"] if switched != now else []
+    if sum(target) > sum(now):
         words.append("scale-out")
-    elif p + d < prefill + decode:
+    elif sum(target) < sum(now):
         words.append("scale-in")
-    return "+".join(words) or "switch"
+    return "+".join(words) or "replace"
 
 
 def _switches(now: tuple[int, int], target: tuple[int, int]) -> tuple[Switch, ...]:

@@ -7,6 +7,7 @@ Bounds are conformal: the empirical quantile of the forecaster's own errors at t
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Final
 
 LEVEL_NOISE: Final = 2e-4  # (1.4 % of the level)² a second
@@ -27,6 +28,7 @@ KEPT_LEADS: Final = 2.0  # errors are kept so long: those of a ramp are no bound
 KEPT_ERRORS: Final = (40, 200)  # at least, at most
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
 KEPT_RISES: Final = 12
+_NORMAL: Final = NormalDist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +175,13 @@ class RateForecaster:
         if self.trend is None:
             return None
         expected = self._expected(ahead_s, now_s, lead_s)
-        high = expected
         if len(self.errors) >= MIN_ERRORS:
-            bound = expected + _quantile(self.errors, quantile) * math.sqrt(max(expected, 0.5))
-            high = max(min(expected, self.trend.level), bound)
-        return Forecast(expected, high)
+            error = _quantile(self.errors, quantile)
+        else:
+            # Nothing was compared yet: at best, it is wrong by what counts of that long differ by chance.
+            error = _NORMAL.inv_cdf(quantile) * math.sqrt(self.dispersion / RECENT_S)
+        bound = expected + error * math.sqrt(max(expected, 0.5))
+        return Forecast(expected, max(min(expected, self.trend.level), bound))
 
     def _expected(self, ahead_s: float, now_s: float, lead_s: float) -> float:
         trend = self.trend

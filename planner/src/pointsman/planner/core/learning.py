@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pointsman.planner.core.performance import KAPPA_WEIGHT, CalibratedModel, PerformanceModel
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
 BUCKETS_PER_OCTAVE: Final = 6.0
@@ -25,6 +26,8 @@ CURVE_REACH: Final = 2.0  # … and the largest input over the smallest
 RIDGE: Final = (1e-9, 1e-6, 1e-4)  # of the decode fit, per bucket: intercept, KV use, its square
 BATCH_RIDGE: Final = 1e-2  # per hundred sequences
 KV_UNIT: Final = 100_000.0
+CLEARLY_BETTER: Final = 0.7  # of the errors of another model
+MOST_PREFILLING: Final = 0.25  # of a decode worker's time: beyond it a mean step says little of decoding alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,53 @@ class Learner:
         if prefill is None or step is None:
             return None
         return LearnedModel(prefill, step, chunk_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Mean absolute relative errors of a learned model's predictions, per role; None before the first."""
+
+    prefill: float | None = None
+    decode: float | None = None
+
+    def observe(self, samples: Sequence[EngineSample], model: LearnedModel) -> "Errors":
+        """Take one tick's measurements, before the model learns of them."""
+        prefill, decode = self.prefill, self.decode
+        for sample in samples:
+            if not sample.tokens or sample.observed_ms <= 0:
+                continue
+            if sample.role is WorkerRole.PREFILL:
+                prefill = _towards(prefill, sample.observed_ms, model.prefill_ms(sample.tokens, 0))
+            else:
+                decode = _towards(decode, sample.observed_ms, model.decode_step_ms(sample.batch, sample.tokens))
+        return Errors(prefill, decode)
+
+    def below(self, other: CalibratedModel) -> bool:
+        """Whether both roles together are clearly better known than by ``other``."""
+        if self.prefill is None or self.decode is None:
+            return False
+        theirs = (other.prefill.error or 0.0) + (other.decode.error or 0.0)
+        return self.prefill + self.decode < CLEARLY_BETTER * theirs
+
+
+def _towards(error: float | None, observed_ms: float, predicted_ms: float) -> float:
+    miss = abs(observed_ms - predicted_ms) / observed_ms
+    return miss if error is None else error + KAPPA_WEIGHT * (miss - error)
+
+
+def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt_tokens: float) -> list[EngineSample]:
+    """Steps without the prompts that were computed between them; those that were hardly anything else are left out.
+
+    A step that also prefills takes as much longer as the prefill takes: a mean over such steps says how much was
+    prefilled here, not how long a decode step takes. ``prompt_tokens``: of a prompt, as computed.
+    """
+    a_token_s = model.prefill_ms(prompt_tokens, 0) / prompt_tokens / 1000
+    found = []
+    for sample in samples:
+        prefilling = sample.local_tokens_per_s * a_token_s
+        if prefilling <= MOST_PREFILLING:
+            found.append(replace(sample, observed_ms=sample.observed_ms * (1 - prefilling)))
+    return found
 
 
 def _octave(x: float) -> int:

@@ -5,9 +5,10 @@ long mean is used until a test on the window means says that the recent ones are
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.planner.core.residence import Residence
 from pointsman.planner.core.types import Load
 
 KEPT_S: Final = 300.0
@@ -22,7 +23,7 @@ LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike tha
 RECENT_REQUESTS: Final = 12
 EARLIER_REQUESTS: Final = 40
 CACHED_REQUESTS: Final = 200.0  # memory of the cached share
-SHARES_HALF_LIFE_S: Final = 10.0
+SHARES_HALF_LIFE_S: Final = 100.0
 CHANGED_WEIGHT: Final = 0.7  # of one window in the distribution while the recent ones are of another kind
 
 
@@ -45,16 +46,19 @@ class Lengths:
     shares: tuple[tuple[float, float], ...] = ()
     prompt_tokens: float | None = None
     output_tokens: float | None = None
+    finished_tokens: float | None = None  # output of those that ended
+    residence: Residence = field(default_factory=Residence)
 
     def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
+        residence = self.residence.observe(load, window_s, now_s)
         requests = load.measured if load.measured is not None else load.arrivals_per_s * window_s
         # Prompts are measured when they arrive, outputs when they end: a window may have one without the other.
         prompt_seen = self.prompt_tokens if load.prompt_tokens is None else load.prompt_tokens
-        output_seen = self.output_tokens if load.output_tokens is None else load.output_tokens
+        output_seen = self.finished_tokens if load.output_tokens is None else load.output_tokens
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
-            return self
+            return replace(self, residence=residence)
         windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_WINDOWS:]
         total = sum(w.requests for w in windows)
         while (
@@ -80,9 +84,13 @@ class Lengths:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
         else:
             shares = self.shares if len(self.shares) > 1 else ((prompt, 1.0),)  # only means are known
-        return replace(
-            self, windows=tuple(windows), cached_share=cached, shares=shares, prompt_tokens=prompt, output_tokens=output
-        )
+        return Lengths(
+            tuple(windows), cached, shares,
+            prompt_tokens=prompt,
+            output_tokens=residence.longer_than(output) or output,
+            finished_tokens=output,
+            residence=residence,
+        )  # fmt: skip
 
     @property
     def requests(self) -> float:

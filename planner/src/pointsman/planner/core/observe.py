@@ -39,7 +39,8 @@ _HISTOGRAMS: Final = (
 FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
     "vllm:prompt_tokens_by_source_total",
-    "vllm:prompt_tokens_by_source_total",
+    "vllm:prefix_cache_queries_total",
+    "vllm:prefix_cache_hits_total",
     *_GAUGES,
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
 )
@@ -91,7 +92,7 @@ def observation(
         age_s=float("inf") if blind or len(live) < len(gateways) or not gateways else age_s,
         workers=shown,
         routing=routing,
-        load=_load(live, window_s) if live and window_s > 0 else None,
+        load=_load(live, workers, window_s) if live and window_s > 0 else None,
         service=_service(live, workers, objectives) if live else None,
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
@@ -122,7 +123,7 @@ def _together(readings: Sequence[Reading], name: str) -> Histogram:
     return found
 
 
-def _load(gateways: Sequence[Reading], window_s: float) -> Load | None:
+def _load(gateways: Sequence[Reading], workers: Sequence[Seen], window_s: float) -> Load | None:
     arrived = [scrapes.added(r.before, r.page, named.GATEWAY_ARRIVALS.name) for r in gateways if r.page is not None]
     known = [count for count in arrived if count is not None]
     if not known:
@@ -131,12 +132,48 @@ def _load(gateways: Sequence[Reading], window_s: float) -> Load | None:
         _together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
         _together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
     )
+    cached = _cached_share(workers)
+    decoding, step_ms = _decoding(workers)
     return Load(
         arrivals_per_s=sum(known) / window_s,
         prompt_tokens=prompts.mean,
+        cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
         output_tokens=outputs.mean,
         prompt_length_shares=prompts.shares(),
+        started_per_s=_together(gateways, named.GATEWAY_TTFT.name).count / window_s,
+        decoding=decoding,
+        step_ms=step_ms,
     )
+
+
+def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
+    """(sequences that decode, milliseconds between two of their tokens); None: a decode worker does not say."""
+    running, steps = 0.0, EMPTY
+    for seen in workers:
+        if seen.worker.role is not WorkerRole.DECODE or seen.worker.condition is WorkerCondition.STARTING:
+            continue
+        if seen.reading is None or seen.reading.page is None:
+            return None, None
+        here = scrapes.gauge(seen.reading.page, "vllm:num_requests_running")
+        if here is None:
+            return None, None
+        running += here
+        steps = steps.plus(scrapes.observed(seen.reading.before, seen.reading.page, "vllm:inter_token_latency_seconds"))
+    return running, _milliseconds(steps.mean)
+
+
+def _cached_share(workers: Sequence[Seen]) -> float | None:
+    """Of the prompt tokens that came to prefill workers, those whose KV was there; None: none came, or nobody says."""
+    queries = hits = 0.0
+    for seen in workers:
+        if seen.worker.role is not WorkerRole.PREFILL or seen.reading is None or seen.reading.page is None:
+            continue
+        before, page = seen.reading.before, seen.reading.page
+        asked = scrapes.added(before, page, "vllm:prefix_cache_queries_total")
+        found = scrapes.added(before, page, "vllm:prefix_cache_hits_total")
+        if asked is not None and found is not None:
+            queries, hits = queries + asked, hits + found
+    return hits / queries if queries > 0 else None
 
 
 def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:
@@ -176,8 +213,18 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
         running = scrapes.gauge(reading.page, "vllm:num_requests_running")
         if seen.worker.role is WorkerRole.DECODE and steps.count >= MIN_SAMPLES and steps.mean and running is not None:
             # More than one token a step and sequence is never made, so the batch is at most what gave these tokens.
+            local = scrapes.added(
+                reading.before, reading.page, "vllm:prompt_tokens_by_source_total", source="local_compute"
+            )
+            usage, capacity = scrapes.gauge(reading.page, "vllm:kv_cache_usage_perc"), _kv_capacity([reading])
             found.append(
-                EngineSample(WorkerRole.DECODE, observed_ms=steps.mean * 1000, tokens=0.0, batch=max(running, 1.0))
+                EngineSample(
+                    WorkerRole.DECODE,
+                    observed_ms=steps.mean * 1000,
+                    tokens=None if usage is None or capacity is None else usage * capacity,
+                    batch=max(running, 1.0),
+                    local_tokens_per_s=(local or 0.0) / reading.seconds,
+                )
             )
     return found
 
@@ -190,9 +237,17 @@ def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
     # vLLM counts a prompt whose KV was pulled as computed, in the few milliseconds that the pull took.
     if pulled or seconds <= 0 or not took.mean or not computed.mean or computed.mean <= 1:
         return None
-    # Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th.
-    together = max(took.total / seconds, 1.0)
-    return EngineSample(WorkerRole.PREFILL, observed_ms=took.mean * 1000 / together, tokens=computed.mean)
+    alone_ms = took.mean * 1000 / prefilled_together(took.total, took.mean, seconds)
+    return EngineSample(WorkerRole.PREFILL, observed_ms=alone_ms, tokens=computed.mean)
+
+
+def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:
+    """How many prompts were prefilled at a time, from how long those took that ended in a window.
+
+    Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th. One after
+    the other they take the window in all, and the first of them some time before it.
+    """
+    return max(total_s / window_s, 1.0) if total_s > window_s + mean_s else 1.0
 
 
 def _kv_capacity(readings: Sequence[Reading]) -> float | None:

@@ -1,42 +1,75 @@
-"""The published threshold of the local/remote rule: additive increase, multiplicative decrease on what clients get.
+"""The published threshold of the local/remote rule.
 
 A low threshold sends more prompts to the prefill pool and spares the decode steps; a high one keeps them on the decode
 workers and spares the prefill queue. It is the fastest thing the planner can move: the next request already uses it.
+
+Two things bound it from above. What clients get (multiplicative decrease, additive increase, as in TCP): a model is
+never quite right. And what the decode workers can prefill beside their steps by the model: clients notice only when it
+is too late, and a threshold that is too high by the model would come down again.
 """
 
-from pointsman.planner.core.types import Observation, Policy, RoutingNumbers
+import math
+from typing import Final
+
+from pointsman.planner.core.sizing import OperatingPoint
+from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.serving.local_remote import DEFAULT_RULE
 
-DECREASE = 0.7
-INCREASE_TOKENS = 128
-RECOVER_TOKENS = 64
-QUEUE_SHARE_OF_SLACK = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
-TPOT_HEADROOM = 0.02  # above the objective's attainment before decode workers are given more prefills
-STEP_TOKENS = 64  # numbers are multiples of this: a smaller change would be a plan for noise
+DECREASE: Final = 0.7
+INCREASE_TOKENS: Final = 128
+RECOVER_TOKENS: Final = 64
+QUEUE_SHARE_OF_SLACK: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
+TPOT_HEADROOM: Final = 0.02  # above the objective's attainment before decode workers are given more prefills
+RATE_HEADROOM: Final = 1.1  # … and of the rate: what is raised should not have to come down at once
+STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 
 
-def threshold(observation: Observation, policy: Policy, prefill_wait_ms: float | None) -> RoutingNumbers:
-    """The numbers to publish. ``prefill_wait_ms``: how long a request waits for a prefill worker now; None: unknown.
+def highest(observation: Observation, policy: Policy) -> int:
+    """The highest threshold that may be thought of next, in tokens; 0 where all is prefilled where it decodes."""
+    now = observation.routing.max_local_prefill_tokens
+    return max(now, DEFAULT_RULE.max_local_prefill_tokens) + INCREASE_TOKENS if policy.remote_prefill else 0
 
-    Unknown attainment moves nothing. Below where every service begins (512 tokens) the threshold comes back by itself
-    while decode steps are fine; above, only a long prefill queue raises it.
+
+def threshold(
+    observation: Observation,
+    policy: Policy,
+    point: OperatingPoint,
+    rate_per_s: float,
+    deviations: float,
+    prefill_wait_ms: float | None,
+) -> RoutingNumbers:
+    """The numbers to publish.
+
+    ``deviations``: of the decode pool's staffing; ``prefill_wait_ms``: how long a request waits for a prefill worker
+    now, None: unknown. Unknown attainment moves nothing. Below where every service begins (512 tokens) the threshold
+    comes back by itself while decode steps are fine; above, only a long prefill queue raises it.
     """
     now = observation.routing
     service = observation.service
     if not policy.remote_prefill or service is None or service.tpot_attainment is None:
         return now
+    decoders = observation.active(WorkerRole.DECODE)
+
+    def fits(tokens: int, rate: float) -> bool:
+        return point.at_threshold(tokens).decode_workers(rate, deviations) <= decoders
+
     tokens = now.max_local_prefill_tokens
     goal = policy.objectives.attainment
+    local = any(prompts.new_tokens <= tokens for prompts in point.prompts)
     comfortable = service.tpot_attainment >= min(goal + TPOT_HEADROOM, 1.0)
-    if service.tpot_attainment < goal:
+    queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_SLACK * policy.objectives.ttft_ms
+    raised = None
+    if local and service.tpot_attainment < goal:
         tokens = int(tokens * DECREASE) // STEP_TOKENS * STEP_TOKENS
-    elif comfortable and prefill_wait_ms is not None and prefill_wait_ms > _patience_ms(policy):
-        tokens = (tokens + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS
+    elif comfortable and queues:
+        raised = (tokens + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS
     elif comfortable and tokens < DEFAULT_RULE.max_local_prefill_tokens:
-        tokens = (tokens + RECOVER_TOKENS) // STEP_TOKENS * STEP_TOKENS
+        raised = (tokens + RECOVER_TOKENS) // STEP_TOKENS * STEP_TOKENS
+    if raised is not None and fits(raised, RATE_HEADROOM * rate_per_s):
+        tokens = raised
+    if local and not fits(tokens, rate_per_s):
+        lengths = sorted((p.new_tokens for p in point.prompts if p.new_tokens <= tokens), reverse=True)
+        shorter = (math.ceil(length / STEP_TOKENS - 1) * STEP_TOKENS for length in lengths)
+        tokens = next((t for t in shorter if fits(t, rate_per_s)), 0)
     tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
     return RoutingNumbers(tokens, policy.max_queue_size)
-
-
-def _patience_ms(policy: Policy) -> float:
-    return QUEUE_SHARE_OF_SLACK * policy.objectives.ttft_ms

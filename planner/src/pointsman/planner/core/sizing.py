@@ -6,7 +6,7 @@ sequences a decode worker may hold within the token objective, and how uneven re
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.capacity import delayed_wait_s
@@ -22,6 +22,19 @@ MOST_SEQUENCES: Final = 4096.0
 LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective at all
 SLACK_SHARE: Final = 0.9  # of the TTFT objective that may be used up
 LEAST_SLACK_SHARE: Final = 0.15
+BISECTIONS: Final = 24  # of a batch
+COARSE_BISECTIONS: Final = 12  # … of one of many, the best of which is chosen
+LEAST_SCV: Final = 0.05  # of prefill times
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Requests with prompts of about one length: tokens that are not cached, and seconds of a worker."""
+
+    new_tokens: float
+    share: float  # of all requests
+    alone_s: float
+    amortised_s: float  # in a full pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +50,32 @@ class OperatingPoint:
     step_s: float  # … and how long a step then takes
     context_scv: float
     drain_per_s: float  # requests/s of a decode worker with its memory full
+    prompts: tuple[Prompts, ...] = ()
     remote_share: float = 1.0  # of requests that are prefilled by prefill workers
     local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
     beside_local: tuple[tuple[float, float, float], ...] = ()  # (share of its time left for steps, batch, step_s)
+
+    def at_threshold(self, tokens: int) -> "OperatingPoint":
+        """The same, with prompts of at most ``tokens`` that are not cached prefilled where they decode."""
+        remote = [p for p in self.prompts if p.new_tokens > tokens]
+        local = [p for p in self.prompts if p.new_tokens <= tokens]
+        remote_share = sum(p.share for p in remote)
+        # Attention grows with the square of a prompt: the mean of the times is more than the time of the mean.
+        queued = remote or self.prompts
+        weight = sum(p.share for p in queued)
+        prefill_s = sum(p.amortised_s * p.share for p in queued) / weight
+        scv = self.prefill_scv
+        if len(queued) > 1:
+            squares = sum(p.amortised_s * p.amortised_s * p.share for p in queued) / weight
+            scv = max(LEAST_SCV, squares / (prefill_s * prefill_s) - 1)
+        return replace(
+            self,
+            prefill_s=prefill_s,
+            prefill_alone_s=sum(p.alone_s * p.share for p in queued) / weight,
+            prefill_scv=scv,
+            remote_share=remote_share,
+            local_s=sum(p.alone_s * p.share for p in local),
+        )
 
     @property
     def prefill_per_s(self) -> float:
@@ -92,6 +128,7 @@ def operating_point(
     *,
     lengths: Sequence[tuple[float, float]],
     threshold_tokens: int,
+    highest_threshold_tokens: int,
     prompt_tokens: float,
     cached_share: float,
     output_tokens: float,
@@ -99,24 +136,21 @@ def operating_point(
     prefill_scv: float,
     context_scv: float,
 ) -> OperatingPoint:
-    """``lengths``: (prompt tokens, share of requests); those with at most ``threshold_tokens`` not cached are prefilled
-    where they decode. ``context_tokens``: what a decoding sequence holds on average."""
+    """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``, which is
+    never asked beyond ``highest_threshold_tokens``; ``context_tokens``: what a decoding sequence holds on average."""
     batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
-    scale = 1 - cached_share
-    remote = [(n, share) for n, share in lengths if n * scale > threshold_tokens]
-    local = [(n, share) for n, share in lengths if n * scale <= threshold_tokens]
-    remote_share = sum(share for _, share in remote)
-    local_ms = sum(share * model.prefill_ms(max(1.0, n * scale), n * cached_share) for n, share in local)
-    if local and remote_share > 0:
-        prompt_tokens = sum(n * share for n, share in remote) / remote_share
-    new_tokens = max(1.0, prompt_tokens * scale)
+    prompts = []
+    for tokens, share in _with_mean(lengths, prompt_tokens):
+        new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
+        alone_s = model.prefill_ms(new, cached) / 1000
+        prompts.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, observation.max_batch_tokens)))
     full = observation.max_sequences or MOST_SEQUENCES
     if observation.kv_capacity_tokens is not None:
         full = min(full, observation.kv_capacity_tokens / context_tokens)
     full = max(full, 1.0)
     return OperatingPoint(
-        prefill_s=_amortised_s(model, new_tokens, prompt_tokens - new_tokens, observation.max_batch_tokens),
-        prefill_alone_s=model.prefill_ms(new_tokens, prompt_tokens - new_tokens) / 1000,
+        prefill_s=0.0,
+        prefill_alone_s=0.0,
         prefill_scv=prefill_scv,
         ttft_s=objectives.ttft_for(prompt_tokens) / 1000,
         output_tokens=output_tokens,
@@ -124,13 +158,18 @@ def operating_point(
         step_s=step_s,
         context_scv=context_scv,
         drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
-        remote_share=remote_share,
-        local_s=local_ms / 1000,
+        prompts=tuple(prompts),
         beside_local=tuple(
-            (free, *_decode_batch(model, observation, free * objectives.tpot_ms, context_tokens))
-            for free in (FREE_SHARES if local_ms > 0 else ())
+            (free, *_decode_batch(model, observation, free * objectives.tpot_ms, context_tokens, COARSE_BISECTIONS))
+            for free in (FREE_SHARES if any(p.new_tokens <= highest_threshold_tokens for p in prompts) else ())
         ),
-    )
+    ).at_threshold(threshold_tokens)
+
+
+def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[tuple[float, float]]:
+    """The distribution stretched to a mean that is known better: a histogram's buckets are wide."""
+    total = sum(n * share for n, share in lengths)
+    return [(n * mean / total, share) for n, share in lengths] if total > 0 else lengths
 
 
 def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float | None) -> float:
@@ -144,7 +183,11 @@ def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_to
 
 
 def _decode_batch(
-    model: PerformanceModel, observation: Observation, tpot_ms: float, context_tokens: float
+    model: PerformanceModel,
+    observation: Observation,
+    tpot_ms: float,
+    context_tokens: float,
+    bisections: int = BISECTIONS,
 ) -> tuple[float, float]:
     """(the largest batch within the token objective and memory, its step in seconds)."""
     high = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences
@@ -155,7 +198,7 @@ def _decode_batch(
     if step_ms <= limit_ms:
         return high, step_ms / 1000
     low = LEAST_SEQUENCES
-    for _ in range(24):
+    for _ in range(bisections):
         middle = (low + high) / 2
         if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
             low = middle

@@ -184,7 +184,11 @@ def targets(
             wanted[role] = max(wanted[role], min(most_useful, max(clearing[role], pool.active)))
     else:
         clearing = (1, 1)
-    if memory.first_s is not None and now_s - memory.first_s < memory_s:  # nothing is known of the past yet
+    first_s = memory.first_s
+    if first_s is not None and now_s - first_s < memory_s:
+        # Nothing is known of the past yet; and what a service is first given is not taken back before it was tried.
+        if up[0] > committed[0] or up[1] > committed[1]:
+            first_s = now_s
         wanted = [max(w, has) for w, has in zip(wanted, committed, strict=True)]
     memory = replace(
         memory,
@@ -193,6 +197,7 @@ def targets(
         more_prefill_ticks=ticks[0],
         more_decode_ticks=ticks[1],
         clearing=clearing,
+        first_s=first_s,
     )
     return memory, Targets(
         prefill=max(1, wanted[0]),

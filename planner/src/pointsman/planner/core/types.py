@@ -55,6 +55,9 @@ class Load:
     prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
     arrival_scv: float = 1.0  # squared coefficient of variation of inter-arrival times
     measured: float | None = None  # requests behind the means; None: about as many as arrived
+    started_per_s: float | None = None  # requests that got their first token
+    decoding: float | None = None  # sequences that decode now, on all decode workers
+    step_ms: float | None = None  # between two tokens of a sequence, mean over tokens of the window
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class EngineSample:
     tokens: float | None  # prefill: new tokens; decode: KV tokens of the batch (None: not known)
     batch: float = 1.0  # sequences in it
     tokens_scv: float | None = None  # squared coefficient of variation of a sequence's tokens
+    local_tokens_per_s: float = 0.0  # decode: of prompts, computed on the same worker meanwhile
 
 
 @dataclass(frozen=True, slots=True)

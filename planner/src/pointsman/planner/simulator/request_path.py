@@ -163,6 +163,7 @@ class RequestPath:
         for request in worker.batch:
             worker.prefill_sum_s += worker.batch_s
             worker.prefill_tokens += request.computed_tokens
+            worker.asked_tokens += request.prompt_tokens
             worker.prefill_count += 1
             request.computed_tokens = 0
             if request.blocks:

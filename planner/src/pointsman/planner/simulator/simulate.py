@@ -178,12 +178,13 @@ class _Run:
         out = any(begin <= now_s < end for begin, end in faults.metric_outages_s)
         workers: list[Worker] = []
         reached = []
+        blind = False
         for worker, shown in zip(fleet.workers, fleet.shown(now_s), strict=True):
             if shown.condition is WorkerCondition.STARTING:
                 workers.append(shown)
                 continue
             if lost > 0 and self._metrics_rng.random() < lost:
-                unread = replace(shown, in_flight=None, kv_usage=None)
+                unread, blind = replace(shown, in_flight=None, kv_usage=None), True
                 if shown.condition is WorkerCondition.ACTIVE:
                     unread = replace(unread, condition=WorkerCondition.UNREACHABLE)
                 workers.append(unread)
@@ -194,14 +195,14 @@ class _Run:
                 reached.append(worker)
         gateway_read = not out and not (lost > 0 and self._metrics_rng.random() < lost)
         window_s = now_s - self._read_s
-        samples = engine_samples(reached, window_s) if gateway_read else ()
+        samples = engine_samples(reached, window_s, now_s) if gateway_read else ()
         observation = Observation(
             at_s=now_s,
             window_s=window_s if gateway_read else 0.0,
             age_s=0.0 if gateway_read else math.inf,
             workers=tuple(workers),
             routing=path.routing,
-            load=path.window.load(window_s) if gateway_read else None,
+            load=path.window.load(window_s, reached, blind) if gateway_read else None,
             service=path.window.service(window_s, len(path.queue)) if gateway_read else None,
             samples=samples,
             kv_capacity_tokens=float(self._simulation.engine.kv_capacity_tokens),

@@ -6,10 +6,10 @@ happened.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pointsman.planner.core.observe import MIN_SAMPLES
+from pointsman.planner.core.observe import MIN_SAMPLES, prefilled_together
 from pointsman.planner.core.scrapes import Histogram
 from pointsman.planner.core.types import EngineSample, Load, Objectives, Service, WorkerRole
 from pointsman.planner.simulator.worker import SimulatedWorker
@@ -53,18 +53,28 @@ class Window:
             self.tpot_ms.append(tpot_ms)
             self.tpot_met += tpot_ms <= objective_ms
 
-    def load(self, window_s: float) -> Load:
-        """What arrived, as the gateway's histograms tell it."""
+    def load(self, window_s: float, workers: Sequence[SimulatedWorker], blind: bool) -> Load:
+        """What arrived, as the gateway's histograms and the workers' pages tell it.
+
+        ``blind``: some worker's page could not be read.
+        """
         cumulative, reached = [], 0
         for count in self.by_bound:
             reached += count
             cumulative.append(float(reached))
+        cached = _cached_share(workers)
+        decoding = [worker.engine for worker in workers if worker.role is WorkerRole.DECODE]
+        tokens = sum(engine.itl_count for engine in decoding)
         prompts = Histogram(TOKEN_BOUNDS, tuple(cumulative), float(self.prompt_tokens))
         return Load(
             arrivals_per_s=self.arrivals / window_s,
             prompt_tokens=prompts.mean,
+            cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
             output_tokens=self.output_tokens / self.ended if self.ended else None,
             prompt_length_shares=prompts.shares(),
+            started_per_s=len(self.ttft_ms) / window_s,
+            decoding=None if blind else float(sum(engine.running for engine in decoding)),
+            step_ms=sum(engine.itl_sum_s for engine in decoding) / tokens * 1000 if tokens and not blind else None,
         )
 
     def service(self, window_s: float, queue_depth: int) -> Service:
@@ -79,7 +89,14 @@ class Window:
         )
 
 
-def engine_samples(workers: Iterable[SimulatedWorker], window_s: float) -> tuple[EngineSample, ...]:
+def _cached_share(workers: Iterable[SimulatedWorker]) -> float | None:
+    """Of the tokens that prefill workers were asked for, those they had; None: they were asked for none."""
+    prefilling = [worker for worker in workers if worker.role is WorkerRole.PREFILL]
+    asked = sum(worker.asked_tokens for worker in prefilling)
+    return 1 - sum(worker.prefill_tokens for worker in prefilling) / asked if asked else None
+
+
+def engine_samples(workers: Iterable[SimulatedWorker], window_s: float, now_s: float) -> tuple[EngineSample, ...]:
     """One prefill and one decode-step measurement a worker, where enough happened in ``window_s``."""
     found: list[EngineSample] = []
     for worker in workers:
@@ -89,14 +106,21 @@ def engine_samples(workers: Iterable[SimulatedWorker], window_s: float) -> tuple
             took_s = worker.prefill_sum_s + engine.prefill_sum_s
             tokens = (worker.prefill_tokens + engine.prefill_tokens) / prefills
             if tokens > 1:
-                # Prompts of one batch each take as long as all of it: of k at a time, one costs a k-th.
-                together = max(took_s / window_s, 1.0)
-                took_ms = took_s / prefills * 1000 / together
+                took_ms = took_s / prefills * 1000 / prefilled_together(took_s, took_s / prefills, window_s)
                 found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took_ms, tokens=tokens))
         if worker.role is WorkerRole.DECODE and engine.itl_count >= MIN_SAMPLES:
             step_ms = engine.itl_sum_s / engine.itl_count * 1000
             batch = float(max(engine.running, 1))
-            found.append(EngineSample(WorkerRole.DECODE, observed_ms=step_ms, tokens=0.0, batch=batch))
+            local_per_s = engine.prefill_tokens / window_s
+            found.append(
+                EngineSample(
+                    WorkerRole.DECODE,
+                    observed_ms=step_ms,
+                    tokens=float(engine.kv_tokens(now_s)),
+                    batch=batch,
+                    local_tokens_per_s=local_per_s,
+                )
+            )
     return tuple(found)
 
 
@@ -104,7 +128,7 @@ def reset_samples(worker: SimulatedWorker) -> None:
     """After a look that reached this worker."""
     engine = worker.engine
     worker.prefill_sum_s = engine.prefill_sum_s = engine.itl_sum_s = 0.0
-    worker.prefill_tokens = engine.prefill_tokens = 0
+    worker.prefill_tokens = worker.asked_tokens = engine.prefill_tokens = 0
     worker.prefill_count = engine.prefill_count = engine.itl_count = worker.pulled = 0
 
 

@@ -33,7 +33,8 @@ class SimulatedWorker:
     link_free_s: float = 0.0
     # the window between two looks of the planner
     prefill_sum_s: float = 0.0
-    prefill_tokens: int = 0
+    prefill_tokens: int = 0  # computed …
+    asked_tokens: int = 0  # … of so many
     prefill_count: int = 0
     pulled: int = 0  # requests whose KV came from elsewhere: their prefill times mean nothing
     drain_ends_s: float = math.inf

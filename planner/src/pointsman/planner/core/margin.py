@@ -1,0 +1,34 @@
+"""What clients get corrects what the model promised: the share of the token objective that is planned for.
+
+Sizing knows means. How unevenly a router spreads sequences, how bursts and long contexts meet on one worker, it does
+not; what clients measure does. So where the pool was enough by the model and the objective was missed all the same,
+the plan is made for a shorter step. It comes back slowly: capacity that proved necessary is not taken away again soon.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+REQUESTS: Final = 60.0  # memory of the attainment
+LESS: Final = 0.985  # per window while too few are within the objective …
+MORE: Final = 1.0005  # … and while more are than asked for
+HEADROOM: Final = 0.02  # of attainment, above the goal, before anything is given back
+LEAST: Final = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """``share`` of the token objective that decode is planned for, and the attainment it follows (None: unknown)."""
+
+    share: float = 1.0
+    attainment: float | None = None
+
+    def observe(self, attainment: float, requests: float, goal: float) -> "Margin":
+        """Take a window in which the pool was enough by the model, with so many requests."""
+        weight = min(1.0, requests / REQUESTS)
+        seen = attainment if self.attainment is None else self.attainment + weight * (attainment - self.attainment)
+        factor = LESS if seen < goal else MORE if seen > min(goal + HEADROOM, 1.0) else 1.0
+        return Margin(min(1.0, max(LEAST, self.share * factor)), seen)
+
+    def interrupted(self) -> "Margin":
+        """After a window that says nothing of the model: the pool was short, or steps also prefilled."""
+        return replace(self, attainment=None)
