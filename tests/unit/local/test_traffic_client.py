@@ -11,7 +11,17 @@ import pytest
 from aiohttp import web
 
 from pointsman.api.protocol import headers
-from pointsman.local.traffic import Api, Endpoint, Mix, PrefillPath, Prompt, closed_loop, prompts, running_load
+from pointsman.local.traffic import (
+    Api,
+    Endpoint,
+    Mix,
+    PrefillPath,
+    Prompt,
+    closed_loop,
+    open_loop,
+    prompts,
+    running_load,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 STREAMED = Prompt(0, Api.COMPLETION, True, 4, text="hello")
@@ -200,6 +210,26 @@ async def test_a_closed_loop_asks_each_prompt_once_and_never_more_at_a_time_than
     assert sorted(record.prompt.index for record in records) == list(range(9))
     assert all(record.served for record in records)
     assert most == clients
+
+
+async def test_an_open_loop_asks_at_its_times_whatever_became_of_those_before() -> None:
+    both = asyncio.Event()
+    asked_s: list[float] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        asked_s.append(asyncio.get_running_loop().time())
+        if len(asked_s) == 2:
+            both.set()
+        async with asyncio.timeout(20):
+            await both.wait()  # the first answer comes only after the second prompt was asked
+        return await answer(request)
+
+    first, second = islice(prompts(Mix(lengths=(range(4, 9),), stream_share=0), seed=1), 2)
+    async with endpoint_with(handler) as endpoint:
+        records = await open_loop(endpoint, [(0.3, second), (0.0, first)])
+    assert [record.prompt for record in records] == [second, first], "in the order given"
+    assert all(record.served for record in records)
+    assert asked_s[1] - asked_s[0] > 0.1
 
 
 async def test_load_that_is_left_awaits_what_is_in_flight_and_counts_it() -> None:

@@ -1,7 +1,8 @@
-"""Bounded load on one endpoint: a closed loop of N clients, each sending its next prompt when its last was answered."""
+"""Load on one endpoint: a closed loop of N clients, each sending its next prompt when its last was answered, or the
+arrivals of a trace, each at its time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from pointsman.local.traffic.client import Endpoint
@@ -38,6 +39,22 @@ async def closed_loop(
         for _ in range(clients):
             group.create_task(client())
     return records
+
+
+async def open_loop(endpoint: Endpoint, asked: Sequence[tuple[float, Prompt]]) -> list[Record]:
+    """Send each prompt at its time, in seconds from now, whatever became of those before; records in the order given.
+
+    As the arrivals of a trace: a slow service does not slow its clients down.
+    """
+    begin_s = asyncio.get_running_loop().time()
+
+    async def at(due_s: float, prompt: Prompt) -> Record:
+        await asyncio.sleep(begin_s + due_s - asyncio.get_running_loop().time())
+        return await endpoint.send(prompt)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(at(due_s, prompt)) for due_s, prompt in asked]
+    return [task.result() for task in tasks]
 
 
 class Traffic:

@@ -5,6 +5,7 @@ import statistics
 from datetime import datetime
 from typing import Any, Final
 
+from pointsman.planner.core.performance import Grid
 from pointsman.planner.profile.fitting import Fitted, Moved, fitted, moved
 from pointsman.planner.profile.options import Options
 from pointsman.planner.profile.types import Measured
@@ -16,7 +17,8 @@ def document(measured: Measured, options: Options, at: datetime) -> dict[str, An
     """The table of what was measured. Raises ValueError if that is too little for one."""
     fit = fitted(measured.prefills, measured.steps)
     overhead_ms = statistics.median(sample.overhead_ms for sample in measured.prefills)
-    transfer = moved(measured.transfers, lambda tokens: fit.linear.prefill_ms(tokens, 0), overhead_ms)
+    grid = Grid.of(fit.prefill)
+    transfer = moved(measured.transfers, lambda tokens: grid.at(tokens, 0), overhead_ms)
     facts = measured.facts
     bytes_per_token = options.kv_bytes_per_token or facts.kv_bytes_per_token
     return {

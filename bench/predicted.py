@@ -1,0 +1,218 @@
+"""The simulator's word against the real engine: ``make bench-predicted``.
+
+A service of one prefill and one decode worker on the local cluster is profiled as a user does it. A seeded trace of
+Poisson arrivals is sent through its gateway twice, with prompts that nobody has seen, and the same trace is simulated
+with the profiled table. Judged are the means over all requests: the prediction's relative error may be 15 %, or one and
+a half times what the two measured runs differ, whichever is more.
+"""
+
+import argparse
+import asyncio
+import random
+import shlex
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from bench.rows import Row, row, write
+from pointsman.api.protocol import names
+from pointsman.api.protocol.names import Role
+from pointsman.kube.client import Kube
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.observation import Observer, ServiceView
+from pointsman.local.quickstart.examples import read_example, with_model
+from pointsman.local.quickstart.waiting import wait_until
+from pointsman.local.traffic import Api, Endpoint, PrefillPath, Prompt, Record, open_loop
+from pointsman.planner.core.types import Bounds, Objectives, Policy
+from pointsman.planner.profile import command as profile
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.shipped_engines import table_engine, table_network
+from pointsman.planner.simulator.baselines import PLANNERS
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import PrefillPlace, Result, Simulation, Trace
+from pointsman.planner.table_files import Table, read_table
+
+COMMAND: Final = "make bench-predicted"
+SERVICE: Final = "predicted"
+READY_SECONDS: Final = 300.0
+RUNS: Final = 2
+LEAST_LIMIT: Final = 0.15
+OF_DIFFERENCE: Final = 1.5
+LOAD: Final = "steady:rate={rate},duration_s={seconds},prompt_tokens=600,output_tokens=40,length_cv=0.7"
+MOST_PROMPT_TOKENS: Final = 2000
+PREFILL_STEP_TOKENS: Final = 2048  # vLLM's default on CPU
+PROFILE_BOUNDS: Final = ("--max-prompt-tokens", "2048", "--max-batch", "8", "--gpu", "cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Over the requests of one run, milliseconds. ``remote``: share of prompts computed by the prefill worker."""
+
+    ttft_ms: float
+    tpot_ms: float
+    remote: float
+
+
+def main(argv: list[str]) -> int:
+    """Profile, measure, predict, write the rows; 1 if the prediction is further off than it may be."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of the trace (default: 60)")
+    parser.add_argument("--rate", type=float, default=0.6, help="requests a second (default: 0.6)")
+    parser.add_argument("--minutes", type=float, default=1.5, help="of profiling (default: 1.5)")
+    parser.add_argument("--seed", type=int, default=1, help="of the trace (default: 1)")
+    parser.add_argument("--keep-table", type=Path, metavar="FILE", help="write the profiled table there, too")
+    options = parser.parse_args(argv)
+    trace = load(options.rate, options.seconds, options.seed)
+    table, runs = asyncio.run(measured(trace, options.minutes, options.seed))
+    if options.keep_table is not None:
+        options.keep_table.write_text(table.document.model_dump_json(indent=1))
+    said = predicted(trace, table)
+    for what, means in (*((f"measured, run {n}", run) for n, run in enumerate(runs, 1)), ("predicted", said)):
+        print(f"{what}: TTFT {means.ttft_ms:.1f} ms, TPOT {means.tpot_ms:.2f} ms, {means.remote:.0%} computed remotely")
+    command = f'{COMMAND} ARGS="{shlex.join(argv)}"' if argv else COMMAND
+    found = rows(runs, said, len(trace), command)
+    path = write("predicted", found)
+    for each in found:
+        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit} (target {each.target})")
+    print(f"wrote {path}")
+    return 0 if all(each.met for each in found) else 1
+
+
+def load(rate: float, seconds: float, seed: int) -> Trace:
+    """The trace, with prompts that the workers can hold."""
+    made = generate(named_shape(LOAD.format(rate=rate, seconds=seconds)), seed)
+    return replace(made, prompt_tokens=np.minimum(made.prompt_tokens, MOST_PROMPT_TOKENS))
+
+
+def rows(runs: Sequence[Means], said: Means, requests: int, command: str = COMMAND) -> list[Row]:
+    """A row of the error and one of both values, for TTFT and for TPOT."""
+    found = []
+    both: tuple[tuple[str, Callable[[Means], float]], ...] = (
+        ("TTFT", lambda means: means.ttft_ms),
+        ("TPOT", lambda means: means.tpot_ms),
+    )
+    for name, measure in both:
+        values = [measure(run) for run in runs]
+        mean = statistics.fmean(values)
+        limit = max(LEAST_LIMIT, OF_DIFFERENCE * (max(values) - min(values)) / mean)
+        error = abs(measure(said) - mean) / mean
+        what = f"mean {name} of {requests} requests, predicted by the simulator"
+        found.append(row(f"{what}: relative error", "of measured", [error], at_most=round(limit, 4), command=command))
+        values_beside = row(
+            what, "ms", [measure(said)] * len(values), peer=values, peer_name="measured", at_most=round(1 + limit, 4),
+            of_ratio=True, command=command,
+        )  # fmt: skip
+        found.append(values_beside)
+    return found
+
+
+# --- measured ---
+
+
+async def measured(trace: Trace, minutes: float, seed: int) -> tuple[Table, list[Means]]:
+    """The table of the decode worker, and what clients saw in each run."""
+    async with LocalCluster() as cluster:
+        await asyncio.to_thread(cluster.install)
+        manifest = _service(ensure_model(cluster.environment, ModelSize.SMALL))
+        async with (
+            await Kube.connect(cluster.kubeconfig) as kube,
+            Observer(kube, "default", SERVICE) as observer,
+        ):
+            await asyncio.to_thread(cluster.kubectl, "apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+            view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_SECONDS)
+            table = await asyncio.to_thread(_profiled, view, minutes)
+            assert view.gateway_url is not None
+            async with Endpoint(view.gateway_url, SERVICE) as endpoint:
+                # The first prompts that move shake hands, and the gateway opens its connections.
+                await _asked(endpoint, load(rate=4, seconds=2, seed=seed + 1), -1)
+                runs = [await _asked(endpoint, trace, seed * RUNS + number) for number in range(RUNS)]
+    return table, [means_of(run) for run in runs]
+
+
+def _service(model: Path) -> Mapping[str, Any]:
+    """The quick start's example with the larger model, on one prefill and one decode worker: a core each."""
+    manifest = with_model(read_example(), model)
+    manifest["metadata"] = {"name": SERVICE}
+    manifest["spec"]["model"]["servedName"] = SERVICE
+    for role in ("prefill", "decode"):
+        manifest["spec"]["pools"][role] = {"replicas": 1}
+    return manifest
+
+
+def _profiled(view: ServiceView, minutes: float) -> Table:
+    address = view.routable(Role.DECODE)[0].pod.status.pod_ip
+    if address is None:
+        raise RuntimeError("the decode worker has no address")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "table.json"
+        url = names.address_url("http", address, names.ENGINE_PORT)
+        ended = profile.main(["--url", url, "--out", str(out), "--minutes", str(minutes), *PROFILE_BOUNDS])
+        if ended:
+            raise RuntimeError(f"pointsman profile ended with {ended}")
+        return read_table(out)
+
+
+async def _asked(endpoint: Endpoint, trace: Trace, seed: int) -> list[Record]:
+    rng = random.Random(f"prompts {seed}")
+    asked = [
+        (
+            float(arrival_s),
+            Prompt(
+                index, Api.COMPLETION, True, int(output), ignore_eos=True,
+                token_ids=tuple(rng.choices(range(3, 256), k=int(prompt))),
+            ),
+        )
+        for index, (arrival_s, prompt, output) in enumerate(
+            zip(trace.arrival_s, trace.prompt_tokens, trace.output_tokens, strict=True)
+        )
+    ]  # fmt: skip
+    return await open_loop(endpoint, asked)
+
+
+def means_of(records: Sequence[Record]) -> Means:
+    """What clients saw. Raises RuntimeError if a request failed: the others' latencies would not be the trace's."""
+    failed = [record.error for record in records if not record.served]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {len(records)} requests failed: {failed[0]}")
+    return Means(
+        ttft_ms=statistics.fmean(record.token_seconds[0] for record in records) * 1000,
+        tpot_ms=statistics.fmean(
+            (record.token_seconds[-1] - record.token_seconds[0]) / (record.prompt.max_tokens - 1)
+            for record in records
+            if record.prompt.max_tokens > 1
+        )
+        * 1000,
+        remote=statistics.fmean(record.path is PrefillPath.REMOTE for record in records),
+    )
+
+
+# --- predicted ---
+
+
+def predicted(trace: Trace, table: Table) -> Means:
+    """The same trace in the simulator: the profiled engine, no noise, the layout of the service, nobody plans."""
+    engine = replace(table_engine(table), max_batched_tokens=PREFILL_STEP_TOKENS)
+    simulation = Simulation(engine, prefill_workers=1, decode_workers=1, network=table_network(table))
+    policy = Policy(objectives=Objectives(1e6, 1e6), max_gpus=2, prefill=Bounds(1, 1), decode=Bounds(1, 1))
+    return means_of_result(simulate(trace, simulation, policy, PLANNERS["static"]()))
+
+
+def means_of_result(result: Result) -> Means:
+    """The same means of a simulated run."""
+    return Means(
+        ttft_ms=float(np.mean(result.ttft_s)) * 1000,
+        tpot_ms=float(np.nanmean(result.tpot_s)) * 1000,
+        remote=float(np.mean(result.prefilled == PrefillPlace.REMOTE)),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
