@@ -1,25 +1,36 @@
 """The planner's process: what it reads from pods, what it writes, and that a death in the middle repeats nothing."""
 
 import asyncio
+import re
+from datetime import UTC, datetime
 
 import pytest
 
-from pointsman.api.v1alpha1.conditions import ConditionStatus
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.kube import resources
 from pointsman.planner.explain import command as explain
 
 from .conftest import World
 
+SILENCE = Condition(
+    type="PlannerHealthy",
+    status=ConditionStatus.UNKNOWN,
+    reason="Silent",
+    last_transition_time=datetime.fromtimestamp(0, UTC),
+)
 SHORT = {"prompt": 100, "output": 200, "ttft_s": 0.1, "tpot_s": 0.008}
 LONG = {"prompt": 4000, "output": 16, "ttft_s": 0.6, "tpot_s": 0.008}
 
 
-async def healthy(world: World, status: ConditionStatus) -> None:
-    def says() -> bool:
-        found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]
-        return bool(found) and found[0].status == status
+def health(world: World) -> Condition:
+    """What the planner says of itself about the service; with no reason while it says nothing."""
+    found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]
+    return found[0] if found else SILENCE
 
-    await world.until(says, f"PlannerHealthy {status}", world.services)
+
+async def healthy(world: World, status: ConditionStatus) -> None:
+    await world.until(lambda: health(world).status is status, f"PlannerHealthy {status}", world.services)
 
 
 async def explained(world: World, capsys: pytest.CaptureFixture[str], service: str, status: int = 0) -> str:
@@ -130,5 +141,56 @@ async def test_a_policy_with_an_unknown_table_is_said_with_the_nearest(world: Wo
         await healthy(world, ConditionStatus.FALSE)
     finally:
         load.cancel()
-    condition = next(c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy")
-    assert condition.reason in {"UnknownTable", "StaleMetrics"}
+    assert health(world).reason in {"UnknownTable", "StaleMetrics"}
+
+
+async def test_objectives_that_no_layout_can_meet_are_said_with_what_would_be_right(world: World) -> None:
+    await world.policy(objectives={"ttftMs": 1000, "tpotMs": 2})
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(50, **SHORT))
+    try:
+        await world.until(lambda: health(world).reason == "ObjectivesOutOfReach", "it is said", world.services)
+        said = health(world)
+        assert said.status is ConditionStatus.FALSE
+        found = re.search(r"objectives\.tpotMs is 2; a decode step takes more than ([\d.]+) ms", said.message)
+        assert found, said.message
+        assert 4 < float(found[1]) <= 8, "the workers show steps of 8 ms"
+        await world.policy(objectives={"ttftMs": 1000, "tpotMs": 10})
+        await healthy(world, ConditionStatus.TRUE)
+    finally:
+        load.cancel()
+
+
+async def earlier_plan(world: World, sequence: int, phase: PlanPhase) -> str:
+    """A plan of earlier days that changed the layout; its name."""
+    name, then = f"chat-{sequence:05}", datetime.now(UTC)
+    body = {
+        "metadata": {"name": name},
+        "spec": {
+            "serviceRef": {"name": "chat"},
+            "sequence": sequence,
+            "mode": "Active",
+            "observedAt": then.isoformat(),
+            "expiresAt": then.isoformat(),
+            "pools": {"prefill": {"replicas": 2}, "decode": {"replicas": 3}},
+            "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8},
+            "changesLayout": True,
+            "reason": "PrefillShort",
+            "message": "long ago",
+        },
+    }
+    await world.kube.create(resources.PLANS, body, world.namespace)
+    await world.kube.patch(resources.PLANS, name, world.namespace, {"status": {"phase": phase}}, subresource="status")
+    return name
+
+
+async def test_ended_plans_beyond_the_history_are_deleted_and_those_that_wait_are_not(world: World) -> None:
+    await world.policy(history={"plans": 1})
+    await world.service()
+    waiting = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL)
+    for sequence in (2, 3):
+        await earlier_plan(world, sequence, PlanPhase.COMPLETED)
+    newest = await earlier_plan(world, 4, PlanPhase.FAILED)
+    world.planner.start()
+    await world.until(lambda: [plan.metadata.name for plan in world.layouts()] == [waiting, newest], "two are left")

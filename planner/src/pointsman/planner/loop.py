@@ -20,6 +20,7 @@ from pointsman.planner.cluster import Cluster, ServiceKey, Target
 from pointsman.planner.core import ledger
 from pointsman.planner.core.decide import State, decide
 from pointsman.planner.core.observe import Reading, Seen, observation
+from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.types import Decision, Observation, Reason, RoutingNumbers, Worker, WorkerRole
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.policies import policy_of
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 
 SAVE_EVERY_S: Final = 30.0
 LOOK_FOR_SERVICES_S: Final = 1.0
+_OUT_OF_REACH: Final = "ObjectivesOutOfReach"
 
 
 @dataclass
@@ -152,7 +154,8 @@ class Planner:
         self._say(key, kept, decision)
         await self._write(key, service, policy, kept, observed, decision)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
-        await self._report_health(key, service, kept, decision, unknown_table, unreachable)
+        missed = out_of_reach(decision, settings.objectives, said=kept.condition == (False, _OUT_OF_REACH))
+        await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed)
         return next_tick.after_s
 
     async def _read(
@@ -261,6 +264,7 @@ class Planner:
         decision: Decision,
         unknown_table: str | None,
         unreachable: str | None,
+        missed: str | None,
     ) -> None:
         """The condition PlannerHealthy, written when it changes: frozen metrics are said, not hidden."""
         frozen = decision.reason is Reason.STALE_METRICS
@@ -270,6 +274,10 @@ class Planner:
             healthy, reason, message = False, "StaleMetrics", decision.message
         elif unknown_table is not None:
             healthy, reason, message = False, "UnknownTable", unknown_table
+        elif missed is not None:
+            healthy, reason, message = False, _OUT_OF_REACH, missed
+        elif not decision.inputs and kept.condition == (False, _OUT_OF_REACH):
+            return  # it says nothing about them
         else:
             healthy, reason, message = True, "Planning", f"decides; now {decision.reason}"
         if kept.condition == (healthy, reason):
