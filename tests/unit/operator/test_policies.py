@@ -75,20 +75,26 @@ def test_times_stay_where_nothing_flips_and_an_unchanged_status_is_equal() -> No
     assert [condition.last_transition_time for condition in used.conditions] == [NOW, LATER]
 
 
+def stored(applied: str | None, **spec: Any) -> dict[str, Any]:
+    """A policy as the API server has it, and what was applied last."""
+    annotations = {} if applied is None else {LAST_APPLIED: applied}
+    return {"metadata": {"name": "chat", "annotations": annotations}, "spec": {**policy(1, 8).manifest(), **spec}}
+
+
 def test_a_field_that_was_dropped_is_named_and_the_policy_is_not_as_it_was_written() -> None:
-    applied: dict[str, Any] = {
-        "apiVersion": "pointsman.dev/v1alpha1",
-        "kind": "PlannerPolicy",
-        "metadata": {"name": "chat"},
-    }
-    applied["spec"] = {**policy(1, 8).manifest(), "actions": {"roleSwich": {"enabled": False}}}
-    dropped = dropped_fields(PlannerPolicy, {LAST_APPLIED: json.dumps(applied)})
+    applied = json.dumps({"spec": {**policy(1, 8).manifest(), "actions": {"roleSwich": {"enabled": False}}}})
+    dropped = dropped_fields(PlannerPolicy, stored(applied))
     assert dropped is not None
     assert "spec.actions.roleSwich: there is no such field; did you mean roleSwitch?" in dropped
     status = policy_status(policy(1, 8), {}, dropped=dropped, before=PlannerPolicyStatus(), generation=1, now=NOW)
     assert said(status)["Accepted"] == ("False", "UnknownField")
 
 
-@pytest.mark.parametrize("annotations", [{}, {LAST_APPLIED: "{"}, {LAST_APPLIED: '{"spec": {"mode": "Active"}}'}])
-def test_where_nothing_was_dropped_or_nothing_is_known_nothing_is_said(annotations: dict[str, str]) -> None:
-    assert dropped_fields(PlannerPolicy, annotations) is None
+@pytest.mark.parametrize("applied", [None, "{", '{"spec": {"mode": "Active"}}'])
+def test_where_nothing_was_dropped_or_nothing_is_known_nothing_is_said(applied: str | None) -> None:
+    assert dropped_fields(PlannerPolicy, stored(applied)) is None
+
+
+def test_a_field_that_is_newer_than_this_operator_was_not_dropped() -> None:
+    assert dropped_fields(PlannerPolicy, stored('{"spec": {"horizonSeconds": 60}}', horizonSeconds=60)) is None
+    assert dropped_fields(PlannerPolicy, stored('{"spec": {"horizonSeconds": 60}}')) is not None

@@ -7,11 +7,11 @@ from pydantic import ValidationError
 
 from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
-from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
+from pointsman.kube.resources import LLM_SERVICES, PLANNER_POLICIES
 from pointsman.operator.apply import Writer
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.policies import policy_status
@@ -43,10 +43,11 @@ class PolicyReports:
         if policy is None:
             return None
         meta = policy.metadata
+        stored = (await self._kube.list(PLANNER_POLICIES, namespace, field_selector=f"metadata.name={name}")).items
         status = policy_status(
             policy.spec,
             await self._users(namespace, name),
-            dropped=dropped_fields(PlannerPolicy, meta.annotations),
+            dropped=next((dropped_fields(PlannerPolicy, raw) for raw in stored), None),
             before=policy.status,
             generation=meta.generation,
             now=self._clock.now(),
@@ -54,7 +55,7 @@ class PolicyReports:
         if status == policy.status:
             return None
         try:
-            await self._writer.status(resources.PLANNER_POLICIES, name, namespace, status.manifest(), uid=meta.uid)
+            await self._writer.status(PLANNER_POLICIES, name, namespace, status.manifest(), uid=meta.uid)
         except (Conflict, NotFound):
             return AGAIN_S  # another one has the name now: the mirror will say so
         except NotLeading:
@@ -65,7 +66,7 @@ class PolicyReports:
 
     async def _users(self, namespace: str, name: str) -> dict[str, LLMServiceSpec]:
         """The services that follow it, as they are now; one that is being deleted does no more."""
-        listing = await self._kube.list(resources.LLM_SERVICES, namespace)
+        listing = await self._kube.list(LLM_SERVICES, namespace)
         found: dict[str, LLMServiceSpec] = {}
         for raw in listing.items:
             if (raw["spec"].get("policyRef") or {}).get("name") != name or raw["metadata"].get("deletionTimestamp"):

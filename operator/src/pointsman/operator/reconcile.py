@@ -178,7 +178,7 @@ class Reconciler:
         memory = self._remember(key, found.metadata.uid)
         service = service_of(found)
         problems: list[Problem] = []
-        if dropped := dropped_fields(LLMService, found.metadata.annotations):
+        if dropped := dropped_fields(LLMService, raw):
             problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
 
         render = self._renderer(service, problems)

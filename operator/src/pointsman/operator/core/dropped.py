@@ -6,7 +6,7 @@ applied is still to be read in the annotation that client-side apply leaves.
 
 import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from pointsman.api.v1alpha1.resource import Resource
 from pointsman.api.v1alpha1.strict import unknown_fields
@@ -15,14 +15,19 @@ LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 _MOST_NAMED: Final = 5
 
 
-def dropped_fields(kind: type[Resource], annotations: Mapping[str, str]) -> str | None:
-    """A sentence that names the fields that were applied and dropped; None where there are none to be seen."""
+def dropped_fields(kind: type[Resource], stored: Mapping[str, Any]) -> str | None:
+    """A sentence that names the fields that were applied to an object and dropped; None where none are to be seen.
+
+    A field that was kept and is only newer than this operator is none of them.
+    """
+    annotations = stored["metadata"].get("annotations") or {}
     try:
         applied = json.loads(annotations.get(LAST_APPLIED, "{}"))
     except ValueError:
         return None
-    unknown = unknown_fields(kind, applied)
-    if not unknown:
+    kept = set(unknown_fields(kind, stored))
+    dropped = [sentence for sentence in unknown_fields(kind, applied) if sentence not in kept]
+    if not dropped:
         return None
-    more = f"; and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
-    return f"applied and dropped: {'; '.join(unknown[:_MOST_NAMED])}{more}"
+    more = f"; and {len(dropped) - _MOST_NAMED} more" if len(dropped) > _MOST_NAMED else ""
+    return f"applied and dropped: {'; '.join(dropped[:_MOST_NAMED])}{more}"
