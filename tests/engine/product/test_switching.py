@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +19,7 @@ from pointsman.kube.resources import ROLE_SWITCHES
 from pointsman.local.observation import ServiceView
 from pointsman.local.traffic import Endpoint, closed_loop, compare, prompts, running_load
 
+EXAMPLE = Path(__file__).parents[3] / "examples" / "role-switch.yaml"
 DEADLINE_SECONDS = 120.0
 LONG_ANSWER_TOKENS = 1_500
 BY_LABEL = {Role.PREFILL: Role.DECODE, Role.DECODE: Role.PREFILL}
@@ -176,11 +178,15 @@ async def test_a_switch_takes_at_most_three_seconds_beyond_the_longest_stream_it
     findings.update(seconds_beyond_by_role_left=beyond, drain_first=drain_first)
 
 
-async def test_a_container_that_dies_after_a_switch_comes_back_in_its_new_role(
+async def test_a_container_that_dies_after_a_switch_by_hand_comes_back_in_its_new_role(
     chat: Served, switches: Switches
 ) -> None:
-    ended, _ = await switches.run(Role.DECODE)
-    assert ended.status.phase is SwitchPhase.COMPLETED, ended.status
+    made = chat.kubectl("create", "-f", str(EXAMPLE), "-o", "name").strip()
+    chat.kubectl("wait", "--for=condition=Complete", made, "--timeout=60s")
+    header, row = chat.kubectl("get", made).splitlines()
+    assert header.split() == ["NAME", "SERVICE", "WORKER", "FROM", "TO", "PHASE", "SECONDS", "REASON", "AGE"]
+    assert row.split()[3:6] == ["Decode", "Prefill", "Completed"]
+    ended = await switches.ended(made.partition("/")[2])
     assert ended.status.worker is not None
     chat.kill(ended.status.worker)
 
