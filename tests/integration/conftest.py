@@ -1,15 +1,20 @@
 """What integration tests share: one control plane for the whole run, a namespace of its own for each test."""
 
+import asyncio
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from fixtures.findings import findings
+from pointsman.kube.client import Kube
+from pointsman.kube.errors import NotFound
+from pointsman.kube.resources import NAMESPACES
 from pointsman.local.binaries import ensure
-from pointsman.local.control_plane import ControlPlane
+from pointsman.local.control_plane import CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
 from waiting import until
 
 __all__ = ["findings"]
@@ -23,8 +28,12 @@ def binary() -> Callable[[str], Path]:
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """A real control plane without nodes. Shared: a test that kills parts of one makes its own."""
-    with ControlPlane.temporary() as running:
+    """A real control plane without nodes. Shared: a test that kills parts of one makes its own.
+
+    Autoscalers look each second; by default a test would wait a quarter of a minute for one.
+    """
+    quick = {CONTROLLER_MANAGER: ("--horizontal-pod-autoscaler-sync-period=1s",)}
+    with ControlPlane.temporary(options=ControlPlaneOptions(arguments=quick)) as running:
         yield running
 
 
@@ -51,8 +60,14 @@ def _established(control_plane: ControlPlane) -> bool:
 
 @pytest.fixture
 def namespace(control_plane: ControlPlane) -> Iterator[str]:
-    """A namespace of this test's own; deleted afterwards, without waiting."""
+    """A namespace of this test's own; deleted afterwards, without waiting. Most tests want one: no kubectl for it."""
     name = f"test-{secrets.token_hex(4)}"
-    control_plane.kubectl("create", "namespace", name)
+    asyncio.run(_ask(control_plane, lambda kube: kube.create(NAMESPACES, {"metadata": {"name": name}})))
     yield name
-    control_plane.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+    with suppress(NotFound):
+        asyncio.run(_ask(control_plane, lambda kube: kube.delete(NAMESPACES, name)))
+
+
+async def _ask(control_plane: ControlPlane, ask: Callable[[Kube], Awaitable[object]]) -> None:
+    async with await Kube.connect(control_plane.kubeconfig, field_manager="test") as kube:
+        await ask(kube)
