@@ -1,9 +1,10 @@
-"""The chart's end: after its services nothing is left; before them, they stay, can be deleted, and it can come back."""
+"""The chart's end: before its services they stay, can be deleted, and it can come back; after them nothing is left."""
 
 import json
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,31 +13,21 @@ from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from waiting import until
 
 INSTALL_PAGE = Path(__file__).parents[3] / "docs" / "install.md"
-SERVICE = {
-    "apiVersion": "pointsman.dev/v1alpha1",
-    "kind": "LLMService",
-    "metadata": {"name": "chat"},
-    "spec": {"model": {"source": "file:///models/none"}, "worker": {"gpus": 0}},
-}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster without engine: workers do not start, gateways do."""
+    """A cluster without engine: workers do not start, gateways do. ``before`` installs the chart."""
     with LocalCluster(engine=False) as running:
         yield running
 
 
-def finalizers(cluster: LocalCluster) -> list[str]:
-    found = json.loads(cluster.kubectl("get", "llms", "chat", "-o", "json"))
-    names: list[str] = found["metadata"].get("finalizers", [])
-    return names
-
-
-def gateway(cluster: LocalCluster) -> str:
-    """Uid and readiness of the gateway's only pod."""
-    path = "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[0].ready}"
-    return cluster.kubectl("get", "pods", "-l", "app.kubernetes.io/component=gateway", "-o", path)
+@pytest.fixture(scope="module")
+def before(cluster: LocalCluster) -> set[str]:
+    """All that is there without Pointsman, which is installed then."""
+    found = everything(cluster)
+    cluster.install()
+    return found
 
 
 def everything(cluster: LocalCluster) -> set[str]:
@@ -47,17 +38,64 @@ def everything(cluster: LocalCluster) -> set[str]:
     return set(cluster.kubectl("get", wanted, "--all-namespaces", "-o", columns, "--no-headers").splitlines())
 
 
+def serve(cluster: LocalCluster, name: str) -> str:
+    """Apply a service and wait until the operator guards it and its gateway is ready; the gateway."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "LLMService",
+        "metadata": {"name": name},
+        "spec": {"model": {"source": "file:///models/none"}, "worker": {"gpus": 0}},
+    }
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    until(lambda: FINALIZER in finalizers(cluster, name), "the operator guards the service")
+    until(lambda: gateway(cluster, name).endswith(" true"), "the gateway is ready")
+    return gateway(cluster, name)
+
+
+def finalizers(cluster: LocalCluster, name: str) -> list[str]:
+    found = json.loads(cluster.kubectl("get", "llms", name, "-o", "json"))
+    names: list[str] = found["metadata"].get("finalizers", [])
+    return names
+
+
+def gateway(cluster: LocalCluster, name: str) -> str:
+    """Uid and readiness of a service's only gateway pod."""
+    path = "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[0].ready}"
+    selector = f"app.kubernetes.io/component=gateway,pointsman.dev/service={name}"
+    return cluster.kubectl("get", "pods", "-l", selector, "-o", path)
+
+
 def documented_commands() -> list[list[str]]:
     """The words of each command that docs/install.md says takes all of Pointsman away."""
     block = INSTALL_PAGE.read_text().split("## Uninstall\n\n", 1)[1].split("\n\n", 1)[0]
     return [shlex.split(line, comments=True) for line in block.splitlines()]
 
 
-def test_the_documented_commands_take_everything_away_that_was_installed_and_served(cluster: LocalCluster) -> None:
-    before = everything(cluster)
+@pytest.mark.usefixtures("before")
+def test_a_chart_that_goes_first_leaves_services_that_can_be_deleted_and_are_guarded_when_it_is_back(
+    cluster: LocalCluster,
+) -> None:
+    served = serve(cluster, "chat")
+    serve(cluster, "draft")
+
+    cluster.helm("uninstall", RELEASE)
+
+    assert finalizers(cluster, "chat") == []
+    assert gateway(cluster, "chat") == served  # the data path is untouched
+    assert "operator" not in cluster.kubectl("get", "deployments", "-n", SYSTEM_NAMESPACE, "-o", "name")
+
+    cluster.kubectl("delete", "llms", "draft", "--timeout=60s")  # without an operator
+    until(lambda: gateway(cluster, "draft") == " ", "garbage collection took the gateway")
+
     cluster.install()
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps(SERVICE))
-    until(lambda: gateway(cluster).endswith(" true"), "the gateway is ready")
+    until(lambda: FINALIZER in finalizers(cluster, "chat"), "the chart came back and guards the service again")
+    assert gateway(cluster, "chat") == served
+
+
+def test_the_documented_commands_take_everything_away_that_was_installed_and_served(
+    cluster: LocalCluster, before: set[str]
+) -> None:
+    serve(cluster, "chat")
 
     for program, *arguments in documented_commands():
         if program == "helm":
@@ -66,29 +104,14 @@ def test_the_documented_commands_take_everything_away_that_was_installed_and_ser
             assert program == "kubectl"
             cluster.kubectl(*arguments)
 
-    def left() -> set[str]:
-        return everything(cluster) - before
+    left: set[str] = set()
 
-    until(lambda: not left() or None, f"nothing is left; at first there was {left()}")
+    def nothing_left() -> bool:
+        left.clear()
+        left.update(everything(cluster) - before)
+        return not left
 
-
-def test_a_chart_that_goes_first_leaves_services_that_can_be_deleted(cluster: LocalCluster) -> None:
-    cluster.install()
-    cluster.kubectl("create", "-f", "-", stdin=json.dumps(SERVICE))
-    until(lambda: FINALIZER in finalizers(cluster), "the operator guards the service")
-    until(lambda: gateway(cluster).endswith(" true"), "the gateway is ready")
-    before = gateway(cluster)
-
-    cluster.helm("uninstall", RELEASE)
-
-    assert finalizers(cluster) == []
-    assert gateway(cluster) == before  # the data path is untouched
-    assert "operator" not in cluster.kubectl("get", "deployments", "-n", SYSTEM_NAMESPACE, "-o", "name")
-
-    cluster.install()
-    until(lambda: FINALIZER in finalizers(cluster), "the chart came back and guards the service again")
-    assert gateway(cluster) == before
-
-    cluster.helm("uninstall", RELEASE)
-    cluster.kubectl("delete", "llms", "chat", "--timeout=60s")  # without an operator
-    until(lambda: gateway(cluster) == " ", "garbage collection took the gateway")
+    try:
+        until(nothing_left, "nothing is left")
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{sorted(left)}") from None
