@@ -1,5 +1,7 @@
 """A PlannerPolicy and a service's bounds as the core's plain values."""
 
+from dataclasses import replace
+
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
@@ -17,7 +19,7 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
     """The same with the bounds of the pools given: a replay has no service."""
     actions = policy.actions
     switching = actions.role_switch
-    return Policy(
+    made = Policy(
         mode=Mode(policy.mode.value),
         objectives=Objectives(
             ttft_ms=policy.objectives.ttft_ms,
@@ -44,3 +46,5 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
         scale_in=actions.scale_in.enabled,
         scale_in_stabilization_s=actions.scale_in.stabilization_seconds,
     )
+    lead_s = actions.scale_out.lead_seconds
+    return made if lead_s is None else replace(made, start_s=lead_s, start_is_told=True)

@@ -145,6 +145,8 @@ def learn(
     """The state after an observation, before anything is decided."""
     window_s = observation.window_s
     leads = state.leads.observe(observation, window_s, policy.start_s)
+    if policy.start_is_told:
+        leads = replace(leads, start_s=None)
     lengths = state.lengths.observe(load, window_s, observation.at_s)
     forecaster = state.forecaster.observe(
         load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)

@@ -178,6 +178,7 @@ class Policy:
     scale_in: bool = True
     scale_in_stabilization_s: float = 120.0
     start_s: float = 90.0  # what a new worker is believed to take until it serves; learned from those that start
+    start_is_told: bool = False  # start_s is the user's and holds, whatever starts are seen to take
 
     def bounds(self, role: WorkerRole) -> Bounds:
         """The replicas a role's pool may have."""

@@ -1,0 +1,67 @@
+"""A PlannerPolicy as the core sees it: every field acts."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.types import Bounds, Policy, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.policies import planner_policy
+from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers
+
+PLAIN: dict[str, Any] = {"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}}
+
+
+def policy(**changes: Any) -> Policy:
+    return planner_policy(PlannerPolicySpec.model_validate(PLAIN | changes), Bounds(1, 4), Bounds(1, 4))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mode": "Active"},
+        *({"objectives": PLAIN["objectives"] | o} for o in ({"ttftMs": 9}, {"tpotMs": 9}, {"attainment": 0.5})),
+        {"objectives": PLAIN["objectives"] | {"ttftMsPerPromptToken": 1}},
+        *({"budget": b} for b in ({"maxGpus": 9}, {"maxGpus": 8, "minGpus": 2})),
+        *({"metrics": m} for m in ({"intervalSeconds": 9}, {"staleAfterSeconds": 9})),
+        *(
+            {"actions": {"remotePrefill": a}}
+            for a in ({"enabled": False}, {"minThresholdTokens": 9}, {"maxThresholdTokens": 9}, {"maxQueueSize": 9})
+        ),
+        *(
+            {"actions": {"roleSwitch": a}}
+            for a in (
+                {"enabled": False},
+                {"minDwellSeconds": 9},
+                {"oppositeAfterSeconds": 9},
+                {"maxInTransitionPercent": 9},
+                {"maxPer10Minutes": 9},
+            )
+        ),
+        *({"actions": {"scaleOut": a}} for a in ({"enabled": False}, {"leadSeconds": 9})),
+        *({"actions": {"scaleIn": a}} for a in ({"enabled": False}, {"stabilizationSeconds": 9})),
+    ],
+    ids=str,
+)
+def test_each_field_that_guides_decisions_reaches_them(changes: dict[str, Any]) -> None:
+    assert policy(**changes) != policy()
+
+
+def after_a_start_of_ten_seconds(given: Policy) -> State:
+    """The state after a worker was seen to take ten seconds until it served."""
+    state = State()
+    for tick in range(8):
+        new = WorkerCondition.STARTING if tick < 4 else WorkerCondition.ACTIVE
+        seen = observed(2.5 * tick, SHORT, workers=(*workers(2, 3), Worker("new", WorkerRole.DECODE, new)))
+        state, _, _ = decide(state, seen, given, 2.5 * tick, LLAMA_8B_H100)
+    return state
+
+
+def test_a_lead_that_is_told_holds_whatever_starts_are_seen_to_take() -> None:
+    measured = after_a_start_of_ten_seconds(POLICY).leads.lead_s(POLICY.start_s)
+    assert 5 < measured < 15
+    told = replace(POLICY, start_s=300.0, start_is_told=True)
+    assert policy(actions={"scaleOut": {"leadSeconds": 300}}).start_s == told.start_s
+    assert after_a_start_of_ten_seconds(told).leads.lead_s(told.start_s) == 300
