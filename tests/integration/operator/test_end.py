@@ -72,6 +72,9 @@ async def test_the_skip_drain_annotation_ends_a_service_at_once(cluster: Cluster
     await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, annotation)
     await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
     await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
+    assert await left(cluster) == []
+    pods = (await cluster.kube.list(resources.PODS, cluster.namespace)).items
+    assert [pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]] == []
     assert all("drain" not in worker.asked for worker in cluster.kubelet.workers.values())
 
 
