@@ -2,6 +2,7 @@
 
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 def helm(binary: Callable[[str], Path]) -> Callable[..., subprocess.CompletedProcess[str]]:
     program = binary("helm")
 
+    @cache  # several tests look at the same rendering
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
 
