@@ -22,12 +22,10 @@ import numpy as np
 import yaml
 
 from bench.rows import Row, row, write
-from pointsman.api.protocol import names
-from pointsman.api.protocol.names import Role
 from pointsman.kube.client import Kube
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.observation import Observer, ServiceView
+from pointsman.local.observation import Observer
 from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Api, Endpoint, PrefillPath, Prompt, Record, open_loop
@@ -128,7 +126,7 @@ async def measured(trace: Trace, minutes: float, seed: int) -> tuple[Table, list
         ):
             await asyncio.to_thread(cluster.kubectl, "apply", "-f", "-", stdin=yaml.safe_dump(manifest))
             view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_SECONDS)
-            table = await asyncio.to_thread(_profiled, view, minutes)
+            table = await asyncio.to_thread(_profiled, cluster.kubeconfig, minutes)
             assert view.gateway_url is not None
             async with Endpoint(view.gateway_url, SERVICE) as endpoint:
                 # The first prompts that move shake hands, and the gateway opens its connections.
@@ -147,14 +145,11 @@ def _service(model: Path) -> Mapping[str, Any]:
     return manifest
 
 
-def _profiled(view: ServiceView, minutes: float) -> Table:
-    address = view.routable(Role.DECODE)[0].pod.status.pod_ip
-    if address is None:
-        raise RuntimeError("the decode worker has no address")
+def _profiled(kubeconfig: Path, minutes: float) -> Table:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "table.json"
-        url = names.address_url("http", address, names.ENGINE_PORT)
-        ended = profile.main(["--url", url, "--out", str(out), "--minutes", str(minutes), *PROFILE_BOUNDS])
+        which = ["--service", SERVICE, "--kubeconfig", str(kubeconfig), "--minutes", str(minutes), *PROFILE_BOUNDS]
+        ended = profile.main([*which, "--out", str(out)])
         if ended:
             raise RuntimeError(f"pointsman profile ended with {ended}")
         return read_table(out)

@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,15 @@ CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing
 class Page:
     """The /metrics of one pod: gateway and engine families, made with the library that makes the real ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, tokens: Sequence[float] = (128, 512, 2048, 8192)) -> None:
+        """``tokens`` are the bounds of the buckets of prompts' lengths."""
         self.registry = CollectorRegistry()
         self.failing = False
         self.arrivals = self._made(Counter, named.GATEWAY_ARRIVALS)
         self.arrivals.labels("chat", "completions")
         self.ttft = self._made(Histogram, named.GATEWAY_TTFT, buckets=(0.25, 0.5, 1.0, 2.0, 4.0))
         self.tpot = self._made(Histogram, named.GATEWAY_TPOT, buckets=(0.01, 0.025, 0.05, 0.1))
-        self.prompts = self._made(Histogram, named.GATEWAY_PROMPT_TOKENS, buckets=(128, 512, 2048, 8192))
+        self.prompts = self._made(Histogram, named.GATEWAY_PROMPT_TOKENS, buckets=tokens)
         self.outputs = self._made(Histogram, named.GATEWAY_OUTPUT_TOKENS, buckets=(16, 64, 256))
         self.depth = self._made(Gauge, named.WORKER_QUEUE_DEPTH)
         self.prefill_time = Histogram("vllm:request_prefill_time_seconds", "x", registry=self.registry)

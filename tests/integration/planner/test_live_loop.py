@@ -3,13 +3,17 @@
 import asyncio
 import re
 from datetime import UTC, datetime
+from importlib.resources import files
 
 import pytest
 
+from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.kube import resources
+from pointsman.planner.errors import ProfileError
 from pointsman.planner.explain import command as explain
+from pointsman.planner.profile.find import decode_worker
 
 from .conftest import World
 
@@ -194,3 +198,43 @@ async def test_ended_plans_beyond_the_history_are_deleted_and_those_that_wait_ar
     newest = await earlier_plan(world, 4, PlanPhase.FAILED)
     world.planner.start()
     await world.until(lambda: [plan.metadata.name for plan in world.layouts()] == [waiting, newest], "two are left")
+
+
+async def test_a_table_of_ones_own_is_read_from_its_config_map_and_a_bad_one_is_said(world: World) -> None:
+    shipped = files("pointsman.planner") / "tables" / "Meta-Llama-3.1-8B__h100_sxm__vllm__tp1.json"
+    for name, text in (("bad", "{"), ("good", shipped.read_text())):
+        metadata = {"name": name, "namespace": world.namespace}
+        await world.kube.create(resources.CONFIG_MAPS, {"metadata": metadata, "data": {"table.json": text}})
+    await world.policy(performance={"configMap": {"name": "bad"}})
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(110, **SHORT))
+    try:
+        await until_reason(world, "UnknownTable", "performance.configMap is 'bad', key 'table.json': it is no JSON")
+        await world.policy(performance={"configMap": {"name": "good"}})
+        await healthy(world, ConditionStatus.TRUE)
+    finally:
+        load.cancel()
+
+
+async def until_reason(world: World, reason: str, words: str) -> None:
+    def says() -> bool:
+        found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]
+        return bool(found) and found[0].reason == reason and words in found[0].message
+
+    await world.until(says, f"PlannerHealthy for {reason} with {words!r}", world.services)
+
+
+async def test_a_profile_finds_a_decode_worker_that_serves_or_says_what_there_is(world: World) -> None:
+    with pytest.raises(ProfileError, match="there is no LLMService 'chat'"):
+        await decode_worker("chat", world.namespace, world.kubeconfig)
+    await world.service()
+    assert await decode_worker("chat", world.namespace, world.kubeconfig) == (
+        "chat-4",
+        f"http://{world.address('chat-4')}",
+    )
+    for name in ("chat-4", "chat-3", "chat-2"):
+        unrouted = {"metadata": {"labels": {names.ROUTABLE_LABEL: "false"}}}
+        await world.kube.patch(resources.PODS, name, world.namespace, unrouted)
+    with pytest.raises(ProfileError, match="chat has no decode worker that serves, of 5 workers"):
+        await decode_worker("chat", world.namespace, world.kubeconfig)

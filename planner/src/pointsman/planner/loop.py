@@ -27,6 +27,7 @@ from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.scraper import Scraper
+from pointsman.planner.steady_time import SteadyTime
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class Planner:
         self._leads = leads
         self._prometheus_timeout_s = prometheus_timeout_s
         self._clock = clock
+        self._time = SteadyTime(clock)
         self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
@@ -104,6 +106,9 @@ class Planner:
                     service, policy = found
                     if kept is None or kept.uid != service.metadata.uid:
                         state, sequence = await memory.load(self._kube, *key)
+                        last = await memory.load_last(self._kube, *key)
+                        if last is not None:
+                            self._time.not_before(last.observation.at_s)
                         kept = _Planned(service.metadata.uid, state or State(), sequence)
                     with self._metrics.tick_seconds.time():
                         wait_s = await self._tick(key, service, policy, kept)
@@ -129,7 +134,7 @@ class Planner:
                 return settings.interval_s  # Prometheus has not scraped again: the same page is not decided on twice
             kept.news_s = news_s
 
-        at_s = self._clock.now().timestamp()
+        at_s = self._time.now_s()
         seen = []
         for target, worker in workers:
             name = f"{key}/{target.key}" if target else ""

@@ -13,8 +13,10 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pointsman.kube.errors import KubeError
 from pointsman.planner.errors import PlannerError, ProfileError
 from pointsman.planner.profile.document import document
+from pointsman.planner.profile.find import decode_worker
 from pointsman.planner.profile.fitting import missing
 from pointsman.planner.profile.measure import Measurement
 from pointsman.planner.profile.options import Options, parse
@@ -36,7 +38,7 @@ def main(argv: list[str]) -> int:
         text = json.dumps(made, indent=1) + "\n"
         parse_table(text, str(options.out))  # what is written can be read, or nothing is
         options.out.write_text(text, encoding="utf-8")
-    except PlannerError as error:
+    except (PlannerError, KubeError) as error:
         print(f"pointsman profile: {error}", file=sys.stderr)
         return EXIT_UNUSABLE
     except OSError as error:
@@ -51,9 +53,13 @@ def main(argv: list[str]) -> int:
 
 
 async def profiled(options: Options) -> dict[str, Any]:
-    """The table's document. Raises ProfileError."""
+    """The table's document. Raises ProfileError, or KubeError where a service is to be found."""
     seed = secrets.randbits(32) if options.seed is None else options.seed
-    async with LiveWorker(options.url, model=options.served_model, seed=seed) as worker:
+    url = options.url
+    if url is None:
+        name, url = await decode_worker(options.service or "", options.namespace, options.kubeconfig)
+        print(f"profiling {name} at {url}", file=sys.stderr)
+    async with LiveWorker(url, model=options.served_model, seed=seed) as worker:
         facts = await worker.facts()
         measured = await _measured(worker, facts, options)
     lacking = missing(measured.prefills, measured.steps)

@@ -9,6 +9,7 @@ from typing import Final
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.errors import ProfileError
+from pointsman.planner.profile.points import STEP_TOKENS
 from pointsman.planner.profile.types import (
     Measured,
     Point,
@@ -124,7 +125,7 @@ class Measurement:
         queued_s = scrapes.observed(before, after, QUEUE_TIME).total
         # What was cached is the engine's word: without prefix caching a long prompt is simply a long prompt.
         cached = point.new_tokens + point.prefix_tokens - computed
-        if cached < 0 or took.total <= 0:
+        if computed < 1 or cached < 0 or took.total <= 0:
             return None
         overhead_ms = max(answer.seconds - took.total - queued_s, 0.0) * 1000
         return PrefillSample(computed, cached, took.total * 1000, overhead_ms)
@@ -143,7 +144,7 @@ class Measurement:
 
     async def _step(self, point: StepPoint) -> None:
         """Ask for longer answers until the batch was seen whole for long enough."""
-        room = self._facts.max_context_tokens - point.context_tokens
+        room = min(self._facts.max_context_tokens - point.context_tokens, STEP_TOKENS)
         tokens = min(self._answer_tokens(), room)
         while True:
             sample, disturbed = await self._batch(point, tokens)
@@ -155,14 +156,14 @@ class Measurement:
                     self._steps.append(sample)
                 return
             if tokens >= room:
-                return  # the context has no room for steps of a whole batch: the cell is left to the model
+                return  # there is no room for steps of a whole batch: the cell is left to the model
             tokens = min(2 * tokens, room)  # the prompts are cached by now: all begin at once
 
     def _answer_tokens(self) -> int:
         """Enough for a window of measuring, as far as steps are known."""
         if not self._steps:
             return SHORTEST_ANSWER
-        return max(SHORTEST_ANSWER, min(int(WINDOW_S * 1000 / self._steps[-1].ms) + LEAST_STEPS, 512))
+        return max(SHORTEST_ANSWER, min(int(WINDOW_S * 1000 / self._steps[-1].ms) + LEAST_STEPS, STEP_TOKENS))
 
     async def _batch(self, point: StepPoint, tokens: int) -> tuple[StepSample | None, bool]:
         """One batch of ``tokens`` steps: its sample, if it was whole for long enough, and whether others were there."""

@@ -15,6 +15,7 @@ _EPILOG: Final = """\
 examples:
   kubectl port-forward pod/chat-1e22545b2-0 8000 &
   pointsman profile --url http://localhost:8000 --gpu h100_sxm --out chat.json
+  pointsman profile --service chat --namespace serving --gpu h100_sxm --out chat.json   # in the cluster
   pointsman profile --url http://10.0.3.7:8000 --gpu h100_sxm --tp 4 --minutes 15 --out big.json \\
                     --max-prompt-tokens 32768 --max-batch 256
 
@@ -33,7 +34,7 @@ MOST_MINUTES: Final = 240.0
 class Options:
     """The choices of one command. ``model`` and ``gpu`` only name the table."""
 
-    url: str
+    url: str | None
     out: Path
     gpu: str
     model: str | None = None
@@ -44,6 +45,9 @@ class Options:
     most_batch: int = 128
     kv_bytes_per_token: int | None = None
     seed: int | None = None
+    service: str | None = None  # where no url is given
+    namespace: str = "default"
+    kubeconfig: Path | None = None
 
 
 def parse(argv: list[str]) -> Options:
@@ -52,7 +56,8 @@ def parse(argv: list[str]) -> Options:
     return Options(
         url=given.url, out=given.out, gpu=given.gpu, model=given.model, served_model=given.served_model, tp=given.tp,
         minutes=given.minutes, most_prompt_tokens=given.max_prompt_tokens, most_batch=given.max_batch,
-        kv_bytes_per_token=given.kv_bytes_per_token, seed=given.seed,
+        kv_bytes_per_token=given.kv_bytes_per_token, seed=given.seed, service=given.service,
+        namespace=given.namespace, kubeconfig=given.kubeconfig,
     )  # fmt: skip
 
 
@@ -64,7 +69,13 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("--url", required=True, type=_url, metavar="URL", help="the worker's address, e.g. http://localhost:8000")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--url", type=_url, metavar="URL", help="the worker's address, e.g. http://localhost:8000")
+    which.add_argument(
+        "--service", metavar="NAME", help="an LLMService: one of its decode workers, where pods can be reached"
+    )
+    add("-n", "--namespace", default="default", metavar="NAME", help="the service's (default: default)")
+    add("--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)")
     add("--out", required=True, type=Path, metavar="FILE", help="where the table goes")
     add("--minutes", type=_minutes, default=5.0, metavar="M", help="at most so long (default: 5)")
     add("--served-model", metavar="NAME", help="where the worker serves several (default: the first it lists)")

@@ -1,0 +1,86 @@
+"""What goes wrong around the planner: it freezes or goes on safely, and says which."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.kube import resources
+from waiting import eventually
+
+from .conftest import World
+from .test_live_loop import LONG, SHORT, healthy
+
+CALM = {"prompt": 100, "output": 20, "ttft_s": 0.1, "tpot_s": 0.008}
+
+
+@asynccontextmanager
+async def loaded(world: World, **load: float) -> AsyncIterator[None]:
+    """Under a load."""
+    task = asyncio.create_task(world.load(120, **load))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def condition(world: World) -> Condition:
+    return next(c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy")
+
+
+async def phase(world: World, plan: str, phase: PlanPhase) -> None:
+    """What the operator says of a plan."""
+    status = {"status": {"phase": phase.value}}
+    await world.kube.patch(resources.PLANS, plan, world.namespace, status, subresource="status")
+
+
+async def test_half_of_the_workers_unreachable_freezes_everything_and_the_condition_says_so(world: World) -> None:
+    await world.policy()
+    await world.service()
+    world.planner.start()
+    async with loaded(world, **SHORT):
+        await healthy(world, ConditionStatus.TRUE)
+        for name in ("chat-2", "chat-3", "chat-4"):
+            world.pages[name].failing = True
+        await healthy(world, ConditionStatus.FALSE)
+    assert condition(world).reason == "StaleMetrics"
+    before = len(world.layouts())
+    await world.load(3, **LONG)  # ten ticks of a load that is answered by a plan as soon as it is seen
+    assert len(world.layouts()) == before
+    for name in ("chat-2", "chat-3", "chat-4"):
+        world.pages[name].failing = False
+    async with loaded(world, **LONG):
+        await healthy(world, ConditionStatus.TRUE)
+        await world.until(lambda: len(world.layouts()) > before, "a plan, now that the workers are seen again")
+
+
+async def test_a_planner_killed_in_the_middle_of_a_plan_awaits_its_end(world: World) -> None:
+    await world.policy()
+    await world.service()
+    world.planner.start()
+    async with loaded(world, **LONG):
+        await world.until(lambda: bool(world.layouts()), "a first plan")
+        [first] = world.layouts()
+        await phase(world, first.metadata.name, PlanPhase.EXECUTING)
+        world.planner.kill()
+        said = len(world.planner.log)
+        world.planner.start()
+
+        async def awaits() -> bool:
+            return "a plan is being executed" in world.planner.log[said:]
+
+        await eventually(awaits, "the new planner sees the plan of the old one")
+        await world.load(3, **LONG)
+        assert [plan.metadata.name for plan in world.layouts()] == [first.metadata.name], "nothing beside it"
+        for switch in first.spec.switches:
+            for number in range(switch.count):
+                moved = f"chat-{4 - number}" if switch.to_role == "Prefill" else f"chat-{number}"
+                role = {"metadata": {"labels": {names.ROLE_LABEL: switch.to_role.label}}}
+                await world.kube.patch(resources.PODS, moved, world.namespace, role)
+        await phase(world, first.metadata.name, PlanPhase.COMPLETED)
+        await healthy(world, ConditionStatus.TRUE)
+    sequences = [plan.spec.sequence for plan in world.plans.objects()]
+    assert len(sequences) == len(set(sequences)), "no number was used twice"

@@ -1,0 +1,210 @@
+"""A shift of the load, live: real planner and operator, new workers that take 45 s, and what the simulator foretold."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fixtures.control_plane_process import ControlPlaneProcess
+from fixtures.operators import ForkedOperator, OperatorProcess
+from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.pods import Pod
+from pointsman.local.control_plane import ControlPlane
+from pointsman.planner.core.types import Bounds, Policy
+from pointsman.planner.policies import planner_policy
+from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.baselines import PLANNERS
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
+from pointsman.serving.local_remote import DEFAULT_RULE
+
+from ..operator.conftest import Cluster, operator_kubeconfig
+from ..operator.stand_in import StandInKubelet
+from .live_engines import LiveEngines
+
+__all__ = ["operator_kubeconfig"]
+
+START_S = 45.0
+SEED = 1
+MODEL, GPU = "meta-llama/Meta-Llama-3.1-8B", "a100_sxm"
+POLICY = {
+    "mode": "Active",
+    "objectives": {"ttftMs": 1000, "tpotMs": 50},
+    "budget": {"maxGpus": 4},
+    "metrics": {"intervalSeconds": 1, "staleAfterSeconds": 10},
+    "actions": {"scaleIn": {"enabled": False}},
+    "performance": {"table": {"model": MODEL, "gpu": GPU, "engine": "vllm", "tp": 1}},
+}
+DEADLINE_S = 200.0
+PHASES = ((0, 8, 2, 500, 60), (8, 14, 6, 3500, 30), (22, 60, 9, 3500, 30))
+"""(begin, seconds, requests a second, prompt and answer tokens)."""
+
+Step = tuple[str, str]
+"""(threshold that was raised, switch or scale; the reason given)."""
+
+
+class SlowKubelet(StandInKubelet):
+    """New workers take ``start_s``, as image pull and weight loading do."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        super().__init__(kube, namespace)
+        self.start_s = 0.0
+        self._due_s: dict[str, float] = {}
+
+    async def _start(self, pod: Pod) -> None:
+        loop, name = asyncio.get_running_loop(), pod.metadata.name
+        takes_s = self.start_s if pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER else 0.0
+        due_s = self._due_s.setdefault(name, loop.time() + takes_s)
+        if loop.time() < due_s:
+            loop.call_at(due_s + 0.01, self._dirty.put_nowait, name)
+            return
+        await super()._start(pod)
+
+
+def shift() -> Trace:
+    """Short prompts; then long ones, too many for one prefill worker; then more of them than two of three can take."""
+    rng = np.random.default_rng(SEED)
+    arrivals, prompts, outputs = [], [], []
+    for begin_s, seconds, rate, prompt, output in PHASES:
+        count = seconds * rate
+        arrivals.append(begin_s + (np.arange(count) + rng.uniform(0.2, 0.8, count)) / rate)
+        prompts.append(rng.integers(int(0.9 * prompt), int(1.1 * prompt), count))
+        outputs.append(np.full(count, output))
+    return Trace("shift", np.concatenate(arrivals), np.concatenate(prompts), np.concatenate(outputs))
+
+
+def simulation() -> Simulation:
+    return Simulation(shipped_engine(MODEL, GPU, "vllm", 1), 1, 2, leads=Leads(start_s=START_S, flip_s=0.5))
+
+
+def policy_of_core() -> Policy:
+    return planner_policy(PlannerPolicySpec.model_validate(POLICY), Bounds(1, 4), Bounds(1, 4))
+
+
+def foretold(trace: Trace) -> Result:
+    return simulate(trace, simulation(), policy_of_core(), PLANNERS["pointsman"]())
+
+
+def first_of_each(steps: Iterable[Step]) -> list[Step]:
+    """The first threshold, the first switch and the first scale-out, in the order they came."""
+    found: dict[str, Step] = {}
+    for kind, reason in steps:
+        found.setdefault(kind, (kind, reason))
+    return list(found.values())
+
+
+def predicted_steps(result: Result) -> Iterator[Step]:
+    before = DEFAULT_RULE.max_local_prefill_tokens
+    for decision in (record.decision for record in result.decisions):
+        if decision.changes_layout:
+            yield "switch" if decision.switches else "scale", decision.reason
+        elif decision.routing.max_local_prefill_tokens > before:
+            yield "threshold", decision.reason
+        before = decision.routing.max_local_prefill_tokens
+
+
+def live_steps(plans: Iterable[Plan]) -> Iterator[Step]:
+    before = DEFAULT_RULE.max_local_prefill_tokens
+    for plan in sorted(plans, key=lambda made: made.spec.sequence):
+        tokens = plan.spec.routing.max_local_prefill_tokens
+        if plan.spec.changes_layout:
+            yield "switch" if plan.spec.switches else "scale", plan.spec.reason
+        elif tokens is not None and tokens > before:
+            yield "threshold", plan.spec.reason
+        before = before if tokens is None else tokens
+
+
+@pytest.fixture
+def operator(operator_kubeconfig: Path, namespace: str) -> Iterator[OperatorProcess]:
+    process = ForkedOperator(operator_kubeconfig, namespace)
+    process.start()
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+def planner(control_plane: ControlPlane, namespace: str) -> Iterator[ControlPlaneProcess]:
+    process = ControlPlaneProcess("planner", control_plane.kubeconfig, namespace, lease_seconds="3")
+    yield process
+    process.kill()
+
+
+@pytest.fixture
+async def cluster(control_plane: ControlPlane, namespace: str, operator: OperatorProcess) -> AsyncIterator[Cluster]:
+    async with (
+        await Kube.connect(control_plane.kubeconfig, field_manager="test") as kube,
+        SlowKubelet(kube, namespace) as kubelet,
+    ):
+        found = Cluster(kube, namespace, kubelet, operator)
+        tasks = [asyncio.create_task(mirror.run()) for mirror in found.mirrors()]
+        try:
+            yield found
+        finally:
+            for item in found.services.objects():
+                await kube.patch(
+                    resources.LLM_SERVICES, item.metadata.name, namespace, {"metadata": {"finalizers": []}}
+                )
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_simulator_foretold(
+    cluster: Cluster, planner: ControlPlaneProcess
+) -> None:
+    trace = shift()
+    told = foretold(trace)
+    expected = first_of_each(predicted_steps(told))
+    assert [kind for kind, _ in expected] == ["threshold", "switch", "scale"], expected
+
+    policy = {"apiVersion": names.API_VERSION, "kind": "PlannerPolicy", "spec": POLICY}
+    await cluster.kube.apply(
+        resources.PLANNER_POLICIES, {**policy, "metadata": {"name": "chat", "namespace": cluster.namespace}}
+    )
+    pools = {"prefill": {"replicas": 1, "maxReplicas": 4}, "decode": {"replicas": 2, "maxReplicas": 4}}
+    await cluster.create(pools=pools, policyRef={"name": "chat"})
+    await cluster.until_layout(1, 2)
+    assert isinstance(cluster.kubelet, SlowKubelet)
+    cluster.kubelet.start_s = START_S
+    engines = LiveEngines(cluster, trace, simulation(), policy_of_core().objectives)
+    playing = asyncio.create_task(engines.run())
+    planner.start()
+    try:
+
+        def scaled() -> bool:
+            kinds = [kind for kind, _ in live_steps(cluster.plans.objects())]
+            return "scale" in kinds and any(
+                plan.spec.changes_layout and not plan.spec.switches and plan.status.phase is PlanPhase.COMPLETED
+                for plan in cluster.plans.objects()
+            )
+
+        await cluster.until(cluster.plans, lambda: playing.done() or scaled(), "a completed scale-out", DEADLINE_S)
+    finally:
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+    if not playing.cancelled():
+        playing.result()
+
+    plans = sorted(cluster.plans.objects(), key=lambda made: made.spec.sequence)
+    lived = first_of_each(live_steps(plans))
+    moves = [record for record in told.decisions if record.decision.changes_layout]
+    print("foretold:", *(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in moves), sep="\n")
+    print("lived:", *(f"{p.metadata.name} {p.spec.reason}: {p.spec.message}" for p in plans), sep="\n")
+    assert lived == expected
+    layouts = [(p.spec.pools.prefill.replicas, p.spec.pools.decode.replicas) for p in plans if p.spec.changes_layout]
+    assert layouts[:2] == [(r.decision.prefill, r.decision.decode) for r in moves][:2]
+    by_kind = {kind: plan for plan in reversed(plans) for kind, _ in live_steps([plan])}
+    switched, scaled_out = by_kind["switch"], by_kind["scale"]
+    assert switched.status.phase is PlanPhase.COMPLETED
+    assert switched.status.ended_at is not None
+    assert scaled_out.status.ended_at is not None
+    assert scaled_out.status.started_at is not None
+    assert switched.status.ended_at < scaled_out.status.ended_at
+    took_s = (scaled_out.status.ended_at - scaled_out.status.started_at).total_seconds()
+    assert took_s >= START_S - 2, "the new worker took its time"
