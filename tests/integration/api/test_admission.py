@@ -200,6 +200,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "a pool": pool(),
     "a service with a policy": service(policyRef={"name": "chat"}),
     "a policy": policy(mode="Active", metrics={"source": "Direct", "intervalSeconds": 5}),
+    "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
     "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
 }
@@ -359,6 +360,10 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "an address that is none": (
         policy(metrics={"source": "Prometheus", "prometheusUrl": "prometheus:9090"}),
         ("spec.metrics.prometheusUrl", "prometheus:9090"),
+    ),
+    "two performance tables": (
+        policy(performance={"table": {"model": "m", "gpu": "h100_sxm"}, "configMap": {"name": "chat-table"}}),
+        ("spec.performance", "table and configMap are both set", "write one of them"),
     ),
     "an unknown source": (
         policy(metrics={"source": "Graphite"}),
