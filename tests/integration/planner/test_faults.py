@@ -3,11 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.kube import resources
+from pointsman.kube.clock import SystemClock
+from pointsman.kube.events import EventRecorder
+from pointsman.planner.cluster import Cluster
+from pointsman.planner.loop import Planner
+from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.scraper import Scraper
 from waiting import eventually
 
 from .conftest import World
@@ -84,3 +93,50 @@ async def test_a_planner_killed_in_the_middle_of_a_plan_awaits_its_end(world: Wo
         await healthy(world, ConditionStatus.TRUE)
     sequences = [plan.spec.sequence for plan in world.plans.objects()]
     assert len(sequences) == len(set(sequences)), "no number was used twice"
+
+
+class SetClock(SystemClock):
+    """A wall clock that somebody sets."""
+
+    def __init__(self) -> None:
+        self.set_by = timedelta()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.set_by
+
+
+@pytest.mark.parametrize("jump", [timedelta(hours=-1), timedelta(hours=1)], ids=["back", "forward"])
+async def test_a_wall_clock_that_is_set_neither_moves_workers_nor_blinds_the_planner(
+    world: World, jump: timedelta
+) -> None:
+    await world.policy()
+    await world.service()
+    clock = SetClock()
+    cluster = Cluster(world.kube, world.namespace)
+    events = EventRecorder(world.kube, controller="pointsman.dev/planner", instance="under-test")
+    async with Scraper(2.0, clock) as scraper:
+        planner = Planner(
+            kube=world.kube, cluster=cluster, scraper=scraper, events=events, metrics=PlannerMetrics(),
+            leads=lambda: True, clock=clock,
+        )  # fmt: skip
+        tasks = [asyncio.create_task(work) for work in (cluster.run(), events.run())]
+        await cluster.synced()
+        tasks.append(asyncio.create_task(planner.run()))
+        try:
+            async with loaded(world, **CALM):
+                await healthy(world, ConditionStatus.TRUE)
+                await asyncio.wait(tasks, timeout=4)  # a dozen ticks: what this load asks for is planned
+                before = [plan.metadata.name for plan in world.layouts()]
+                clock.set_by = jump
+                await asyncio.wait(tasks, timeout=4)
+                assert [plan.metadata.name for plan in world.layouts()] == before, "a clock is no load"
+                assert condition(world).status == ConditionStatus.TRUE
+            for plan in before:
+                await phase(world, plan, PlanPhase.COMPLETED)
+            async with loaded(world, **LONG):
+                await world.until(lambda: len(world.layouts()) > len(before), "the shift is seen and answered")
+            assert not any(task.done() for task in tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
