@@ -55,6 +55,14 @@ def test_a_process_gets_arguments_environment_folder_and_streams(engines: Engine
     assert second == "what it reads"
 
 
+def test_a_process_leads_its_group_within_the_servers_session(engines: Engines, script: Path, tmp_path: Path) -> None:
+    script.write_text("import os; print(os.getpgid(0) == os.getpid(), os.getsid(0))")
+    with (tmp_path / "log").open("w") as log:
+        process = start(engines.socket, ["python", str(script)], {}, tmp_path, stdout=log.fileno())
+        assert process.wait(30) == 0
+    assert (tmp_path / "log").read_text().split() == ["True", str(os.getsid(0))]
+
+
 def test_an_uncaught_exception_is_exit_code_1_with_a_traceback(engines: Engines, script: Path, tmp_path: Path) -> None:
     script.write_text("raise ValueError('as it was')")
     with (tmp_path / "log").open("w") as log:

@@ -113,6 +113,12 @@ def test_nats_comes_back_at_its_address_after_its_pod_was_forced_away(kept: Kept
     assert after["status"]["podIP"] == before["status"]["podIP"]
 
 
+def test_no_process_has_a_session_of_its_own_as_small_ones_would_starve_beside_engines(kept: Kept) -> None:
+    sessions = {os.getsid(process.pid) for process in recorded(kept.directory)}
+
+    assert sessions == {os.getsid(0)}, "the control plane, the node and every container's shim"
+
+
 def test_status_lists_the_cluster_and_up_says_that_it_runs(kept: Kept) -> None:
     assert f"KUBECONFIG={kept.directory}/admin.kubeconfig" in pointsman("status")
     assert len(recorded(kept.directory)) >= 7

@@ -156,7 +156,7 @@ class ForkServer:
         code = 1
         try:
             _die_with_parent(server)
-            os.setsid()
+            os.setpgid(0, 0)  # whatever it starts can be ended with it
             self._selector.close()
             self._listener.close()
             for other in self._connections:

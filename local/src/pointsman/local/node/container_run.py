@@ -139,7 +139,7 @@ def _spawn(log: Path, request: bytes) -> tuple["subprocess.Popen[bytes]", dict[s
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,
+            process_group=0,
         )
     if shim.stdin is None or shim.stdout is None:
         raise NodeError("the shim was started without pipes")

@@ -90,7 +90,7 @@ class Prober:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
         except OSError as error:
             return f"cannot run {command[0]!r}: {error.strerror}"
