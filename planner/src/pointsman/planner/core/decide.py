@@ -4,6 +4,7 @@ The ladder, cheapest and fastest first: the threshold (next request), a role swi
 scale-in (only when the load stayed low). Each tick takes the lowest rung that brings the objectives back.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -44,6 +45,7 @@ STATE_VERSION: Final = 2
 SWITCH_S: Final = 10.0  # until a switched worker serves
 DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
 REVERSAL_BAND: Final = 0.2  # … and this much if the last one went the other way
+FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
 REVERSAL_S: Final = 300.0  # … so recently
 GPU_COST: Final = 0.01  # of attainment, per GPU: breaks ties towards the smaller layout
 MOVE_COST: Final = 0.005  # per switch or start
@@ -52,6 +54,7 @@ READY_REQUESTS: Final = 25.0  # before anything is scaled
 REFIT_TICKS: Final = 12
 SHAPE_WEIGHT: Final = 0.05  # of one tick, in means over what decodes
 NEARLY_FULL: Final = 0.75  # of the prefill queue's limit: it is looked at once a tick and full in between
+ANSWERS_S: Final = 30.0  # after prompts changed their kind, until the answers show what they need
 SPREAD_WEIGHT: Final = 0.02  # of one prefill
 
 
@@ -285,6 +288,7 @@ def _targets(
         pools[WorkerRole.PREFILL],
         pools[WorkerRole.DECODE],
         waiting=_waiting(observation, point),
+        most_queued=_most_queued(observation),
         arrived=load.arrivals_per_s * observation.window_s,
         window_s=observation.window_s,
         now_s=now_s,
@@ -322,6 +326,12 @@ def _waiting(observation: Observation, point: OperatingPoint) -> float:
             assigned += worker.in_flight
             decoders += 1
     return waiting + max(0.0, assigned - elsewhere - decoders * point.batch)
+
+
+def _most_queued(observation: Observation) -> float:
+    """Requests the prefill queue holds at most; endless where there is no queue with a limit."""
+    known = observation.service is not None and observation.service.prefill_queue_depth is not None
+    return float(observation.routing.max_prefill_queue_size) if known else math.inf
 
 
 def _prefill_wait_ms(observation: Observation, point: OperatingPoint) -> float | None:
@@ -418,13 +428,21 @@ def _switch(
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
     best = _step(now, best, guards.switches_at_a_time(observation, policy))
-    if state.wanting_ticks < guards.SUSTAINED_TICKS:
-        return state, now, f"seen for {state.wanting_ticks} of {guards.SUSTAINED_TICKS} ticks", best
+    sustained = 1 if _fails(observation, wanted) else guards.SUSTAINED_TICKS
+    if state.wanting_ticks < sustained:
+        return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best
     for switch in _switches(now, best):
         why = guards.against_switch(switch, observation, policy, state.history)
         if why is not None:
             return state, now, why, now
     return state, best, None, best
+
+
+def _fails(observation: Observation, wanted: Targets) -> bool:
+    """Whether requests already wait because a role has far less than it needs: no noise to be waited out."""
+    need_p, need_d = wanted.load_now
+    has_p, has_d = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
 
 
 def _best_switch(
@@ -475,6 +493,8 @@ def _scaled(
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
     if state.requests < READY_REQUESTS:
         return switched, ""
+    changed_s = state.lengths.changed_s
+    scale_in = policy.scale_in and (changed_s is None or observation.at_s - changed_s >= ANSWERS_S)
     target = []
     pools = zip(
         WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
@@ -487,12 +507,12 @@ def _scaled(
         elif has > was and want < has:
             # The switch brings what would only have started; what serves stays.
             serves = observation.active(role) + has - was
-            target.append(min(has, max(want, serves)) if policy.scale_in else has)
+            target.append(min(has, max(want, serves)) if scale_in else has)
         elif want > has:
             # What a switch that only waits to be sure will bring is not started as well.
             more = max(0, want - max(has, soon)) if policy.scale_out else 0
             target.append(max(has, min(has + more, bounds.most)))
-        elif want < has and policy.scale_in and switched == now and not held:
+        elif want < has and scale_in and switched == now and not held:
             target.append(min(has, max(want, bounds.least, 1)))
         else:
             target.append(has)

@@ -22,9 +22,10 @@ SURPRISES_KEPT: Final = 4
 TREND_BELIEVED: Final = 1.0  # standard deviations a trend must have to be used
 MOST_GROWTH: Final = 2.0  # within one horizon
 RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
+ANSCOMBE: Final = 3 / 8  # added to a count before its root is taken
 SURVIVED_S: Final = 20.0
 SLOW_S: Final = 300.0
-KEPT_LEADS: Final = 2.0  # errors are kept so long: those of a ramp are no bound for the plain after it
+KEPT_LEADS: Final = 1.0  # errors are kept so long: those of a ramp are no bound for the plain after it
 KEPT_ERRORS: Final = (40, 200)  # at least, at most
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
 KEPT_RISES: Final = 12
@@ -126,14 +127,16 @@ class RateForecaster:
         trend = trend.predict(window_s, floor)
         noise = self.dispersion * scale / window_s
         surprise = rate - trend.level
-        deviation = surprise / math.sqrt(trend.var_level + noise)
+        # Counts are skewed, their roots hardly: 38 where 20 are usual is rare, but no four standard deviations.
+        usual, seen = (math.sqrt(count + ANSCOMBE) for count in (trend.level * window_s, rate * window_s))
+        deviation = surprise / math.sqrt(trend.var_level + noise) * 2 * usual / (usual + seen)
         surprises = (*self.surprises, deviation)[-SURPRISES_KEPT:]
         sustained = len(surprises) == SURPRISES_KEPT and abs(sum(surprises)) / math.sqrt(SURPRISES_KEPT)
         slow = self.slow + min(1.0, window_s / SLOW_S) * (rate - self.slow)
         if abs(deviation) <= SURPRISE and sustained <= SUSTAINED_SURPRISE:
             low, high = DISPERSION_BOUNDS
-            seen = min(16.0, surprise * surprise * window_s / scale)
-            dispersion = self.dispersion + DISPERSION_WEIGHT * (seen - self.dispersion)
+            spread = min(16.0, surprise * surprise * window_s / scale)
+            dispersion = self.dispersion + DISPERSION_WEIGHT * (spread - self.dispersion)
             return replace(
                 self, trend=trend.update(surprise, noise), surprises=surprises, slow=slow,
                 dispersion=min(max(dispersion, low), high),
@@ -189,7 +192,7 @@ class RateForecaster:
             return 0.0
         believed = abs(trend.slope) > TREND_BELIEVED * math.sqrt(max(trend.var_slope, 0.0))
         rate = max(0.0, trend.level + (trend.slope * ahead_s if believed else 0.0))
-        rate = min(rate, MOST_GROWTH * trend.level + 1)
+        rate = min(max(rate, trend.level / MOST_GROWTH), MOST_GROWTH * trend.level + 1)
         fresh = self.rose_s is not None and now_s - self.rose_s <= lead_s
         if ahead_s >= lead_s and fresh and rate > self.before_rise:
             # A burst shorter than the lead is over before capacity for it is there: learned from earlier ones.

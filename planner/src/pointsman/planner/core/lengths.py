@@ -47,6 +47,7 @@ class Lengths:
     prompt_tokens: float | None = None
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
+    changed_s: float | None = None  # when requests were last seen to be of another kind than before
     residence: Residence = field(default_factory=Residence)
 
     def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
@@ -89,6 +90,7 @@ class Lengths:
             prompt_tokens=prompt,
             output_tokens=residence.longer_than(output) or output,
             finished_tokens=output,
+            changed_s=now_s if recent > 0 else self.changed_s,
             residence=residence,
         )  # fmt: skip
 

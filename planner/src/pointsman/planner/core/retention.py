@@ -112,20 +112,23 @@ class Recent:
 
 @dataclass(frozen=True, slots=True)
 class Highest:
-    """The most workers of each role that were wanted within a time: (begin of slot, prefill, decode)."""
+    """The highest rate capacity was wanted for within a time: (begin of slot, requests per second).
 
-    slots: tuple[tuple[float, int, int], ...] = ()
+    Rates, not workers: what they need is priced as requests are now.
+    """
 
-    def observe(self, now_s: float, prefill: int, decode: int, memory_s: float) -> "Highest":
+    slots: tuple[tuple[float, float], ...] = ()
+
+    def observe(self, now_s: float, rate_per_s: float, memory_s: float) -> "Highest":
         """Take what is wanted now; what is older than ``memory_s``, to a forty-eighth, is forgotten."""
         width_s = memory_s / SLOTS
         slots = [slot for slot in self.slots if slot[0] + width_s > now_s - memory_s]
         if slots and now_s - slots[-1][0] < width_s:
-            begin_s, p, d = slots.pop()
-            return Highest((*slots, (begin_s, max(p, prefill), max(d, decode))))
-        return Highest((*slots, (now_s, prefill, decode))[-2 * SLOTS :])
+            begin_s, highest = slots.pop()
+            return Highest((*slots, (begin_s, max(highest, rate_per_s))))
+        return Highest((*slots, (now_s, rate_per_s))[-2 * SLOTS :])
 
     @property
-    def most(self) -> tuple[int, int]:
-        """(prefill, decode)."""
-        return max((p for _, p, _ in self.slots), default=1), max((d for _, _, d in self.slots), default=1)
+    def rate_per_s(self) -> float:
+        """The highest of them."""
+        return max((rate for _, rate in self.slots), default=0.0)

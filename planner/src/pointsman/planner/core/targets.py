@@ -99,6 +99,7 @@ def targets(
     decode: Pool,
     *,
     waiting: float,
+    most_queued: float,
     arrived: float,
     window_s: float,
     now_s: float,
@@ -107,8 +108,9 @@ def targets(
     most: int,
     tuning: Tuning = SHIPPED,
 ) -> tuple[Memory, Targets]:
-    """``waiting``: requests queued or beyond the good batch; ``arrived``: in the last window; ``memory_s``: how long
-    past demand keeps capacity; ``most``: workers in all."""
+    """``waiting``: requests queued or beyond the good batch; ``most_queued``: of those, how many a prefill worker may
+    yet take: what finds the queue full is prefilled where it decodes, and no new worker helps it; ``arrived``: in the
+    last window; ``memory_s``: how long past demand keeps capacity; ``most``: workers in all."""
     quantile = 0.5 * (1 + math.erf(tuning.deviations / math.sqrt(2)))
     ahead = forecaster.at(lead_s, now_s, lead_s, quantile)
     present = forecaster.at(0.0, now_s, lead_s, quantile)
@@ -122,18 +124,24 @@ def targets(
 
     late = 1 - min(0.995, max(0.9, quantile))
 
-    def needs(at_rate: float, queued: float) -> tuple[int, int]:
+    def needs(at_rate: float, queued: float, expected: float | None = None) -> tuple[int, int]:
         p = point.prefill_workers(at_rate, forecaster.dispersion, late, most)
         d = point.decode_workers(at_rate, tuning.deviations)
+        if expected is not None and expected < at_rate:
+            # That the rate is higher and that it comes unevenly are two chances: they do not add up.
+            mean = point.decode_workers(expected, 0.0)
+            higher, uneven = point.decode_workers(at_rate, 0.0), point.decode_workers(expected, tuning.deviations)
+            d = mean + math.hypot(higher - mean, uneven - mean)
         extra = min(at_rate, queued / tuning.clear_s) if queued > max(5.0, 2 * at_rate) else 0.0
         if extra > 0:
-            p = max(p, math.ceil((at_rate + extra) / point.prefill_per_s - 1e-9))
+            queue_per_s = min(extra, most_queued / tuning.clear_s)
+            p = max(p, math.ceil((at_rate + queue_per_s) / point.prefill_per_s - 1e-9))
             reachable = min(extra, prefill.active * point.prefill_per_s)
             d = max(d, point.decode_workers(1.04 * (at_rate + reachable), tuning.deviations))
         return min(p, most), min(max(1, math.ceil(d - tuning.decode_round)), most)
 
     at_lead = backlog_at(lead_s)
-    needed = needs(ahead.high, at_lead)
+    needed = needs(ahead.high, at_lead, ahead.expected)
     next_ready_s = min((*prefill.ready_in_s, *decode.ready_in_s), default=0.0)
     at_next = backlog_at(next_ready_s) if next_ready_s > 0 else backlog
     needed_now = needs(rate, backlog)
@@ -157,15 +165,17 @@ def targets(
     )
     # What was added for a slowly changing load is not taken away before it could serve: that would be to and fro.
     # A queue is cleared once: what it takes is no need of the load.
-    lasting = needs(ahead.high, 0.0)
-    highest = memory.highest.observe(now_s, min(up[0], lasting[0]), min(up[1], lasting[1]), max(memory_s, TICK_FLOOR_S))
+    highest = memory.highest.observe(now_s, ahead.high, max(memory_s, TICK_FLOOR_S))
     settled = [
         0 if grew is None or now_s - grew > tuning.grew_leads * lead_s or (forecaster.fell_s or 0.0) > grew else has
         for grew, has in zip(grew_s, committed, strict=True)
     ]
     fallen = forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s
     # The highest need of the stabilisation counts; after a sudden fall for those only that serve.
-    tops = [min(top, pool.active) if fallen else top for top, pool in zip(highest.most, (prefill, decode), strict=True)]
+    highest_needs = needs(highest.rate_per_s, 0.0)
+    tops = [
+        min(top, pool.active) if fallen else top for top, pool in zip(highest_needs, (prefill, decode), strict=True)
+    ]
     wanted = [
         max(u, min(has, max(keep, s, top)))
         for u, has, keep, s, top in zip(up, committed, kept, settled, tops, strict=True)
