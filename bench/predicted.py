@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,11 +52,15 @@ PROFILE_BOUNDS: Final = ("--max-prompt-tokens", "2048", "--max-batch", "8", "--g
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """Over the requests of one run, milliseconds. ``remote``: share of prompts computed by the prefill worker."""
+    """Over the requests of one run, milliseconds. ``remote``: share of prompts computed by the prefill worker.
+
+    ``by_path``: mean TTFT of the prompts computed ``local`` and ``remote``.
+    """
 
     ttft_ms: float
     tpot_ms: float
     remote: float
+    by_path: Mapping[str, float] = field(default_factory=dict)
 
 
 def main(argv: list[str]) -> int:
@@ -74,7 +78,11 @@ def main(argv: list[str]) -> int:
         options.keep_table.write_text(table.document.model_dump_json(indent=1))
     said = predicted(trace, table)
     for what, means in (*((f"measured, run {n}", run) for n, run in enumerate(runs, 1)), ("predicted", said)):
-        print(f"{what}: TTFT {means.ttft_ms:.1f} ms, TPOT {means.tpot_ms:.2f} ms, {means.remote:.0%} computed remotely")
+        paths = ", ".join(f"{path} {ms:.0f}" for path, ms in sorted(means.by_path.items()))
+        print(
+            f"{what}: TTFT {means.ttft_ms:.1f} ms ({paths}), TPOT {means.tpot_ms:.2f} ms, "
+            f"{means.remote:.0%} computed remotely"
+        )
     command = f'{COMMAND} ARGS="{shlex.join(argv)}"' if argv else COMMAND
     found = rows(runs, said, len(trace), command)
     path = write("predicted", found)
@@ -186,6 +194,11 @@ def means_of(records: Sequence[Record]) -> Means:
         )
         * 1000,
         remote=statistics.fmean(record.path is PrefillPath.REMOTE for record in records),
+        by_path={
+            path.value: statistics.fmean(r.token_seconds[0] for r in records if r.path is path) * 1000
+            for path in PrefillPath
+            if any(record.path is path for record in records)
+        },
     )
 
 
@@ -193,11 +206,17 @@ def means_of(records: Sequence[Record]) -> Means:
 
 
 def predicted(trace: Trace, table: Table) -> Means:
-    """The same trace in the simulator: the profiled engine, no noise, the layout of the service, nobody plans."""
+    """The same trace in the simulator: the profiled engine, no noise, the layout of the service, nobody plans.
+
+    The simulated first token is the engine's; a client has it later by what the profile saw requests wait beside it.
+    """
     engine = replace(table_engine(table), max_batched_tokens=PREFILL_STEP_TOKENS)
     simulation = Simulation(engine, prefill_workers=1, decode_workers=1, network=table_network(table))
     policy = Policy(objectives=Objectives(1e6, 1e6), max_gpus=2, prefill=Bounds(1, 1), decode=Bounds(1, 1))
-    return means_of_result(simulate(trace, simulation, policy, PLANNERS["static"]()))
+    found = means_of_result(simulate(trace, simulation, policy, PLANNERS["static"]()))
+    late_ms = table.document.request_overhead_ms or 0.0
+    by_path = {path: ms + late_ms for path, ms in found.by_path.items()}
+    return replace(found, ttft_ms=found.ttft_ms + late_ms, by_path=by_path)
 
 
 def means_of_result(result: Result) -> Means:
@@ -206,6 +225,11 @@ def means_of_result(result: Result) -> Means:
         ttft_ms=float(np.mean(result.ttft_s)) * 1000,
         tpot_ms=float(np.nanmean(result.tpot_s)) * 1000,
         remote=float(np.mean(result.prefilled == PrefillPlace.REMOTE)),
+        by_path={
+            place.name.lower(): float(np.mean(result.ttft_s[result.prefilled == place])) * 1000
+            for place in (PrefillPlace.LOCAL, PrefillPlace.REMOTE)
+            if (result.prefilled == place).any()
+        },
     )
 
 

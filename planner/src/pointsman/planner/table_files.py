@@ -61,6 +61,7 @@ class TableDocument(_Part):
     max_batch: int | None = Field(default=None, ge=1)
     max_context_tokens: int | None = Field(default=None, ge=1)
     kv_transfer: KvTransfer | None = None
+    request_overhead_ms: float | None = Field(default=None, ge=0, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,8 @@ def document(measured: Measured, options: Options, at: datetime) -> dict[str, An
         "prefill_ms": {"columns": ["new_tokens", "prefix_tokens", "ms"], "rows": [list(row) for row in fit.prefill]},
         "decode_step_ms": {"columns": ["batch", "context", "ms"], "rows": [list(row) for row in fit.steps]},
         "kv_transfer": _transfer(transfer, len(measured.transfers)),
+        # What a client waits beside the engine's own time: HTTP, tokens in and out, scheduling.
+        "request_overhead_ms": round(overhead_ms, 2),
         "fit": _fit(fit),
         "measured": {
             "at": at.isoformat(timespec="seconds"),
@@ -45,7 +47,6 @@ def document(measured: Measured, options: Options, at: datetime) -> dict[str, An
             "decode_batches": len(measured.steps),
             "decode_steps": round(sum(sample.steps for sample in measured.steps)),
             "disturbed": measured.disturbed,
-            "request_overhead_ms": round(overhead_ms, 2),
             "prefill_spread": _share(fit.prefill_spread),
             "decode_spread": _share(fit.step_spread),
         },
