@@ -33,6 +33,7 @@ from pointsman.operator.core.drain import users_of
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
+PROOF_PATIENCE_S: Final = 10.0  # of that, with a worker that failed to prove its old role: it is tried some times more
 ROUTABLE_PATIENCE_S: Final = 10.0  # for a second routable worker of the role, before a switch is refused
 _MESSAGE_LIMIT: Final = 1500
 
@@ -331,7 +332,8 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
         yield from _report(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
         return
     began_s = switch.began_s(SwitchPhase.ROLLING_BACK)
-    if began_s is not None and snapshot.waited_s(began_s) >= ROLE_TIMEOUT_S:
+    patience_s = PROOF_PATIENCE_S if worker.verify_error is not None else ROLE_TIMEOUT_S
+    if began_s is not None and snapshot.waited_s(began_s) >= patience_s:
         message = f"{cause}; and it does not serve as {switch.source} worker any more: it is replaced"
         yield from _report(switch, snapshot, SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED, message, worker)
 
