@@ -32,9 +32,9 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
   made with the trace in hand, the cheapest that keeps 95 %, or the best static where no schedule found is better.
   Nobody can have either while it happens.
 * HPA, HeteroScale-, TokenScale-, Dynamo- and Arrow-like are our readings of those systems
-  (`planner/simulator/baselines/`, each with its source), not their code; Dynamo's own planner in NVIDIA's own
-  simulator is [below](#beside-dynamos-own-planner-in-nvidias-simulator). Arrow cannot scale and gets the GPUs of the
-  best fixed layout.
+  (`planner/src/pointsman/planner/simulator/baselines/`, each with its source), not their code; Dynamo's own planner in
+  NVIDIA's own simulator is [below](#beside-dynamos-own-planner-in-nvidias-simulator). Arrow cannot scale and gets the
+  GPUs of the best fixed layout.
 
 Mean over the seeds, and the range in brackets; ablations of Pointsman ran with the first seed only. Bold: the most
 requests within objectives among the planners that do not know the future.
