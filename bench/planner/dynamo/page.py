@@ -37,8 +37,9 @@ polynomial as engine. Pointsman is the production `decide()` with its shipped co
   afterwards. **Best of all**: of these and {len(CONFIGURATIONS) - len(DOCUMENTED)} that somebody would try who knows
   its code (objectives made stricter by hand than they are, short intervals). `sla` runs use the regression model of
   `aiconfigurator-core` 0.12.0, the public wheel that comes nearest to what that release declares.
-* **Seeds** 0 to 3 were looked at while the planner was made: they count only where no other ran. What is kept of
-  seed 0 beside Pointsman is from an earlier run with the same trace files and wheels. Azure's trace has no seed.
+* **Seeds**: 0 to 3 were looked at while the planner was made; they count only where no other ran. What is kept of
+  seed 0 beside Pointsman is from an earlier run with the same trace files and wheels. Azure's trace has no seed. How
+  often Pointsman ran in a cell is in [benchmarks.md](benchmarks.md).
 * Runs are not reproducible to the bit: goodput that differs by less than {EQUAL:g} is equal.
 """
 Side = Callable[[Cell], Figure | None]
