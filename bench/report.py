@@ -23,7 +23,8 @@ NOTES = {
     "cores. In one quick start shortly before, the worst waits were 367 ms and 3 990 ms (0.09).",
     "predicted": "A service of one prefill and one decode worker on the local cluster is profiled with `pointsman "
     "profile`; then a seeded trace goes through its gateway twice, and through [the simulator](simulator.md) with the "
-    "profiled table. The error may be 15 %, or 1.5 times what the two measured runs differ, whichever is more.",
+    "profiled table. The error may be 15 %, or 1.5 times what the two measured runs differ, whichever is more. "
+    "Measured before the prediction counted what a request waits beside the engine; other work ran at the time.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed. The two "
     "speeds are in seconds of one core, on a computer that others used at the time.",
