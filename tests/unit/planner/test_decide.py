@@ -295,3 +295,32 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
 def test_the_same_inputs_give_the_same_decision(load: Load) -> None:
     seen = observed(0, load)
     assert decide(State(), seen, POLICY, 0, LLAMA_8B_H100) == decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
+
+
+def test_a_threshold_that_decode_workers_cannot_bear_comes_down_before_clients_notice() -> None:
+    fine = Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0)
+    few, many = replace(SHORT, arrivals_per_s=5), replace(SHORT, arrivals_per_s=150)
+    for load, expected in ((few, 512), (many, 256)):
+        seen = observed(0, load, prefill=3, decode=2, service=fine, routing=RoutingNumbers(512, 32))
+        _, decision, _ = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
+        assert decision.routing.max_local_prefill_tokens == expected
+
+
+def test_missed_token_latency_leaves_a_threshold_that_is_below_every_prompt() -> None:
+    bad = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
+    _, decision, _ = decide(State(), observed(0, LONG, service=bad), POLICY, 0, LLAMA_8B_H100)
+    assert decision.routing.max_local_prefill_tokens == 512
+
+
+def test_nobody_is_removed_until_the_answers_to_prompts_of_another_kind_are_known() -> None:
+    small = Load(arrivals_per_s=15, prompt_tokens=500, output_tokens=100, prompt_length_shares=((500, 1.0),))
+    large = replace(small, prompt_tokens=8000, prompt_length_shares=((8000, 1.0),))
+    policy = replace(POLICY, scale_in=True, role_switch=False, scale_in_stabilization_s=0.0, start_s=1.0)
+    state, removed = State(), []
+    for tick in range(80):
+        seen = observed(2.5 * tick, small if tick >= 30 else large, prefill=3, decode=1)
+        state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+        if decision.changes_layout:
+            removed.append(2.5 * tick)
+    assert removed
+    assert removed[0] >= 75 + 30

@@ -114,3 +114,28 @@ def test_no_history_makes_a_negative_or_infinite_forecast_and_memory_stays_bound
 def test_a_count_that_cannot_be_is_refused(bad: float) -> None:
     with pytest.raises(ValueError, match="count is"):
         RateForecaster().observe(bad, TICK_S, 0.0, LEAD_S)
+
+
+def test_one_lucky_window_of_a_constant_load_is_no_step() -> None:
+    # 41 where 20 are usual: by the root of a count that is 3.8 deviations, by the count itself 4.6.
+    found = RateForecaster()
+    for tick, count in enumerate([20.0, 24.0, 17.0, 21.0, 18.0, 22.0] * 20 + [41.0], 1):
+        found = found.observe(count, 2.5, 2.5 * tick, 120.0)
+    assert found.rose_s is None
+
+
+def test_a_falling_load_is_never_expected_to_be_gone() -> None:
+    found = RateForecaster()
+    for tick in range(100):
+        found = found.observe(max(100.0 - tick, 0.0), 2.5, 2.5 * tick, 120.0)
+    ahead = found.at(120.0, 250.0, 120.0, 0.5)
+    assert ahead is not None
+    assert found.trend is not None
+    assert ahead.expected >= found.trend.level / 2
+
+
+def test_before_it_was_ever_wrong_chance_alone_is_allowed_for() -> None:
+    found = RateForecaster().observe(25.0, 2.5, 2.5, 120.0).observe(25.0, 2.5, 5.0, 120.0)
+    ahead = found.at(120.0, 5.0, 120.0, 0.84)
+    assert ahead is not None
+    assert ahead.high > ahead.expected

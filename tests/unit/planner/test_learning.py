@@ -1,12 +1,13 @@
 """What the planner learns of an engine from the service alone."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.learning import MOST_BUCKETS, LearnedModel, Learner
+from pointsman.planner.core.learning import MOST_BUCKETS, LearnedModel, Learner, undisturbed
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
 
@@ -96,3 +97,12 @@ def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded
         assert 0 <= model.prefill_ms(100, 0) <= model.prefill_ms(2000, 0) <= model.prefill_ms(20_000, 0) + 1e-9
         times = [model.decode_step_ms(8, kv) for kv in (0, 1e3, 1e5, 1e7)]
         assert times == sorted(times)
+
+
+def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> None:
+    model = LearnedModel((0.0, 0.1, 0.0), (10.0, 0.0, 0.0, 0.0))  # 0.1 ms a token
+    alone = EngineSample(WorkerRole.DECODE, 10.0, 5000.0, 8.0)
+    fifth = replace(alone, observed_ms=12.5, local_tokens_per_s=2000.0)  # a fifth of each second
+    hardly = replace(alone, observed_ms=40.0, local_tokens_per_s=7500.0)
+    found = undisturbed([alone, fifth, hardly], model, 1000.0)
+    assert [sample.observed_ms for sample in found] == pytest.approx([10.0, 10.0])

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core.observe import Reading, Seen, observation
+from pointsman.planner.core.observe import Reading, Seen, observation, prefilled_together
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
 from pointsman.planner.scraper import parse
@@ -159,3 +159,37 @@ def test_a_request_waits_for_prefill_in_the_queue_or_in_the_engine_of_a_prefill_
     unknown = seen(gateway, [Seen(worker("p", WorkerRole.PREFILL), None)]).service
     assert unknown is not None
     assert unknown.prefill_queue_depth is None
+
+
+def test_a_prompt_longer_than_the_window_was_not_prefilled_together_with_others() -> None:
+    assert prefilled_together(total_s=20.0, mean_s=20.0, window_s=2.5) == 1
+    assert prefilled_together(total_s=3.0, mean_s=1.5, window_s=2.5) == 1, "the first began before the window"
+    assert prefilled_together(total_s=10.0, mean_s=0.1, window_s=2.5) == 4
+
+
+def test_prefill_workers_say_how_much_of_the_prompts_was_cached() -> None:
+    page: Page = {"vllm:prefix_cache_queries_total": {(): 4000.0}, "vllm:prefix_cache_hits_total": {(): 1000.0}}
+    gateway = Gateway()
+    before = gateway.page()
+    gateway.request(0.1, 0.02, 400, 10)
+    workers = [
+        Seen(worker("p", WorkerRole.PREFILL), Reading({}, page, 5.0)),
+        Seen(worker("d"), Reading({}, {**page, "vllm:prefix_cache_hits_total": {(): 4000.0}}, 5.0)),  # pulled before
+    ]
+    load = seen([Reading(before, gateway.page(), 5.0)], workers).load
+    assert load is not None
+    assert load.cached_tokens == pytest.approx(100)
+    unknown = seen([Reading(before, gateway.page(), 5.0)], workers[1:]).load
+    assert unknown is not None
+    assert unknown.cached_tokens is None
+
+
+def test_a_decode_worker_that_does_not_say_how_many_it_decodes_makes_the_sum_unknown() -> None:
+    page: Page = {"vllm:num_requests_running": {(): 7.0}}
+    gateway = [Reading({}, Gateway().page(), 5.0)]
+    known = seen(gateway, [Seen(worker("d"), Reading({}, page, 5.0)), Seen(worker("e"), Reading({}, page, 5.0))]).load
+    assert known is not None
+    assert known.decoding == 14
+    half = seen(gateway, [Seen(worker("d"), Reading({}, page, 5.0)), Seen(worker("e"), None)]).load
+    assert half is not None
+    assert half.decoding is None

@@ -62,3 +62,23 @@ def test_prompts_below_the_threshold_need_decode_workers_instead_of_prefill_work
 
 def test_a_full_pass_costs_a_prompt_less_than_a_pass_of_its_own() -> None:
     assert point(500, max_batch_tokens=8192.0).prefill_s < point(500).prefill_s
+
+
+def test_uneven_prompts_cost_more_than_their_mean_since_attention_grows_with_the_square() -> None:
+    def mixed(*lengths: tuple[float, float]) -> OperatingPoint:
+        return operating_point(
+            LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=lengths, threshold_tokens=0,
+            highest_threshold_tokens=0, prompt_tokens=16_000, cached_share=0.0, output_tokens=300,
+            context_tokens=16_000, prefill_scv=0.1, context_scv=0.1,
+        )  # fmt: skip
+
+    even, uneven = mixed((16_000, 1.0)), mixed((1_000, 0.75), (61_000, 0.25))
+    assert uneven.prefill_s > 1.5 * even.prefill_s
+    assert uneven.prefill_scv > 1
+
+
+def test_a_threshold_moves_prompts_between_the_pools_and_nothing_else() -> None:
+    at = point(400, 100, threshold=512)
+    remote = at.at_threshold(256)
+    assert (remote.remote_share, remote.local_s) == (1.0, 0.0)
+    assert remote.at_threshold(512) == at
