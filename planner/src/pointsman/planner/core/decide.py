@@ -370,6 +370,8 @@ def _layout(
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)
         sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
+        if here >= policy.objectives.attainment:  # an estimate for a load that is even and has no past
+            sentence += ", were nothing waiting" if wanted.backlog > 0 else ", with no margin for peaks"
     base = Decision(
         reason, sentence, now[0], now[1], observation.routing,
         inputs=_inputs(state, wanted, point, now, observation),
