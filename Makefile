@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
 
-.PHONY: help quickstart test lint unit integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-report replays format crds sync clean
+.PHONY: help quickstart test lint unit programs integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-report replays format crds sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -31,10 +31,14 @@ lint: sync ## ruff, mypy --strict, import contracts, lock file
 unit: sync ## pure cores and property tests, about a minute
 	@$(RUN) pytest tests/unit $(ARGS)
 
-integration: sync ## real control plane, NATS and our processes
+programs: sync  # built before the tests: a build takes longer than a test may
+	@$(RUN) pointsman local binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm nats-server prometheus >/dev/null
+
+integration: programs ## real control plane, NATS and our processes
 	@$(RUN) pytest tests/integration -m "not verify" $(ARGS)
 
-engine: sync ## real vLLM on CPU, P/D over NIXL
+engine: programs ## real vLLM on CPU, P/D over NIXL
+	@$(RUN) pointsman local engine >/dev/null
 	@$(RUN) pytest tests/engine -m "not verify" $(ARGS)
 
 crds: sync ## write crds/*.yaml, the chart's copy and docs/api.md from the models
@@ -43,7 +47,7 @@ crds: sync ## write crds/*.yaml, the chart's copy and docs/api.md from the model
 format: sync ## format and mend what ruff can mend
 	@$(RUN) ruff check --fix --quiet; $(RUN) ruff format --quiet
 
-verify: sync ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
+verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
 bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
