@@ -225,6 +225,13 @@ def test_a_long_prefill_queue_raises_the_threshold_while_decode_has_room() -> No
     assert decision.routing.max_local_prefill_tokens == 640
 
 
+def test_a_step_of_the_threshold_that_gives_decode_workers_nothing_to_do_is_not_held_back() -> None:
+    queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
+    far_too_few = replace(LONG, arrivals_per_s=500)
+    _, decision, _ = decide(State(), observed(0, far_too_few, decode=1, service=queue), POLICY, 0, LLAMA_8B_H100)
+    assert decision.routing.max_local_prefill_tokens == 640
+
+
 def test_a_lowered_threshold_comes_back_by_itself_and_stops_where_every_service_begins() -> None:
     tokens = 0
     for _ in range(20):

@@ -5,7 +5,8 @@ workers and spares the prefill queue. It is the fastest thing the planner can mo
 
 Two things bound it from above. What clients get (multiplicative decrease, additive increase, as in TCP): a model is
 never quite right. And what the decode workers can prefill beside their steps by the model: clients notice only when it
-is too late, and a threshold that is too high by the model would come down again.
+is too late, and a threshold that is too high by the model would come down again. A step that gives them nothing more to
+do (no prompt is that long) is not held back by their being too few already.
 """
 
 import math
@@ -50,8 +51,11 @@ def threshold(
         return now
     decoders = observation.active(WorkerRole.DECODE)
 
+    def needs(tokens: int, rate: float) -> float:
+        return point.at_threshold(tokens).decode_workers(rate, deviations)
+
     def fits(tokens: int, rate: float) -> bool:
-        return point.at_threshold(tokens).decode_workers(rate, deviations) <= decoders
+        return needs(tokens, rate) <= decoders
 
     tokens = now.max_local_prefill_tokens
     goal = policy.objectives.attainment
@@ -65,8 +69,10 @@ def threshold(
         raised = (tokens + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS
     elif comfortable and tokens < DEFAULT_RULE.max_local_prefill_tokens:
         raised = (tokens + RECOVER_TOKENS) // STEP_TOKENS * STEP_TOKENS
-    if raised is not None and fits(raised, RATE_HEADROOM * rate_per_s):
-        tokens = raised
+    if raised is not None:
+        rate = RATE_HEADROOM * rate_per_s
+        if fits(raised, rate) or needs(raised, rate) <= needs(tokens, rate):  # too few already, but not for this
+            tokens = raised
     if local and not fits(tokens, rate_per_s):
         lengths = sorted((p.new_tokens for p in point.prompts if p.new_tokens <= tokens), reverse=True)
         shorter = (math.ceil(length / STEP_TOKENS - 1) * STEP_TOKENS for length in lengths)
