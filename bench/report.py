@@ -19,15 +19,15 @@ NOTES = {
     "foundation": "One `make quickstart` from a warm cache, and three decode streams while 2 000-token prompts arrive: "
     "on one prefill and one decode worker behind the gateway, and on one plain vLLM server, in turns, five rounds. "
     "The computer has two cores without bfloat16 instructions, so a 2 000-token prefill takes seconds on either side; "
-    "other work ran on it at the time (load average about 5), which lengthens the waits of the side that needs both "
-    "cores. In one quick start shortly before, the worst waits were 367 ms and 3 990 ms (0.09).",
+    "nothing else ran on it.",
     "predicted": "A service of one prefill and one decode worker on the local cluster is profiled with `pointsman "
     "profile`; then a seeded trace goes through its gateway twice, and through [the simulator](simulator.md) with the "
     "profiled table. The error may be 15 %, or 1.5 times what the two measured runs differ, whichever is more. "
     "Measured before the prediction counted what a request waits beside the engine; other work ran at the time.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed. The two "
-    "speeds are in seconds of one core, on a computer that others used at the time.",
+    "speeds are in seconds of one core, on a computer that others used at the time. Measured before one later rule: a "
+    "step of the threshold that gives decode workers nothing more to do is not held back.",
     "planner_dynamo": "Dynamo's own planner beside ours in NVIDIA's simulator: see [the planner beside others]"
     "(planner-evaluation.md#beside-dynamos-own-planner-in-nvidias-simulator). Values are means over seeds, `runs` "
     "counts ours. Targets are those of the cell's kind: beside Dynamo's best configuration of the cell, beside a "
