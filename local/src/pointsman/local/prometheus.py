@@ -5,7 +5,6 @@ named ``http`` (gateways, workers) or ``metrics`` (operator, planner), with the 
 service, role and component. The planner's source ``Prometheus`` and ``pointsman record`` read those.
 """
 
-import json
 import time
 import urllib.request
 from pathlib import Path
@@ -64,12 +63,6 @@ class Prometheus:
             if self._part.exit_code is not None or time.monotonic() > deadline:
                 raise ClusterError(f"Prometheus is not ready:\n{self._part.last_words()}")
             time.sleep(_POLL_S)
-
-    def targets(self) -> dict[str, str]:
-        """Health (``up``, ``down``, ``unknown``) of what it scrapes, by ``namespace/pod``. Raises OSError."""
-        with urllib.request.urlopen(f"{self.url}/api/v1/targets?state=active", timeout=5) as answer:
-            active: list[dict[str, Any]] = json.load(answer)["data"]["activeTargets"]
-        return {f"{found['labels']['namespace']}/{found['labels']['pod']}": found["health"] for found in active}
 
     @property
     def _configuration_file(self) -> Path:
