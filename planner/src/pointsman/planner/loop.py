@@ -28,6 +28,7 @@ from pointsman.planner.policy_tables import PolicyTables
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.steady_time import SteadyTime
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 log = logging.getLogger(__name__)
@@ -325,4 +326,7 @@ def _routing(service: LLMService, policy: PlannerPolicy) -> RoutingNumbers:
     return RoutingNumbers(
         DEFAULT_RULE.max_local_prefill_tokens if tokens is None else tokens,
         limits.max_queue_size if size is None else size,
+        FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker)
+        if routing
+        else NOTHING_HELD,
     )

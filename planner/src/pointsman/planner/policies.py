@@ -37,6 +37,7 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
         min_threshold_tokens=actions.remote_prefill.min_threshold_tokens,
         max_threshold_tokens=actions.remote_prefill.max_threshold_tokens,
         max_queue_size=actions.remote_prefill.max_queue_size,
+        flow_control=actions.flow_control.enabled,
         role_switch=switching.enabled,
         min_dwell_s=switching.min_dwell_seconds,
         opposite_after_s=switching.opposite_after_seconds,

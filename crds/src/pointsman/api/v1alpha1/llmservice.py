@@ -256,6 +256,17 @@ class Routing(ApiModel):
     prefill_token_budget: int | None = Field(
         default=None, ge=1, description="Prompt tokens a prefill worker takes at once; absent: no limit."
     )
+    pending_tokens_per_prefill_worker: int | None = Field(
+        default=None,
+        ge=1,
+        description="A gateway that has more prompt tokens than this under way to their first token, per prefill "
+        "worker, holds requests back; absent: it never does.",
+    )
+    in_flight_per_decode_worker: int | None = Field(
+        default=None,
+        ge=1,
+        description="A gateway with so many requests in flight, per decode worker, holds requests back; absent: never.",
+    )
     set_by: str | None = Field(default=None, max_length=256, description="Who set them.")
 
 

@@ -84,6 +84,12 @@ class PlanRouting(ApiModel):
     max_local_prefill_tokens: int = Field(ge=0, le=1_000_000, description="A decode worker computes at most so many.")
     max_prefill_queue_size: int = Field(ge=0, le=100_000, description="With so many queued, prompts stay local.")
     prefill_token_budget: int | None = Field(default=None, ge=1, description="Prompt tokens in one admission.")
+    pending_tokens_per_prefill_worker: int | None = Field(
+        default=None, ge=1, description="Beyond it, of one gateway, requests are held back; absent: never."
+    )
+    in_flight_per_decode_worker: int | None = Field(
+        default=None, ge=1, description="With so many, of one gateway, requests are held back; absent: never."
+    )
 
 
 class PlanInput(ApiModel):

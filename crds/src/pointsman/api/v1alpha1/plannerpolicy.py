@@ -87,6 +87,14 @@ class RemotePrefillAction(ApiModel):
     )
 
 
+class FlowControlAction(ApiModel):
+    """Holding back at the gateways what could not be in time anyway."""
+
+    enabled: bool = Field(
+        default=True, description="Whether requests that would be late let those pass that can be in time."
+    )
+
+
 class RoleSwitchAction(ApiModel):
     """Switching the role of live workers."""
 
@@ -128,6 +136,9 @@ class Actions(ApiModel):
 
     remote_prefill: RemotePrefillAction = Field(
         default=RemotePrefillAction(), description="Move the local-prefill threshold; acts on the next request."
+    )
+    flow_control: FlowControlAction = Field(
+        default=FlowControlAction(), description="Hold back under overload; acts on the next request."
     )
     role_switch: RoleSwitchAction = Field(
         default=RoleSwitchAction(), description="Switch roles of live workers; acts in seconds."

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
-from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan
+from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanRouting
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
-from pointsman.planner.core.types import Decision
+from pointsman.planner.core.types import Decision, RoutingNumbers
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 KEPT_ROUTING_PLANS: Final = 20
@@ -21,19 +21,21 @@ def is_news(decision: Decision, newest: Plan | None) -> bool:
     """
     if not (decision.changes_layout or decision.changes_routing):
         return False
-    return newest is None or _targets(decision) != (
-        newest.spec.pools.prefill.replicas,
-        newest.spec.pools.decode.replicas,
-        newest.spec.routing.max_local_prefill_tokens,
-        newest.spec.routing.max_prefill_queue_size,
-        newest.spec.changes_layout,
+    if newest is None:
+        return True
+    pools = newest.spec.pools
+    before = pools.prefill.replicas, pools.decode.replicas, newest.spec.changes_layout
+    now = decision.prefill, decision.decode, decision.changes_layout
+    return now != before or _routing(decision.routing) != newest.spec.routing
+
+
+def _routing(numbers: RoutingNumbers) -> PlanRouting:
+    return PlanRouting(
+        max_local_prefill_tokens=numbers.max_local_prefill_tokens,
+        max_prefill_queue_size=numbers.max_prefill_queue_size,
+        pending_tokens_per_prefill_worker=numbers.flow.pending_tokens_per_prefill_worker,
+        in_flight_per_decode_worker=numbers.flow.in_flight_per_decode_worker,
     )
-
-
-def _targets(decision: Decision) -> tuple[int, int, int, int, bool]:
-    routing = decision.routing
-    numbers = routing.max_local_prefill_tokens, routing.max_prefill_queue_size
-    return decision.prefill, decision.decode, *numbers, decision.changes_layout
 
 
 def plan_name(service: str, sequence: int) -> str:
@@ -98,10 +100,7 @@ def plan_manifest(
             "observedAt": _stamp(now),
             "pools": {"prefill": {"replicas": decision.prefill}, "decode": {"replicas": decision.decode}},
             "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
-            "routing": {
-                "maxLocalPrefillTokens": decision.routing.max_local_prefill_tokens,
-                "maxPrefillQueueSize": decision.routing.max_prefill_queue_size,
-            },
+            "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
             "changesLayout": decision.changes_layout,
             "drainFirst": policy.actions.role_switch.drain_first,
             "reason": decision.reason.value,

@@ -7,6 +7,8 @@ to a ledger, sent to a person, and replayed.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+
 
 class WorkerRole(StrEnum):
     """The two roles, as the custom resources spell them."""
@@ -70,6 +72,7 @@ class Service:
     tpot_p95_ms: float | None = None
     prefill_queue_depth: float | None = None  # requests waiting for a prefill worker, mean of the window
     failed_per_s: float | None = None
+    held: float | None = None  # requests the gateways hold back
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,11 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class RoutingNumbers:
-    """The live numbers of the local/remote rule, as in ``LLMService.status.routing``."""
+    """The live numbers of the local/remote rule and of flow control, as in ``LLMService.status.routing``."""
 
     max_local_prefill_tokens: int
     max_prefill_queue_size: int
+    flow: FlowBounds = NOTHING_HELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +173,7 @@ class Policy:
     min_threshold_tokens: int = 0
     max_threshold_tokens: int = 8192
     max_queue_size: int = 32
+    flow_control: bool = True
     role_switch: bool = True
     min_dwell_s: float = 60.0
     opposite_after_s: float = 30.0
