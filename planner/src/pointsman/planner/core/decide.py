@@ -28,6 +28,7 @@ from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.targets import SHIPPED, Memory, Pool, Targets, Tuning, targets
 from pointsman.planner.core.types import (
     Alternative,
+    Bounds,
     Decision,
     EngineSample,
     Load,
@@ -114,7 +115,8 @@ def decide(
         )
         lead_s = state.leads.lead_s(policy.start_s)
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
-        frozen = replace(state, forecaster=gap, wanting=None, wanting_ticks=0)
+        leads = _leads(state, observation, policy)  # who starts and who serves is known all the same
+        frozen = replace(state, forecaster=gap, leads=leads, wanting=None, wanting_ticks=0)
         return frozen, _stay(observation, Reason.STALE_METRICS, sentence), next_tick
 
     state = learn(state, observation, load, policy, base)
@@ -124,7 +126,8 @@ def decide(
         return state, _stay(observation, Reason.NOT_ENOUGH_DATA, sentence), next_tick
 
     point = _point(state, observation, policy, model)
-    state, wanted = _targets(state, observation, policy, load, point, tuning)
+    counted, within = _without_stuck(state, observation, policy)
+    state, wanted = _targets(state, counted, within, load, point, tuning)
     state = replace(state, margin=_margin(state, observation, policy, load, wanted, point))
     routing = threshold(
         observation, policy, point, wanted.rate_per_s, tuning.deviations, _prefill_wait_ms(observation, point)
@@ -135,8 +138,8 @@ def decide(
     if observation.plan_in_progress and (switching or not starting):
         waiting = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         return state, _with_routing(waiting, routing), next_tick
-    state, decision = _layout(state, observation, policy, now_s, wanted, point, model)
-    return state, _with_routing(decision, routing), next_tick
+    state, decision = _layout(state, counted, within, now_s, wanted, point, model)
+    return state, _with_routing(_beside_stuck(decision, observation, counted, policy), routing), next_tick
 
 
 # --- what is seen ---
@@ -147,9 +150,7 @@ def learn(
 ) -> State:
     """The state after an observation, before anything is decided."""
     window_s = observation.window_s
-    leads = state.leads.observe(observation, window_s, policy.start_s)
-    if policy.start_is_told:
-        leads = replace(leads, start_s=None)
+    leads = _leads(state, observation, policy)
     lengths = state.lengths.observe(load, window_s, observation.at_s)
     forecaster = state.forecaster.observe(
         load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
@@ -190,6 +191,12 @@ def learn(
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=_shape(state.shape, samples, lengths),
     )  # fmt: skip
+
+
+def _leads(state: State, observation: Observation, policy: Policy) -> Leads:
+    """With who starts and who serves now; a lead that was told holds."""
+    leads = state.leads.observe(observation, observation.window_s, policy.start_s)
+    return replace(leads, start_s=None) if policy.start_is_told else leads
 
 
 def _overflows(observation: Observation) -> bool:
@@ -298,6 +305,55 @@ def _targets(
         tuning=tuning,
     )
     return replace(state, memory=memory), wanted
+
+
+def _without_stuck(state: State, observation: Observation, policy: Policy) -> tuple[Observation, Policy]:
+    """The service and its limits without workers that do not start: they only take up budget, and get no requests."""
+    names = state.leads.stuck(observation.at_s, policy.start_s)
+    if not names:
+        return observation, policy
+    stuck = [worker for worker in observation.workers if worker.name in names]
+    counted = replace(observation, workers=tuple(w for w in observation.workers if w.name not in names))
+    left = {
+        role: Bounds(bounds.least, max(bounds.least, bounds.most - sum(w.role is role for w in stuck)))
+        for role in WorkerRole
+        for bounds in [policy.bounds(role)]
+    }
+    gpus = policy.max_gpus - sum(worker.gpus for worker in stuck)
+    return counted, replace(policy, max_gpus=gpus, prefill=left[WorkerRole.PREFILL], decode=left[WorkerRole.DECODE])
+
+
+def _beside_stuck(decision: Decision, observation: Observation, counted: Observation, policy: Policy) -> Decision:
+    """The decision in replicas: workers that do not start are among them until others serve in their place."""
+    each, replicas, words = _gpus_each(observation), [decision.prefill, decision.decode], []
+    given_up = False
+    for pool, role in enumerate((WorkerRole.PREFILL, WorkerRole.DECODE)):
+        stuck = observation.committed(role) - counted.committed(role)
+        if stuck == 0:
+            continue
+        enough = decision.reason in (Reason.STEADY, Reason.SPARE_CAPACITY) and not decision.changes_layout
+        served = enough and counted.active(role) == replicas[pool] and policy.scale_in
+        if served and sum(replicas) * each >= policy.min_gpus:
+            given_up, end = True, "given up"
+        else:
+            replicas[pool] = min(replicas[pool] + stuck, max(replicas[pool], policy.bounds(role).most))
+            end = "not counted"
+        words.append(f"{stuck} {role.value.lower()} worker(s) that do not start: {end}")
+    if not words:
+        return decision
+    more = replicas[0] - decision.prefill, replicas[1] - decision.decode
+    return replace(
+        decision,
+        reason=Reason.SPARE_CAPACITY if given_up else decision.reason,
+        message="; ".join((decision.message, *words)),
+        prefill=replicas[0],
+        decode=replicas[1],
+        changes_layout=decision.changes_layout or given_up,
+        alternatives=tuple(
+            replace(a, prefill=a.prefill + more[0], decode=a.decode + more[1], gpus=a.gpus + sum(more) * each)
+            for a in decision.alternatives
+        ),
+    )
 
 
 def _margin(

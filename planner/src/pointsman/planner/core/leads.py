@@ -1,13 +1,23 @@
-"""How long a new worker takes until it serves: believed at first, then learned from every one that starts."""
+"""How long a new worker takes until it serves: believed at first, then learned from every one that starts.
 
+Starts are a distribution, not a number: some fail and begin again, some never end. What is planned with is the
+typical one, the median of the last starts. Those that have not ended are no missing values: each took longer than it
+lasted so far, and is counted so (Kaplan and Meier's estimate). One worker that takes far longer than others did moves
+the median by a little; a start-up that was told wrong moves it as soon as the workers it was told of are late.
+"""
+
+import math
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.types import Observation, WorkerCondition, WorkerRole
 
-LEARNING_WEIGHT: Final = 0.3  # of one start
 MOST_STARTING: Final = 256  # remembered by name
-STUCK_LEADS: Final = 4.0  # one that starts so many believed leads is stuck and teaches nothing
+MOST_ENDED: Final = 16  # starts remembered
+FADE: Final = 0.9  # weight of a start relative to the next one
+TYPICAL: Final = 0.5  # the quantile that is planned with
+LATE: Final = 1.25  # as many times its expected moment before a start is expected at a later one
+STUCK_LEADS: Final = 4.0  # one that starts so many leads is stuck and teaches nothing
 SHORTEST_S: Final = 1.0
 
 
@@ -17,35 +27,89 @@ class Leads:
 
     start_s: float | None = None  # learned; None: nothing started yet
     starting: tuple[tuple[str, WorkerRole, float], ...] = ()
+    ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
+    looked_s: float | None = None
+    overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
 
     def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
-        """Compare who starts and who serves with before. A start that vanished teaches nothing."""
+        """Compare who starts and who serves with before."""
         now_s = observation.at_s
+        # What happened since the last look happened half of that ago, on average.
+        half_s = (window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)) / 2
         conditions = {w.name: w.condition for w in observation.workers}
         known = {name: since_s for name, _, since_s in self.starting}
-        learned = self.start_s
+        lead_s = self.lead_s(believed_s)
+        ended, overtaken_s = list(self.ended), self.overtaken_s
         for name, since_s in known.items():
-            if conditions.get(name) is WorkerCondition.ACTIVE:
-                # On average it was ready half a window ago.
-                took_s = max(SHORTEST_S, now_s - since_s - window_s / 2)
-                learned = took_s if learned is None else learned + LEARNING_WEIGHT * (took_s - learned)
-        lead_s = believed_s if learned is None else learned
-        for since_s in known.values():
-            if lead_s < now_s - since_s < STUCK_LEADS * believed_s:
-                learned = lead_s = now_s - since_s  # it takes at least as long as it already does
-        # One seen for the first time began some time in the window: half of it ago.
+            condition, took_s = conditions.get(name), max(SHORTEST_S, now_s - since_s - half_s)
+            if condition in (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE):
+                ended.insert(0, (took_s, True))
+                overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
+            elif condition is not WorkerCondition.STARTING and lead_s < took_s < STUCK_LEADS * believed_s:
+                ended.insert(0, (took_s, False))  # it was taken away before it served
         starting = tuple(
-            (w.name, w.role, known.get(w.name, now_s - window_s / 2))
+            (w.name, w.role, known.get(w.name, now_s - half_s))
             for w in observation.workers
             if w.condition is WorkerCondition.STARTING
         )[:MOST_STARTING]
-        return replace(self, start_s=learned, starting=starting)
+        seen = replace(
+            self, starting=starting, ended=tuple(ended[:MOST_ENDED]), looked_s=now_s, overtaken_s=overtaken_s
+        )
+        return replace(seen, start_s=seen._typical_s(now_s, believed_s))
 
     def lead_s(self, believed_s: float) -> float:
-        """How long a start takes, learned or believed."""
+        """How long a start typically takes, learned or believed."""
         return self.start_s if self.start_s is not None else believed_s
 
     def ready_in_s(self, role: WorkerRole, now_s: float, believed_s: float) -> list[float]:
-        """When each starting worker of a role is expected to serve, soonest first, in seconds from now."""
+        """When each starting worker of a role is expected to serve, soonest first, in seconds from now.
+
+        Those that are stuck are not among them.
+        """
+        return sorted(
+            self._remaining_s(now_s - since_s, believed_s)
+            for _, r, since_s in self.starting
+            if r is role and not self._is_stuck(since_s, now_s, believed_s)
+        )
+
+    def stuck(self, now_s: float, believed_s: float) -> frozenset[str]:
+        """Names of starting workers that nobody should wait for."""
+        return frozenset(name for name, _, since_s in self.starting if self._is_stuck(since_s, now_s, believed_s))
+
+    def _is_stuck(self, since_s: float, now_s: float, believed_s: float) -> bool:
+        """Far beyond what any start took, while one that began no earlier serves already; or far beyond any belief."""
+        age_s, lead_s = now_s - since_s, self.lead_s(believed_s)
+        hopeless_s = STUCK_LEADS * max(lead_s, believed_s)
+        if self.overtaken_s is None or since_s > self.overtaken_s:
+            return age_s > hopeless_s
+        # It may have failed and begun again once.
+        longest_s = max((took_s for took_s, served in self.ended if served), default=0.0)
+        return age_s > min(hopeless_s, LATE * max(2 * lead_s, longest_s))
+
+    def _remaining_s(self, age_s: float, believed_s: float) -> float:
         lead_s = self.lead_s(believed_s)
-        return sorted(max(0.0, since_s + lead_s - now_s) for _, r, since_s in self.starting if r is role)
+        if age_s <= LATE * lead_s:
+            return max(0.0, lead_s - age_s)
+        longer = sorted(took_s for took_s, served in self.ended if served and took_s > age_s)
+        if longer:  # as those that were late before
+            return longer[len(longer) // 2] - age_s
+        # Nothing is known but that most would serve by now: it failed, and begins again.
+        return max(0.0, lead_s * math.ceil(age_s / lead_s - (LATE - 1)) - age_s)
+
+    def _typical_s(self, now_s: float, believed_s: float) -> float | None:
+        """The median; where less than half of all were seen to serve, no less than what was seen so far."""
+        running = [age_s for _, _, since_s in self.starting if (age_s := now_s - since_s) < STUCK_LEADS * believed_s]
+        lead_s = self.lead_s(believed_s)
+        if not self.ended:
+            longest_s = max(running, default=0.0)
+            return longest_s if longest_s > lead_s else self.start_s
+        seen = [(took_s, FADE**number, served) for number, (took_s, served) in enumerate(self.ended)]
+        seen += [(age_s, 1.0, False) for age_s in running]
+        left, at_risk = 1.0, sum(weight for _, weight, _ in seen)
+        for seconds, weight, served in sorted(seen, key=lambda start: (start[0], not start[2])):
+            if served:
+                left *= 1 - weight / at_risk
+                if left <= 1 - TYPICAL:
+                    return seconds
+            at_risk -= weight
+        return max(lead_s, *(seconds for seconds, _, _ in seen))
