@@ -16,6 +16,7 @@ from pointsman.gateway.core.router import COST_FUNCTIONS
 from pointsman.gateway.discovery.kubernetes import follow_kubernetes
 from pointsman.gateway.discovery.static import follow_file
 from pointsman.gateway.fleet import Fleet
+from pointsman.gateway.flow_control import FlowControl, HoldLimits
 from pointsman.gateway.forward import Forwarder, Limits
 from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
@@ -66,9 +67,10 @@ async def run(settings: Settings) -> int:
         fleet.on_change(kv_events.look)
         life.push_async_callback(catalog.stop)
         life.push_async_callback(kv_events.stop)
+        flow = FlowControl(fleet, metrics, _hold_limits(settings), time.monotonic)
         server = GatewayServer(
             fleet=fleet,
-            forwarder=Forwarder(fleet, session, metrics, _limits(settings), time.monotonic),
+            forwarder=Forwarder(fleet, flow, session, metrics, _limits(settings), time.monotonic),
             metrics=metrics,
             name=settings.gateway,
             control_token=token,
@@ -100,6 +102,7 @@ async def run(settings: Settings) -> int:
         log.info("stopping", extra={"status": life.status.name})
         if life.status is ExitStatus.STOPPED:
             await asyncio.sleep(settings.linger_seconds)
+        flow.end_within(settings.shutdown_seconds / 2)  # the other half is for answering those that it sends
         # open streams get their time in runner.cleanup
     return life.status
 
@@ -109,6 +112,14 @@ async def _service_uid(settings: Settings, fleet: Fleet) -> str:
     while (uid := settings.service_uid or fleet.service_uid) is None:
         await fleet.wait_change(CONTROL_TIMEOUT_SECONDS)
     return uid
+
+
+def _hold_limits(settings: Settings) -> HoldLimits:
+    return HoldLimits(
+        max_held=settings.max_held,
+        hold_seconds=settings.hold_seconds,
+        patience_seconds=settings.patience_seconds,
+    )
 
 
 def _limits(settings: Settings) -> Limits:

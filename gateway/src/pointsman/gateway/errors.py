@@ -6,6 +6,7 @@ GatewayError
 ├── ModelNotFound             404
 ├── Unauthorized              401  the gateway's own report without the service's token
 ├── NoWorkerAvailable         503  no routable decode worker, or all refused, for as long as a request may wait
+├── Overloaded                429  too many are held back already, or this one was for as long as one may be
 ├── WorkersFailed             502  attempts on several workers failed before the first token
 ├── RefusedByEngine           4xx  the engine's own answer, passed on
 └── StreamBroken                   after the first token, and no other worker could go on: an error event
@@ -74,6 +75,18 @@ class NoWorkerAvailable(GatewayError):
     code = "no_worker_available"
     reason = "no-worker"
     retry_after_seconds = 1
+
+
+class Overloaded(GatewayError):
+    """Flow control has no place for the request (``overloaded``) or had no room in time (``held-too-long``)."""
+
+    status = HTTPStatus.TOO_MANY_REQUESTS
+    code = "overloaded"
+
+    def __init__(self, message: str, *, reason: str, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.retry_after_seconds = retry_after_seconds
 
 
 class WorkersFailed(GatewayError):

@@ -15,6 +15,7 @@ from pointsman.gateway.core.load_book import Entry, LoadBook
 from pointsman.gateway.core.router import CostFunction, choose
 from pointsman.gateway.processor import Model
 from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Worker, WorkerKey
+from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.local_remote import RoutingRule
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Fleet:
         self.book = LoadBook()
         self.synced = False
         self.rule: RoutingRule | None = None
+        self.bounds = NOTHING_HELD
         self.service_uid: str | None = None
         self._members: dict[WorkerKey, Member] = {}
         self._usable: tuple[_Usable, ...] = ()
@@ -80,6 +82,9 @@ class Fleet:
         self._suspect_seconds = suspect_seconds
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
+        self._room_listeners: list[Callable[[], None]] = []
+        self._prefill_workers = 0
+        self.book.on_less = self._room_changed
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -89,6 +94,10 @@ class Fleet:
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change of the routable set."""
         self._listeners.append(listener)
+
+    def on_room(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever there may be room for more: something ended, or workers or bounds changed."""
+        self._room_listeners.append(listener)
 
     def apply(self, discovered: Discovered) -> None:
         """Discovery's newest word. What is known about workers that stay is kept."""
@@ -108,7 +117,10 @@ class Fleet:
             log.info("worker joined", extra={"worker": worker.name, "role": worker.role, "url": worker.url})
         if discovered.rule != self.rule:
             log.info("routing numbers", extra={"rule": str(discovered.rule)})
+        if discovered.bounds != self.bounds:
+            log.info("flow control", extra={"bounds": str(discovered.bounds)})
         self.rule = discovered.rule
+        self.bounds = discovered.bounds
         self.service_uid = discovered.service_uid or self.service_uid
         self.synced = True
         self.book.sweep(set(self._members))
@@ -133,11 +145,18 @@ class Fleet:
         return self._model
 
     def pick(
-        self, *, prompt_tokens: int, chain: Sequence[int], digest: str | None, avoid: Collection[WorkerKey]
+        self,
+        *,
+        prompt_tokens: int,
+        chain: Sequence[int],
+        digest: str | None,
+        avoid: Collection[WorkerKey],
+        streamed: bool = True,
     ) -> Pick | None:
         """A worker for one attempt, or None when nobody may take it now.
 
-        ``digest``: only workers of this model (the prompt was tokenised with it); ``avoid``: tried already.
+        ``digest``: only workers of this model (the prompt was tokenised with it); ``avoid``: tried already;
+        ``streamed``: the first token will be seen.
         """
         now_s = self._clock()
         usable = [one for one in self._usable if one.key not in avoid and (digest is None or one.digest == digest)]
@@ -162,8 +181,22 @@ class Fleet:
             )
         choice = choose(self._cost, prompt_tokens, candidates, self._rng)
         chosen = choice.chosen
-        entry = self.book.begin(chosen.key, prompt_tokens=prompt_tokens, overlap_tokens=chosen.overlap_tokens)
+        entry = self.book.begin(
+            chosen.key, prompt_tokens=prompt_tokens, overlap_tokens=chosen.overlap_tokens, streamed=streamed
+        )
         return Pick(self._members[chosen.key].worker, choice, entry, self.rule)
+
+    def under_way(self) -> UnderWay:
+        """What this gateway has at the workers, for flow control.
+
+        Prompts wait wherever they were sent, for prefill workers serve all; what decodes counts where more would go.
+        """
+        return UnderWay(
+            pending_tokens=self.book.awaited_tokens,
+            in_flight=sum(self.book.of(one.key).in_flight for one in self._usable),
+            prefill_workers=self._prefill_workers,
+            decode_workers=len(self._usable),
+        )
 
     def suspect(self, key: WorkerKey) -> None:
         """A connection to this worker failed: prefer others for a moment."""
@@ -226,6 +259,7 @@ class Fleet:
             for key, member in self._members.items()
             if member.worker.role is Role.DECODE and member.model is not None
         )
+        self._prefill_workers = sum(member.worker.role is Role.PREFILL for member in self._members.values())
         models = {one.digest: one.model for one in self._usable}
         if models:
             counts = Counter(one.digest for one in self._usable)
@@ -233,3 +267,8 @@ class Fleet:
             self._model = models[max(models, key=lambda digest: (counts[digest], models[digest].chat_proved, digest))]
         self._changed.set()
         self._changed = asyncio.Event()
+        self._room_changed()
+
+    def _room_changed(self) -> None:
+        for listener in self._room_listeners:
+            listener()

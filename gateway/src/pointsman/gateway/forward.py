@@ -23,6 +23,7 @@ from pointsman.gateway.core.resume import continued_body
 from pointsman.gateway.core.sse import TokenTranslator, Translator
 from pointsman.gateway.errors import NoWorkerAvailable, RefusedByEngine, StreamBroken, WorkersFailed
 from pointsman.gateway.fleet import Fleet, Pick
+from pointsman.gateway.flow_control import FlowControl
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.types import WorkerKey
 
@@ -142,12 +143,14 @@ class Forwarder:
     def __init__(
         self,
         fleet: Fleet,
+        flow: FlowControl,
         session: aiohttp.ClientSession,
         metrics: GatewayMetrics,
         limits: Limits,
         clock: Callable[[], float],
     ) -> None:
         self._fleet = fleet
+        self._flow = flow
         self._session = session
         self._metrics = metrics
         self._limits = limits
@@ -158,15 +161,24 @@ class Forwarder:
         )
         self._answer_timeout = aiohttp.ClientTimeout(total=limits.answer_timeout_seconds, sock_connect=connect)
 
-    async def answer(self, leg: Leg) -> Answer:
-        """The whole answer. Raises NoWorkerAvailable, WorkersFailed or RefusedByEngine."""
-        return await self._retrying(leg, lambda pick: self._answer_once(leg, pick))
+    async def answer(self, leg: Leg, held: Callable[[float], None]) -> Answer:
+        """The whole answer. ``held`` is told how long it was held, s. Raises NoWorkerAvailable, Overloaded,
+        WorkersFailed or RefusedByEngine.
+        """
+        return await self._retrying(leg, lambda pick: self._answer_once(leg, pick), held=held, streamed=False)
 
     async def open(
-        self, leg: Leg, translator: Callable[[], Translator], *, hold_usage: bool = False
+        self,
+        leg: Leg,
+        translator: Callable[[], Translator],
+        held: Callable[[float], None],
+        *,
+        hold_usage: bool = False,
     ) -> tuple["AnswerStream", bytes]:
-        """A stream that has its first token, with the bytes so far. Raises as ``answer`` does."""
-        stream, head = await self._retrying(leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage))
+        """A stream that has its first token, with the bytes so far. ``held`` and what is raised as in ``answer``."""
+        stream, head = await self._retrying(
+            leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage), held=held
+        )
         return AnswerStream(self, leg, stream), head
 
     async def go_on(self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int) -> "Continued":
@@ -209,14 +221,32 @@ class Forwarder:
         return Continued(onward, stream, head, carried)
 
     async def _retrying(
-        self, leg: Leg, attempt: Callable[[Pick], Awaitable[T]], *, avoid: Iterable[WorkerKey] = ()
+        self,
+        leg: Leg,
+        attempt: Callable[[Pick], Awaitable[T]],
+        *,
+        held: Callable[[float], None] | None = None,
+        streamed: bool = True,
+        avoid: Iterable[WorkerKey] = (),
     ) -> T:
+        """``held``: flow control is asked first, once; None: the request was admitted before."""
         deadline_s = self._clock() + self._limits.patience_seconds
         backoff_s = BACKOFF_FIRST_SECONDS
         avoid = set(avoid)
         failures: list[str] = []
+
+        def choose() -> Pick | None:
+            return self._fleet.pick(
+                prompt_tokens=leg.prompt_tokens, chain=leg.chain, digest=leg.digest, avoid=avoid, streamed=streamed
+            )
+
         while True:
-            pick = self._fleet.pick(prompt_tokens=leg.prompt_tokens, chain=leg.chain, digest=leg.digest, avoid=avoid)
+            if held is None:
+                pick = choose()
+            else:
+                asked_s = self._clock()
+                pick = await self._flow.admit(choose, held)
+                deadline_s += self._clock() - asked_s  # patience is for workers that are missing
             if pick is None:
                 left_s = deadline_s - self._clock()
                 if left_s <= 0:
@@ -226,6 +256,7 @@ class Forwarder:
                 backoff_s = min(2 * backoff_s, BACKOFF_MOST_SECONDS)
                 avoid.clear()
                 continue
+            held = None
             _log_choice(leg, pick)
             try:
                 result = await attempt(pick)

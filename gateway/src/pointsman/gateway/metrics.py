@@ -36,6 +36,11 @@ class GatewayMetrics:
         self.in_flight = Gauge(
             names.GATEWAY_IN_FLIGHT.name, names.GATEWAY_IN_FLIGHT.help, ["service"], registry=self.registry
         ).labels(service)
+        self.held = Gauge(
+            names.GATEWAY_HELD.name, names.GATEWAY_HELD.help, names.GATEWAY_HELD.labels, registry=self.registry
+        ).labels(service)
+        self.holds = _counter(names.GATEWAY_HOLDS, self.registry).labels(service)
+        self.hold_seconds = _histogram(names.GATEWAY_HOLD_SECONDS, _LATENCY_S, self.registry).labels(service)
         self.workers = Gauge(
             names.GATEWAY_WORKERS.name, names.GATEWAY_WORKERS.help, names.GATEWAY_WORKERS.labels, registry=self.registry
         )

@@ -55,10 +55,15 @@ class Record:
     first_token_s: float | None = None
     last_token_s: float | None = None
     choices: int = 1
+    held_s: float | None = None
     verbatim: str | None = None
     provenance: Provenance | None = None
     outcome: str = "ok"
     itl: Any = field(default=None, repr=False)
+
+    def was_held(self, seconds: float) -> None:
+        """Flow control held one of its choices so long."""
+        self.held_s = max(self.held_s or 0.0, seconds)
 
     def tokens_came(self, now_s: float, tokens: int, metrics: Callable[[str], PathMetrics]) -> None:
         """``tokens`` reached the gateway in one read of the network."""
@@ -140,7 +145,7 @@ class GatewayServer:
         except GatewayError as error:
             record.status, record.outcome = error.status, error.reason
             self._metrics.failed(error.reason)
-            return _error_response(error, record.request_id)
+            return _error_response(error, record.request_id, held_s=record.held_s)
         except asyncio.CancelledError:
             record.status, record.outcome = 499, "client-left"
             raise
@@ -167,7 +172,7 @@ class GatewayServer:
         self._metrics.prompt_tokens.observe(planned.prompt_tokens)
         if ask.stream:
             return await self._stream(request, planned, record)
-        answers = await _all(self._forwarder.answer(job.leg) for job in planned.jobs)
+        answers = await _all(self._forwarder.answer(job.leg, record.was_held) for job in planned.jobs)
         return self._whole(planned, answers, record)
 
     def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
@@ -211,7 +216,7 @@ class GatewayServer:
 
     async def _one(self, job: Job, record: Record) -> AsyncGenerator[bytes, None]:
         """Bytes of a stream with one choice. The first item comes with the first token."""
-        stream, head = await self._forwarder.open(job.leg, job.translator)
+        stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held)
         try:
             record.provenance = stream.provenance
             record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
@@ -233,7 +238,7 @@ class GatewayServer:
         usages: list[dict[str, Any] | None] = [None] * len(planned.jobs)
 
         async def follow(number: int, job: Job) -> None:
-            stream, head = await self._forwarder.open(job.leg, job.translator, hold_usage=True)
+            stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, hold_usage=True)
             try:
                 record.provenance = record.provenance or stream.provenance
                 record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
@@ -302,6 +307,7 @@ class GatewayServer:
                 "verbatim": record.verbatim,
                 "prompt_tokens": record.prompt_tokens,
                 "output_tokens": record.output_tokens,
+                "held_ms": _ms(record.held_s, 0.0),
                 "ttft_ms": _ms(record.first_token_s, record.arrived_s),
                 "total_ms": _ms(now_s, record.arrived_s),
             },
@@ -371,8 +377,8 @@ _HTTP_MESSAGES = {
 }
 
 
-def _error_response(error: GatewayError, request_id: str) -> web.Response:
-    found = {headers.REQUEST_ID: request_id} if request_id else {}
+def _error_response(error: GatewayError, request_id: str, *, held_s: float | None = None) -> web.Response:
+    found = ({headers.REQUEST_ID: request_id} if request_id else {}) | _held_header(held_s)
     if error.retry_after_seconds is not None:
         found["Retry-After"] = str(error.retry_after_seconds)
     body = error.answer if isinstance(error, RefusedByEngine) else msgspec.json.encode(error.body())
@@ -380,7 +386,7 @@ def _error_response(error: GatewayError, request_id: str) -> web.Response:
 
 
 def _answer_headers(record: Record) -> dict[str, str]:
-    found = {headers.REQUEST_ID: record.request_id}
+    found = {headers.REQUEST_ID: record.request_id} | _held_header(record.held_s)
     provenance = record.provenance
     if provenance is not None:
         found[headers.WORKER] = provenance.worker
@@ -392,6 +398,10 @@ def _answer_headers(record: Record) -> dict[str, str]:
             if value is not None:
                 found[name] = value
     return found
+
+
+def _held_header(held_s: float | None) -> dict[str, str]:
+    return {} if held_s is None else {headers.HELD_MS: str(round(held_s * 1000))}
 
 
 def _usage_event(planned: Plan, usage: dict[str, Any]) -> bytes:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from pointsman.api.protocol.names import Role
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
 WorkerKey = NewType("WorkerKey", str)
@@ -29,11 +30,15 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Discovered:
-    """What discovery knows. ``workers``: the routable set; ``rule``: the numbers, None where nobody set them."""
+    """What discovery knows. ``workers``: the routable set; ``rule``: the numbers, None where nobody set them.
+
+    ``bounds``: how much this gateway may have under way before it holds requests back.
+    """
 
     workers: tuple[Worker, ...] = ()
     rule: RoutingRule | None = None
     service_uid: str | None = None
+    bounds: FlowBounds = NOTHING_HELD
 
 
 @dataclass(frozen=True, slots=True)

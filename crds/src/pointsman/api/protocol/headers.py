@@ -10,6 +10,9 @@ MAX_PREFILL_QUEUE_SIZE: Final = "X-Pointsman-Max-Prefill-Queue-Size"
 EXPECTED_CACHED_TOKENS: Final = "X-Pointsman-Expected-Cached-Tokens"  # the router's view, a hint
 DEADLINE_MS: Final = "X-Pointsman-Deadline-Ms"  # time left for the first token when the gateway sent it, milliseconds
 
+# gateway -> client
+HELD_MS: Final = "X-Pointsman-Held-Ms"  # how long flow control held the request; absent: it was not held
+
 # worker -> worker, with the control token in Authorization: the decode leg of a verification, taken in any role
 VERIFICATION: Final = "X-Pointsman-Verification"
 

@@ -43,6 +43,11 @@ GATEWAY_FAILURES: Final = Metric(
     "pointsman_gateway_failures_total", "counter", ("service", "reason"), "Requests that failed for good, by reason."
 )
 GATEWAY_IN_FLIGHT: Final = Metric("pointsman_gateway_in_flight", "gauge", ("service",), "Requests being served now.")
+GATEWAY_HELD: Final = Metric("pointsman_gateway_held", "gauge", ("service",), "Requests held back now.")
+GATEWAY_HOLDS: Final = Metric("pointsman_gateway_holds_total", "counter", ("service",), "Requests that were held back.")
+GATEWAY_HOLD_SECONDS: Final = Metric(
+    "pointsman_gateway_hold_seconds", "histogram", ("service",), "How long requests were held back, however it ended."
+)
 GATEWAY_WORKERS: Final = Metric(
     "pointsman_gateway_workers", "gauge", ("service", "role", "state"), "Workers known; state: usable or suspect."
 )

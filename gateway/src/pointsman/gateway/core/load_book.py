@@ -1,5 +1,6 @@
 """What this gateway has in flight at each worker: the part of the load that no metric shows yet."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pointsman.gateway.types import WorkerKey
@@ -11,6 +12,7 @@ class Totals:
 
     pending_requests: int = 0
     pending_tokens: int = 0
+    awaited_tokens: int = 0  # of the pending ones whose first token this gateway will see
     active_requests: int = 0
     active_tokens: int = 0
     last_chosen: int = 0
@@ -28,6 +30,8 @@ class Entry:
     _totals: Totals
     _prompt_tokens: int
     _new_tokens: int
+    _awaited_tokens: int
+    _less: Callable[[], None]
     _generated: int = 0
     _state: str = "pending"
 
@@ -40,43 +44,66 @@ class Entry:
             self._state = "active"
             totals.pending_requests -= 1
             totals.pending_tokens -= self._new_tokens
+            totals.awaited_tokens -= self._awaited_tokens
             totals.active_requests += 1
             totals.active_tokens += self._prompt_tokens
+            self._less()
         self._generated += tokens
         totals.active_tokens += tokens
 
     def end(self) -> None:
         """The request left the worker, however. Ending twice is ending once."""
+        if self._state == "ended":
+            return
         totals = self._totals
         if self._state == "pending":
             totals.pending_requests -= 1
             totals.pending_tokens -= self._new_tokens
+            totals.awaited_tokens -= self._awaited_tokens
         elif self._state == "active":
             totals.active_requests -= 1
             totals.active_tokens -= self._prompt_tokens + self._generated
         self._state = "ended"
+        self._less()
 
 
 @dataclass(slots=True)
 class LoadBook:
-    """Totals per worker. A worker that discovery forgot stays until its last request ended."""
+    """Totals per worker. A worker that discovery forgot stays until its last request ended.
 
+    ``on_less`` is called whenever less is pending or in flight than before.
+    """
+
+    on_less: Callable[[], None] = lambda: None
     _totals: dict[WorkerKey, Totals] = field(default_factory=dict)
     _sequence: int = 0
 
-    def begin(self, worker: WorkerKey, *, prompt_tokens: int, overlap_tokens: int) -> Entry:
-        """A request of ``prompt_tokens`` goes to ``worker``, which is thought to hold ``overlap_tokens`` of it."""
+    def begin(self, worker: WorkerKey, *, prompt_tokens: int, overlap_tokens: int, streamed: bool = True) -> Entry:
+        """A request of ``prompt_tokens`` goes to ``worker``, which is thought to hold ``overlap_tokens`` of it.
+
+        Not ``streamed``: it is pending until its end, because its first token is not seen.
+        """
         totals = self._totals.setdefault(worker, Totals())
         self._sequence += 1
         totals.last_chosen = self._sequence
-        entry = Entry(totals, prompt_tokens, max(prompt_tokens - overlap_tokens, 0))
+        new_tokens = max(prompt_tokens - overlap_tokens, 0)
+        awaited_tokens = new_tokens if streamed else 0
         totals.pending_requests += 1
-        totals.pending_tokens += entry._new_tokens
-        return entry
+        totals.pending_tokens += new_tokens
+        totals.awaited_tokens += awaited_tokens
+        return Entry(totals, prompt_tokens, new_tokens, awaited_tokens, self._less)
 
     def of(self, worker: WorkerKey) -> Totals:
         """Totals of ``worker``."""
         return self._totals.get(worker) or Totals()
+
+    @property
+    def awaited_tokens(self) -> int:
+        """Prompt tokens, not cached, of requests anywhere whose first token will be seen and was not yet."""
+        return sum(totals.awaited_tokens for totals in self._totals.values())
+
+    def _less(self) -> None:
+        self.on_less()
 
     def sweep(self, known: set[WorkerKey]) -> None:
         """Drop workers that are not ``known`` and have nothing of ours in flight."""

@@ -17,6 +17,7 @@ from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import KubeObject, Slim
 from pointsman.kube.pods import Pod
 from pointsman.kube.resources import LLM_SERVICES, PODS
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
 log = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 class _Routing(Slim):
     max_local_prefill_tokens: int | None = None
     max_prefill_queue_size: int | None = None
+    pending_tokens_per_prefill_worker: int | None = None
+    in_flight_per_decode_worker: int | None = None
 
 
 class _Status(Slim):
@@ -57,12 +60,13 @@ def worker_of(pod: Pod) -> Worker | None:
 def discovered(pods: Iterable[Pod], service: Service | None) -> Discovered:
     """What the two mirrors say together."""
     workers = sorted(filter(None, map(worker_of, pods)), key=lambda worker: worker.name)
-    rule = None
+    rule, bounds = None, NOTHING_HELD
     if service is not None and service.status.routing is not None:
         routing = service.status.routing
         if routing.max_local_prefill_tokens is not None and routing.max_prefill_queue_size is not None:
             rule = RoutingRule(routing.max_local_prefill_tokens, routing.max_prefill_queue_size)
-    return Discovered(tuple(workers), rule, service.metadata.uid if service is not None else None)
+        bounds = FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker)
+    return Discovered(tuple(workers), rule, service.metadata.uid if service is not None else None, bounds)
 
 
 async def follow_kubernetes(namespace: str, service: str, found: Callable[[Discovered], None]) -> None:

@@ -8,7 +8,11 @@
         role: Decode                      # or Prefill
         kvEvents: tcp://127.0.0.1:5557    # optional, with kvEventsReplay: the worker's KV cache becomes known
         kvEventsReplay: tcp://127.0.0.1:5558
-    routing: {maxLocalPrefillTokens: 512, maxPrefillQueueSize: 8}   # optional
+    routing:                              # optional
+      maxLocalPrefillTokens: 512
+      maxPrefillQueueSize: 8
+      pendingTokensPerPrefillWorker: 8192 # optional, flow control; without them nothing is held
+      inFlightPerDecodeWorker: 32
     serviceUid: 3f0e…                                               # optional, for KV metrics over NATS
 """
 
@@ -23,6 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.types import Discovered, Worker, WorkerKey
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
 log = logging.getLogger(__name__)
@@ -49,6 +54,8 @@ class _WorkerEntry(_Strict):
 class _Routing(_Strict):
     max_local_prefill_tokens: int = Field(ge=0)
     max_prefill_queue_size: int = Field(ge=0)
+    pending_tokens_per_prefill_worker: int | None = Field(default=None, ge=1)
+    in_flight_per_decode_worker: int | None = Field(default=None, ge=1)
 
 
 class _File(_Strict):
@@ -82,6 +89,9 @@ def read_file(path: Path) -> Discovered:
         ),
         rule=RoutingRule(routing.max_local_prefill_tokens, routing.max_prefill_queue_size) if routing else None,
         service_uid=content.service_uid,
+        bounds=FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker)
+        if routing
+        else NOTHING_HELD,
     )
 
 
