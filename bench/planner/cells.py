@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from bench.rows import RESULTS
 
 CELLS = RESULTS / "planner_cells.json"
-OURS, STATIC, ORACLE = "Pointsman", "best static", "clairvoyant"
+OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ABLATION = "Pointsman without"
 
 

@@ -1,15 +1,17 @@
 """Renders what the planner's two benchmarks kept to ``docs/planner-evaluation.md`` and its pictures."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from bench.planner.cells import ORACLE, OURS, STATIC, Run, by_planner, read_cells
+from bench.planner.cells import CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
 from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.dynamo.figures import cells as cells_beside_dynamo
 from bench.planner.dynamo.figures import kept_runs
-from bench.planner.scenarios import LEADS, SCENARIOS, TRUTH
+from bench.planner.scenarios import FAST, FAST_START_S, LEADS, SCENARIOS, TRUTH
+from pointsman.planner.core.types import Policy
+from pointsman.planner.simulator.baselines.causal import TRIED
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = f"""\
@@ -31,6 +33,10 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
 * **best static** is the cheapest fixed layout that keeps 95 % within objectives, by search; **clairvoyant** a schedule
   made with the trace in hand, the cheapest that keeps 95 %, or the best static where no schedule found is better.
   Nobody can have either while it happens.
+* **causal** is what can be had without foresight: it knows this moment's true rate, the true length of every request
+  that has come, and the engine's true times, but nothing of the future; it pays the leads and may switch roles. The
+  best of {TRIED} such reactions (head-room, hold time, more after a rise), chosen for each seed
+  afterwards. What it lacks to a target at a start-up of {LEADS.start_s:.0f} s no planner without foresight can make up.
 * HPA, HeteroScale-, TokenScale-, Dynamo- and Arrow-like are our readings of those systems
   (`planner/src/pointsman/planner/simulator/baselines/`, each with its source), not their code; Dynamo's own planner in
   NVIDIA's own simulator is [below](#beside-dynamos-own-planner-in-nvidias-simulator). Arrow cannot scale and gets the
@@ -39,7 +45,14 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
 Mean over the seeds, and the range in brackets; ablations of Pointsman ran with the first seed only. Bold: the most
 requests within objectives among the planners that do not know the future.
 """
-KNOWING = (STATIC, ORACLE)
+QUICK = f"""\
+The same loads and engines where a new worker serves after {FAST_START_S:.0f} s, and the policy says so
+(`actions.scaleOut.leadSeconds`): as from a pool of warm workers or a snapshot, not from a cold start."""
+WRONG = f"""\
+Pointsman alone, and {CAUSAL} where it is named; the rest as above. The policy says nothing of the start-up, so that
+{Policy().start_s:.0f} s are believed at first, but where it is *told*. What a start-up of 300 s costs beside
+*nothing* is what nobody can serve meanwhile; what not knowing of it costs is the difference to *told*."""
+KNOWING = (STATIC, CAUSAL, ORACLE)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 620, 300, 60, 40
 _COLOURS = ["#2f6fb2", "#c4682d", "#3d8b4f", "#8a4fb0", "#b5a12e", "#7f7f7f", "#c14d76", "#4fb0a8", "#222222"]
 
@@ -65,9 +78,10 @@ def write_page(runs: Sequence[Run]) -> Path:
             *table(found),
             "",
         ]
+    parts += list(_fast(runs))
     robust = by_planner(runs, "robust")
     if robust:
-        parts += ["## step, with what goes wrong", "", "Pointsman alone; the rest as above.", "", *table(robust), ""]
+        parts += ["## step, with what goes wrong", "", WRONG, "", *table(robust), ""]
     beside = cells_beside_dynamo(kept_runs())
     if beside:
         (DOCS / "pictures" / beside_dynamo.PICTURE).write_text(beside_dynamo.picture(beside))
@@ -77,16 +91,24 @@ def write_page(runs: Sequence[Run]) -> Path:
     return path
 
 
+def _fast(runs: Sequence[Run]) -> Iterator[str]:
+    found = {name: cells for name in FAST if (cells := by_planner(runs, name))}
+    if found:
+        yield from (f"## Starts of {FAST_START_S:.0f} s", "", QUICK, "")
+    for name, cells in found.items():
+        yield from (f"### {name}", "", *table(cells), "")
+
+
 def table(found: dict[str, list[Run]]) -> list[str]:
     """A line a planner, those that know the future last, ablations after the whole."""
-    causal = [who for who in found if who not in KNOWING]
+    causal = [who for who in found if not who.startswith(KNOWING)]
     whole = [who for who in causal if "without" not in who]
     best = max(whole, key=lambda who: _mean([run.attainment for run in found[who]]))
     lines = [
         "| planner | within objectives | GPU-hours | good per GPU-hour | TTFT p99 | TPOT p99 | switches | reversals |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for who in [*causal, *(who for who in found if who in KNOWING)]:
+    for who in [*causal, *sorted((who for who in found if who.startswith(KNOWING)), key=_place)]:
         theirs = found[who]
         attainment = _spread([run.attainment for run in theirs], ".3f")
         notes = sorted({run.note for run in theirs if run.note})
@@ -136,6 +158,10 @@ def scatter(found: dict[str, list[Run]]) -> str:
         lines.append(f'<circle cx="{_WIDTH - 178}" cy="{legend_y - 4}" r="5" fill="{colour}"/>')
         lines.append(f'<text x="{_WIDTH - 168}" y="{legend_y}">{escape(who)}</text>')
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _place(who: str) -> int:
+    return next(place for place, name in enumerate(KNOWING) if who.startswith(name))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """The traces, engines and objectives of the planner's own benchmark: one configuration for all of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
@@ -29,10 +29,12 @@ class Scenario:
     gpu: str
     objectives: Objectives
     layout: tuple[int, int]
+    told_start_s: float | None = None  # what a start takes, and the policy says so; None: LEADS, and nobody says
 
     def simulation(self, seed: int) -> Simulation:
         """The service: 8B on one GPU a worker, the real engine slower than the table says."""
-        return Simulation(self.engine(), *self.layout, truth=TRUTH, leads=LEADS, seed=seed)
+        leads = LEADS if self.told_start_s is None else replace(LEADS, start_s=self.told_start_s)
+        return Simulation(self.engine(), *self.layout, truth=TRUTH, leads=leads, seed=seed)
 
     def engine(self) -> Engine:
         """The shipped table."""
@@ -44,6 +46,7 @@ class Scenario:
             {
                 "objectives": {"ttftMs": self.objectives.ttft_ms, "tpotMs": self.objectives.tpot_ms},
                 "budget": {"maxGpus": 16},
+                "actions": {"scaleOut": {"leadSeconds": self.told_start_s}},
             }
         )
         return planner_policy(spec, prefill=Bounds(1, 12), decode=Bounds(1, 12))
@@ -91,3 +94,10 @@ SCENARIOS = {
         ),
     )
 }
+FAST_START_S = 10.0  # a pool of workers kept warm, or a start from a snapshot
+FAST = {
+    what: replace(SCENARIOS[name], name=what, told_start_s=FAST_START_S)
+    for name in ("step", "mixshift", "burst")
+    for what in [f"{name} with starts of {FAST_START_S:.0f} s"]
+}
+"""What one sees with starts as fast as a role switch: not the cold starts of ``SCENARIOS``."""

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 from bench.planner import own_simulator
-from bench.planner.cells import OURS, Run, by_planner
+from bench.planner.cells import CAUSAL, OURS, Run, by_planner
 from bench.planner.evaluation_page import scatter, table
-from bench.planner.scenarios import SCENARIOS, synthetic
+from bench.planner.scenarios import FAST, SCENARIOS, synthetic
 
 
 def run(planner: str, seed: int, attainment: float, gpu_hours: float, scenario: str = "step") -> Run:
@@ -66,7 +66,41 @@ def test_a_cell_measures_every_planner_and_ours_first(monkeypatch: pytest.Monkey
     monkeypatch.setitem(SCENARIOS, "burst", short)
     measurements = dict(own_simulator.cell("burst", own_simulator.SEEDS[0]))
     assert next(iter(measurements)) == OURS
-    assert {"best static", "clairvoyant", "Dynamo-like", "Pointsman without calibration"} <= set(measurements)
+    assert {"best static", CAUSAL, "clairvoyant", "Dynamo-like", "Pointsman without calibration"} <= set(measurements)
     made = measurements[OURS]()
     assert (made.planner, made.scenario) == (OURS, "burst")
     assert 0 < made.attainment <= 1
+
+
+def test_what_a_slow_start_costs_is_judged_beside_the_same_planner_that_was_told_of_it() -> None:
+    shares = {"nothing": 0.9, "start-up 300 s": 0.58, "start-up 300 s, told": 0.6, own_simulator.FAILING: 0.8}
+    found = [run(what, 1, share, 3.0, "robust") for what, share in shares.items()]
+    found.append(run(f"{CAUSAL}, {own_simulator.FAILING}", 1, 0.82, 3.0, "robust"))
+    rows = {row.name.removeprefix("step, "): row for row in own_simulator.rows(found)}
+    slow = rows["start-up 300 s: share within objectives lost to being told so"]
+    assert (slow.ours, slow.target, slow.met) == (pytest.approx(0.02), "<= 0.03", True)
+    failing = rows[f"{own_simulator.FAILING}: share within objectives lost"]
+    assert (failing.ours, failing.target, failing.met) == (pytest.approx(0.1), "<= 0.05", False)
+    beside = rows[f"{own_simulator.FAILING}: share within objectives, causal reference"]
+    assert (beside.ours, beside.peer, beside.target, beside.met) == (0.8, 0.82, ">= 0.79", True)
+    assert len(rows) == 3
+
+
+def test_starts_of_ten_seconds_are_told_to_the_planner_and_judged_by_the_same_targets() -> None:
+    for name, scenario in FAST.items():
+        assert scenario.simulation(1).leads.start_s == 10.0
+        assert (scenario.policy().start_s, scenario.policy().start_is_told) == (10.0, True)
+        assert set(dict(own_simulator.cell(name, 1))) == {OURS, CAUSAL}
+    name = next(iter(FAST))
+    rows = [*own_simulator.rows([run(OURS, 1, 0.96, 2.0, name), run(CAUSAL, 1, 0.98, 3.0, name)])]
+    assert [(row.name.removeprefix(f"{name}: "), row.target, row.met) for row in rows] == [
+        ("share of requests within objectives", ">= 0.97", False),
+        ("share within objectives, causal reference", ">= 0.95", True),
+    ]
+
+
+def test_the_page_puts_the_causal_reference_with_those_that_know_more_than_a_planner_can() -> None:
+    found = by_planner([*FOUND, *(run(CAUSAL, seed, 0.995, 2.0) for seed in (1, 2, 3))], "step")
+    lines = table(found)
+    assert [line.split("|")[1].strip() for line in lines[-3:]] == ["best static", CAUSAL, "clairvoyant"]
+    assert [line for line in lines if "**" in line] == [line for line in lines if line.startswith("| dear ")]

@@ -8,7 +8,7 @@ import pytest
 from pointsman.planner.core.performance import LinearModel
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.replay.generators import generate, named_shape
-from pointsman.planner.simulator.baselines import PLANNERS, best_static, clairvoyant
+from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
 from pointsman.planner.simulator.baselines.pointsman import PARTS, without
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
@@ -104,3 +104,31 @@ def test_the_clairvoyant_serves_a_step_before_it_comes_and_cheaper_than_a_fixed_
 def test_the_clairvoyant_fills_only_valleys_that_are_shorter_than_a_start() -> None:
     need = np.array([3, 1, 1, 3, 1, 1, 1, 1, 1, 3])
     assert list(clairvoyant._without_valleys(need, 3)) == [3, 3, 3, 3, 1, 1, 1, 1, 1, 3]
+
+
+def test_the_causal_reference_knows_the_present_and_nothing_of_what_comes() -> None:
+    """Two traces that are the same until the step: so is what it asks for."""
+    never = generate(named_shape("step:low=1,high=1.001,up_s=60,down_s=180,duration_s=240"), 1)
+    same_until_s = 60.0
+    before = np.flatnonzero(STEP.arrival_s < same_until_s)
+    assert np.array_equal(STEP.arrival_s[before], never.arrival_s[: len(before)])
+    reaction = causal.REACTIONS[0]
+    schedules = [
+        causal.reacting(trace, clairvoyant.prefill_work_s(trace, SIMULATION), SIMULATION, POLICY, reaction)
+        for trace in (STEP, never)
+    ]
+    until = int(same_until_s / clairvoyant.SLOT_S)
+    for asked, calm in zip(*schedules, strict=True):
+        assert asked[: until + 1] == calm[: until + 1]
+    rose = schedules[0][0][until + 3]
+    assert rose[0] > schedules[1][0][until + 3][0]
+    assert rose[1] > schedules[1][0][until + 3][1]
+
+
+def test_the_causal_reference_serves_a_step_but_for_what_came_while_its_workers_started() -> None:
+    result, quick = (
+        causal.search(STEP, replace(SIMULATION, leads=replace(SIMULATION.leads, start_s=start_s)), POLICY)
+        for start_s in (SIMULATION.leads.start_s, 1.0)
+    )
+    assert 0.5 < result.attainment < quick.attainment
+    assert quick.attainment > 0.9

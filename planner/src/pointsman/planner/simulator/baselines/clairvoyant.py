@@ -14,8 +14,8 @@ from itertools import pairwise, product
 import numpy as np
 
 from pointsman.planner.core.performance import PerformanceModel
-from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
-from pointsman.planner.simulator.baselines.layouts import clamped, go_to, routed, stay
+from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers, WorkerRole
+from pointsman.planner.simulator.baselines.layouts import ALL_REMOTE, clamped, go_to, routed, stay
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Floats, Planner, Result, Simulation, Trace
 
@@ -49,31 +49,44 @@ def search(trace: Trace, simulation: Simulation, policy: Policy, attainment: flo
 
 def needed(trace: Trace, simulation: Simulation, policy: Policy) -> Need:
     """What the trace asks of each slot, with decode as slow as the objective allows."""
-    engine, truth = simulation.engine, simulation.truth
-    model, tpot_s = engine.performance, policy.objectives.tpot_ms / 1000
-    cached = simulation.prefix_cache.assumed_hit_share if simulation.prefix_cache.enabled else 0.0
-    fixed_ms = model.prefill_ms(0, 0)
+    tpot_s = policy.objectives.tpot_ms / 1000
     slots = int((trace.duration_s + float(trace.output_tokens.max(initial=1)) * tpot_s) / SLOT_S) + 2
     work, sequences, kv = np.zeros(slots), np.zeros(slots), np.zeros(slots)
-    known: set[int] = set()
-    for index, (at_s, prompt, output) in enumerate(
-        zip(trace.arrival_s.tolist(), trace.prompt_tokens.tolist(), trace.output_tokens.tolist(), strict=True)
+    for at_s, prompt, output, work_s in zip(
+        trace.arrival_s.tolist(),
+        trace.prompt_tokens.tolist(),
+        trace.output_tokens.tolist(),
+        prefill_work_s(trace, simulation).tolist(),
+        strict=True,
     ):
-        held = int(prompt * cached)
-        if trace.prefix_blocks is not None and simulation.prefix_cache.enabled:
-            blocks = trace.prefix_blocks[index]
-            matched = next((i for i, block in enumerate(blocks) if block not in known), len(blocks))
-            held = min(matched * trace.block_tokens, prompt - 1)
-            known.update(blocks)
-        own_ms = model.prefill_ms(prompt - held, held) - fixed_ms
-        share_of_step = min(prompt / (engine.prefill_budget_tokens or prompt), 1.0)
-        work[int(at_s / SLOT_S)] += truth.prefill_kappa * (own_ms + fixed_ms * share_of_step) / 1000
+        work[int(at_s / SLOT_S)] += work_s
         begin, end = at_s / SLOT_S, (at_s + output * tpot_s) / SLOT_S
         for slot in range(int(begin), min(int(end), slots - 1) + 1):
             share = min(end, slot + 1) - max(begin, slot)
             sequences[slot] += share
             kv[slot] += share * (prompt + output / 2)
     return Need(work, sequences, kv)
+
+
+def prefill_work_s(trace: Trace, simulation: Simulation) -> Floats:
+    """Seconds of a prefill worker that each request takes, what the cache holds of it left out."""
+    engine, cache = simulation.engine, simulation.prefix_cache
+    model = engine.performance
+    cached = cache.assumed_hit_share if cache.enabled else 0.0
+    fixed_ms = model.prefill_ms(0, 0)
+    work = np.zeros(len(trace))
+    known: set[int] = set()
+    for index, prompt in enumerate(trace.prompt_tokens.tolist()):
+        held = int(prompt * cached)
+        if trace.prefix_blocks is not None and cache.enabled:
+            blocks = trace.prefix_blocks[index]
+            matched = next((i for i, block in enumerate(blocks) if block not in known), len(blocks))
+            held = min(matched * trace.block_tokens, prompt - 1)
+            known.update(blocks)
+        own_ms = model.prefill_ms(prompt - held, held) - fixed_ms
+        share_of_step = min(prompt / (engine.prefill_budget_tokens or prompt), 1.0)
+        work[index] = simulation.truth.prefill_kappa * (own_ms + fixed_ms * share_of_step) / 1000
+    return work
 
 
 def scheduled(
@@ -91,7 +104,7 @@ def scheduled(
     prefill = np.maximum(np.ceil(rate / prefill_use), 1).astype(int)
     decode = np.array(
         [
-            _decoders(float(n), float(k), simulation, policy, decode_use)
+            decoders(float(n), float(k), simulation, policy, decode_use)
             for n, k in zip(need.sequences, need.kv_tokens, strict=True)
         ]
     )
@@ -101,7 +114,7 @@ def scheduled(
     return tuple(clamped(int(p), int(d), policy, gpus) for p, d in zip(*pools, strict=True))
 
 
-def _decoders(sequences: float, kv_tokens: float, simulation: Simulation, policy: Policy, use: float) -> int:
+def decoders(sequences: float, kv_tokens: float, simulation: Simulation, policy: Policy, use: float) -> int:
     """The fewest decode workers whose step keeps the objective and whose KV caches hold it."""
     engine, kappa = simulation.engine, simulation.truth.decode_kappa
     for workers in range(1, policy.decode.most + 1):
@@ -132,8 +145,12 @@ def _ahead(need: np.ndarray, slots: int) -> np.ndarray:
     return ahead
 
 
-def following(schedule: Sequence[tuple[int, int]]) -> Planner:
-    """A planner that asks for the schedule's layouts and has every prompt prefilled remotely."""
+def following(
+    schedule: Sequence[tuple[int, int]],
+    name: str = "clairvoyant",
+    routings: Sequence[RoutingNumbers] = (ALL_REMOTE,),
+) -> Planner:
+    """A planner that asks for the schedule's layouts and routing, a slot each; the last one for all that follow."""
 
     def decide(
         state: tuple[int, int] | None,
@@ -142,13 +159,14 @@ def following(schedule: Sequence[tuple[int, int]]) -> Planner:
         now_s: float,
         _base: PerformanceModel | None,
     ) -> tuple[tuple[int, int] | None, Decision, NextTick]:
-        target = schedule[min(int(now_s / SLOT_S), len(schedule) - 1)]
+        slot = int(now_s / SLOT_S)
+        target = schedule[min(slot, len(schedule) - 1)]
         now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
         # Asked for again when something else came of it, but not while it is being done.
         if target == state and (observation.plan_in_progress or target == now):
             decision = stay(observation, "as scheduled")
         else:
             decision = go_to(observation, policy, *target, "as scheduled", switching=True)
-        return target, routed(decision), NextTick(SLOT_S)
+        return target, routed(decision, routings[min(slot, len(routings) - 1)]), NextTick(SLOT_S)
 
-    return Planner("clairvoyant", decide, lambda: None)
+    return Planner(name, decide, lambda: None)
