@@ -291,8 +291,8 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
         told = robust.get(what + TOLD)
         lost = [a.attainment - b.attainment for a, b in zip(told or robust["nothing"], faulty, strict=True)]
         # What a slow start costs anybody is no error of the planner's: what it does not know of it costs is.
-        of, most = (" to being told so", 0.03) if told else ("", 0.05)
-        yield row(f"step, {what}: share within objectives lost{of}", "", lost, at_most=most, command=COMMAND)
+        of, limit = (" to being told so", 0.03) if told else ("", 0.05)
+        yield row(f"step, {what}: share within objectives lost{of}", "", lost, at_most=limit, command=COMMAND)
         yield from _beside_causal(f"step, {what}", faulty, robust.get(f"{CAUSAL}, {what}", []))
     steady = by_planner(runs, "steady").get(OURS)
     if steady is not None:
