@@ -27,6 +27,7 @@ from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Simulation, Trace
 from pointsman.planner.simulator.window import TOKEN_BOUNDS, Window, reset_samples
 from pointsman.planner.simulator.worker import SimulatedWorker
+from pointsman.serving.flow_control import FlowBounds
 
 from ..operator.conftest import Cluster
 from .conftest import CONTENT_TYPE, Page
@@ -134,7 +135,9 @@ class LiveEngines:
         if routing is not None and routing.max_local_prefill_tokens is not None:
             size = routing.max_prefill_queue_size
             numbers = RoutingNumbers(
-                routing.max_local_prefill_tokens, self._path.routing.max_prefill_queue_size if size is None else size
+                routing.max_local_prefill_tokens,
+                self._path.routing.max_prefill_queue_size if size is None else size,
+                FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker),
             )
             if numbers != self._path.routing:
                 self._path.route(numbers)

@@ -35,7 +35,7 @@ SEED = 1
 MODEL, GPU = "meta-llama/Meta-Llama-3.1-8B", "a100_sxm"
 POLICY = {
     "mode": "Active",
-    "objectives": {"ttftMs": 1000, "tpotMs": 50},
+    "objectives": {"ttftMs": 1500, "tpotMs": 50},
     "budget": {"maxGpus": 4},
     "metrics": {"intervalSeconds": 1, "staleAfterSeconds": 10},
     "actions": {"scaleIn": {"enabled": False}},

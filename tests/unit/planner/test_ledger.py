@@ -1,5 +1,6 @@
 """Decisions as Plans."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core import ledger
 from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch, WorkerRole
+from pointsman.serving.flow_control import FlowBounds
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -67,6 +69,16 @@ def test_the_same_decision_is_written_once() -> None:
     assert ledger.is_news(DECISION, None)
     assert not ledger.is_news(DECISION, plan())
     assert not ledger.is_news(Decision(Reason.STEADY, "", 2, 3, RoutingNumbers(512, 32)), None)
+
+
+def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -> None:
+    held = replace(DECISION, routing=replace(DECISION.routing, flow=FlowBounds(8000, 20)))
+    made = plan(held)
+    assert made.spec.routing.pending_tokens_per_prefill_worker == 8000
+    assert made.spec.routing.in_flight_per_decode_worker == 20
+    assert not ledger.is_news(held, made)
+    assert ledger.is_news(held, plan())
+    assert ledger.is_news(DECISION, made)  # bounds that are taken away
 
 
 def test_a_number_is_never_used_twice() -> None:

@@ -161,6 +161,19 @@ def test_a_request_waits_for_prefill_in_the_queue_or_in_the_engine_of_a_prefill_
     assert unknown.prefill_queue_depth is None
 
 
+def test_what_gateways_hold_back_adds_up_and_is_unknown_where_none_says() -> None:
+    def page(held: int) -> Page:
+        return {**Gateway().page(), named.GATEWAY_HELD.name: {(("service", "chat"),): held}}
+
+    two = seen([Reading({}, page(3), 5.0), Reading({}, page(4), 5.0)], [])
+    assert two.service is not None
+    assert two.service.held == 7
+    assert two.gateways == 2
+    silent = seen([Reading({}, Gateway().page(), 5.0)], []).service
+    assert silent is not None
+    assert silent.held is None
+
+
 def test_a_prompt_longer_than_the_window_was_not_prefilled_together_with_others() -> None:
     assert prefilled_together(total_s=20.0, mean_s=20.0, window_s=2.5) == 1
     assert prefilled_together(total_s=3.0, mean_s=1.5, window_s=2.5) == 1, "the first began before the window"

@@ -28,7 +28,7 @@ def test_who_was_held_leaves_room_for_those_in_time() -> None:
     between = UnderWay(5000, 5, 1, 2)
     assert in_time(between, BOUNDS)
     assert not has_room(between, BOUNDS)
-    assert has_room(UnderWay(3000, 5, 1, 2), BOUNDS)
+    assert has_room(UnderWay(2000, 5, 1, 2), BOUNDS)
 
 
 def test_without_prefill_workers_those_that_decode_prefill() -> None:

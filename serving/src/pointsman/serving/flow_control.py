@@ -14,7 +14,7 @@ Extension holds requests at the gateway too, by priority instead of by deadline.
 from dataclasses import dataclass
 from typing import Final
 
-LATE_PENDING_SHARE: Final = 0.4
+LATE_PENDING_SHARE: Final = 0.3
 """Of the pending bound that held requests may fill: who comes in time finds the queue short."""
 LATE_IN_FLIGHT_SHARE: Final = 0.85
 """… and of the bound on what decodes."""

@@ -29,6 +29,7 @@ from pointsman.planner.simulator.types import (
     Trace,
     Truth,
 )
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static, stay, to
 
 TO_PREFILL = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
@@ -189,6 +190,43 @@ def test_more_waiting_than_allowed_is_shed() -> None:
 
 
 # --- what the planner sees ---
+
+
+def overload(flow: FlowBounds, seed: int = 0) -> Result:
+    """Twice what one prefill worker can do, for a minute, and then nothing more."""
+    numbers = RoutingNumbers(0, 10_000, flow)
+    service = Simulation(ENGINE, 1, 2, routing=numbers, truth=Truth(noise_sigma=0.05), seed=seed)
+    return simulate(poisson(18.0, 60, 4000, 60, seed), service, POLICY, static())
+
+
+def test_under_overload_those_that_can_be_in_time_are() -> None:
+    queued, held = overload(NOTHING_HELD), overload(FlowBounds(pending_tokens_per_prefill_worker=45_000))
+    assert queued.attainment < 0.2
+    assert held.attainment > 0.45
+    assert (held.outcome == Outcome.COMPLETED).all()
+    late = held.held_s > 0
+    assert not held.met[late].any()  # nobody was held who could have been in time
+    assert held.ended_s <= queued.ended_s * 1.02  # and nothing stood idle
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_held_requests_go_in_order(seed: int) -> None:
+    result = overload(FlowBounds(20_000, 30), seed)
+    went_s = (result.arrival_s + result.held_s)[result.held_s > 0]
+    assert len(went_s) > 100
+    assert (np.diff(went_s) >= 0).all()
+    assert any(point.held for point in result.timeline)
+
+
+def test_bounds_that_go_away_let_everybody_go() -> None:
+    def free(observation: Observation) -> Decision:
+        return replace(stay(observation), routing=RoutingNumbers(0, 10_000), changes_routing=True)
+
+    numbers = RoutingNumbers(0, 10_000, FlowBounds(pending_tokens_per_prefill_worker=10_000))
+    result = simulate(
+        poisson(18.0, 60, 4000, 60), Simulation(ENGINE, 1, 2, routing=numbers), POLICY, scripted({30.0: free})
+    )
+    assert (result.arrival_s + result.held_s)[result.held_s > 0].max() == pytest.approx(30.0, abs=POLICY.interval_s)
 
 
 def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core import guards
+from pointsman.planner.core.flow import flow_bounds, in_words
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
 from pointsman.planner.core.learning import Errors, LearnedModel, Learner, undisturbed
@@ -41,6 +42,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.serving.flow_control import NOTHING_HELD
 
 STATE_VERSION: Final = 2
 SWITCH_S: Final = 10.0  # until a switched worker serves
@@ -132,6 +134,7 @@ def decide(
     routing = threshold(
         observation, policy, point, wanted.rate_per_s, tuning.deviations, _prefill_wait_ms(observation, point)
     )
+    routing = replace(routing, flow=flow_bounds(observation, policy, point, wanted.rate_per_s))
     starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
     switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
@@ -294,7 +297,8 @@ def _targets(
         point,
         pools[WorkerRole.PREFILL],
         pools[WorkerRole.DECODE],
-        waiting=_waiting(observation, point),
+        waiting=_waiting(observation, point) + _held(observation),
+        holds_back=observation.routing.flow != NOTHING_HELD,
         most_queued=_most_queued(observation),
         arrived=load.arrivals_per_s * observation.window_s,
         window_s=observation.window_s,
@@ -384,9 +388,14 @@ def _waiting(observation: Observation, point: OperatingPoint) -> float:
     return waiting + max(0.0, assigned - elsewhere - decoders * point.batch)
 
 
+def _held(observation: Observation) -> float:
+    return (observation.service.held if observation.service else None) or 0.0
+
+
 def _most_queued(observation: Observation) -> float:
     """Requests the prefill queue holds at most; endless where there is no queue with a limit."""
     known = observation.service is not None and observation.service.prefill_queue_depth is not None
+    known = known and observation.routing.flow == NOTHING_HELD  # else what finds it full is held back
     return float(observation.routing.max_prefill_queue_size) if known else math.inf
 
 
@@ -694,11 +703,15 @@ def _stay(observation: Observation, reason: Reason, message: str) -> Decision:
 def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     if routing == decision.routing:
         return decision
-    words = f"threshold {decision.routing.max_local_prefill_tokens} → {routing.max_local_prefill_tokens} tokens"
-    reason = decision.reason if decision.changes_layout else Reason.THRESHOLD
-    return replace(
-        decision, reason=reason, message=f"{decision.message}; {words}", routing=routing, changes_routing=True
-    )
+    before, after = decision.routing.max_local_prefill_tokens, routing.max_local_prefill_tokens
+    reason, words = decision.reason, [decision.message]
+    if after != before:
+        reason = reason if decision.changes_layout else Reason.THRESHOLD
+        words.append(f"threshold {before} → {after} tokens")
+    if routing.flow != decision.routing.flow:
+        reason = Reason.FLOW_CONTROL if reason is Reason.STEADY else reason
+        words.append(in_words(routing.flow))
+    return replace(decision, reason=reason, message="; ".join(words), routing=routing, changes_routing=True)
 
 
 def _inputs(
@@ -728,5 +741,6 @@ def _inputs(
         "observedTtftAttainment": service.ttft_attainment if service else None,
         "observedTpotAttainment": service.tpot_attainment if service else None,
         "prefillQueueDepth": service.prefill_queue_depth if service else None,
+        "held": service.held if service else None,
     }
     return tuple((name, round(value, 4)) for name, value in numbers.items() if value is not None)

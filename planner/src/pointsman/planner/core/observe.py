@@ -20,6 +20,7 @@ from pointsman.planner.core.types import (
 )
 
 _GAUGES: Final = (
+    named.GATEWAY_HELD.name,
     named.WORKER_IN_FLIGHT.name,
     named.WORKER_QUEUE_DEPTH.name,
     "vllm:kv_cache_usage_perc",
@@ -96,6 +97,7 @@ def observation(
         service=_service(live, workers, objectives) if live else None,
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
+        gateways=max(1, len(gateways)),
         plan_in_progress=plan_in_progress,
     )
 
@@ -185,7 +187,15 @@ def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: O
         ttft_p95_ms=_milliseconds(ttft.quantile(0.95)),
         tpot_p95_ms=_milliseconds(tpot.quantile(0.95)),
         prefill_queue_depth=_waiting_for_prefill(workers),
+        held=_held(gateways),
     )
+
+
+def _held(gateways: Sequence[Reading]) -> float | None:
+    """Requests that are held back; None if no gateway says."""
+    counts = [scrapes.gauge(r.page, named.GATEWAY_HELD.name) for r in gateways if r.page is not None]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _waiting_for_prefill(workers: Sequence[Seen]) -> float | None:

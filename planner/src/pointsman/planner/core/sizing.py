@@ -44,6 +44,7 @@ class OperatingPoint:
     prefill_s: float  # of a worker's time, in a full pass
     prefill_alone_s: float
     prefill_scv: float
+    queued_tokens: float  # that are not cached, of a prompt that prefill workers compute
     ttft_s: float  # objective
     output_tokens: float
     batch: float  # sequences of a decode worker within the token objective
@@ -73,6 +74,7 @@ class OperatingPoint:
             prefill_s=prefill_s,
             prefill_alone_s=sum(p.alone_s * p.share for p in queued) / weight,
             prefill_scv=scv,
+            queued_tokens=sum(p.new_tokens * p.share for p in queued) / weight,
             remote_share=remote_share,
             local_s=sum(p.alone_s * p.share for p in local),
         )
@@ -116,6 +118,12 @@ class OperatingPoint:
             for free, batch, step_s in self.beside_local
         )
 
+    def batch_beside_local(self, rate_per_s: float) -> float:
+        """Sequences of a decode worker within the token objective that also prefills its share of ``rate_per_s``."""
+        free = 1 - rate_per_s * self.local_s
+        batches = [batch for share, batch, _ in self.beside_local if share <= free]
+        return batches[-1] if self.local_s > 0 and batches else self.batch
+
     def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
         offered = rate_per_s * self.output_tokens * step_s / free
         return (offered + deviations * math.sqrt(offered * (1 + self.context_scv))) / max(batch, 1e-9)
@@ -152,6 +160,7 @@ def operating_point(
         prefill_s=0.0,
         prefill_alone_s=0.0,
         prefill_scv=prefill_scv,
+        queued_tokens=0.0,
         ttft_s=objectives.ttft_for(prompt_tokens) / 1000,
         output_tokens=output_tokens,
         batch=batch,

@@ -16,6 +16,7 @@ from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
 
 DEVIATIONS: Final = 1.0  # of staffing, and of the forecast's upper bound
 CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
+HELD_CLEAR_S: Final = 120.0  # … where what waits is held back, and makes nobody else late
 ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity to be given up
 LONGEST_KEEP_S: Final = 900.0
 SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long
@@ -31,6 +32,7 @@ class Tuning:
 
     deviations: float = DEVIATIONS
     clear_s: float = CLEAR_S
+    held_clear_s: float = HELD_CLEAR_S
     attainment: float = ATTAINMENT
     longest_keep_s: float = LONGEST_KEEP_S
     sustained_ticks: int = SUSTAINED_TICKS
@@ -99,6 +101,7 @@ def targets(
     decode: Pool,
     *,
     waiting: float,
+    holds_back: bool,
     most_queued: float,
     arrived: float,
     window_s: float,
@@ -108,7 +111,8 @@ def targets(
     most: int,
     tuning: Tuning = SHIPPED,
 ) -> tuple[Memory, Targets]:
-    """``waiting``: requests queued or beyond the good batch; ``most_queued``: of those, how many a prefill worker may
+    """``waiting``: requests queued, held, or beyond the good batch; ``holds_back``: flow control is at work;
+    ``most_queued``: of those, how many a prefill worker may
     yet take: what finds the queue full is prefilled where it decodes, and no new worker helps it; ``arrived``: in the
     last window; ``memory_s``: how long past demand keeps capacity; ``most``: workers in all."""
     quantile = 0.5 * (1 + math.erf(tuning.deviations / math.sqrt(2)))
@@ -124,7 +128,11 @@ def targets(
 
     late = 1 - min(0.995, max(0.9, quantile))
 
-    def needs(at_rate: float, queued: float, expected: float | None = None) -> tuple[int, int]:
+    clear_s = tuning.held_clear_s if holds_back else tuning.clear_s  # by new workers: a switch costs nothing
+
+    def needs(
+        at_rate: float, queued: float, expected: float | None = None, clear_s: float = clear_s
+    ) -> tuple[int, int]:
         p = point.prefill_workers(at_rate, forecaster.dispersion, late, most)
         d = point.decode_workers(at_rate, tuning.deviations)
         if expected is not None and expected < at_rate:
@@ -132,9 +140,9 @@ def targets(
             mean = point.decode_workers(expected, 0.0)
             higher, uneven = point.decode_workers(at_rate, 0.0), point.decode_workers(expected, tuning.deviations)
             d = mean + math.hypot(higher - mean, uneven - mean)
-        extra = min(at_rate, queued / tuning.clear_s) if queued > max(5.0, 2 * at_rate) else 0.0
+        extra = min(at_rate, queued / clear_s) if queued > max(5.0, 2 * at_rate) else 0.0
         if extra > 0:
-            queue_per_s = min(extra, most_queued / tuning.clear_s)
+            queue_per_s = min(extra, most_queued / clear_s)
             p = max(p, math.ceil((at_rate + queue_per_s) / point.prefill_per_s - 1e-9))
             reachable = min(extra, prefill.active * point.prefill_per_s)
             d = max(d, point.decode_workers(1.04 * (at_rate + reachable), tuning.deviations))
@@ -144,7 +152,7 @@ def targets(
     needed = needs(ahead.high, at_lead, ahead.expected)
     next_ready_s = min((*prefill.ready_in_s, *decode.ready_in_s), default=0.0)
     at_next = backlog_at(next_ready_s) if next_ready_s > 0 else backlog
-    needed_now = needs(rate, backlog)
+    needed_now = needs(rate, backlog, clear_s=tuning.clear_s)
     clearing_needs = needs(max(rate, ahead.high), max(backlog, at_next))
 
     memory = _remember(memory, forecaster, point, rate, arrived, window_s, now_s, memory_s, tuning)

@@ -111,6 +111,7 @@ class Observation:
     kv_capacity_tokens: float | None = None  # of one worker
     max_sequences: float | None = None  # one worker decodes at once
     max_batch_tokens: float | None = None  # one worker prefills in one pass
+    gateways: int = 1  # that share the requests
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
 
     def active(self, role: WorkerRole) -> int:
@@ -202,6 +203,7 @@ class Reason(StrEnum):
     PLAN_IN_PROGRESS = "PlanInProgress"
     HELD_BACK = "HeldBack"  # something would be better, but a guard (dwell, rate, dead band) holds it
     THRESHOLD = "Threshold"
+    FLOW_CONTROL = "FlowControl"  # from when on gateways hold requests back
     PREFILL_SHORT = "PrefillShort"
     DECODE_SHORT = "DecodeShort"
     BOTH_SHORT = "BothShort"

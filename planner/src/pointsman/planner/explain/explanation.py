@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan
+from pointsman.planner.core.flow import in_words
 from pointsman.planner.core.types import (
     Alternative,
     Decision,
@@ -17,6 +18,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
+from pointsman.serving.flow_control import NOTHING_HELD
 
 _SHOWN_ALTERNATIVES = 5
 _WHAT_MODE_MEANS = {
@@ -96,7 +98,11 @@ def _seen(observation: Observation, policy: Policy) -> list[str]:
             f"{'unknown how many' if waiting is None else f'{waiting:.0f}'} requests wait for a prefill worker"
         )
     routing = observation.routing
+    if service is not None and service.held:
+        lines.append(f"{service.held:.0f} requests are held back: they would be late, and make others late")
     lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are computed where they are decoded")
+    if routing.flow != NOTHING_HELD:
+        lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
         lines.append("a plan is being carried out")
     return lines

@@ -53,6 +53,8 @@ class Figures:
     shed: int
     unfinished: int
     refused: int
+    held: int
+    longest_held_s: float
     prefilled_remotely: float
     preemptions: int
     switches: int
@@ -85,6 +87,8 @@ def figures(result: Result) -> Figures:
         shed=int((result.outcome == Outcome.SHED).sum()),
         unfinished=int((result.outcome == Outcome.UNFINISHED).sum()),
         refused=int((result.outcome == Outcome.REFUSED).sum()),
+        held=int((result.held_s > 0).sum()),
+        longest_held_s=round(float(result.held_s.max(initial=0.0)), 1),
         prefilled_remotely=round(float((result.prefilled == PrefillPlace.REMOTE).sum()) / max(int(placed.sum()), 1), 4),
         preemptions=int(result.preemptions.sum()),
         switches=result.switches,

@@ -22,6 +22,7 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("TTFT", _three(found["ttft_ms"]), "P50 / P90 / P99, ms"),
         ("TPOT", _three(found["tpot_ms"]), "P50 / P90 / P99, ms; mean per request"),
         ("ITL", _three(found["itl_ms"]), "P50 / P90 / P99, ms; every gap"),
+        ("held back", f"{found['held']}", f"late anyway; the longest {found['longest_held_s']:.0f} s"),
         ("prefilled remotely", f"{found['prefilled_remotely']:.0%}", f"{found['preemptions']} preemptions"),
         ("role switches", f"{found['switches']}", f"{found['reversals']} reversals within 10 min"),
         ("workers started", f"{found['starts']}", f"{found['stops']} stopped"),

@@ -19,6 +19,7 @@ from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Ints, Outcome, PrefillPlace, Simulation, Trace
 from pointsman.planner.simulator.window import Window, ttft_objective_ms
 from pointsman.planner.simulator.worker import SimulatedWorker
+from pointsman.serving.flow_control import NOTHING_HELD, UnderWay, has_room, in_time
 from pointsman.serving.local_remote import RoutingRule, decide
 from pointsman.serving.token_budget import take_pending
 
@@ -45,10 +46,12 @@ class RequestPath:
         self._blocks = trace.prefix_blocks if self._cache.enabled else None
         self._block_tokens = trace.block_tokens
         self._rule = RoutingRule(0, 0)
-        self.route(simulation.routing)
         self.window = Window(0.0)
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
+        self.held: deque[Request] = deque()  # could not be in time; waits for room
+        self._looking = False  # an event that looks for room is under way
+        self.route(simulation.routing)
         self.decoders: list[SimulatedWorker] = []  # that take new requests
         self.prefillers = 0  # that serve
         self.idle_prefillers: deque[SimulatedWorker] = deque()
@@ -60,12 +63,14 @@ class RequestPath:
         self.ttft_s = [math.nan] * count
         self.tpot_s = [math.nan] * count
         self.end_s = [math.nan] * count
+        self.held_s = [0.0] * count
         self.preemptions: Ints = np.zeros(count, dtype=np.int64)
 
     def route(self, numbers: RoutingNumbers) -> None:
         """From the next request on."""
         self.routing = numbers
         self._rule = RoutingRule(numbers.max_local_prefill_tokens, numbers.max_prefill_queue_size)
+        self._look_for_room()
 
     # --- in ---
 
@@ -83,7 +88,32 @@ class RequestPath:
             return
         self.open += 1
         blocks = self._blocks[index] if self._blocks is not None else ()
-        self.dispatch(Request(index, prompt, output, now_s, blocks), now_s)
+        request = Request(index, prompt, output, now_s, blocks)
+        flow = self.routing.flow
+        if flow != NOTHING_HELD and self.decoders and not in_time(self._under_way(), flow):
+            self.held.append(request)
+            return
+        self.dispatch(request, now_s)
+
+    # --- flow control ---
+
+    def _under_way(self) -> UnderWay:
+        decoders = self.decoders
+        pending, in_flight = sum(w.pending_tokens for w in decoders), sum(len(w.assigned) for w in decoders)
+        return UnderWay(pending, in_flight, self.prefillers, len(decoders))
+
+    def _look_for_room(self) -> None:
+        """Soon: not in the middle of what an engine is doing."""
+        if self.held and not self._looking:
+            self._looking = True
+            self._events.at(self._events.now_s, self._let_go, None)
+
+    def _let_go(self, _: None) -> None:
+        self._looking = False
+        while self.held and (not self.decoders or has_room(self._under_way(), self.routing.flow)):
+            request = self.held.popleft()
+            self.held_s[request.index] = self._events.now_s - request.arrived_s
+            self.dispatch(request, self._events.now_s)
 
     def dispatch(self, request: Request, now_s: float) -> None:
         """Choose its decode worker and where its prompt is computed."""
@@ -226,6 +256,7 @@ class RequestPath:
         ttft_s = request.first_token_s - request.arrived_s
         objective_ms = ttft_objective_ms(self._objectives, self._prompt[request.index])
         self.window.started(ttft_s * 1000, objective_ms)
+        self._look_for_room()
 
     def finished(self, request: Request, now_s: float) -> None:
         """Its last token came."""
@@ -244,6 +275,7 @@ class RequestPath:
             tpot_ms = self.tpot_s[index] * 1000
         self.window.finished(output, tpot_ms, self._objectives.tpot_ms)
         self.open -= 1
+        self._look_for_room()
 
     def _end_unserved(self, index: int, outcome: Outcome, now_s: float) -> None:
         self.outcome[index] = outcome
@@ -264,6 +296,7 @@ class RequestPath:
             waiting, self.unrouted = self.unrouted, deque()
             for request in waiting:
                 self.dispatch(request, now_s)
+        self._look_for_room()
 
     def withdraw(self, worker: SimulatedWorker, prefills: bool) -> None:
         """Nothing new goes to a worker; what it has goes on."""
@@ -273,6 +306,7 @@ class RequestPath:
                 self.idle_prefillers.remove(worker)
         else:
             self.decoders.remove(worker)
+        self._look_for_room()
 
     def displace(self, worker: SimulatedWorker, now_s: float, died: bool) -> None:
         """Move what a worker has: with the tokens so far to another decode worker, or back into the prefill queue."""

@@ -213,6 +213,7 @@ class TimelinePoint:
     switching: int
     draining: int
     prefill_queue: int
+    held: int
     decoding: int
     decode_waiting: int
     kv_usage: float  # 0..1, mean over decode workers
@@ -274,6 +275,7 @@ class Result:
     ttft_s: Floats
     tpot_s: Floats  # mean gap after the first token; NaN for one token and for what did not complete
     end_s: Floats
+    held_s: Floats  # that flow control held it back
     preemptions: Ints
     itl_s: Distribution  # of every gap between two tokens
     timeline: tuple[TimelinePoint, ...]

@@ -77,7 +77,7 @@ class Window:
             step_ms=sum(engine.itl_sum_s for engine in decoding) / tokens * 1000 if tokens and not blind else None,
         )
 
-    def service(self, window_s: float, queue_depth: int) -> Service:
+    def service(self, window_s: float, queue_depth: int, held: int) -> Service:
         """What clients got."""
         return Service(
             ttft_attainment=self.ttft_met / len(self.ttft_ms) if self.ttft_ms else None,
@@ -86,6 +86,7 @@ class Window:
             tpot_p95_ms=_p95(self.tpot_ms),
             prefill_queue_depth=float(queue_depth),
             failed_per_s=self.failed / window_s,
+            held=float(held),
         )
 
 

@@ -13,6 +13,7 @@ from pointsman.planner.simulator.types import Planner
 
 PARTS: dict[str, dict[str, Any]] = {
     "threshold": {"remote_prefill": False},
+    "flow control": {"flow_control": False},
     "role switch": {"role_switch": False},
     "scaling": {"scale_out": False, "scale_in": False},
     "patience": {
