@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import openai
 import pytest
 from multidict import CIMultiDictProxy
 
@@ -26,8 +27,9 @@ class Answer:
 
     @property
     def whole(self) -> bool:
-        """A stream that came to its end."""
-        return self.status == 200 and self.text.endswith("data: [DONE]\n\n")
+        """An answer that came to its end."""
+        streamed = self.headers["Content-Type"].startswith("text/event-stream")
+        return self.status == 200 and (not streamed or self.text.endswith("data: [DONE]\n\n"))
 
 
 async def ask(gateway: Gateway, **more: Any) -> Answer:
@@ -65,11 +67,17 @@ class Running:
         assert (await self.answer).whole
 
 
-async def start(gateway: Gateway, worker: StandInWorker, *, tokens: int = 2, **more: Any) -> Running:
-    """A request that has ``tokens`` so far, at ``worker``."""
-    asked, gate = len(worker.seen), asyncio.Event()
+def later(gateway: Gateway, worker: StandInWorker, *, tokens: int = 2, **more: Any) -> Running:
+    """A request that has ``tokens`` as soon as it gets to ``worker``, and no more until its test says so."""
+    gate = asyncio.Event()
     worker.behaviours.append(Behaviour(tokens=tokens, gate=gate, finish=True))
-    running = Running(gate, asyncio.create_task(ask(gateway, **more)))
+    return Running(gate, asyncio.create_task(ask(gateway, **more)))
+
+
+async def start(gateway: Gateway, worker: StandInWorker, *, tokens: int = 2, **more: Any) -> Running:
+    """One that is there."""
+    asked = len(worker.seen)
+    running = later(gateway, worker, tokens=tokens, **more)
     await eventually(lambda: len(worker.seen) > asked, "the worker has the request")
     return running
 
@@ -95,3 +103,137 @@ async def test_who_is_in_time_passes_those_that_are_held_and_they_go_when_there_
     (line,) = [line for line in gateway.of.logged("request") if line["request_id"] == answer.headers["X-Request-Id"]]
     assert line["held_ms"] == pytest.approx(int(answer.headers["X-Pointsman-Held-Ms"]), abs=1)
     assert line["ttft_ms"] >= line["held_ms"]
+
+
+async def test_prompts_on_their_way_to_a_first_token_hold_back_by_their_tokens(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    prompt_tokens = len(worker.tokenizer(ASK["prompt"])["input_ids"])
+    prefill = Entry("prefill-0", worker.url, "Prefill")
+    bounds = {"pendingTokensPerPrefillWorker": prompt_tokens + 1}
+    await bounded(gateway, [worker, prefill], **bounds)
+    whole = await start(gateway, worker, stream=False)  # its first token is not seen, so it cannot count
+    first, second = [await start(gateway, worker, tokens=0) for _ in range(2)]
+    late = asyncio.create_task(ask(gateway))
+    await held(gateway, 1)
+    gateway.write_endpoints([worker, prefill, Entry("prefill-1", worker.url, "Prefill")], routing=ROUTING | bounds)
+    await eventually(lambda: len(gateway.of.logged("worker joined", worker="prefill-1")) == 1, "one more prefills")
+    assert (await ask(gateway)).whole  # what two can do is in time; what is late waits for room
+    assert not late.done()
+    await first.end()
+    await second.end()
+    assert (await late).whole
+    await whole.end()
+
+
+async def test_a_held_client_that_leaves_is_taken_out_and_no_worker_hears_of_it(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    running = await start(gateway, worker)
+    leaving = asyncio.create_task(ask(gateway))
+    await held(gateway, 1)
+    staying = asyncio.create_task(ask(gateway))
+    await held(gateway, 2)
+    leaving.cancel()
+    await held(gateway, 1)
+    await running.end()
+    assert (await staying).whole
+    assert len(worker.seen) == 2
+    assert gateway.of.logged("request", status=499)[-1]["held_ms"] > 0
+
+
+async def test_a_full_line_and_a_long_wait_are_429_with_the_time_to_try_again(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker], max_held=1, hold_seconds=1)
+    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    running = await start(gateway, worker)
+    waiting = asyncio.create_task(ask(gateway))
+    await held(gateway, 1)
+    with pytest.raises(openai.RateLimitError) as refused:
+        await gateway.client.completions.create(**ASK)
+    assert (refused.value.code, refused.value.type) == ("overloaded", "server_error")
+    assert int(refused.value.response.headers["Retry-After"]) >= 1
+    assert "X-Pointsman-Held-Ms" not in refused.value.response.headers
+    late = await waiting
+    assert late.status == 429
+    assert int(late.headers["Retry-After"]) >= 1
+    assert int(late.headers["X-Pointsman-Held-Ms"]) >= 1000
+    await running.end()
+    samples = await gateway.metrics()
+    for reason in ("overloaded", "held-too-long"):
+        assert samples[f'pointsman_gateway_failures_total{{reason="{reason}",service="chat"}}'] == 1
+    assert samples['pointsman_gateway_holds_total{service="chat"}'] == 1
+    assert samples['pointsman_gateway_hold_seconds_count{service="chat"}'] == 1
+
+
+async def test_bounds_that_change_or_go_act_on_those_that_are_held(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    running = await start(gateway, worker)
+    gates = []
+    for count in range(1, 4):
+        gates.append(later(gateway, worker))
+        await held(gateway, count)
+    await bounded(gateway, [worker], inFlightPerDecodeWorker=3)
+    await held(gateway, 2)  # two in flight of 2.55
+    await bounded(gateway, [worker])
+    await held(gateway, 0)
+    for one in (running, *gates):
+        await one.end()
+
+
+async def test_a_worker_that_dies_while_others_are_held_costs_nobody_an_answer(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    await bounded(gateway, workers, inFlightPerDecodeWorker=1)
+    dying, living = workers
+    gate = asyncio.Event()
+    dying.behaviours.append(Behaviour(tokens=2, gate=gate, cut=True))
+    living.behaviours.append(Behaviour(tokens=2, gate=gate, finish=True))
+    streams = [asyncio.create_task(ask(gateway)) for _ in workers]
+    await eventually(lambda: dying.seen and living.seen, "each has one")
+    waiting = [asyncio.create_task(ask(gateway)) for _ in range(4)]
+    await held(gateway, 4)
+    gateway.write_endpoints([living], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
+    await gateway.knows(living)
+    gate.set()
+    answers = await asyncio.gather(*streams, *waiting)
+    assert all(answer.whole for answer in answers)
+    assert [("X-Pointsman-Held-Ms" in answer.headers) for answer in answers] == [False] * 2 + [True] * 4
+    assert len(living.seen) == 1 + 1 + 4  # the broken stream went on here, without being held
+
+
+async def test_who_is_held_outlives_the_loss_of_all_workers(room: Room) -> None:
+    first, second = await room.workers(2)
+    gateway = await room.gateway([first])
+    await bounded(gateway, [first], inFlightPerDecodeWorker=1)
+    running = await start(gateway, first)
+    waiting = asyncio.create_task(ask(gateway))
+    await held(gateway, 1)
+    gateway.write_endpoints([], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
+    await gateway.knows()
+    await running.end()
+    await held(gateway, 1)
+    gateway.write_endpoints([second], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
+    assert (await waiting).whole
+    assert len(second.seen) == 1
+
+
+async def test_sigterm_sends_those_that_have_room_and_tells_the_others_before_the_end(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker], shutdown_seconds=8)
+    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    running = await start(gateway, worker)
+    going = later(gateway, worker)
+    await held(gateway, 1)
+    staying = asyncio.create_task(ask(gateway))
+    await held(gateway, 2)
+    gateway.of.process.terminate()
+    await eventually(lambda: gateway.of.logged("stopping"), "the gateway stops")
+    await running.end()
+    told = await staying  # while the one before it is being answered
+    assert (told.status, told.headers["Connection"]) == (429, "close")
+    await going.end()
+    assert await asyncio.to_thread(gateway.of.process.wait, 30) == 0

@@ -9,6 +9,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.gateway.discovery.kubernetes import Service, discovered, worker_of
 from pointsman.gateway.discovery.static import EndpointsFileInvalid, read_file
 from pointsman.kube.pods import Pod
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
 
@@ -56,9 +57,18 @@ def test_the_routing_numbers_come_from_the_services_status() -> None:
     service = Service.model_validate({"metadata": metadata, "status": {"routing": routing, "summary": "1P2D"}})
     found = discovered([pod()], service)
     assert found.rule == RoutingRule(700, 3)
+    assert found.bounds == NOTHING_HELD
     assert found.service_uid == "svc"
     assert discovered([], Service.model_validate({"metadata": metadata})).rule is None
     assert discovered([], None).rule is None
+
+
+def test_the_bounds_of_flow_control_come_from_there_too_each_by_itself() -> None:
+    metadata = {"name": "chat", "namespace": "ns", "uid": "svc", "resourceVersion": "1"}
+    routing = {"maxLocalPrefillTokens": 700, "maxPrefillQueueSize": 3, "pendingTokensPerPrefillWorker": 9000}
+    for more, decode in (({}, None), ({"inFlightPerDecodeWorker": 12}, 12)):
+        service = Service.model_validate({"metadata": metadata, "status": {"routing": routing | more}})
+        assert discovered([], service).bounds == FlowBounds(9000, decode)
 
 
 def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
@@ -72,6 +82,9 @@ def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
     found = read_file(path)
     assert [(w.name, w.role) for w in found.workers] == [("d0", Role.DECODE), ("p0", Role.PREFILL)]
     assert found.rule == RoutingRule(100, 2)
+    assert found.bounds == NOTHING_HELD
+    path.write_text(path.read_text().replace("Size: 2", "Size: 2, inFlightPerDecodeWorker: 7"))
+    assert read_file(path).bounds == FlowBounds(None, 7)
 
 
 @pytest.mark.parametrize(
@@ -81,6 +94,10 @@ def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
         ("workers: [{name: a, url: 'h:1', role: Decode}]", "workers.0.url"),
         ("workers: [{name: a, url: 'http://h:1', role: Decode, port: 1}]", "workers.0.port"),
         ("worker: []", "workers"),
+        (
+            "{workers: [], routing: {maxLocalPrefillTokens: 1, maxPrefillQueueSize: 1, inFlightPerDecodeWorker: 0}}",
+            "routing.inFlightPerDecodeWorker",
+        ),
         ("workers: [", "endpoints.yaml"),
         (
             "workers: [{name: a, url: 'http://h:1', role: Decode}, {name: a, url: 'http://h:2', role: Decode}]",

@@ -79,7 +79,9 @@ class FlowControl:
         self._metrics.held.inc()
         self._arm()
         try:
-            return await waiting.chosen
+            found = await waiting.chosen
+            self._last_held_s = self._clock() - since_s
+            return found
         except asyncio.CancelledError:
             # Chosen and cancelled in the same moment: nobody will take it.
             chosen = waiting.chosen
