@@ -27,6 +27,7 @@ from pointsman.planner.core.performance import (
 from pointsman.planner.core.routing import highest, threshold
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.targets import SHIPPED, Memory, Pool, Targets, Tuning, targets
+from pointsman.planner.core.transfers import Transfers
 from pointsman.planner.core.types import (
     Alternative,
     Bounds,
@@ -87,6 +88,7 @@ class State:
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
+    transfers: Transfers = field(default_factory=Transfers)
     leads: Leads = field(default_factory=Leads)
     memory: Memory = field(default_factory=Memory)
     margin: Margin = field(default_factory=Margin)
@@ -188,7 +190,8 @@ def learn(
                     decode_bucket(sample.batch, held), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
                 )
     return replace(
-        state, leads=leads, lengths=lengths, forecaster=forecaster, learner=learner, learned=learned,
+        state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
+        forecaster=forecaster, learner=learner, learned=learned,
         learned_error=learned_error,
         calibrated_prefill=prefill, calibrated_decode=decode, ticks=state.ticks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
@@ -277,6 +280,7 @@ def _point(state: State, observation: Observation, policy: Policy, model: Perfor
         context_tokens=_context(lengths, state.shape),
         prefill_scv=state.shape.prefill_scv,
         context_scv=state.shape.context_scv,
+        transfer_s_per_token=state.transfers.s_per_token,
     )
 
 
@@ -736,6 +740,7 @@ def _inputs(
         "prefillMilliseconds": point.prefill_s * 1000,
         "decodeBatch": point.batch,
         "stepMilliseconds": point.step_s * 1000,
+        "transferMilliseconds": point.transfer_s * 1000,
         "thresholdTokens": float(observation.routing.max_local_prefill_tokens),
         "startSeconds": state.leads.start_s,
         "observedTtftAttainment": service.ttft_attainment if service else None,

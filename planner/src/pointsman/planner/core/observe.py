@@ -36,6 +36,7 @@ _HISTOGRAMS: Final = (
     "vllm:request_prefill_time_seconds",
     "vllm:request_prefill_kv_computed_tokens",
     "vllm:inter_token_latency_seconds",
+    "vllm:nixl_xfer_time_seconds",
 )
 FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
@@ -136,6 +137,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], window_s: float)
     )
     cached = _cached_share(workers)
     decoding, step_ms = _decoding(workers)
+    pulled_tokens, pulling_s = _pulled(workers)
     return Load(
         arrivals_per_s=sum(known) / window_s,
         prompt_tokens=prompts.mean,
@@ -145,6 +147,8 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], window_s: float)
         started_per_s=_together(gateways, named.GATEWAY_TTFT.name).count / window_s,
         decoding=decoding,
         step_ms=step_ms,
+        pulled_tokens=pulled_tokens,
+        pulling_s=pulling_s,
     )
 
 
@@ -162,6 +166,20 @@ def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
         running += here
         steps = steps.plus(scrapes.observed(seen.reading.before, seen.reading.page, "vllm:inter_token_latency_seconds"))
     return running, _milliseconds(steps.mean)
+
+
+def _pulled(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
+    """(tokens whose KV came over the network, seconds that took, all pulls together); None where no engine says."""
+    tokens = seconds = None
+    for seen in workers:
+        if seen.reading is None or seen.reading.page is None:
+            continue
+        before, page = seen.reading.before, seen.reading.page
+        here = scrapes.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+        took = scrapes.added(before, page, "vllm:nixl_xfer_time_seconds_sum")
+        if here is not None and took is not None:
+            tokens, seconds = (tokens or 0.0) + here, (seconds or 0.0) + took
+    return tokens, seconds
 
 
 def _cached_share(workers: Sequence[Seen]) -> float | None:

@@ -15,6 +15,7 @@ from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.types import Objectives, Observation
 
 MAX_UTILISATION: Final = 0.93
+MAX_LINK_USE: Final = 0.7  # of a worker's network
 TPOT_MARGIN: Final = 0.985
 KV_MARGIN: Final = 0.92
 FREE_SHARES: Final = tuple(0.05 * step for step in range(1, 20))
@@ -45,6 +46,7 @@ class OperatingPoint:
     prefill_alone_s: float
     prefill_scv: float
     queued_tokens: float  # that are not cached, of a prompt that prefill workers compute
+    transfer_s: float  # of such a prompt's KV, alone on the network
     ttft_s: float  # objective
     output_tokens: float
     batch: float  # sequences of a decode worker within the token objective
@@ -53,6 +55,7 @@ class OperatingPoint:
     drain_per_s: float  # requests/s of a decode worker with its memory full
     prompts: tuple[Prompts, ...] = ()
     remote_share: float = 1.0  # of requests that are prefilled by prefill workers
+    transfer_s_per_token: float = 0.0
     local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
     beside_local: tuple[tuple[float, float, float], ...] = ()  # (share of its time left for steps, batch, step_s)
 
@@ -69,12 +72,14 @@ class OperatingPoint:
         if len(queued) > 1:
             squares = sum(p.amortised_s * p.amortised_s * p.share for p in queued) / weight
             scv = max(LEAST_SCV, squares / (prefill_s * prefill_s) - 1)
+        queued_tokens = sum(p.new_tokens * p.share for p in queued) / weight
         return replace(
             self,
             prefill_s=prefill_s,
             prefill_alone_s=sum(p.alone_s * p.share for p in queued) / weight,
             prefill_scv=scv,
-            queued_tokens=sum(p.new_tokens * p.share for p in queued) / weight,
+            queued_tokens=queued_tokens,
+            transfer_s=queued_tokens * self.transfer_s_per_token,
             remote_share=remote_share,
             local_s=sum(p.alone_s * p.share for p in local),
         )
@@ -87,7 +92,8 @@ class OperatingPoint:
     @property
     def slack_s(self) -> float:
         """What a request may wait for a prefill worker."""
-        return max(LEAST_SLACK_SHARE * self.ttft_s, SLACK_SHARE * self.ttft_s - self.prefill_alone_s - self.step_s)
+        left_s = SLACK_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
+        return max(LEAST_SLACK_SHARE * self.ttft_s, left_s)
 
     def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
         """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""
@@ -96,10 +102,11 @@ class OperatingPoint:
         if offered <= 0:
             return 1
         blocking, slack_s = 1.0, self.slack_s
+        least = self._links(rate_per_s)
         for workers in range(1, most):
             blocking = offered * blocking / (workers + offered * blocking)  # Erlang B
             utilisation = offered / workers
-            if utilisation > MAX_UTILISATION:
+            if utilisation > MAX_UTILISATION or workers < least:
                 continue
             waits = blocking / (1 - utilisation * (1 - blocking))  # Erlang C
             delay_s = delayed_wait_s(workers, rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv)
@@ -107,8 +114,15 @@ class OperatingPoint:
                 return workers
         return most
 
+    def _links(self, rate_per_s: float) -> float:
+        """Workers whose network carries the KV of so many prompts a second, sent or pulled."""
+        return rate_per_s * self.transfer_s / MAX_LINK_USE
+
     def decode_workers(self, rate_per_s: float, deviations: float) -> float:
-        """⟨(A + z·√A)/B*⟩ before rounding, A being the sequences that decode at once."""
+        """⟨(A + z·√A)/B*⟩ before rounding, A being the sequences that decode at once; at least what pulls the KV."""
+        return max(self._decode_workers(rate_per_s, deviations), self._links(rate_per_s * self.remote_share))
+
+    def _decode_workers(self, rate_per_s: float, deviations: float) -> float:
         if self.local_s <= 0:
             return self._staffed(rate_per_s, deviations, 1.0, self.batch, self.step_s)
         # Prefills stop the steps beside them: the less of its time is left for steps, the shorter they must be.
@@ -143,6 +157,7 @@ def operating_point(
     context_tokens: float,
     prefill_scv: float,
     context_scv: float,
+    transfer_s_per_token: float = 0.0,
 ) -> OperatingPoint:
     """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``, which is
     never asked beyond ``highest_threshold_tokens``; ``context_tokens``: what a decoding sequence holds on average."""
@@ -161,6 +176,8 @@ def operating_point(
         prefill_alone_s=0.0,
         prefill_scv=prefill_scv,
         queued_tokens=0.0,
+        transfer_s=0.0,
+        transfer_s_per_token=transfer_s_per_token,
         ttft_s=objectives.ttft_for(prompt_tokens) / 1000,
         output_tokens=output_tokens,
         batch=batch,

@@ -60,6 +60,8 @@ class Load:
     started_per_s: float | None = None  # requests that got their first token
     decoding: float | None = None  # sequences that decode now, on all decode workers
     step_ms: float | None = None  # between two tokens of a sequence, mean over tokens of the window
+    pulled_tokens: float | None = None  # whose KV came from prefill workers …
+    pulling_s: float | None = None  # … in so many seconds, all pulls together
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,9 +200,12 @@ class RequestPath:
                 worker.cache.hold(request.blocks)
             if request.worker is None:
                 continue  # its decode worker died and took it elsewhere
-            size = (request.prompt_tokens - request.cached_tokens) * self._engine.kv_bytes_per_token
+            tokens = request.prompt_tokens - request.cached_tokens
+            size = tokens * self._engine.kv_bytes_per_token
             worker.link_free_s = max(now_s, worker.link_free_s) + size / self._network.bytes_per_s
             worker.sending[request.index] = request
+            request.worker.pulled_tokens += tokens
+            request.worker.pulling_s += worker.link_free_s + self._network.hop_s - now_s
             self._events.at(worker.link_free_s + self._network.hop_s, self._transferred, (worker, request))
         worker.batch = []
         if worker.condition is WorkerCondition.ACTIVE:

@@ -75,6 +75,8 @@ class Window:
             started_per_s=len(self.ttft_ms) / window_s,
             decoding=None if blind else float(sum(engine.running for engine in decoding)),
             step_ms=sum(engine.itl_sum_s for engine in decoding) / tokens * 1000 if tokens and not blind else None,
+            pulled_tokens=float(sum(worker.pulled_tokens for worker in workers)),
+            pulling_s=sum(worker.pulling_s for worker in workers),
         )
 
     def service(self, window_s: float, queue_depth: int, held: int) -> Service:
@@ -129,7 +131,8 @@ def reset_samples(worker: SimulatedWorker) -> None:
     """After a look that reached this worker."""
     engine = worker.engine
     worker.prefill_sum_s = engine.prefill_sum_s = engine.itl_sum_s = 0.0
-    worker.prefill_tokens = worker.asked_tokens = engine.prefill_tokens = 0
+    worker.prefill_tokens = worker.asked_tokens = engine.prefill_tokens = worker.pulled_tokens = 0
+    worker.pulling_s = 0.0
     worker.prefill_count = engine.prefill_count = engine.itl_count = worker.pulled = 0
 
 

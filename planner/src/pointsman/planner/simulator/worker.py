@@ -36,6 +36,8 @@ class SimulatedWorker:
     prefill_tokens: int = 0  # computed …
     asked_tokens: int = 0  # … of so many
     prefill_count: int = 0
+    pulled_tokens: int = 0
+    pulling_s: float = 0.0
     pulled: int = 0  # requests whose KV came from elsewhere: their prefill times mean nothing
     drain_ends_s: float = math.inf
     transition: int = -1  # index of its open record
