@@ -22,6 +22,9 @@ from pointsman.planner.simulator.types import Floats, Result, Simulation, Trace
 from pointsman.serving.flow_control import FlowBounds
 
 DECODE_USE = 0.95  # of the batch that keeps the objective
+WINDOW_S = 30.0  # over which the present is counted, or since it last changed
+SUDDEN_S = 5.0  # in which a change shows …
+DEVIATIONS = 4.0  # … by so many standard deviations of a compound Poisson process
 GREW = 1.25  # as many times the need of before is a rise
 CLEAR_S = 60.0  # after new workers serve, until which a rise is given more
 EQUAL = 0.01  # of attainment: then the cheaper one is the better
@@ -29,19 +32,21 @@ EQUAL = 0.01  # of attainment: then the cheaper one is the better
 
 @dataclass(frozen=True, slots=True)
 class Reaction:
-    """``window_s``: over which the present rate is counted; ``use``: of a prefill worker's time; ``hold_s``: how long
-    a past need is kept; ``boost``: as many times the need after a rise."""
+    """``use``: of a prefill worker's time; ``hold_s``: how long a past need is kept; ``boost``: as many times the need
+    after a rise."""
 
-    window_s: float
     use: float
     hold_s: float
     boost: float
 
 
-REACTIONS = tuple(
-    Reaction(window_s, use, hold_s, boost)
-    for window_s, use in ((5.0, 0.8), (15.0, 0.7))
-    for hold_s, boost in ((120.0, 1.0), (300.0, 1.3), (900.0, 1.0))
+REACTIONS = (
+    Reaction(0.8, 120.0, 1.0),
+    Reaction(0.8, 300.0, 1.0),
+    Reaction(0.8, 300.0, 1.3),
+    Reaction(0.8, 900.0, 1.0),
+    Reaction(0.65, 300.0, 1.3),
+    Reaction(0.95, 900.0, 1.0),
 )
 TRIED = len(REACTIONS)
 
@@ -64,25 +69,41 @@ def reacting(
     kv_tokens = decoding_s * (trace.prompt_tokens + trace.output_tokens / 2)
     first = simulation.prefill_workers, simulation.decode_workers
     needs: list[tuple[int, int]] = []
+    since_s = 0.0
     routings: list[RoutingNumbers] = []
     for slot in range(int(trace.duration_s / SLOT_S) + 2):
         now_s = slot * SLOT_S
-        begin, end = np.searchsorted(trace.arrival_s, (now_s - reaction.window_s, now_s)).tolist()
-        seen = slice(begin, end)
-        busy = float(work_s[seen].sum()) / reaction.window_s
-        sequences, held = (
-            float(decoding_s[seen].sum()) / reaction.window_s,
-            float(kv_tokens[seen].sum()) / reaction.window_s,
-        )
+        since_s = max(since_s, now_s - WINDOW_S)
+        if _changed(trace.arrival_s, (np.ones(len(work_s)), work_s, kv_tokens), since_s, now_s):
+            since_s = now_s - SUDDEN_S
+        begin, end = np.searchsorted(trace.arrival_s, (since_s, now_s)).tolist()
+        seen, window_s = slice(begin, end), max(SUDDEN_S, now_s - since_s)
+        busy = float(work_s[seen].sum()) / window_s
+        sequences, held = float(decoding_s[seen].sum()) / window_s, float(kv_tokens[seen].sum()) / window_s
         decode = decoders(sequences, held, simulation, policy, DECODE_USE)
-        whole = now_s >= reaction.window_s
-        needs.append((max(1, math.ceil(busy / reaction.use)), decode) if whole else first)
+        needs.append((max(1, math.ceil(busy / reaction.use)), decode) if now_s >= WINDOW_S else first)
         if end > begin and policy.flow_control:
             routings.append(replace(ALL_REMOTE, flow=_in_time(trace, work_s, seen, simulation, policy)))
         else:
             routings.append(routings[-1] if routings else ALL_REMOTE)
     wanted = _held(needs, first, simulation.leads.start_s, reaction)
     return [clamped(*layout, policy, simulation.engine.gpus) for layout in wanted], routings
+
+
+def _changed(arrival_s: Floats, marks: Sequence[Floats], since_s: float, now_s: float) -> bool:
+    """Whether the last ``SUDDEN_S`` are no chance beside what came since ``since_s``: in number, or in a mark's sum."""
+    long_s = now_s - SUDDEN_S - since_s
+    if long_s < SUDDEN_S:
+        return False
+    begin, recent, end = np.searchsorted(arrival_s, (since_s, now_s - SUDDEN_S, now_s)).tolist()
+    share = SUDDEN_S / long_s
+    for mark in marks:
+        before, now = mark[begin:recent], mark[recent:end]
+        expected, square = float(before.sum()) * share, float((before * before).sum()) * share
+        one = float(mark[begin:end].mean()) if end > begin else 0.0  # of which at least the square is expected
+        if abs(float(now.sum()) - expected) > DEVIATIONS * math.sqrt(max(square, one * one)):
+            return True
+    return False
 
 
 def _held(
