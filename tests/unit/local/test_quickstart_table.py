@@ -124,7 +124,7 @@ def test_the_newest_plan_that_moves_workers_is_one_line_with_its_reason_and_phas
 
 def test_a_plan_of_the_threshold_alone_does_not_look_like_a_move() -> None:
     view = ServiceView(NOW, service(threshold=640), plans=(plan(1, changes_layout=False, phase="Completed"),))
-    assert "plan chat-00001 Completed: threshold, PrefillShort" in line(view, None)
+    assert "plan chat-00001 Completed: routing, PrefillShort" in line(view, None)
 
 
 def test_without_a_terminal_the_same_is_one_line() -> None:

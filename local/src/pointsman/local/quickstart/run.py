@@ -281,7 +281,7 @@ class QuickStart:
     async def _shift(self, kube: Kube, example: dict[str, Any], model: Path) -> None:
         """The planner, Active, while the load shifts from short to long prompts and back."""
         narrator, service = self._narrator, shift_service(example, model)
-        title = "The load shifts to long prompts and back; the planner moves the threshold and a worker"
+        title = "The load shifts to long prompts and back; the planner follows with routing and roles"
         async with narrator.stage("shift", title), Observer(kube, NAMESPACE, SHIFT_SERVICE) as observer:
             await kube.apply(LLM_SERVICES, service, NAMESPACE)
             async with self._looking(observer):

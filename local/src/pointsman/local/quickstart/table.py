@@ -59,7 +59,7 @@ def plan_line(plan: Plan) -> str:
     """A plan as a person reads it: what it wants, why, and how far it is."""
     pools, name = plan.spec.pools, plan.metadata.name
     phase = plan.status.phase.value if plan.status.phase is not None else "new"
-    wanted = f"{pools.prefill.replicas}P{pools.decode.replicas}D" if plan.spec.changes_layout else "threshold"
+    wanted = f"{pools.prefill.replicas}P{pools.decode.replicas}D" if plan.spec.changes_layout else "routing"
     return f"plan {name} {phase}: {wanted}, {plan.spec.reason}: {plan.spec.message}"
 
 
@@ -83,7 +83,7 @@ def _threshold(view: ServiceView) -> str:
 
 
 def _newest_plan(view: ServiceView) -> str:
-    """The newest plan that moves workers; without one, the newest that moves the threshold."""
+    """The newest plan that moves workers; without one, the newest that only sets routing numbers."""
     newest = max(view.plans, key=lambda plan: (plan.spec.changes_layout, plan.spec.sequence), default=None)
     return "" if newest is None else plan_line(newest)
 
