@@ -5,7 +5,7 @@ UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
 
-.PHONY: help quickstart test lint unit programs integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-report replays format crds sync clean
+.PHONY: help quickstart test lint unit programs integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format crds sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -58,6 +58,9 @@ bench-planner: sync ## our planner beside others in our simulator, half an hour;
 
 bench-predicted: sync ## the simulator's word against the real engine; writes bench/results/predicted.json
 	@$(RUN) python -m bench.predicted $(ARGS)
+
+bench-overload: sync ## an overload without and with flow control, real engines; writes bench/results/overload.json
+	@$(RUN) python -m bench.overload $(ARGS)
 
 replays: sync ## replay the example policies; writes docs/replays
 	@$(RUN) python -m bench.replays $(ARGS)
