@@ -27,7 +27,7 @@ NOTES = {
     "overload": "One prefill and one decode worker on the local cluster, the same load without bounds in "
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
-    "late waits longer.",
+    "late waits longer. Other work ran on the computer at the time.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed. The two "
     "speeds are in seconds of one core, on a computer that others used at the time. Measured before one later rule: a "

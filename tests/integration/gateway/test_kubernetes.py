@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fixtures.gateways import Gateway, connected, gateway_process
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, StandInWorker, running
 from pointsman.api.protocol import headers, names
 from pointsman.local.control_plane import APISERVER, ControlPlane, ControlPlaneOptions
+from pointsman.serving.flow_control import FlowBounds
 from waiting import eventually, until
 
 CRDS = Path(__file__).parents[3] / "crds/llmservices.yaml"
@@ -213,6 +215,11 @@ async def test_label_and_readiness_decide_and_the_routing_numbers_travel_with_re
     await eventually(lambda: bool(gateway.of.logged("routing numbers")[-1]["rule"].count("=64")), "new numbers")
     await ask(gateway)
     assert prefill.seen[-1].headers[headers.MAX_LOCAL_PREFILL_TOKENS] == "64"
+
+    for bound in (5, None):
+        stage.cluster.status("llmservice", SERVICE, namespace, {"routing": {"inFlightPerDecodeWorker": bound}})
+        bounds = str(FlowBounds(in_flight_per_decode_worker=bound))
+        await eventually(partial(gateway.of.logged, "flow control", bounds=bounds), "a new bound")
 
 
 async def test_services_of_one_name_in_two_namespaces_never_share_workers(stage: Stage) -> None:
