@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import pytest
+
 from pointsman.planner.core.lengths import Lengths
 from pointsman.planner.core.types import Load
 
@@ -57,3 +59,20 @@ def test_a_part_that_is_not_known_leaves_the_finished_lengths() -> None:
     known = served([30] * 44, [100] * 40 + [400] * 4)
     load = Load(12.0, prompt_tokens=1000.0, output_tokens=100.0, started_per_s=12.0, decoding=None, step_ms=25.0)
     assert known.observe(load, TICK_S, 45 * TICK_S).output_tokens == 100
+
+
+def test_held_requests_that_begin_all_at_once_do_not_make_answers_short_again() -> None:
+    """Answers of 300 and 900 tokens, and 200 of them that a gateway held begin together: only short ones ended yet."""
+    rates = [30] * 44 + [0] * 2 + [200] + [30] * 3
+    outputs = [100] * 40 + [300, 900] * 5
+    before, after = (served(rates[:ticks], outputs[:ticks]) for ticks in (49, 50))
+    assert (before.finished_tokens, after.finished_tokens) == (300, 300)
+    assert after.residence.longer_than(300) is None
+    assert before.output_tokens == after.output_tokens == pytest.approx(600, rel=0.1)
+
+
+def test_that_answers_were_long_is_forgotten_when_they_are_short_again() -> None:
+    rates = [30] * 44 + [30] * 16
+    lengths = served(rates, [100] * 40 + [400] * 4 + [100] * 16)
+    assert lengths.output_tokens is not None
+    assert lengths.output_tokens < 200

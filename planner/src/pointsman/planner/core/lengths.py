@@ -24,6 +24,7 @@ RECENT_REQUESTS: Final = 12
 EARLIER_REQUESTS: Final = 40
 CACHED_REQUESTS: Final = 200.0  # memory of the cached share
 SHARES_HALF_LIFE_S: Final = 100.0
+LONGER_S: Final = 20.0  # proof holds: requests that began all at once, as held ones do, have no length yet
 CHANGED_WEIGHT: Final = 0.7  # of one window in the distribution while the recent ones are of another kind
 
 
@@ -49,6 +50,7 @@ class Lengths:
     finished_tokens: float | None = None  # output of those that ended
     changed_s: float | None = None  # when requests were last seen to be of another kind than before
     residence: Residence = field(default_factory=Residence)
+    longer: tuple[float, float] | None = None  # what decodes was last proven to be, in tokens, and when
 
     def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
@@ -85,13 +87,17 @@ class Lengths:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
         else:
             shares = self.shares if len(self.shares) > 1 else ((prompt, 1.0),)  # only means are known
+        proven = longer = residence.longer_than(output)
+        if longer is None and residence.tokens is not None and self.longer and now_s - self.longer[1] < LONGER_S:
+            longer = max(output, self.longer[0])
         return Lengths(
             tuple(windows), cached, shares,
             prompt_tokens=prompt,
-            output_tokens=residence.longer_than(output) or output,
+            output_tokens=longer or output,
             finished_tokens=output,
             changed_s=now_s if recent > 0 else self.changed_s,
             residence=residence,
+            longer=(proven, now_s) if proven is not None else self.longer,
         )  # fmt: skip
 
     @property
