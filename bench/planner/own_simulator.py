@@ -23,8 +23,9 @@ from bench.planner.cells import ABLATION, CAUSAL, ORACLE, OURS, STATIC, Run, by_
 from bench.planner.evaluation_page import write_page
 from bench.planner.scenarios import FAST, SCENARIOS, Scenario
 from bench.rows import Row, row, write
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,

@@ -16,7 +16,8 @@ except ImportError:
     _ROOT = Path(__file__).resolve().parents[3]
     sys.path[:0] = [str(_ROOT / room / "src") for room in ("planner", "serving", "crds")]
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Tuning
 from pointsman.planner.core.types import (
     Bounds,

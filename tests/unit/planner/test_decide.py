@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
 from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,

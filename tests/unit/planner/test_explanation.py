@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,

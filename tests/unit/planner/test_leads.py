@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
 from pointsman.planner.core.leads import MOST_ENDED, Leads
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,

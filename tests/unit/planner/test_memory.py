@@ -1,6 +1,7 @@
 """The saved state."""
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import EngineSample, WorkerRole
 from pointsman.planner.memory import from_json, to_json
 from unit.planner.test_decide import LONG, POLICY, SHORT, observed

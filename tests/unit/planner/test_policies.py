@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Worker, WorkerCondition, WorkerRole
 from pointsman.planner.policies import planner_policy
 from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
 from pointsman.planner.core.learning import LearnedModel
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Load,

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.state import State
 from pointsman.planner.core.transfers import KEPT, Transfers
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS

@@ -18,9 +18,10 @@ from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner import memory
 from pointsman.planner.cluster import Cluster, ServiceKey, Target
 from pointsman.planner.core import ledger
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
 from pointsman.planner.core.observe import Reading, Seen, observation
 from pointsman.planner.core.reach import out_of_reach
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Observation, Reason, RoutingNumbers, Worker, WorkerRole
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.policies import policy_of

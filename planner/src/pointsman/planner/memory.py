@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.planner.core.decide import STATE_VERSION, State
+from pointsman.planner.core.state import STATE_VERSION, State
 from pointsman.planner.core.types import Decision, Observation
 
 log = logging.getLogger(__name__)

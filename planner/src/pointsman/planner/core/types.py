@@ -73,7 +73,6 @@ class Service:
     ttft_p95_ms: float | None = None
     tpot_p95_ms: float | None = None
     prefill_queue_depth: float | None = None  # requests waiting for a prefill worker, mean of the window
-    failed_per_s: float | None = None
     held: float | None = None  # requests the gateways hold back
 
 
@@ -115,6 +114,11 @@ class Observation:
     max_batch_tokens: float | None = None  # one worker prefills in one pass
     gateways: int = 1  # that share the requests
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
+
+    @property
+    def gpus_each(self) -> int:
+        """GPUs of one worker, by which a budget is divided."""
+        return max((w.gpus for w in self.workers), default=1)
 
     def active(self, role: WorkerRole) -> int:
         """Workers that serve ``role`` now."""

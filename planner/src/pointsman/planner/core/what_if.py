@@ -7,9 +7,10 @@ has settled, then asked; bisection finds where its answer turns.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.decide import State, decide
+from pointsman.planner.core.decide import decide
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Worker, WorkerCondition
 

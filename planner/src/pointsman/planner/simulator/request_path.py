@@ -283,7 +283,6 @@ class RequestPath:
     def _end_unserved(self, index: int, outcome: Outcome, now_s: float) -> None:
         self.outcome[index] = outcome
         self.end_s[index] = now_s
-        self.window.failed += 1
 
     # --- workers come and go ---
 

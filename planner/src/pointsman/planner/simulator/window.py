@@ -32,7 +32,6 @@ class Window:
     ttft_met: int = 0
     tpot_ms: list[float] = field(default_factory=list)
     tpot_met: int = 0
-    failed: int = 0
 
     def arrived(self, prompt_tokens: int) -> None:
         """A request came."""
@@ -87,7 +86,6 @@ class Window:
             ttft_p95_ms=_p95(self.ttft_ms),
             tpot_p95_ms=_p95(self.tpot_ms),
             prefill_queue_depth=float(queue_depth),
-            failed_per_s=self.failed / window_s,
             held=float(held),
         )
 

@@ -6,8 +6,9 @@ What is left out is left out by the policy, so that no other code runs than the 
 from dataclasses import replace
 from typing import Any
 
-from pointsman.planner.core import decide as core
+from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.simulator.types import Planner
 
@@ -29,7 +30,7 @@ PARTS: dict[str, dict[str, Any]] = {
 
 def ours() -> Planner:
     """``core.decide`` as it runs live."""
-    return Planner("Pointsman", core.decide, core.State)
+    return Planner("Pointsman", production, State)
 
 
 def without(part: str) -> Planner:
@@ -37,30 +38,30 @@ def without(part: str) -> Planner:
     fields = PARTS[part]
 
     def decide(
-        state: core.State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
-    ) -> tuple[core.State, Decision, NextTick]:
-        return core.decide(state, observation, replace(policy, **fields), now_s, base)
+        state: State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
+    ) -> tuple[State, Decision, NextTick]:
+        return production(state, observation, replace(policy, **fields), now_s, base)
 
-    return Planner(f"Pointsman without {part}", decide, core.State)
+    return Planner(f"Pointsman without {part}", decide, State)
 
 
 def without_calibration() -> Planner:
     """``core.decide`` that sees no measurement of the engine: it believes the performance table as it is."""
 
     def decide(
-        state: core.State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
-    ) -> tuple[core.State, Decision, NextTick]:
-        return core.decide(state, replace(observation, samples=()), policy, now_s, base)
+        state: State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
+    ) -> tuple[State, Decision, NextTick]:
+        return production(state, replace(observation, samples=()), policy, now_s, base)
 
-    return Planner("Pointsman without calibration", decide, core.State)
+    return Planner("Pointsman without calibration", decide, State)
 
 
 def without_table() -> Planner:
     """``core.decide`` that is given no performance table: it learns from the service alone."""
 
     def decide(
-        state: core.State, observation: Observation, policy: Policy, now_s: float, _base: PerformanceModel | None
-    ) -> tuple[core.State, Decision, NextTick]:
-        return core.decide(state, observation, policy, now_s, None)
+        state: State, observation: Observation, policy: Policy, now_s: float, _base: PerformanceModel | None
+    ) -> tuple[State, Decision, NextTick]:
+        return production(state, observation, policy, now_s, None)
 
-    return Planner("Pointsman without a table", decide, core.State)
+    return Planner("Pointsman without a table", decide, State)

@@ -1,0 +1,178 @@
+"""How many workers of each role, by switches and scaling, within the policy; and the sentence that says why."""
+
+from dataclasses import replace
+from typing import Final
+
+from pointsman.planner.core.alternatives import considered, in_short
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.sizing import OperatingPoint
+from pointsman.planner.core.state import State
+from pointsman.planner.core.switching import switch, switches_between
+from pointsman.planner.core.targets import Targets
+from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
+
+READY_REQUESTS: Final = 25.0  # before anything is scaled
+ANSWERS_S: Final = 30.0  # after prompts changed their kind, until the answers show what they need
+
+
+def layout(
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    now_s: float,
+    wanted: Targets,
+    point: OperatingPoint,
+    model: PerformanceModel,
+) -> tuple[State, Decision]:
+    """The decision but for its routing numbers, and the state that remembers it."""
+    now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
+    reason, sentence = _why(state, wanted, now)
+    state, switched, held, coming = switch(state, observation, policy, now_s, wanted, now)
+    target, short = _scaled(observation, policy, wanted, now, switched, held is not None, coming, state)
+    if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
+        # A change that helps as far as it goes says what it helps against.
+        reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
+    alternatives = considered(state, observation, policy, wanted, now, target, model)
+    if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
+        here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)
+        sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
+        if here >= policy.objectives.attainment:  # an estimate for a load that is even and has no past
+            sentence += ", were nothing waiting" if wanted.backlog > 0 else ", with no margin for peaks"
+    base = Decision(
+        reason, sentence, now[0], now[1], observation.routing,
+        inputs=_inputs(state, wanted, point, now, observation),
+        alternatives=alternatives,
+    )  # fmt: skip
+    if target == now and switched == now:
+        if held is not None:
+            return state, replace(base, reason=Reason.HELD_BACK, message=f"{sentence}; not yet: {held}")
+        return state, base
+    switches = switches_between(now, switched)
+    history = state.history.remember(switches, now_s)
+    if switches:
+        if state.wanting == switched:  # else what is left of it was seen for long enough already
+            state = replace(state, wanting=None, wanting_ticks=0)
+        short = Reason.PREFILL_SHORT if switches[0].target is WorkerRole.PREFILL else Reason.DECODE_SHORT
+        if reason in (Reason.STEADY, Reason.SPARE_CAPACITY):  # what starts would be enough, what serves is not
+            base = replace(base, reason=short)
+    words = f"{sentence}; {in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+    done = replace(base, message=words, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
+    return replace(state, history=history), done
+
+
+def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, str]:
+    """What is expected and what that means for the present layout."""
+    lengths = state.lengths
+    need_p, need_d = (max(a, b) for a, b in zip(wanted.needed_now, wanted.up, strict=True))
+    seen = (
+        f"{wanted.rate_per_s:.2f} requests/s of {lengths.prompt_tokens:.0f}+{lengths.output_tokens:.0f} tokens now, "
+        f"up to {wanted.high_rate_per_s:.2f} expected"
+    )
+    if wanted.backlog > 0:
+        seen += f", {wanted.backlog:.0f} waiting"
+    needs = f"{seen}: {need_p}P{need_d}D needed, {now[0]}P{now[1]}D there"
+    more_prefill, more_decode = need_p > now[0], need_d > now[1]
+    if more_prefill and more_decode:
+        return Reason.BOTH_SHORT, needs
+    if more_prefill:
+        return Reason.PREFILL_SHORT, needs
+    if more_decode:
+        return Reason.DECODE_SHORT, needs
+    if wanted.prefill < now[0] or wanted.decode < now[1]:
+        return Reason.SPARE_CAPACITY, f"{seen}: {wanted.prefill}P{wanted.decode}D is enough, {now[0]}P{now[1]}D there"
+    return Reason.STEADY, f"{seen}: {now[0]}P{now[1]}D is enough"
+
+
+def _scaled(
+    observation: Observation,
+    policy: Policy,
+    wanted: Targets,
+    now: tuple[int, int],
+    switched: tuple[int, int],
+    held: bool,
+    coming: tuple[int, int],
+    state: State,
+) -> tuple[tuple[int, int], str]:
+    """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
+    if state.requests < READY_REQUESTS:
+        return switched, ""
+    changed_s = state.lengths.changed_s
+    scale_in = policy.scale_in and (changed_s is None or observation.at_s - changed_s >= ANSWERS_S)
+    target = []
+    pools = zip(
+        WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
+        (policy.prefill, policy.decode), strict=True,
+    )  # fmt: skip
+    for role, want, need, was, has, soon, bounds in pools:
+        if has < was:
+            # It gives workers away: only what is needed now is started in their place, not what is kept in reserve.
+            target.append(max(has, min(need, bounds.most)) if policy.scale_out else has)
+        elif has > was and want < has:
+            # The switch brings what would only have started; what serves stays.
+            serves = observation.active(role) + has - was
+            target.append(min(has, max(want, serves)) if scale_in else has)
+        elif want > has:
+            # What a switch that only waits to be sure will bring is not started as well.
+            more = max(0, want - max(has, soon)) if policy.scale_out else 0
+            target.append(max(has, min(has + more, bounds.most)))
+        elif want < has and scale_in and switched == now and not held:
+            target.append(min(has, max(want, bounds.least, 1)))
+        else:
+            target.append(has)
+    each = observation.gpus_each
+    leaving = sum(w.condition is WorkerCondition.DRAINING for w in observation.workers)
+    most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
+    p, d = target
+    if p + d > most:
+        # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
+        # worker is deleted to start another.
+        may_shrink = policy.scale_in and not policy.role_switch and not held and switched == now
+        p, d = _squeezed((p, d), switched, most, may_shrink)
+    while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
+        p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
+    short = ""
+    if p < wanted.needed_now[0] or d < wanted.needed_now[1]:
+        short = f"the policy allows {p}P{d}D"
+    return (p, d), short
+
+
+def _squeezed(target: tuple[int, int], has: tuple[int, int], most: int, may_shrink: bool) -> tuple[int, int]:
+    """Within ``most`` workers, in the proportion of the target; a pool shrinks for the other only if it may."""
+    least = (1, 1) if may_shrink else (min(has[0], target[0]), min(has[1], target[1]))
+    share = round(most * target[0] / sum(target))
+    p = max(least[0], min(share, target[0], most - least[1]))
+    d = max(least[1], min(most - p, target[1]))
+    return max(least[0], min(most - d, target[0])), d
+
+
+def _inputs(
+    state: State, wanted: Targets, point: OperatingPoint, now: tuple[int, int], observation: Observation
+) -> tuple[tuple[str, float], ...]:
+    service = observation.service
+    numbers: dict[str, float | None] = {
+        "ratePerSecond": wanted.rate_per_s,
+        "highRatePerSecond": wanted.high_rate_per_s,
+        "promptTokens": state.lengths.prompt_tokens,
+        "outputTokens": state.lengths.output_tokens,
+        "cachedShare": state.lengths.cached_share,
+        "prefillWorkers": float(now[0]),
+        "decodeWorkers": float(now[1]),
+        "prefillNeededNow": float(wanted.needed_now[0]),
+        "decodeNeededNow": float(wanted.needed_now[1]),
+        "prefillNeeded": float(wanted.needed[0]),
+        "decodeNeeded": float(wanted.needed[1]),
+        "prefillKept": float(wanted.kept[0]),
+        "decodeKept": float(wanted.kept[1]),
+        "backlog": wanted.backlog,
+        "prefillMilliseconds": point.prefill_s * 1000,
+        "decodeBatch": point.batch,
+        "stepMilliseconds": point.step_s * 1000,
+        "transferMilliseconds": point.transfer_s * 1000,
+        "thresholdTokens": float(observation.routing.max_local_prefill_tokens),
+        "startSeconds": state.leads.start_s,
+        "observedTtftAttainment": service.ttft_attainment if service else None,
+        "observedTpotAttainment": service.tpot_attainment if service else None,
+        "prefillQueueDepth": service.prefill_queue_depth if service else None,
+        "held": service.held if service else None,
+    }
+    return tuple((name, round(value, 4)) for name, value in numbers.items() if value is not None)

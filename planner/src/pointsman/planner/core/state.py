@@ -1,0 +1,122 @@
+"""What the planner remembers of one service, and what an observation teaches it."""
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pointsman.planner.core import guards
+from pointsman.planner.core.forecast import RateForecaster
+from pointsman.planner.core.leads import Leads
+from pointsman.planner.core.learning import Errors, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.margin import Margin
+from pointsman.planner.core.performance import (
+    CalibratedModel,
+    Calibration,
+    PerformanceModel,
+    decode_bucket,
+    prefill_bucket,
+)
+from pointsman.planner.core.shape import Shape
+from pointsman.planner.core.targets import Memory
+from pointsman.planner.core.transfers import Transfers
+from pointsman.planner.core.types import Load, Observation, Policy, WorkerRole
+
+STATE_VERSION: Final = 2
+REFIT_TICKS: Final = 12
+NEARLY_FULL: Final = 0.75  # of the prefill queue's limit: it is looked at once a tick and full in between
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the planner remembers of one service. Bounded, made of plain values, versioned."""
+
+    version: int = STATE_VERSION
+    forecaster: RateForecaster = field(default_factory=RateForecaster)
+    learner: Learner = field(default_factory=Learner)
+    learned: LearnedModel | None = None
+    learned_error: Errors = field(default_factory=Errors)
+    ticks: int = 0
+    calibrated_prefill: Calibration = field(default_factory=Calibration)
+    calibrated_decode: Calibration = field(default_factory=Calibration)
+    lengths: Lengths = field(default_factory=Lengths)
+    requests: float = 0.0
+    shape: Shape = field(default_factory=Shape)
+    transfers: Transfers = field(default_factory=Transfers)
+    leads: Leads = field(default_factory=Leads)
+    memory: Memory = field(default_factory=Memory)
+    margin: Margin = field(default_factory=Margin)
+    history: guards.History = field(default_factory=guards.History)
+    wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
+    wanting_ticks: int = 0
+
+
+def learn(
+    state: State, observation: Observation, load: Load, policy: Policy, base: PerformanceModel | None = None
+) -> State:
+    """The state after an observation, before anything is decided."""
+    window_s = observation.window_s
+    leads = seen_starting(state, observation, policy)
+    lengths = state.lengths.observe(load, window_s, observation.at_s)
+    forecaster = state.forecaster.observe(
+        load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
+    )
+    known, samples = model_of(state, base), list(observation.samples)
+    if overflows(observation):
+        # Prompts of any length are prefilled between decode steps, and known of only when they are done.
+        samples = [sample for sample in samples if sample.role is WorkerRole.PREFILL]
+    if known is not None and lengths.prompt_tokens is not None:
+        new_tokens = lengths.prompt_tokens * (1 - lengths.cached_share)
+        samples = undisturbed(samples, known, max(1.0, new_tokens))
+    learner, learned = state.learner.observe(samples), state.learned
+    if learned is None or state.ticks % REFIT_TICKS == 0:
+        learned = learner.model(observation.max_batch_tokens) or learned
+    prefill, decode, learned_error = state.calibrated_prefill, state.calibrated_decode, state.learned_error
+    if base is not None:
+        if state.learned is not None:
+            learned_error = learned_error.observe(samples, state.learned)
+        for sample in samples:
+            tokens = sample.tokens or 0.0
+            if sample.observed_ms <= 0:
+                continue
+            if sample.role is WorkerRole.PREFILL:
+                predicted_ms = base.prefill_ms(tokens, 0) if tokens > 0 else 0.0
+                prefill = prefill.observe(
+                    prefill_bucket(tokens), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
+                )
+            elif tokens > 0 or lengths.prompt_tokens is not None:
+                held = tokens or sample.batch * state.shape.context_tokens(lengths)
+                predicted_ms = base.decode_step_ms(sample.batch, held)
+                decode = decode.observe(
+                    decode_bucket(sample.batch, held), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
+                )
+    return replace(
+        state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
+        forecaster=forecaster, learner=learner, learned=learned,
+        learned_error=learned_error,
+        calibrated_prefill=prefill, calibrated_decode=decode, ticks=state.ticks + 1,
+        requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
+        shape=state.shape.observe(samples, lengths),
+    )  # fmt: skip
+
+
+def seen_starting(state: State, observation: Observation, policy: Policy) -> Leads:
+    """With who starts and who serves now; a lead that was told holds."""
+    leads = state.leads.observe(observation, observation.window_s, policy.start_s)
+    return replace(leads, start_s=None) if policy.start_is_told else leads
+
+
+def overflows(observation: Observation) -> bool:
+    """Whether the prefill queue is, or in this window was, so long that prompts are prefilled where they decode."""
+    depth = observation.service.prefill_queue_depth if observation.service else None
+    return depth is not None and depth >= NEARLY_FULL * max(1, observation.routing.max_prefill_queue_size)
+
+
+def model_of(state: State, base: PerformanceModel | None) -> PerformanceModel | None:
+    """The table as calibrated, or what the service taught: without a table, or where no factor mends it."""
+    if base is None:
+        return state.learned
+    calibrated = CalibratedModel(base, state.calibrated_prefill, state.calibrated_decode)
+    if calibrated.trusted or state.learned is None:
+        return calibrated
+    # Windows that mix long and short prompts are off for any model: only a better one takes its place.
+    return state.learned if state.learned_error.below(calibrated) else calibrated

@@ -1,0 +1,100 @@
+"""Which workers change their role: another split of the same workers, if it serves the present clearly better."""
+
+from dataclasses import replace
+from typing import Final
+
+from pointsman.planner.core import guards
+from pointsman.planner.core.state import State
+from pointsman.planner.core.targets import Targets
+from pointsman.planner.core.types import Observation, Policy, Switch, WorkerRole
+
+DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
+REVERSAL_BAND: Final = 0.2  # … and this much if the last one went the other way
+FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
+REVERSAL_S: Final = 300.0  # … so recently
+MOVE_COST: Final = 0.005  # per switch or start
+BOX: Final = 4  # how far a layout of the same size may be from the present one
+
+
+def switch(
+    state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, now: tuple[int, int]
+) -> tuple[State, tuple[int, int], str | None, tuple[int, int]]:
+    """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one)."""
+    calm = replace(state, wanting=None, wanting_ticks=0)
+    if not policy.role_switch:
+        return calm, now, None, now
+    best = _best_switch(observation, policy, wanted, now, state.history)
+    if best == now:
+        return calm, now, None, now
+    same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
+    state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
+    best = _step(now, best, guards.switches_at_a_time(observation, policy))
+    sustained = 1 if _fails(observation, wanted) else guards.SUSTAINED_TICKS
+    if state.wanting_ticks < sustained:
+        return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best
+    for switch in switches_between(now, best):
+        why = guards.against_switch(switch, observation, policy, state.history)
+        if why is not None:
+            return state, now, why, now
+    return state, best, None, best
+
+
+def _fails(observation: Observation, wanted: Targets) -> bool:
+    """Whether requests already wait because a role has far less than it needs: no noise to be waited out."""
+    need_p, need_d = wanted.load_now
+    has_p, has_d = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
+
+
+def _best_switch(
+    observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int], history: guards.History
+) -> tuple[int, int]:
+    """The layout of the same size that serves the present best; the present one when no other is clearly better.
+
+    What only starts serves nobody yet: it is the workers that serve which are weighed.
+    """
+    need_p, need_d = wanted.load_now
+    serving = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
+    last = recent[-1].target if recent else None
+
+    def served(p: int, d: int) -> float:
+        """The share of the need that the scarcer role has."""
+        return min(1.0, p / need_p, d / need_d)
+
+    def band(moved: int) -> float:
+        """What must be gained; more for undoing what was done a moment ago."""
+        way = WorkerRole.PREFILL if moved > 0 else WorkerRole.DECODE
+        return DEAD_BAND if last is None or last is way else REVERSAL_BAND
+
+    best, best_worth = now, 0.0
+    for moved in range(-BOX, BOX + 1):
+        p, d = now[0] + moved, now[1] - moved
+        if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
+            continue
+        if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
+            continue
+        gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
+        worth = gain - band(moved) - MOVE_COST * abs(moved)
+        if worth > best_worth:
+            best, best_worth = (p, d), worth
+    return best
+
+
+def switches_between(now: tuple[int, int], target: tuple[int, int]) -> tuple[Switch, ...]:
+    """Opposing changes are matched as switches; what is left over is scaling."""
+    more_prefill, more_decode = target[0] - now[0], target[1] - now[1]
+    if more_prefill > 0 > more_decode:
+        return (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, min(more_prefill, -more_decode)),)
+    if more_decode > 0 > more_prefill:
+        return (Switch(WorkerRole.PREFILL, WorkerRole.DECODE, min(more_decode, -more_prefill)),)
+    return ()
+
+
+def _step(now: tuple[int, int], target: tuple[int, int], most_switches: int) -> tuple[int, int]:
+    """``target``, or as far on the way to it as ``most_switches`` lead; the rest follows when they have ended."""
+    switches = switches_between(now, target)
+    if not switches or switches[0].count <= most_switches:
+        return target
+    toward = 1 if target[0] > now[0] else -1
+    return now[0] + toward * most_switches, now[1] - toward * most_switches
