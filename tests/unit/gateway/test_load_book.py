@@ -26,7 +26,10 @@ def test_a_request_is_pending_until_its_first_token_and_then_active() -> None:
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 600), st.lists(st.integers(0, 9), max_size=5))))
 def test_when_all_have_ended_nothing_is_left(requests: list[tuple[int, int, list[int]]]) -> None:
     book = LoadBook()
-    entries = [book.begin(W, prompt_tokens=prompt, overlap_tokens=overlap) for prompt, overlap, _ in requests]
+    entries = [
+        book.begin(W, prompt_tokens=prompt, overlap_tokens=overlap, streamed=bool(prompt % 2))
+        for prompt, overlap, _ in requests
+    ]
     for entry, (_, _, bursts) in zip(entries, requests, strict=True):
         for tokens in bursts:
             entry.produced(tokens)
@@ -34,6 +37,7 @@ def test_when_all_have_ended_nothing_is_left(requests: list[tuple[int, int, list
     for entry in entries:
         entry.end()
     totals = book.of(W)
+    assert book.awaited_tokens == 0
     assert (totals.pending_requests, totals.pending_tokens, totals.active_requests, totals.active_tokens) == (0,) * 4
 
 

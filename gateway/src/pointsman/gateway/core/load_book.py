@@ -12,7 +12,6 @@ class Totals:
 
     pending_requests: int = 0
     pending_tokens: int = 0
-    awaited_tokens: int = 0  # of the pending ones whose first token this gateway will see
     active_requests: int = 0
     active_tokens: int = 0
     last_chosen: int = 0
@@ -27,11 +26,11 @@ class Totals:
 class Entry:
     """One request at one worker: pending until its first token, then active, until ``end``."""
 
+    _book: "LoadBook"
     _totals: Totals
     _prompt_tokens: int
     _new_tokens: int
     _awaited_tokens: int
-    _less: Callable[[], None]
     _generated: int = 0
     _state: str = "pending"
 
@@ -44,10 +43,10 @@ class Entry:
             self._state = "active"
             totals.pending_requests -= 1
             totals.pending_tokens -= self._new_tokens
-            totals.awaited_tokens -= self._awaited_tokens
+            self._book.awaited_tokens -= self._awaited_tokens
             totals.active_requests += 1
             totals.active_tokens += self._prompt_tokens
-            self._less()
+            self._book.on_less()
         self._generated += tokens
         totals.active_tokens += tokens
 
@@ -59,22 +58,24 @@ class Entry:
         if self._state == "pending":
             totals.pending_requests -= 1
             totals.pending_tokens -= self._new_tokens
-            totals.awaited_tokens -= self._awaited_tokens
+            self._book.awaited_tokens -= self._awaited_tokens
         elif self._state == "active":
             totals.active_requests -= 1
             totals.active_tokens -= self._prompt_tokens + self._generated
         self._state = "ended"
-        self._less()
+        self._book.on_less()
 
 
 @dataclass(slots=True)
 class LoadBook:
     """Totals per worker. A worker that discovery forgot stays until its last request ended.
 
-    ``on_less`` is called whenever less is pending or in flight than before.
+    ``on_less`` is called whenever less is pending or in flight than before. ``awaited_tokens``: of the pending tokens
+    everywhere those whose requests' first token will be seen.
     """
 
     on_less: Callable[[], None] = lambda: None
+    awaited_tokens: int = 0
     _totals: dict[WorkerKey, Totals] = field(default_factory=dict)
     _sequence: int = 0
 
@@ -90,20 +91,12 @@ class LoadBook:
         awaited_tokens = new_tokens if streamed else 0
         totals.pending_requests += 1
         totals.pending_tokens += new_tokens
-        totals.awaited_tokens += awaited_tokens
-        return Entry(totals, prompt_tokens, new_tokens, awaited_tokens, self._less)
+        self.awaited_tokens += awaited_tokens
+        return Entry(self, totals, prompt_tokens, new_tokens, awaited_tokens)
 
     def of(self, worker: WorkerKey) -> Totals:
         """Totals of ``worker``."""
         return self._totals.get(worker) or Totals()
-
-    @property
-    def awaited_tokens(self) -> int:
-        """Prompt tokens, not cached, of requests anywhere whose first token will be seen and was not yet."""
-        return sum(totals.awaited_tokens for totals in self._totals.values())
-
-    def _less(self) -> None:
-        self.on_less()
 
     def sweep(self, known: set[WorkerKey]) -> None:
         """Drop workers that are not ``known`` and have nothing of ours in flight."""
