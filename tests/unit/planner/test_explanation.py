@@ -7,6 +7,7 @@ import pytest
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.leads import Leads
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -79,6 +80,20 @@ def test_the_planner_itself_turns_where_it_was_foretold(
     assert beyond.changes_layout
     assert (beyond.prefill, beyond.decode) == (point.decision.prefill, point.decision.decode)
     assert not before.changes_layout
+
+
+def test_a_worker_that_is_taken_as_arrived_has_not_shown_how_long_starts_take(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    """It began three seconds ago and starts take 300 s: what is foretold is as with a worker that serves."""
+    state, seen, _, _ = calm
+    known = replace(state, leads=Leads(start_s=300.0))
+    coming = replace(seen.workers[-1], condition=WorkerCondition.STARTING)
+    began = replace(known.leads, starting=((coming.name, coming.role, seen.at_s - 3),), looked_s=seen.at_s)
+    begun = turning_points(
+        replace(known, leads=began), replace(seen, workers=(*seen.workers[:-1], coming)), ROOM, LLAMA_8B_H100
+    )
+    assert begun == turning_points(known, seen, ROOM, LLAMA_8B_H100)
 
 
 def test_a_policy_without_another_layout_has_no_turning_point() -> None:

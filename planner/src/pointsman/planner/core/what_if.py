@@ -115,7 +115,9 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
         samples=(),
     )
     # Steady from the start: what the way there would do to the forecast is not the question.
-    state = replace(state, forecaster=RateForecaster(), memory=Memory())
+    # Workers that are taken as arrived have not shown how long a start takes.
+    leads = replace(state.leads, starting=())
+    state = replace(state, forecaster=RateForecaster(), memory=Memory(), leads=leads)
     for tick in range(SETTLING_TICKS + ASKING_TICKS):
         at_s = observation.at_s + (tick + 1) * policy.interval_s
         seen = replace(settled, at_s=at_s, plan_in_progress=tick < SETTLING_TICKS)
