@@ -6,7 +6,7 @@ import pytest
 from bench.overload import Overload, Speed, outcome, overloaded, speed
 
 from fixtures.engine_service import Service, running_service
-from fixtures.engines import MODEL, Engines, RunningEngine
+from fixtures.engines import MODEL, Engines, PlainEngines
 from pointsman.api.protocol.names import Role
 from pointsman.local.traffic import Endpoint, Record, closed_loop, compare
 
@@ -19,8 +19,8 @@ def service(engines: Engines) -> Iterator[Service]:
         yield running
 
 
-async def test_a_burst_makes_late_only_what_must_be_late(service: Service, reference_engine: RunningEngine) -> None:
-    async with Endpoint(service.openai_url, MODEL) as ours, Endpoint(reference_engine.openai_url, MODEL) as reference:
+async def test_a_burst_makes_late_only_what_must_be_late(service: Service, plain_engines: PlainEngines) -> None:
+    async with Endpoint(service.openai_url, MODEL) as ours, Endpoint(plain_engines.one.openai_url, MODEL) as reference:
         at = await speed(ours, LOAD, "test")
         before = await overloaded(ours, LOAD, at, "without bounds")
         service.bound(LOAD.bounds)

@@ -189,20 +189,22 @@ async def test_a_worker_that_dies_while_others_are_held_costs_nobody_an_answer(r
     gateway = await room.gateway(workers)
     await bounded(gateway, workers, inFlightPerDecodeWorker=1)
     dying, living = workers
-    gate = asyncio.Event()
-    dying.behaviours.append(Behaviour(tokens=2, gate=gate, cut=True))
-    living.behaviours.append(Behaviour(tokens=2, gate=gate, finish=True))
+    death, end = asyncio.Event(), asyncio.Event()
+    dying.behaviours.append(Behaviour(tokens=2, gate=death, cut=True))
+    living.behaviours.append(Behaviour(tokens=2, gate=end, finish=True))
     streams = [asyncio.create_task(ask(gateway)) for _ in workers]
     await eventually(lambda: dying.seen and living.seen, "each has one")
     waiting = [asyncio.create_task(ask(gateway)) for _ in range(4)]
     await held(gateway, 4)
     gateway.write_endpoints([living], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
     await gateway.knows(living)
-    gate.set()
+    death.set()
+    await eventually(lambda: len(living.seen) == 2, "the broken stream went on here at once, past the bound")
+    end.set()
     answers = await asyncio.gather(*streams, *waiting)
     assert all(answer.whole for answer in answers)
     assert [("X-Pointsman-Held-Ms" in answer.headers) for answer in answers] == [False] * 2 + [True] * 4
-    assert len(living.seen) == 1 + 1 + 4  # the broken stream went on here, without being held
+    assert len(living.seen) == 1 + 1 + 4
 
 
 async def test_who_is_held_outlives_the_loss_of_all_workers(room: Room) -> None:
