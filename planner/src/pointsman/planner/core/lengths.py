@@ -128,7 +128,9 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         # Of one request, from the spread of window means.
         spread = max(0.0, before_squares - before_count * before * before) / (len(windows) - recent)
         variance = spread + (LEAST_SPREAD * before) ** 2
-        certainty = abs(now - before) / math.sqrt(variance / recent_count + variance / before_count)
+        # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
+        further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
+        certainty = further / math.sqrt(variance / recent_count + variance / before_count)
         if certainty > CERTAIN and abs(now - before) > RELEVANT * before and (best is None or certainty > best[0]):
             best = certainty, now, recent
     return (total / count, None) if best is None else (best[1], best[2])
