@@ -60,3 +60,22 @@ def test_a_window_without_lengths_changes_nothing_and_memory_is_bounded() -> Non
 def test_outputs_that_nobody_ended_in_a_window_stay_as_they_were() -> None:
     lengths = after([4000.0] * 20).observe(Load(10.0, 4000.0, 0.0, None), TICK_S, 60.0)
     assert lengths.output_tokens == pytest.approx(100)
+
+
+def test_longer_outputs_are_not_judged_by_those_that_end_first() -> None:
+    # 15 answers a second of 600 ± 150 tokens, 25 ms each, in the place of 100: only the short ones end at first.
+    draw, found = random.Random(2), Lengths()
+    for tick in range(40):
+        found = found.observe(Load(15.0, 4000.0, 0.0, 100.0, measured=15 * TICK_S), TICK_S, TICK_S * tick)
+    changed_s = 40 * TICK_S
+    began = [(changed_s + n / 15, max(8.0, draw.gauss(600, 150))) for n in range(15 * 60)]
+    seen = {}
+    for tick in range(41, 56):
+        now_s = TICK_S * tick
+        ended = [tokens for at_s, tokens in began if now_s - TICK_S < at_s + 0.025 * tokens <= now_s]
+        if ended:
+            load = Load(15.0, 4000.0, 0.0, sum(ended) / len(ended), measured=float(len(ended)))
+            found = found.observe(load, TICK_S, now_s)
+        seen[now_s - changed_s] = found.output_tokens
+    assert seen[25.0] == pytest.approx(600, rel=0.04)
+    assert seen[37.5] == pytest.approx(600, rel=0.04)

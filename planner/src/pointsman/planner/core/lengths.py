@@ -22,6 +22,7 @@ RELEVANT: Final = 0.10  # of the mean
 LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
 RECENT_REQUESTS: Final = 12
 EARLIER_REQUESTS: Final = 40
+FIRST_ANSWERS_S: Final = 30.0  # after outputs became longer: longer ones have not ended yet
 CACHED_REQUESTS: Final = 200.0  # memory of the cached share
 SHARES_HALF_LIFE_S: Final = 100.0
 LONGER_S: Final = 20.0  # proof holds: requests that began all at once, as held ones do, have no length yet
@@ -49,6 +50,7 @@ class Lengths:
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
     changed_s: float | None = None  # when requests were last seen to be of another kind than before
+    longer_s: float | None = None  # when outputs were last seen to be longer than before
     residence: Residence = field(default_factory=Residence)
     longer: tuple[float, float] | None = None  # what decodes was last proven to be, in tokens, and when
 
@@ -72,6 +74,11 @@ class Lengths:
             total -= windows.pop(0).requests
         prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows])
         output, recent_outputs = _mean(windows, [w.output_tokens for w in windows])
+        longer_s = self.longer_s
+        if recent_outputs is not None:
+            longer_s = now_s if output > (self.finished_tokens or output) else None
+        elif longer_s is not None:
+            output = _without_the_first(windows, longer_s, now_s) or output
         recent = max(recent_prompts or 0, recent_outputs or 0)
         if recent >= FORGET_WINDOWS:
             windows = windows[-recent:]
@@ -96,6 +103,7 @@ class Lengths:
             output_tokens=longer or output,
             finished_tokens=output,
             changed_s=now_s if recent > 0 else self.changed_s,
+            longer_s=longer_s,
             residence=residence,
             longer=(proven, now_s) if proven is not None else self.longer,
         )  # fmt: skip
@@ -134,6 +142,18 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         if certainty > CERTAIN and abs(now - before) > RELEVANT * before and (best is None or certainty > best[0]):
             best = certainty, now, recent
     return (total / count, None) if best is None else (best[1], best[2])
+
+
+def _without_the_first(windows: list[Window], longer_s: float, now_s: float) -> float | None:
+    """The mean output of the later half of what ended since outputs became longer; None: of too few.
+
+    The answers that end first are the short ones. After ``FIRST_ANSWERS_S`` no more than those of that time are left
+    out.
+    """
+    since_s = longer_s + min(FIRST_ANSWERS_S, (now_s - longer_s) / 2)
+    later = [w for w in windows if w.at_s > since_s]
+    requests = sum(w.requests for w in later)
+    return sum(w.requests * w.output_tokens for w in later) / requests if requests >= RECENT_REQUESTS else None
 
 
 def _mix_shares(
