@@ -9,6 +9,7 @@ COMMANDS = (
     ["explain"],
     ["record"],
     ["replay"],
+    ["profile"],
     ["local"],
     *(["local", part] for part in ("up", "down", "status", "binaries", "engine", "model")),
 )
@@ -22,6 +23,16 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_unknown_command_is_named_with_what_exists(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nonsense"]) == 2
     assert "no command 'nonsense'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_a_wrong_option_of_any_command_is_one_line(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--nonsense"])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pointsman ") and said.count("\n") == 1
+    assert f"see 'pointsman {command[0]}" in said and "--help'" in said
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)

@@ -25,7 +25,7 @@ from pointsman.planner.simulator.prefix_cache import PrefixBlocks
 from pointsman.planner.simulator.request_path import RequestPath
 from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Simulation, Trace
-from pointsman.planner.simulator.window import TOKEN_BOUNDS, Window, reset_samples
+from pointsman.planner.simulator.window import Window, reset_samples
 from pointsman.planner.simulator.worker import SimulatedWorker
 from pointsman.serving.flow_control import FlowBounds
 
@@ -99,7 +99,7 @@ class LiveEngines:
         self._events = Events()
         self._timing = Timing(simulation.engine, simulation.truth, Random(simulation.seed))
         self._path = RequestPath(trace, simulation, objectives, self._timing, self._events)
-        self._gateway = Page(TOKEN_BOUNDS[:-1])
+        self._gateway = Page(named.TOKEN_BOUNDS)
         self._path.window = GatewayWindow(self._gateway)
         self._workers: dict[str, SimulatedWorker] = {}
         self._pages: dict[str, WorkerPage] = {}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pointsman.planner.replay.command import main
+from pointsman.planner.replay.table import figure_rows
 
 POLICY = """
 objectives: {ttftMs: 1500, tpotMs: 40}
@@ -187,6 +188,40 @@ def test_a_wrong_option_is_named_and_ends_with_2(
         run(policy, *arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_mistake_in_the_options_is_one_line(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run(policy, "--noise", "2")
+    said = capsys.readouterr().err
+    assert said == "pointsman replay: argument --noise: '2' is no share of 0 to 1; see 'pointsman replay --help'\n"
+
+
+def test_one_request_has_no_rate(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace, out = tmp_path / "one.csv", tmp_path / "one.json"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n")
+    assert run(policy, "--json", str(out), trace=str(trace)) == 0
+    assert re.search(r"goodput +unknown", capsys.readouterr().out)
+    assert json.loads(out.read_text())["figures"]["goodput_per_s"] is None
+    assert run(policy, "--sweep", "seed=1", trace=str(trace)) == 0
+    assert "unknown" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"held": 0}, ""),
+        ({"held": 451, "longest_held_s": 141.2}, "late anyway, none refused; the longest 141 s"),
+        ({"held": 451, "longest_held_s": 141.2, "shed": 3}, "late anyway; the longest 141 s"),
+        ({"held": 451, "longest_held_s": 141.2, "refused": 1}, "late anyway; the longest 141 s"),
+    ],
+)
+def test_that_nobody_was_refused_is_said_where_it_is_so(
+    document: dict[str, Any], changed: dict[str, float], said: str
+) -> None:
+    none = {"held": 0, "shed": 0, "refused": 0}
+    rows = figure_rows({**document, "figures": {**document["figures"], **none, **changed}})
+    assert next(remark for name, _, remark in rows if name == "held back") == said
 
 
 def test_a_policy_without_a_table_needs_model_and_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def test_the_whole_traces_are_there_with_the_numbers_their_page_states() -> None
 
 
 def test_what_was_written_is_read_back(tmp_path: Path) -> None:
-    made = trace_of("tuesday", [Arrived(0.0, 10, 5, (1, 2)), Arrived(1.25, 20, 6)], block_tokens=256)
+    made = trace_of("tuesday", [Arrived(0.0, 300, 5, (1, 2)), Arrived(1.25, 20, 6)], block_tokens=256)
     write_trace(tmp_path / "t.jsonl", made, {"note": "x"})
     loaded = load_trace(tmp_path / "t.jsonl")
     assert loaded.format is TraceFormat.POINTSMAN
@@ -100,6 +100,14 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         (MOONCAKE.replace("1200", "NaN"), "line 1: input_length is nan;"),
         (MOONCAKE.replace(": 1000", ": null"), "line 1: timestamp is None; a number"),
         (MOONCAKE.replace("[46", '["46"'), "line 1: hash_ids is"),
+        (
+            MOONCAKE.replace("1200", "1024"),
+            "hash_ids is [46, 47, 2353], 3 ids; input_length 1024 has 2 at most, one for",
+        ),
+        (
+            OWN + '\n{"arrival_s": 1, "prompt_tokens": 256, "output_tokens": 1, "prefix_blocks": [1, 2]}',
+            "line 2: prefix_blocks is [1, 2], 2 ids; prompt_tokens 256 has 1 at most, one for every 256 tokens",
+        ),
         (AZURE + "\nyesterday,1,2", "line 3: TIMESTAMP is 'yesterday'; a moment such as"),
         (AZURE + "\n2023-11-16 18:15:47,,2", "line 3: ContextTokens is ''; a whole number"),
         (AZURE + "\n2023-11-16 18:15:47,1", "line 3: it has 2 values, the header names 3"),
@@ -132,10 +140,25 @@ def test_a_request_without_an_answer_counts_as_one_token_and_is_said(tmp_path: P
 
 
 def test_unordered_lines_are_put_in_order(tmp_path: Path) -> None:
-    later = MOONCAKE.replace("1000", "5000").replace("1200", "99")
+    later = MOONCAKE.replace("1000", "5000").replace("1200", "1199")
     loaded = load_trace(written(tmp_path, f"{later}\n{MOONCAKE}"))
-    assert loaded.trace.prompt_tokens.tolist() == [1200, 99]
+    assert loaded.trace.prompt_tokens.tolist() == [1200, 1199]
     assert loaded.trace.arrival_s.tolist() == [0.0, 4.0]
+
+
+def test_sorting_is_said_and_only_where_it_was_needed(tmp_path: Path) -> None:
+    later = MOONCAKE.replace("1000", "5000")
+    mixed = load_trace(written(tmp_path, f"{later}\n{MOONCAKE}\n{later}"))
+    assert "1 requests stand after a later one: all are sorted by their time of arrival" in mixed.notes
+    ordered = load_trace(written(tmp_path, f"{MOONCAKE}\n{later}"))
+    assert not any("sorted" in note for note in ordered.notes)
+
+
+def test_a_line_of_millions_of_ids_is_refused_in_a_line(tmp_path: Path) -> None:
+    ids = ", ".join(map(str, range(300_000)))
+    with pytest.raises(TraceError, match="300000 ids; input_length 1200 has 3 at most") as raised:
+        load_trace(written(tmp_path, MOONCAKE.replace("46, 47, 2353", ids)))
+    assert len(str(raised.value)) < 400
 
 
 def test_real_time_stamps_are_not_taken_for_bins() -> None:

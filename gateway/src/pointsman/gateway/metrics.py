@@ -12,7 +12,6 @@ _LATENCY_S = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
     0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
 )  # fmt: skip
-_TOKENS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 
 
 class GatewayMetrics:
@@ -27,8 +26,8 @@ class GatewayMetrics:
             self.arrivals.labels(service, endpoint)
         self.retries = _counter(names.GATEWAY_RETRIES, self.registry)
         self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
-        self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, _TOKENS, self.registry).labels(service)
-        self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, _TOKENS, self.registry).labels(service)
+        self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
+        self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.ttft = _histogram(names.GATEWAY_TTFT, _LATENCY_S, self.registry)
         self.tpot = _histogram(names.GATEWAY_TPOT, _LATENCY_S, self.registry)
         self.itl = _histogram(names.GATEWAY_ITL, _LATENCY_S, self.registry)

@@ -11,6 +11,7 @@ from pointsman.local.control_plane import KUBECONFIG
 from pointsman.local.engine import command as engine_command
 from pointsman.local.errors import LocalError
 from pointsman.local.state import clean_leftovers, clusters_directory, is_kept
+from pointsman.process.arguments import CommandParser
 
 _EPILOG: Final = """
 examples:
@@ -44,17 +45,15 @@ example:
 
 def main(argv: list[str]) -> int:
     """Run a Kubernetes cluster with Pointsman on this computer."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman local",
         description="A real control plane, a node that runs pods as processes, and Pointsman installed on it.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command_of(name: str, words: str, epilog: str) -> argparse.ArgumentParser:
-        raw = argparse.RawDescriptionHelpFormatter
-        return commands.add_parser(name, help=words, description=words, epilog=epilog, formatter_class=raw)
+        return commands.add_parser(name, help=words, description=words, epilog=epilog)
 
     starting = command_of("up", "start a cluster", _UP_EPILOG)
     ending = command_of("down", "end a cluster and remove its files", _DOWN_EPILOG)

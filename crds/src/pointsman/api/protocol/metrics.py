@@ -2,6 +2,9 @@
 
 from typing import Final, NamedTuple
 
+TOKEN_BOUNDS: Final = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
+"""Upper bounds of the buckets of every histogram of token counts; +Inf comes after them."""
+
 
 class Metric(NamedTuple):
     """One metric family as it is documented."""

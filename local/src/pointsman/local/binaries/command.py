@@ -1,11 +1,11 @@
 """``pointsman local binaries``: find or build the programs, and say where they are."""
 
-import argparse
 import sys
 from typing import Final
 
 from pointsman.local.binaries import CONTROL_PLANE, TOOLS, ensure_all, find
 from pointsman.local.errors import BinaryError
+from pointsman.process.arguments import CommandParser
 
 _EPILOG: Final = """
 examples:
@@ -17,11 +17,10 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Find or build programs; prints one line ``name  path`` each."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman local binaries",
         description="Find the programs of the embedded cluster, or build them from pinned Go modules.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "names", nargs="*", metavar="NAME", help=f"any of: {', '.join(TOOLS)} (default: the control plane's)"

@@ -1,11 +1,11 @@
 """``pointsman local engine`` and ``pointsman local model``: what a worker on this computer needs, made beforehand."""
 
-import argparse
 import sys
 from typing import Final
 
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import RECIPES, ModelSize, ensure_model
+from pointsman.process.arguments import CommandParser
 
 _MODEL_EPILOG: Final = """
 examples:
@@ -21,11 +21,10 @@ example:
 
 def engine(argv: list[str]) -> int:
     """Install the engine environment (vLLM for CPU) if this computer has none; prints its python."""
-    argparse.ArgumentParser(
+    CommandParser(
         prog="pointsman local engine",
         description=engine.__doc__,
         epilog=_ENGINE_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args(argv)
     print(ensure_engine_environment(report=_tell).python)
     return 0
@@ -33,11 +32,10 @@ def engine(argv: list[str]) -> int:
 
 def model(argv: list[str]) -> int:
     """Make a small random Llama whose answers depend on the whole context; prints its folder."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman local model",
         description=model.__doc__,
         epilog=_MODEL_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--size", type=ModelSize, choices=list(RECIPES), default=ModelSize.TINY, help="default: tiny")
     options = parser.parse_args(argv)

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pointsman.process.arguments import CommandParser
+
 _DESCRIPTION: Final = """\
 Start a real control plane on this computer, install the chart, serve a model on one prefill and two decode workers
 (real vLLM on CPU), send traffic, measure, and let the planner follow a shift of the load. Needs no GPU, no cluster, no
@@ -37,11 +39,10 @@ class Options:
 
 def parse(argv: list[str]) -> Options:
     """The options on a command line; exits with a usage message for a wrong one."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman quickstart",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--keep", action="store_true", help="leave the cluster and the service running at the end")
     parser.add_argument("--quick", action="store_true", help="traffic and exactness only")

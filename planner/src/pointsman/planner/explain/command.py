@@ -19,6 +19,7 @@ from pointsman.planner.errors import ExplainError, PlannerError
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables
+from pointsman.process.arguments import CommandParser
 
 _HEALTHY: Final = "PlannerHealthy"
 _EPILOG: Final = """\
@@ -78,11 +79,10 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman explain",
         description="What the planner saw, expects, considered and chose for a service, why, and what would change it.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("service", metavar="SERVICE", help="the LLMService")
     parser.add_argument("-n", "--namespace", metavar="NAME", help="its namespace (default: default)")

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from pointsman.process.arguments import CommandParser
+
 _DESCRIPTION: Final = """\
 Measure one live vLLM worker and write its performance table: prefill time by prompt and cached prefix, decode step by
 batch and context, the size of its KV, and what moving KV from a prefill worker takes. The worker should get no other
@@ -62,11 +64,10 @@ def parse(argv: list[str]) -> Options:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman profile",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     which = parser.add_mutually_exclusive_group(required=True)

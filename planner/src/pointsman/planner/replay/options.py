@@ -8,6 +8,7 @@ from typing import Final
 
 from pointsman.planner.replay.comparison import parse_tolerance
 from pointsman.planner.replay.generators import SHAPES
+from pointsman.process.arguments import CommandParser
 
 _DESCRIPTION: Final = """\
 Run a trace through a simulated service, with the planner and the policy file that are used live, and say what it comes
@@ -105,11 +106,10 @@ def parse_workers(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman replay",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add(

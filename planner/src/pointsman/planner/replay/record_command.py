@@ -14,6 +14,7 @@ from pointsman.planner.errors import PlannerError
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.replay.recording import FAMILIES, recording
 from pointsman.planner.replay.trace_files import write_trace
+from pointsman.process.arguments import CommandParser
 
 CHUNK_S: Final = 1800.0  # of history in one query: a day at once would be tens of megabytes
 TIMEOUT_S: Final = 30.0
@@ -80,11 +81,10 @@ def _stamp(at_s: float) -> str:
 
 
 def _parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="pointsman record",
         description=_DESCRIPTION,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
     add("--prometheus", required=True, metavar="URL", help="address of the Prometheus that scrapes the gateways")

@@ -42,7 +42,7 @@ class Figures:
     attainment: float
     ttft_attainment: float
     tpot_attainment: float
-    goodput_per_s: float
+    goodput_per_s: float | None  # None: the trace is too short for a rate
     goodput_per_gpu_hour: float
     gpu_hours: float
     peak_gpus: int
@@ -68,15 +68,13 @@ def figures(result: Result) -> Figures:
     """The figures of a result."""
     count = max(len(result.arrival_s), 1)
     completed = result.outcome == Outcome.COMPLETED
-    goals = result.objectives.ttft_ms + result.objectives.ttft_ms_per_prompt_token * result.prompt_tokens
     placed = result.prefilled != PrefillPlace.NOWHERE
-    tpot_met = np.isnan(result.tpot_s) | (result.tpot_s * 1000 <= result.objectives.tpot_ms)
     return Figures(
         requests=len(result.arrival_s),
         attainment=round(result.attainment, 6),
-        ttft_attainment=round(float((completed & (result.ttft_s * 1000 <= goals)).sum()) / count, 6),
-        tpot_attainment=round(float((completed & tpot_met).sum()) / count, 6),
-        goodput_per_s=round(result.goodput_per_s, 4),
+        ttft_attainment=round(float(result.ttft_met.sum()) / count, 6),
+        tpot_attainment=round(float(result.tpot_met.sum()) / count, 6),
+        goodput_per_s=None if result.goodput_per_s is None else round(result.goodput_per_s, 4),
         goodput_per_gpu_hour=round(result.goodput_per_gpu_hour, 2),
         gpu_hours=round(result.gpu_hours, 4),
         peak_gpus=result.peak_gpus,

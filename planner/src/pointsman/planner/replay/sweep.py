@@ -47,7 +47,7 @@ def cells(settings: Sequence[tuple[str, str]], figures: Mapping[str, Any]) -> li
     return [
         *(value for _, value in settings),
         f"{figures['attainment']:.2%}",
-        f"{figures['goodput_per_s']:.2f}",
+        "unknown" if figures["goodput_per_s"] is None else f"{figures['goodput_per_s']:.2f}",
         f"{figures['gpu_hours']:.2f}",
         f"{figures['goodput_per_gpu_hour']:.0f}",
         _pair(figures["ttft_ms"]),

@@ -37,6 +37,7 @@ from pointsman.planner.simulator.types import Trace
 FORMAT: Final = "pointsman-trace"
 VERSION: Final = 1
 MOONCAKE_BLOCK_TOKENS: Final = 512
+SHOWN_CHARACTERS: Final = 80  # of a wrong value
 BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _COMPRESSED: Final[tuple[tuple[bytes, Callable[..., TextIO]], ...]] = (
@@ -86,6 +87,9 @@ def load_trace(path: Path, seed: int = 0) -> Loaded:
     if not requests:
         raise TraceError(f"{path}: it has no request; {_EXPECTED}")
     requests, notes = _without_zeros(requests)
+    earlier = sum(later.arrival_s < before.arrival_s for before, later in itertools.pairwise(requests))
+    if earlier:
+        notes.append(f"{earlier} requests stand after a later one: all are sorted by their time of arrival")
     begin_s = min(request.arrival_s for request in requests)
     requests = [request._replace(arrival_s=request.arrival_s - begin_s) for request in requests]
     width_s = bin_width_s([request.arrival_s for request in requests])
@@ -149,7 +153,7 @@ def _read(path: Path, head: "_Line", lines: Iterator["_Line"]) -> tuple[TraceFor
             raise TraceError(f"{head.where}: version is {version!r}; this Pointsman reads version {VERSION}")
         block_tokens = _count(head, fields, "block_tokens", least=1) if "block_tokens" in fields else 512
         named = fields.get("name")
-        requests = [_own(line) for line in lines]
+        requests = [_own(line, block_tokens) for line in lines]
         return TraceFormat.POINTSMAN, requests, block_tokens, named if isinstance(named, str) else None
     if "timestamp" in fields:
         requests = [_mooncake(line) for line in (head, *lines)]
@@ -163,17 +167,17 @@ def _mooncake(line: "_Line") -> Arrived:
         _number(line, fields, "timestamp") / 1000,
         _count(line, fields, "input_length"),
         _count(line, fields, "output_length"),
-        _ids(line, fields, "hash_ids"),
+        _ids(line, fields, "hash_ids", "input_length", MOONCAKE_BLOCK_TOKENS),
     )
 
 
-def _own(line: "_Line") -> Arrived:
+def _own(line: "_Line", block_tokens: int) -> Arrived:
     fields = line.fields()
     return Arrived(
         _number(line, fields, "arrival_s"),
         _count(line, fields, "prompt_tokens"),
         _count(line, fields, "output_tokens"),
-        _ids(line, fields, "prefix_blocks"),
+        _ids(line, fields, "prefix_blocks", "prompt_tokens", block_tokens),
     )
 
 
@@ -214,7 +218,7 @@ class _Line:
         return fields
 
     def wrong(self, field: str, value: object, right: str) -> NoReturn:
-        raise TraceError(f"{self.where}: {field} is {value!r}; {right} is needed")
+        raise TraceError(f"{self.where}: {field} is {_shown(value)}; {right} is needed")
 
 
 def _lines(path: Path) -> Iterator[_Line]:
@@ -251,11 +255,24 @@ def _count(line: _Line, fields: Mapping[str, Any], name: str, least: int = 0) ->
     return int(number)
 
 
-def _ids(line: _Line, fields: Mapping[str, Any], name: str) -> tuple[int, ...]:
+def _ids(line: _Line, fields: Mapping[str, Any], name: str, prompt: str, block_tokens: int) -> tuple[int, ...]:
+    """Ids of the blocks of the prompt, whose length is in the field ``prompt``; its last block may be part of one."""
     ids = fields.get(name, ())
     if not isinstance(ids, list | tuple) or not all(type(block) is int for block in ids):
         line.wrong(name, ids, "a list of whole numbers")
+    tokens = _count(line, fields, prompt)
+    most = -(-max(tokens, 1) // block_tokens)
+    if len(ids) > most:
+        raise TraceError(
+            f"{line.where}: {name} is {_shown(ids)}, {len(ids)} ids; {prompt} {tokens} has {most} at most, "
+            f"one for every {block_tokens} tokens"
+        )
     return tuple(ids)
+
+
+def _shown(value: object) -> str:
+    words = repr(value)
+    return words if len(words) <= SHOWN_CHARACTERS else f"{words[:SHOWN_CHARACTERS]}…"
 
 
 def _without_zeros(requests: list[Arrived]) -> tuple[list[Arrived], list[str]]:

@@ -17,7 +17,7 @@ from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Ints, Outcome, PrefillPlace, Simulation, Trace
-from pointsman.planner.simulator.window import Window, ttft_objective_ms
+from pointsman.planner.simulator.window import Window
 from pointsman.planner.simulator.worker import SimulatedWorker
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay, has_room, in_time
 from pointsman.serving.local_remote import RoutingRule, decide
@@ -257,7 +257,7 @@ class RequestPath:
             if request.blocks:
                 worker.cache.hold(request.blocks)
         ttft_s = request.first_token_s - request.arrived_s
-        objective_ms = ttft_objective_ms(self._objectives, self._prompt[request.index])
+        objective_ms = self._objectives.ttft_for(self._prompt[request.index])
         self.window.started(ttft_s * 1000, objective_ms)
         self._look_for_room()
 

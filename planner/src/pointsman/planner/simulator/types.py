@@ -22,6 +22,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 
+LEAST_RATED_S = 5.0  # a trace that is shorter has no rate
 FIRST_ROUTING = RoutingNumbers(DEFAULT_RULE.max_local_prefill_tokens, DEFAULT_RULE.max_prefill_queue_size)
 
 
@@ -288,11 +289,25 @@ class Result:
     @property
     def met(self) -> Flags:
         """Which requests met both objectives."""
-        ttft_ms = self.objectives.ttft_ms + self.objectives.ttft_ms_per_prompt_token * self.prompt_tokens
-        tpot_ok: Flags = np.isnan(self.tpot_s) | (self.tpot_s * 1000 <= self.objectives.tpot_ms)
+        return self.ttft_met & self.tpot_met
+
+    @property
+    def ttft_met(self) -> Flags:
+        """Which requests completed and had their first token in time."""
+        goals_ms = np.array([self.objectives.ttft_for(tokens) for tokens in self.prompt_tokens.tolist()])
+        in_time: Flags = self.ttft_s * 1000 <= goals_ms
+        return in_time & self._completed
+
+    @property
+    def tpot_met(self) -> Flags:
+        """Which requests completed and had the tokens after the first in time; one token is."""
+        in_time: Flags = np.isnan(self.tpot_s) | (self.tpot_s * 1000 <= self.objectives.tpot_ms)
+        return in_time & self._completed
+
+    @property
+    def _completed(self) -> Flags:
         completed: Flags = self.outcome == int(Outcome.COMPLETED)
-        in_time: Flags = self.ttft_s * 1000 <= ttft_ms
-        return completed & in_time & tpot_ok
+        return completed
 
     @property
     def attainment(self) -> float:
@@ -300,9 +315,10 @@ class Result:
         return float(self.met.mean()) if len(self.arrival_s) else 1.0
 
     @property
-    def goodput_per_s(self) -> float:
-        """Requests that met both objectives, per second of the trace."""
-        return float(self.met.sum()) / max(float(self.arrival_s[-1]), 1e-9) if len(self.arrival_s) else 0.0
+    def goodput_per_s(self) -> float | None:
+        """Requests that met both objectives, per second of the trace; None: it is too short to speak of a rate."""
+        lasted_s = float(self.arrival_s[-1]) if len(self.arrival_s) else 0.0
+        return float(self.met.sum()) / lasted_s if lasted_s >= LEAST_RATED_S else None
 
     @property
     def goodput_per_gpu_hour(self) -> float:

@@ -9,13 +9,13 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from pointsman.api.protocol.metrics import TOKEN_BOUNDS
 from pointsman.planner.core.observe import MIN_SAMPLES, prefilled_together
 from pointsman.planner.core.scrapes import Histogram
-from pointsman.planner.core.types import EngineSample, Load, Objectives, Service, WorkerRole
+from pointsman.planner.core.types import EngineSample, Load, Service, WorkerRole
 from pointsman.planner.simulator.worker import SimulatedWorker
 
-TOKEN_BOUNDS = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, float("inf"))
-"""The buckets of the gateway's histograms of token counts."""
+_BOUNDS = (*TOKEN_BOUNDS, float("inf"))
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class Window:
     since_s: float
     arrivals: int = 0
     prompt_tokens: int = 0
-    by_bound: list[int] = field(default_factory=lambda: [0] * len(TOKEN_BOUNDS))
+    by_bound: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
     ended: int = 0
     output_tokens: int = 0
     ttft_ms: list[float] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Window:
         """A request came."""
         self.arrivals += 1
         self.prompt_tokens += prompt_tokens
-        self.by_bound[bisect_left(TOKEN_BOUNDS, prompt_tokens)] += 1
+        self.by_bound[bisect_left(_BOUNDS, prompt_tokens)] += 1
 
     def started(self, ttft_ms: float, objective_ms: float) -> None:
         """A request got its first token."""
@@ -64,7 +64,7 @@ class Window:
         cached = _cached_share(workers)
         decoding = [worker.engine for worker in workers if worker.role is WorkerRole.DECODE]
         tokens = sum(engine.itl_count for engine in decoding)
-        prompts = Histogram(TOKEN_BOUNDS, tuple(cumulative), float(self.prompt_tokens))
+        prompts = Histogram(_BOUNDS, tuple(cumulative), float(self.prompt_tokens))
         return Load(
             arrivals_per_s=self.arrivals / window_s,
             prompt_tokens=prompts.mean,
@@ -132,11 +132,6 @@ def reset_samples(worker: SimulatedWorker) -> None:
     worker.prefill_tokens = worker.asked_tokens = engine.prefill_tokens = worker.pulled_tokens = 0
     worker.pulling_s = 0.0
     worker.prefill_count = engine.prefill_count = engine.itl_count = worker.pulled = 0
-
-
-def ttft_objective_ms(objectives: Objectives, prompt_tokens: int) -> float:
-    """The TTFT objective of one prompt."""
-    return objectives.ttft_ms + objectives.ttft_ms_per_prompt_token * prompt_tokens
 
 
 def _p95(values: list[float]) -> float | None:

@@ -1,0 +1,16 @@
+"""The command line of every command: a mistake is one line, not the whole usage with the mistake at its end."""
+
+import argparse
+from typing import Any, NoReturn
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` that keeps line breaks of description and epilog; parsers of subcommands are such too."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong and where to read more, and exit with status 2."""
+        self.exit(2, f"{self.prog}: {message}; see '{self.prog} --help'\n")
