@@ -332,3 +332,22 @@ def test_nobody_is_removed_until_the_answers_to_prompts_of_another_kind_are_know
             removed.append(2.5 * tick)
     assert removed
     assert removed[0] >= 75 + 30
+
+
+@pytest.mark.parametrize("lost", range(4))
+@pytest.mark.parametrize(
+    "load", [replace(LONG, arrivals_per_s=18.0), replace(SHORT, arrivals_per_s=80.0)], ids=["long", "short"]
+)
+def test_a_page_that_could_not_be_read_once_is_no_worker_that_is_missing(load: Load, lost: int) -> None:
+    """Requests wait, so that a role with far less than it needs would be given a worker of the other one at once."""
+    state, bounds, queue = State(), set(), Service(1.0, 1.0, prefill_queue_depth=25.0)
+    for tick in range(48):
+        seen = observed(2.5 * tick, load, 2, 2, service=queue)
+        if tick % 4 == 3:
+            unread = replace(seen.workers[lost], condition=WorkerCondition.UNREACHABLE, in_flight=None)
+            seen = replace(seen, workers=(*seen.workers[:lost], unread, *seen.workers[lost + 1 :]))
+        state, decision, _ = decide(state, seen, POLICY, seen.at_s, LLAMA_8B_H100)
+        assert not decision.switches, decision.message
+        if tick > 8:
+            bounds.add(decision.routing.flow)
+    assert len(bounds) == 1

@@ -111,10 +111,9 @@ def _targets(
     pools = {}
     for role in WorkerRole:
         of_role = [w.condition for w in observation.workers if w.role is role]
-        serving = sum(c in (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE) for c in of_role)
         switching = of_role.count(WorkerCondition.SWITCHING)
         starting = state.leads.ready_in_s(role, now_s, policy.start_s)
-        pools[role] = Pool(serving, tuple(sorted([*starting, *[SWITCH_S] * switching])))
+        pools[role] = Pool(observation.serving(role), tuple(sorted([*starting, *[SWITCH_S] * switching])))
     memory, wanted = targets(
         state.memory,
         state.forecaster,
@@ -142,7 +141,7 @@ def _margin(
     attainment = observation.service.tpot_attainment if observation.service else None
     if attainment is None:
         return state.margin
-    enough = wanted.needed_now[1] <= observation.active(WorkerRole.DECODE) and wanted.backlog <= 0
+    enough = wanted.needed_now[1] <= observation.serving(WorkerRole.DECODE) and wanted.backlog <= 0
     if not enough or point.local_s > 0 or overflows(observation):
         return state.margin.interrupted()
     return state.margin.observe(attainment, load.arrivals_per_s * observation.window_s, policy.objectives.attainment)

@@ -26,7 +26,7 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
         _settled(before.pending_tokens_per_prefill_worker, _pending_tokens(point), observation.gateways),
         _settled(
             before.in_flight_per_decode_worker,
-            _in_flight(point, rate_per_s / max(1, observation.active(WorkerRole.DECODE))),
+            _in_flight(point, rate_per_s / max(1, observation.serving(WorkerRole.DECODE))),
             observation.gateways,
         ),
     )

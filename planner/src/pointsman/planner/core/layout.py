@@ -109,7 +109,7 @@ def _scaled(
             target.append(max(has, min(need, bounds.most)) if policy.scale_out else has)
         elif has > was and want < has:
             # The switch brings what would only have started; what serves stays.
-            serves = observation.active(role) + has - was
+            serves = observation.serving(role) + has - was
             target.append(min(has, max(want, serves)) if scale_in else has)
         elif want > has:
             # What a switch that only waits to be sure will bring is not started as well.

@@ -49,7 +49,7 @@ def threshold(
     service = observation.service
     if not policy.remote_prefill or service is None or service.tpot_attainment is None:
         return now
-    decoders = observation.active(WorkerRole.DECODE)
+    decoders = observation.serving(WorkerRole.DECODE)
 
     def needs(tokens: int, rate: float) -> float:
         return point.at_threshold(tokens).decode_workers(rate, deviations)

@@ -42,7 +42,7 @@ def switch(
 def _fails(observation: Observation, wanted: Targets) -> bool:
     """Whether requests already wait because a role has far less than it needs: no noise to be waited out."""
     need_p, need_d = wanted.load_now
-    has_p, has_d = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    has_p, has_d = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
     return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
 
 
@@ -54,7 +54,7 @@ def _best_switch(
     What only starts serves nobody yet: it is the workers that serve which are weighed.
     """
     need_p, need_d = wanted.load_now
-    serving = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
+    serving = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
     recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
     last = recent[-1].target if recent else None
 

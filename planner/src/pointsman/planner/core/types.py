@@ -121,8 +121,13 @@ class Observation:
         return max((w.gpus for w in self.workers), default=1)
 
     def active(self, role: WorkerRole) -> int:
-        """Workers that serve ``role`` now."""
+        """Workers that are known to serve ``role`` now."""
         return sum(w.role is role and w.condition is WorkerCondition.ACTIVE for w in self.workers)
+
+    def serving(self, role: WorkerRole) -> int:
+        """The same and those that could not be read: a page that is missing once is no worker that is missing."""
+        able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
+        return sum(w.role is role and w.condition in able for w in self.workers)
 
     def committed(self, role: WorkerRole) -> int:
         """Workers that serve ``role`` or soon will: starting and switching ones count at their new role."""

@@ -39,7 +39,7 @@ def most_queued(observation: Observation) -> float:
 def prefill_wait_ms(observation: Observation, point: OperatingPoint) -> float | None:
     """Waiting requests times the mean prefill, shared by the prefill workers; None when the queue is unknown."""
     depth = observation.service.prefill_queue_depth if observation.service else None
-    workers = observation.active(WorkerRole.PREFILL)
+    workers = observation.serving(WorkerRole.PREFILL)
     if depth is None or workers == 0:
         return None
     return depth * point.prefill_alone_s * 1000 / workers
