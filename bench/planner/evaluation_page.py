@@ -36,7 +36,9 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
 * **causal** is what can be had without foresight: it knows this moment's true rate, the true length of every request
   that has come, and the engine's true times, but nothing of the future; it pays the leads and may switch roles. The
   best of {TRIED} such reactions (head-room, hold time, more after a rise), chosen for each seed afterwards by what was
-  within objectives, whatever it cost. What it lacks to a target at a start-up of {LEADS.start_s:.0f} s no planner without foresight can make up.
+  within objectives, whatever it cost. Achieved, not proven best (it follows no trend, as a forecast does on a ramp);
+  where a load changes without warning, what it lacks to a target at a start-up of {LEADS.start_s:.0f} s is the time
+  until the first new worker serves, not the planner.
 * HPA, HeteroScale-, TokenScale-, Dynamo- and Arrow-like are our readings of those systems
   (`planner/src/pointsman/planner/simulator/baselines/`, each with its source), not their code; Dynamo's own planner in
   NVIDIA's own simulator is [below](#beside-dynamos-own-planner-in-nvidias-simulator). Arrow cannot scale and gets the
