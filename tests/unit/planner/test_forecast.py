@@ -139,3 +139,16 @@ def test_before_it_was_ever_wrong_chance_alone_is_allowed_for() -> None:
     ahead = found.at(120.0, 5.0, 120.0, 0.84)
     assert ahead is not None
     assert ahead.high > ahead.expected
+
+
+def test_a_load_that_doubles_is_seen_whatever_its_windows_look_like() -> None:
+    # No window stands out by itself, and the filter follows meanwhile: a few more of them tell.
+    for seed in range(60):
+        draw, found = random.Random(seed), RateForecaster()
+        for tick in range(1, 241):
+            found = found.observe(poisson(draw, 7.5 * TICK_S), TICK_S, TICK_S * tick, LEAD_S)
+        doubled_s = TICK_S * 240
+        for tick in range(241, 250):
+            found = found.observe(poisson(draw, 15.0 * TICK_S), TICK_S, TICK_S * tick, LEAD_S)
+        assert found.rose_s is not None, f"seed {seed}"
+        assert found.rose_s > doubled_s

@@ -17,8 +17,9 @@ FIRST_DISPERSION: Final = 1.5
 DISPERSION_BOUNDS: Final = (1.0, 9.0)
 DISPERSION_WEIGHT: Final = 0.02
 SURPRISE: Final = 4.0  # standard deviations of one window that are no noise …
-SUSTAINED_SURPRISE: Final = 3.5  # … or of the mean of the last four
-SURPRISES_KEPT: Final = 4
+SUSTAINED_SURPRISE: Final = 3.5  # … or of the mean of the last few
+FEWEST_SUSTAINED: Final = 4
+SURPRISES_KEPT: Final = 8
 TREND_BELIEVED: Final = 1.0  # standard deviations a trend must have to be used
 MOST_GROWTH: Final = 2.0  # within one horizon
 RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
@@ -131,7 +132,9 @@ class RateForecaster:
         usual, seen = (math.sqrt(count + ANSCOMBE) for count in (trend.level * window_s, rate * window_s))
         deviation = surprise / math.sqrt(trend.var_level + noise) * 2 * usual / (usual + seen)
         surprises = (*self.surprises, deviation)[-SURPRISES_KEPT:]
-        sustained = len(surprises) == SURPRISES_KEPT and abs(sum(surprises)) / math.sqrt(SURPRISES_KEPT)
+        sustained = max(
+            (abs(sum(surprises[-n:])) / math.sqrt(n) for n in range(FEWEST_SUSTAINED, len(surprises) + 1)), default=0.0
+        )
         slow = self.slow + min(1.0, window_s / SLOW_S) * (rate - self.slow)
         if abs(deviation) <= SURPRISE and sustained <= SUSTAINED_SURPRISE:
             low, high = DISPERSION_BOUNDS
