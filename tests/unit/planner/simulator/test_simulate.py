@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from pointsman.planner.core.types import (
+    Bounds,
     Decision,
     Observation,
     Reason,
@@ -129,6 +130,18 @@ def test_a_worker_that_leaves_finishes_its_streams_first_and_is_billed_until_the
     assert result.gpu_hours == pytest.approx((2 * result.ended_s + stop.ended_s) / 3600)
 
 
+def test_a_start_waits_until_what_leaves_has_left_the_budget() -> None:
+    trace = poisson(4.0, 120, 1000, 400)
+    simulation = Simulation(ENGINE, 1, 3, leads=Leads(start_s=10, reaction_s=0.5))
+    result = simulate(trace, simulation, replace(POLICY, max_gpus=4), scripted({40.0: to(3, 1)}))
+    assert result.peak_gpus == 4
+    starts = sorted(t.began_s for t in result.transitions if t.kind == "start")
+    stops = sorted(t.ended_s for t in result.transitions if t.kind == "stop")
+    assert starts == stops and len(starts) == 2 and starts[0] > 41  # each begins when one is gone
+    assert (result.timeline[-1].prefill_active, result.timeline[-1].decode_active) == (3, 1)
+    assert (result.outcome == Outcome.COMPLETED).all()
+
+
 def test_a_decision_outside_the_policy_is_refused_as_the_operator_does() -> None:
     trace = poisson(2.0, 30, 1000, 10)
     result = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, scripted({10.0: to(12, 12)}))
@@ -227,6 +240,41 @@ def test_bounds_that_go_away_let_everybody_go() -> None:
         poisson(18.0, 60, 4000, 60), Simulation(ENGINE, 1, 2, routing=numbers), POLICY, scripted({30.0: free})
     )
     assert (result.arrival_s + result.held_s)[result.held_s > 0].max() == pytest.approx(30.0, abs=POLICY.interval_s)
+
+
+def test_prompts_at_workers_that_leave_still_wait() -> None:
+    bound = 45_000
+    numbers = RoutingNumbers(0, 10_000, FlowBounds(pending_tokens_per_prefill_worker=bound))
+    service = Simulation(ENGINE, 1, 4, routing=numbers)
+    result = simulate(poisson(18.0, 60, 4000, 60), service, POLICY, scripted({30.0: to(1, 1)}))
+    went_s, first_s = result.arrival_s + result.held_s, result.arrival_s + result.ttft_s
+    ahead = [4000 * int(((went_s < at_s) & (first_s > at_s)).sum()) for at_s in went_s]
+    # One of them passes the bound, and a first token is counted when its step begins.
+    assert 30_000 < max(ahead) <= bound + 2 * 4000
+
+
+def test_who_is_held_stays_so_while_there_is_no_decode_worker() -> None:
+    numbers = RoutingNumbers(0, 10_000, FlowBounds(pending_tokens_per_prefill_worker=10_000))
+    service = Simulation(ENGINE, 1, 1, routing=numbers, leads=Leads(start_s=20, reaction_s=0.5, drain_timeout_s=2))
+    policy = replace(POLICY, decode=Bounds(0, 15))
+    acts = {30.0: to(1, 0), 50.0: to(1, 1)}
+    result = simulate(poisson(18.0, 40, 4000, 60), service, policy, scripted(acts))
+    went_s = (result.arrival_s + result.held_s)[result.held_s > 0]
+    nobody = [point for point in result.timeline if point.decode_active == 0]
+    assert nobody and min(point.held for point in nobody) > 50
+    back_s = 50 + 20.5
+    assert not ((went_s > 32.5 + 0.5) & (went_s < back_s)).any()
+    assert (went_s >= back_s).sum() > 50
+    assert (result.outcome == Outcome.COMPLETED).all()
+
+
+def test_who_is_held_to_the_end_was_held_for_all_that_time() -> None:
+    numbers = RoutingNumbers(0, 10_000, FlowBounds(pending_tokens_per_prefill_worker=10_000))
+    service = Simulation(ENGINE, 1, 1, routing=numbers, drain_s=1.0)
+    result = simulate(poisson(30.0, 20, 4000, 60), service, POLICY, static())
+    never = result.prefilled == PrefillPlace.NOWHERE
+    assert never.sum() > 50
+    assert result.held_s[never] == pytest.approx(result.ended_s - result.arrival_s[never])
 
 
 def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:

@@ -67,6 +67,7 @@ class Fleet:
         self._cache_blocks = simulation.engine.kv_capacity_tokens // block_tokens
         self._named = 0
         self._plan: _Plan | None = None
+        self._lacks_room = False  # a worker is missing, and the budget has no room for it
         self._to_begin = 0  # plans decided, not yet seen by the operator
         self._billed_s = 0.0
         self._transitions: list[_Transition] = []
@@ -171,8 +172,13 @@ class Fleet:
     def _switching(self) -> bool:
         return any(worker.condition is WorkerCondition.SWITCHING for worker in self.workers)
 
-    def _reconcile(self) -> None:
-        """As many workers of each role as are wanted: leaving ones are taken back first, unready ones leave first."""
+    def _reconcile(self, _due: None = None) -> None:
+        """As many workers of each role as are wanted: leaving ones are taken back first, unready ones leave first.
+
+        All that live are within the budget, leaving ones included: what has no room there is started as others go.
+        """
+        most = self._policy.max_gpus // self._simulation.engine.gpus
+        self._lacks_room = False
         for role, wanted in self.wanted.items():
             counted = [w for w in self.workers if w.shown_role is role and w.condition not in NOT_CAPACITY_SOON]
             missing = wanted - len(counted)
@@ -181,7 +187,9 @@ class Fleet:
                 for worker in sorted(leaving, key=lambda w: -w.drain_ends_s)[:missing]:
                     self._return(worker)
                     missing -= 1
-                for _ in range(missing):
+                room = max(0, most - len(self.workers))
+                self._lacks_room = self._lacks_room or room < missing
+                for _ in range(min(missing, room)):
                     self._start(role)
             elif missing < 0:
                 order = sorted(
@@ -314,6 +322,8 @@ class Fleet:
         worker.removed = True
         self.workers.remove(worker)
         self._billed_s += self._events.now_s - worker.since_s
+        if self._lacks_room:
+            self._events.at(self._events.now_s, self._reconcile)
         self._go_on()
 
     def _arm(self, worker: SimulatedWorker) -> None:

@@ -50,6 +50,7 @@ class RequestPath:
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
         self.held: deque[Request] = deque()  # could not be in time; waits for room
+        self._pending_tokens = 0  # at all workers, also at those that take nothing new
         self._looking = False  # an event that looks for room is under way
         self.route(simulation.routing)
         self.decoders: list[SimulatedWorker] = []  # that take new requests
@@ -98,9 +99,9 @@ class RequestPath:
     # --- flow control ---
 
     def _under_way(self) -> UnderWay:
-        decoders = self.decoders
-        pending, in_flight = sum(w.pending_tokens for w in decoders), sum(len(w.assigned) for w in decoders)
-        return UnderWay(pending, in_flight, self.prefillers, len(decoders))
+        """Prompts wait wherever they were sent; what decodes counts where more would go."""
+        in_flight = sum(len(worker.assigned) for worker in self.decoders)
+        return UnderWay(self._pending_tokens, in_flight, self.prefillers, len(self.decoders))
 
     def _look_for_room(self) -> None:
         """Soon: not in the middle of what an engine is doing."""
@@ -110,10 +111,20 @@ class RequestPath:
 
     def _let_go(self, _: None) -> None:
         self._looking = False
-        while self.held and (not self.decoders or has_room(self._under_way(), self.routing.flow)):
+        while self.held and self._has_room():
             request = self.held.popleft()
             self.held_s[request.index] = self._events.now_s - request.arrived_s
             self.dispatch(request, self._events.now_s)
+
+    def _has_room(self) -> bool:
+        """Without a decode worker nobody is let go: they are held until one comes."""
+        flow = self.routing.flow
+        return flow == NOTHING_HELD or (bool(self.decoders) and has_room(self._under_way(), flow))
+
+    def _wait_at(self, worker: SimulatedWorker, request: Request, tokens: int) -> None:
+        request.pending_tokens = tokens
+        worker.pending_tokens += tokens
+        self._pending_tokens += tokens
 
     def dispatch(self, request: Request, now_s: float) -> None:
         """Choose its decode worker and where its prompt is computed."""
@@ -132,8 +143,7 @@ class RequestPath:
         )
         request.new_tokens = where.new_tokens
         if math.isnan(request.first_token_s):
-            request.pending_tokens = where.new_tokens
-            worker.pending_tokens += where.new_tokens
+            self._wait_at(worker, request, where.new_tokens)
         if where.remote:
             self.prefilled[request.index] = PrefillPlace.REMOTE
             self.queue.append(request)
@@ -253,6 +263,7 @@ class RequestPath:
         worker = request.worker
         if worker is not None:
             worker.pending_tokens -= request.pending_tokens
+            self._pending_tokens -= request.pending_tokens
             request.pending_tokens = 0
             if request.blocks:
                 worker.cache.hold(request.blocks)
@@ -283,6 +294,11 @@ class RequestPath:
     def _end_unserved(self, index: int, outcome: Outcome, now_s: float) -> None:
         self.outcome[index] = outcome
         self.end_s[index] = now_s
+
+    def stop(self, now_s: float) -> None:
+        """The simulation ends; who is held was held until then."""
+        for request in self.held:
+            self.held_s[request.index] = now_s - request.arrived_s
 
     # --- workers come and go ---
 
@@ -323,6 +339,7 @@ class RequestPath:
         computing = {request.index for request in worker.engine.empty(now_s)}
         moved = list(worker.assigned.values())
         worker.assigned = {}
+        self._pending_tokens -= worker.pending_tokens
         worker.pending_tokens = 0
         self._follow(worker)
         waiting = {id(request) for request in self.queue}
@@ -341,8 +358,7 @@ class RequestPath:
             worker = self._choose(request)
             worker.assigned[request.index] = request
             request.worker = worker
-            request.pending_tokens = request.prompt_tokens - request.cached_tokens
-            worker.pending_tokens += request.pending_tokens
+            self._wait_at(worker, request, request.prompt_tokens - request.cached_tokens)
             return
         if waiting:
             self.queue.remove(request)

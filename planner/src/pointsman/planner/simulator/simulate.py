@@ -129,6 +129,7 @@ class _Run:
             events.step()
             if path.freed:
                 fleet.look_at_freed()
+        path.stop(events.now_s)
         return events.now_s
 
     # --- the planner ---
