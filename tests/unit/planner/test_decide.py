@@ -16,6 +16,7 @@ from pointsman.planner.core.types import (
     Decision,
     EngineSample,
     Load,
+    Mode,
     Objectives,
     Observation,
     Policy,
@@ -31,7 +32,9 @@ from pointsman.planner.core.types import (
 LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
 SHORT = Load(arrivals_per_s=90, prompt_tokens=300, output_tokens=300, prompt_length_shares=((300, 1.0),))
 LONG = Load(arrivals_per_s=40, prompt_tokens=4000, output_tokens=30, prompt_length_shares=((4000, 1.0),))
-POLICY = Policy(max_gpus=6, prefill=Bounds(1, 5), decode=Bounds(1, 5), scale_out=False, scale_in=False)
+POLICY = Policy(
+    mode=Mode.ACTIVE, max_gpus=6, prefill=Bounds(1, 5), decode=Bounds(1, 5), scale_out=False, scale_in=False
+)
 
 
 def workers(prefill: int, decode: int) -> tuple[Worker, ...]:
@@ -213,6 +216,77 @@ def test_a_plan_in_progress_is_awaited() -> None:
         assert decision.reason is Reason.PLAN_IN_PROGRESS
 
 
+def repeated(policy: Policy, ticks: int = 300, **seen: Any) -> tuple[State, list[Decision]]:
+    """Decisions while long prompts stay and nobody carries anything out."""
+    state, decisions = State(), []
+    for tick in range(ticks):
+        state, decision, _ = decide(state, observed(2.5 * tick, LONG, **seen), policy, 2.5 * tick, LLAMA_8B_H100)
+        decisions.append(decision)
+    return state, decisions
+
+
+@pytest.mark.parametrize("mode", [Mode.SHADOW, Mode.EXTERNAL, Mode.APPROVE])
+def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_itself(mode: Mode) -> None:
+    policy = replace(POLICY, max_switches_per_10_min=2)
+    _, active = repeated(policy, ticks=20)
+    first = next(n for n, decision in enumerate(active) if decision.switches)
+    state, decisions = repeated(replace(policy, mode=mode))
+    assert decisions[first] == active[first]
+    assert {d.switches for d in decisions[first:]} == {active[first].switches}
+    assert len(state.history.switches) <= 2
+
+
+def test_shadow_is_held_back_by_another_wish_as_a_switch_would_hold_it_back() -> None:
+    short = replace(SHORT, arrivals_per_s=200)
+    policy = replace(POLICY, opposite_after_s=60.0)
+    said: dict[Mode, list[str]] = {}
+    for mode in (Mode.SHADOW, Mode.APPROVE):
+        state, _ = repeated(replace(policy, mode=mode), ticks=12, prefill=3, decode=3)
+        said[mode] = []
+        for tick in range(12, 30):
+            seen = observed(2.5 * tick, short, prefill=3, decode=3)
+            state, decision, _ = decide(state, seen, replace(policy, mode=mode), seen.at_s, LLAMA_8B_H100)
+            said[mode].append(decision.message)
+    assert any("a switch the other way was" in message for message in said[Mode.SHADOW])
+    assert not any("a switch the other way was" in message for message in said[Mode.APPROVE])
+
+
+def test_an_approved_switch_counts_from_when_it_begins() -> None:
+    policy = replace(POLICY, mode=Mode.APPROVE)
+    state, decisions = repeated(policy, ticks=12)
+    assert decisions[-1].switches
+    assert not state.history.switches
+    there = (*workers(2, 3), replace(workers(1, 0)[0], name="w5", condition=WorkerCondition.SWITCHING))
+    for tick in range(12, 16):
+        seen = observed(2.5 * tick, LONG, plan_in_progress=True, workers=there)
+        state, _, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+    assert [(record.at_s, record.target) for record in state.history.switches] == [(30.0, WorkerRole.PREFILL)]
+    assert state.wanting_ticks == 0, "another one must be wanted for as long again"
+    state, _, _ = decide(state, observed(40.0, LONG, prefill=3, decode=3), POLICY, 40.0, LLAMA_8B_H100)
+    assert len(state.history.switches) >= 1, "it was made, whatever the mode is now"
+
+
+def test_wishes_of_shadow_are_forgotten_when_decisions_begin_to_be_carried_out() -> None:
+    state, _ = repeated(replace(POLICY, mode=Mode.SHADOW), ticks=12)
+    assert state.history.switches
+    state, _, _ = decide(state, observed(30.0, SHORT), POLICY, 30.0, LLAMA_8B_H100)
+    assert not state.history.switches
+
+
+def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:
+    policy = replace(POLICY, mode=Mode.APPROVE)
+    state, decisions = repeated(policy, ticks=12)
+    asked = decisions[-1].prefill, decisions[-1].decode
+    assert decisions[-1].changes_layout
+    same = decide(state, observed(30.0, LONG, awaiting_approval=asked), policy, 30.0, LLAMA_8B_H100)[1]
+    assert same.reason is Reason.AWAITING_APPROVAL
+    assert "awaits approval" in same.message
+    assert (same.changes_layout, same.switches, same.prefill, same.decode) == (False, (), 2, 4)
+    other = decide(state, observed(30.0, LONG, awaiting_approval=(1, 5)), policy, 30.0, LLAMA_8B_H100)[1]
+    assert (other.prefill, other.decode) == asked
+    assert other.switches
+
+
 def test_missed_token_latency_lowers_the_threshold_at_once() -> None:
     bad = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
     _, decision, _ = decide(State(), observed(0, SHORT, service=bad), POLICY, 0, LLAMA_8B_H100)
@@ -279,7 +353,7 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
     history: list[tuple[Load | None, Service | None]], prefill: int, decode: int, budget: int
 ) -> None:
     policy = Policy(
-        max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6), min_dwell_s=0, opposite_after_s=0,
+        mode=Mode.ACTIVE, max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6), min_dwell_s=0, opposite_after_s=0,
         scale_in_stabilization_s=10,
     )  # fmt: skip
     state = State()

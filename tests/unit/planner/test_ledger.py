@@ -34,8 +34,13 @@ def plan(decision: Decision = DECISION, sequence: int = 1, phase: str | None = N
         policy=policy(**fields), layout=(2, 3), now=NOW,
     )  # fmt: skip
     if phase:
-        manifest["status"] = {"phase": phase}
+        manifest["status"] = {"phase": phase, "endedAt": NOW.isoformat()}
     return Plan.model_validate(manifest)
+
+
+def news(decision: Decision, *plans: Plan, after_s: float = 0.0, **fields: Any) -> Decision | None:
+    """What is written of a decision, so long after the plans ended."""
+    return ledger.news(decision, plans, policy(**fields), (2, 3), NOW + timedelta(seconds=after_s))
 
 
 def test_a_plan_says_what_why_from_what_and_instead_of_what() -> None:
@@ -66,9 +71,81 @@ def test_a_routing_only_plan_needs_nobody_even_in_approve_mode() -> None:
 
 
 def test_the_same_decision_is_written_once() -> None:
-    assert ledger.is_news(DECISION, None)
-    assert not ledger.is_news(DECISION, plan())
-    assert not ledger.is_news(Decision(Reason.STEADY, "", 2, 3, RoutingNumbers(512, 32)), None)
+    assert news(DECISION) == DECISION
+    assert news(DECISION, plan()) is None
+    assert news(DECISION, plan(mode="Shadow", phase="Shadow"), after_s=86_400, mode="Shadow") is None
+    assert news(Decision(Reason.STEADY, "", 2, 3, RoutingNumbers(512, 32))) is None
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Expired", "Superseded", "Completed"])
+def test_what_a_plan_did_not_bring_to_stay_is_tried_again_after_half_a_minute(phase: str) -> None:
+    """A worker that found no node, an operator that was away: the wish is still there and its numbers need not move."""
+    assert news(DECISION, plan(phase=phase), after_s=29) is None
+    assert news(DECISION, plan(phase=phase), after_s=30) == DECISION
+
+
+def test_each_failure_of_the_same_layout_doubles_the_wait_up_to_ten_minutes() -> None:
+    for failures, wait_s in ((2, 60), (3, 120), (5, 480), (6, 600), (50, 600)):
+        plans = [plan(sequence=n + 1, phase="Failed") for n in range(failures)]
+        assert news(DECISION, *plans, after_s=wait_s - 1) is None
+        assert news(DECISION, *plans, after_s=wait_s) == DECISION
+
+
+def test_two_layouts_that_fail_in_turn_each_wait() -> None:
+    plans = [plan(DECISION if n % 2 else replace(DECISION, decode=4), sequence=n, phase="Failed") for n in range(1, 6)]
+    assert news(DECISION, *plans, after_s=119) is None
+    assert news(DECISION, *plans, after_s=120) == DECISION
+    assert news(replace(DECISION, prefill=4), *plans) is not None  # a third one is no repetition
+
+
+def test_a_layout_that_was_reached_ends_the_wait() -> None:
+    back = replace(DECISION, prefill=2, decode=3)
+    plans = [plan(phase="Failed"), plan(sequence=2, phase="Failed"), plan(back, sequence=3, phase="Completed")]
+    assert news(DECISION, *plans) == DECISION
+
+
+def test_a_plan_that_was_overtaken_by_another_did_not_fail() -> None:
+    other = replace(DECISION, decode=4)
+    assert news(DECISION, plan(phase="Superseded"), plan(other, sequence=2)) == DECISION
+
+
+def test_what_a_person_denied_is_asked_again_only_after_the_time_a_person_has() -> None:
+    denied = plan(phase="Denied", mode="Approve")
+    assert news(DECISION, denied, after_s=899, mode="Approve") is None
+    assert news(DECISION, denied, after_s=900, mode="Approve") == DECISION
+
+
+def test_routing_goes_on_while_a_layout_waits_to_be_tried_again() -> None:
+    moved = replace(DECISION, routing=RoutingNumbers(256, 32), changes_routing=True)
+    written = news(moved, plan(phase="Failed"))
+    assert written is not None
+    assert (written.prefill, written.decode, written.switches, written.changes_layout) == (2, 3, (), False)
+    assert written.routing.max_local_prefill_tokens == 256
+    routed = plan(written, sequence=2, phase="Completed")
+    assert news(moved, plan(phase="Failed"), routed, after_s=20) is None
+    assert news(moved, plan(phase="Failed"), routed, after_s=30) == moved
+
+
+def test_where_replicas_are_somebody_elses_only_routing_is_written() -> None:
+    assert news(DECISION, mode="External") is None
+    written = news(replace(DECISION, changes_routing=True), mode="External")
+    assert written is not None
+    assert not written.changes_layout
+
+
+def test_a_plan_awaits_approval_until_a_person_answers() -> None:
+    asked = plan(mode="Approve", phase="AwaitingApproval")
+    assert ledger.awaits_approval(asked)
+    assert ledger.awaits_approval(plan(mode="Approve"))  # not seen by the operator yet
+    assert not ledger.to_be_carried_out(asked)
+    said = asked.spec.approval.model_copy(update={"decision": "Approved"})
+    approved = asked.model_copy(update={"spec": asked.spec.model_copy(update={"approval": said})})
+    assert not ledger.awaits_approval(approved)
+    assert ledger.to_be_carried_out(approved)
+    assert ledger.to_be_carried_out(plan(phase="Executing"))
+    assert not ledger.to_be_carried_out(plan(phase="Failed"))
+    assert not ledger.to_be_carried_out(plan(mode="Shadow"))
+    assert not ledger.awaits_approval(plan(mode="Shadow", actions={"roleSwitch": {"needsApproval": True}}))
 
 
 def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -> None:
@@ -76,9 +153,19 @@ def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -
     made = plan(held)
     assert made.spec.routing.pending_tokens_per_prefill_worker == 8000
     assert made.spec.routing.in_flight_per_decode_worker == 20
-    assert not ledger.is_news(held, made)
-    assert ledger.is_news(held, plan())
-    assert ledger.is_news(DECISION, made)  # bounds that are taken away
+    assert news(held, made) is None
+    assert news(held, plan()) == held
+    assert news(DECISION, made) == DECISION  # bounds that are taken away
+
+
+def test_shadow_does_not_write_every_breath_of_a_bound_that_is_never_in_force() -> None:
+    def bounded(tokens: int) -> Decision:
+        return replace(DECISION, routing=RoutingNumbers(512, 32, FlowBounds(tokens, 20)), changes_routing=True)
+
+    shadow = plan(bounded(8000), mode="Shadow", phase="Shadow")
+    assert news(bounded(8500), shadow, mode="Shadow") is None
+    assert news(bounded(10_000), shadow, mode="Shadow") == bounded(10_000)
+    assert news(bounded(8500), plan(bounded(8000)), after_s=3600) == bounded(8500)
 
 
 def test_a_number_is_never_used_twice() -> None:

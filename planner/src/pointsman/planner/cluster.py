@@ -24,6 +24,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
+from pointsman.planner.core import ledger
 from pointsman.planner.core.types import Worker, WorkerCondition, WorkerRole
 
 ServiceKey = tuple[str, str]
@@ -104,9 +105,15 @@ class Cluster:
         return found
 
     def in_progress(self, key: ServiceKey) -> bool:
-        """A plan that changes the layout, or a switch, has not ended."""
-        plans = any(plan.spec.changes_layout and not _ended(plan) for plan in self.plans.by(key))
+        """A plan that changes the layout is to be carried out and has not ended, or a switch has not."""
+        plans = any(ledger.to_be_carried_out(plan) for plan in self.plans.by(key))
         return plans or any(not _ended(switch) for switch in self.switches.by(key))
+
+    def awaiting_approval(self, key: ServiceKey) -> tuple[int, int] | None:
+        """(prefill, decode) of the newest plan that changes the layout, if a person has not answered it yet."""
+        layouts = [plan for plan in self.plans.by(key) if plan.spec.changes_layout]
+        newest = max(layouts, key=lambda plan: plan.spec.sequence, default=None)
+        return ledger.target(newest) if newest is not None and ledger.awaits_approval(newest) else None
 
 
 def _ended(made: Plan | RoleSwitch) -> bool:

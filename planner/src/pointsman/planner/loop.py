@@ -9,7 +9,7 @@ from typing import Any, Final
 from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
-from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, Mode, PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
@@ -153,6 +153,7 @@ class Planner:
             routing=_routing(service, policy),
             objectives=settings.objectives,
             plan_in_progress=self._cluster.in_progress(key),
+            awaiting_approval=self._cluster.awaiting_approval(key),
         )
         base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
@@ -210,17 +211,14 @@ class Planner:
         decision: Decision,
     ) -> None:
         plans = self._cluster.plans.by(key)
-        newest = max(plans, key=lambda plan: plan.spec.sequence, default=None)
         layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
-        if policy.spec.mode is Mode.EXTERNAL and decision.changes_layout:
-            # Replicas are somebody else's: what the planner would do stays its own thought.
-            decision = replace(decision, prefill=layout[0], decode=layout[1], switches=(), changes_layout=False)
         now_s = self._clock.monotonic_s()
-        if min(decision.prefill, decision.decode) >= 1 and ledger.is_news(decision, newest):
+        news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
+        if news is not None:
             kept.sequence = ledger.next_sequence(plans, kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
-            await self._create(key, service, policy, kept.sequence, decision, layout)
+            await self._create(key, service, policy, kept.sequence, news, layout)
         elif now_s - kept.saved_s >= SAVE_EVERY_S:
             await self._save(key, service, kept, now_s)
         for old in ledger.outdated(plans, policy.spec.history.plans):

@@ -39,6 +39,7 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
         max_queue_size=actions.remote_prefill.max_queue_size,
         flow_control=actions.flow_control.enabled,
         role_switch=switching.enabled,
+        role_switch_needs_approval=switching.needs_approval,
         min_dwell_s=switching.min_dwell_seconds,
         opposite_after_s=switching.opposite_after_seconds,
         max_in_transition_share=switching.max_in_transition_percent / 100,

@@ -14,7 +14,7 @@ from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.routing import highest, threshold
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
-from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting
+from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
 from pointsman.planner.core.stuck import beside_stuck, without_stuck
 from pointsman.planner.core.targets import SHIPPED, Pool, Targets, Tuning, targets
 from pointsman.planner.core.types import (
@@ -61,6 +61,7 @@ def decide(
         return frozen, _stay(observation, Reason.STALE_METRICS, sentence), next_tick
 
     state = learn(state, observation, load, policy, base)
+    state = seen_switching(state, observation, policy)
     model = model_of(state, base)
     if model is None or state.lengths.prompt_tokens is None:
         sentence = "no prefill and no decode step was measured yet: nothing is changed"
@@ -81,7 +82,8 @@ def decide(
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         return state, _with_routing(awaited, routing), next_tick
     state, decision = layout(state, counted, within, now_s, wanted, point, model)
-    return state, _with_routing(beside_stuck(decision, observation, counted, policy), routing), next_tick
+    decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
+    return state, _with_routing(decision, routing), next_tick
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
@@ -155,6 +157,15 @@ def _stay(observation: Observation, reason: Reason, message: str) -> Decision:
         observation.committed(WorkerRole.DECODE),
         observation.routing,
     )
+
+
+def _awaiting(decision: Decision, observation: Observation) -> Decision:
+    """The decision, unless a person has the plan for the same layout already: then that is what is said."""
+    if not decision.changes_layout or (decision.prefill, decision.decode) != observation.awaiting_approval:
+        return decision
+    sentence = f"{decision.message}; the plan for this awaits approval"
+    stays = _stay(observation, Reason.AWAITING_APPROVAL, sentence)
+    return replace(stays, inputs=decision.inputs, alternatives=decision.alternatives)
 
 
 def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:

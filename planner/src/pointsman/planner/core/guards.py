@@ -14,23 +14,55 @@ SWITCH_WINDOW_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class SwitchRecord:
-    """One switch that was decided: when, and to which role."""
+    """One switch: when it was decided or, where a person is asked first, seen to begin; and to which role."""
 
     at_s: float
     target: WorkerRole
+    wished: bool = False  # decided where nothing is carried out
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What was decided lately: bounded by the window it is asked about."""
+    """What was switched lately: bounded by the window it is asked about."""
 
     switches: tuple[SwitchRecord, ...] = ()
+    switching: tuple[str, ...] = ()  # workers that changed their role at the last look, where decided is not yet made
 
-    def remember(self, switches: tuple[Switch, ...], now_s: float) -> "History":
-        """With these switches added and those older than the window dropped."""
-        new = tuple(SwitchRecord(now_s, s.target) for s in switches for _ in range(s.count))
+    def look(self, observation: Observation, policy: Policy) -> "History":
+        """With the switches that have begun since the last look, where those decided are not made at once."""
+        if policy.switches_at_once:  # they are remembered when they are decided; mere wishes never were
+            return History(tuple(r for r in self.switches if not r.wished))
+        on_their_way = {w.name: w.role for w in observation.workers if w.condition is WorkerCondition.SWITCHING}
+        begun = tuple(
+            SwitchRecord(observation.at_s, role) for name, role in on_their_way.items() if name not in self.switching
+        )
+        before = self.switches if policy.only_thinks else tuple(r for r in self.switches if not r.wished)
+        for record in begun:
+            before = History(before).but_for(record.target)  # somebody does what was wished
+        recent = tuple(r for r in before if r.at_s > observation.at_s - SWITCH_WINDOW_S)
+        return History((*recent, *begun), tuple(on_their_way))
+
+    def remember(self, switches: tuple[Switch, ...], now_s: float, policy: Policy) -> "History":
+        """With these switches added and those older than the window dropped.
+
+        Where nothing is carried out the same wish comes again and again: it is one switch, made when first wished.
+        Where a person is asked it is remembered when it begins.
+        """
+        if not (policy.switches_at_once or policy.only_thinks):
+            return self
+        wished = policy.only_thinks
+        new = tuple(SwitchRecord(now_s, s.target, wished) for s in switches for _ in range(s.count))
         kept = tuple(r for r in self.switches if r.at_s > now_s - SWITCH_WINDOW_S)
-        return History((*kept, *new))
+        if wished and new and len(self.but_for(new[0].target)) < len(self.switches):
+            new = ()
+        return History((*kept, *new), self.switching)
+
+    def but_for(self, target: WorkerRole) -> tuple[SwitchRecord, ...]:
+        """Without the last wish, if it was for this role."""
+        count = len(self.switches)
+        while count > 0 and self.switches[count - 1].wished and self.switches[count - 1].target is target:
+            count -= 1
+        return self.switches[:count]
 
 
 def switches_at_a_time(observation: Observation, policy: Policy) -> int:
@@ -41,7 +73,7 @@ def switches_at_a_time(observation: Observation, policy: Policy) -> int:
 def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> str | None:
     """Why this switch must wait or cannot be; None if it may go ahead."""
     now_s = observation.at_s
-    recent = [r for r in history.switches if r.at_s > now_s - SWITCH_WINDOW_S]
+    recent = [r for r in history.but_for(switch.target) if r.at_s > now_s - SWITCH_WINDOW_S]
     if len(recent) + switch.count > policy.max_switches_per_10_min:
         return f"{len(recent)} switches in the last 10 minutes, at most {policy.max_switches_per_10_min} are allowed"
     opposite = [r.at_s for r in recent if r.target is not switch.target]

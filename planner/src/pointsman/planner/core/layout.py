@@ -48,9 +48,10 @@ def layout(
             return state, replace(base, reason=Reason.HELD_BACK, message=f"{sentence}; not yet: {held}")
         return state, base
     switches = switches_between(now, switched)
-    history = state.history.remember(switches, now_s)
+    history = state.history.remember(switches, now_s, policy)
     if switches:
-        if state.wanting == switched:  # else what is left of it was seen for long enough already
+        # What is left of it was seen for long enough already, and so was what is not made at once.
+        if state.wanting == switched and policy.switches_at_once:
             state = replace(state, wanting=None, wanting_ticks=0)
         short = Reason.PREFILL_SHORT if switches[0].target is WorkerRole.PREFILL else Reason.DECODE_SHORT
         if reason in (Reason.STEADY, Reason.SPARE_CAPACITY):  # what starts would be enough, what serves is not

@@ -1,32 +1,115 @@
 """Decisions as Plan objects: when one is written, what is in it, and which old ones go."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
-from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanRouting
+from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase, PlanRouting
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.planner.core.flow import CHANGE
 from pointsman.planner.core.types import Decision, RoutingNumbers
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 KEPT_ROUTING_PLANS: Final = 20
+RETRY_S: Final = 30.0  # after a plan that ended without its layout; doubled each time …
+LONGEST_RETRY_S: Final = 600.0  # … up to this
 _MESSAGE_LIMIT: Final = 1000
 
 
-def is_news(decision: Decision, newest: Plan | None) -> bool:
-    """Whether a decision is written down: an action or a target changed, and it does not repeat the newest plan.
+def news(
+    decision: Decision, plans: Sequence[Plan], policy: PlannerPolicySpec, layout: tuple[int, int], now: datetime
+) -> Decision | None:
+    """What of a decision is written down as a plan; None: nothing. ``layout``: (prefill, decode) as it is now.
 
-    (In Shadow nothing is carried out, so the same decision comes again every tick.)
+    Its routing alone where replicas are somebody else's, and while a layout that was not reached is not tried again.
+    """
+    if decision.changes_layout:
+        again = tried_again(plans, (decision.prefill, decision.decode), policy)
+        if policy.mode is Mode.EXTERNAL or (again is not None and now < again):
+            decision = replace(decision, prefill=layout[0], decode=layout[1], switches=(), changes_layout=False)
+    newest = max(plans, key=_sequence, default=None)
+    return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, newest) else None
+
+
+def _is_news(decision: Decision, newest: Plan | None) -> bool:
+    """Whether an action or a target changed, and it does not repeat the newest plan.
+
+    (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
+    plan did not bring its layout, or somebody undid it.)
     """
     if not (decision.changes_layout or decision.changes_routing):
         return False
-    if newest is None:
+    if newest is None or (decision.changes_layout and newest.spec.changes_layout and _tried(newest)):
         return True
-    pools = newest.spec.pools
-    before = pools.prefill.replicas, pools.decode.replicas, newest.spec.changes_layout
-    now = decision.prefill, decision.decode, decision.changes_layout
-    return now != before or _routing(decision.routing) != newest.spec.routing
+    before = *target(newest), newest.spec.changes_layout
+    after = decision.prefill, decision.decode, decision.changes_layout
+    return after != before or not _same_routing(newest, _routing(decision.routing))
+
+
+def _same_routing(newest: Plan, after: PlanRouting) -> bool:
+    """Whether routing stays that of a plan; in Shadow no bound is ever in force, so each tick finds it a bit anew."""
+    before = newest.spec.routing
+    if newest.spec.mode is not Mode.SHADOW:
+        return after == before
+    bounds = ("pending_tokens_per_prefill_worker", "in_flight_per_decode_worker")
+    pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
+    settled = dict.fromkeys(bounds)
+    return before.model_copy(update=settled) == after.model_copy(update=settled) and all(
+        was == found if was is None or found is None else abs(found - was) <= CHANGE * was for was, found in pairs
+    )
+
+
+def tried_again(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPolicySpec) -> datetime | None:
+    """When a plan for this layout may follow those that ended and did not bring it to stay; None if none did.
+
+    Half a minute after the last, doubled for each one before since another layout was reached; what a person denied,
+    after as long as a person is given to approve it.
+    """
+    layouts = sorted((plan for plan in plans if plan.spec.changes_layout), key=_sequence, reverse=True)
+    tried: list[Plan] = []
+    for number, plan in enumerate(layouts):
+        phase, same = plan.status.phase, target(plan) == layout
+        if phase is PlanPhase.SHADOW or (phase is PlanPhase.COMPLETED and not same):
+            break
+        overtaken = phase is PlanPhase.SUPERSEDED and number > 0  # by a plan that is there, not by bad luck
+        if same and _tried(plan) and not overtaken:
+            tried.append(plan)
+    if not tried:
+        return None
+    last = tried[0]
+    wait_s = min(RETRY_S * 2.0 ** (len(tried) - 1), LONGEST_RETRY_S)
+    if last.status.phase is PlanPhase.DENIED:
+        wait_s = policy.approvals.expire_after_seconds
+    return (last.status.ended_at or last.spec.observed_at) + timedelta(seconds=wait_s)
+
+
+def target(plan: Plan) -> tuple[int, int]:
+    """(prefill, decode) after a plan."""
+    return plan.spec.pools.prefill.replicas, plan.spec.pools.decode.replicas
+
+
+def awaits_approval(plan: Plan) -> bool:
+    """Whether a person is asked and has not answered."""
+    asked = plan.spec.mode is not Mode.SHADOW and plan.spec.approval.required and plan.spec.approval.decision is None
+    return asked and plan.status.phase in (None, PlanPhase.AWAITING_APPROVAL)
+
+
+def to_be_carried_out(plan: Plan) -> bool:
+    """Whether the operator is at a plan that changes the layout, or will be without anybody's word."""
+    ended = plan.status.phase is not None and plan.status.phase.ended
+    return plan.spec.changes_layout and plan.spec.mode is not Mode.SHADOW and not ended and not awaits_approval(plan)
+
+
+def _tried(plan: Plan) -> bool:
+    """Whether it ended, and was more than a thought: the same decision after it is another attempt."""
+    phase = plan.status.phase
+    return phase is not None and phase.ended and phase is not PlanPhase.SHADOW
+
+
+def _sequence(plan: Plan) -> int:
+    return plan.spec.sequence
 
 
 def _routing(numbers: RoutingNumbers) -> PlanRouting:

@@ -79,6 +79,7 @@ def observation(
     routing: RoutingNumbers,
     objectives: Objectives,
     plan_in_progress: bool,
+    awaiting_approval: tuple[int, int] | None = None,
 ) -> Observation:
     """Everything about one service now. ``age_s``: age of the oldest gateway reading."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
@@ -100,6 +101,7 @@ def observation(
         kv_capacity_tokens=_kv_capacity(readings),
         gateways=max(1, len(gateways)),
         plan_in_progress=plan_in_progress,
+        awaiting_approval=awaiting_approval,
     )
 
 

@@ -105,6 +105,14 @@ def seen_starting(state: State, observation: Observation, policy: Policy) -> Lea
     return replace(leads, start_s=None) if policy.start_is_told else leads
 
 
+def seen_switching(state: State, observation: Observation, policy: Policy) -> State:
+    """With the switches that have begun, where those decided are not made at once."""
+    history = state.history.look(observation, policy)
+    if set(history.switching) <= set(state.history.switching):
+        return replace(state, history=history)
+    return replace(state, history=history, wanting=None, wanting_ticks=0)  # done: the next is another one
+
+
 def overflows(observation: Observation) -> bool:
     """Whether the prefill queue is, or in this window was, so long that prompts are prefilled where they decode."""
     depth = observation.service.prefill_queue_depth if observation.service else None

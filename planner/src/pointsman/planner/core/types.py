@@ -114,6 +114,7 @@ class Observation:
     max_batch_tokens: float | None = None  # one worker prefills in one pass
     gateways: int = 1  # that share the requests
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
+    awaiting_approval: tuple[int, int] | None = None  # (prefill, decode) of the plan that waits for a person
 
     @property
     def gpus_each(self) -> int:
@@ -187,6 +188,7 @@ class Policy:
     max_queue_size: int = 32
     flow_control: bool = True
     role_switch: bool = True
+    role_switch_needs_approval: bool = False  # of a person, also where the mode is Active
     min_dwell_s: float = 60.0
     opposite_after_s: float = 30.0
     max_in_transition_share: float = 0.20
@@ -196,6 +198,16 @@ class Policy:
     scale_in_stabilization_s: float = 120.0
     start_s: float = 90.0  # what a new worker is believed to take until it serves; learned from those that start
     start_is_told: bool = False  # start_s is the user's and holds, whatever starts are seen to take
+
+    @property
+    def switches_at_once(self) -> bool:
+        """Whether a switch that is decided is also made: nobody is asked, and plans are carried out."""
+        return self.mode is Mode.ACTIVE and not self.role_switch_needs_approval
+
+    @property
+    def only_thinks(self) -> bool:
+        """Whether a layout that is decided stays a thought: nothing will carry it out."""
+        return self.mode in (Mode.SHADOW, Mode.EXTERNAL)
 
     def bounds(self, role: WorkerRole) -> Bounds:
         """The replicas a role's pool may have."""
@@ -212,6 +224,7 @@ class Reason(StrEnum):
     NOT_ENOUGH_DATA = "NotEnoughData"
     STALE_METRICS = "StaleMetrics"
     PLAN_IN_PROGRESS = "PlanInProgress"
+    AWAITING_APPROVAL = "AwaitingApproval"  # a person has the plan for what is still wanted
     HELD_BACK = "HeldBack"  # something would be better, but a guard (dwell, rate, dead band) holds it
     THRESHOLD = "Threshold"
     FLOW_CONTROL = "FlowControl"  # from when on gateways hold requests back

@@ -113,6 +113,7 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
         workers=tuple(_serving(worker) for worker in observation.workers),
         service=None,
         samples=(),
+        awaiting_approval=None,
     )
     # Steady from the start: what the way there would do to the forecast is not the question.
     # Workers that are taken as arrived have not shown how long a start takes.

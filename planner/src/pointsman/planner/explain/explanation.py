@@ -105,6 +105,9 @@ def _seen(observation: Observation, policy: Policy) -> list[str]:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
         lines.append("a plan is being carried out")
+    if observation.awaiting_approval is not None:
+        prefill, decode = observation.awaiting_approval
+        lines.append(f"the plan for {prefill}P{decode}D awaits approval")
     return lines
 
 
@@ -172,6 +175,8 @@ def _chosen(told: Told) -> list[str]:
         lines = [f"go to {decision.prefill}P{decision.decode}D{how} ({decision.reason})"]
     elif decision.reason is Reason.HELD_BACK:
         lines = ["wait: something else would be better, but a guard holds it back"]
+    elif decision.reason is Reason.AWAITING_APPROVAL:
+        lines = ["wait: a person has the plan for what I still want"]
     else:
         lines = [f"stay at {decision.prefill}P{decision.decode}D ({decision.reason})"]
     lines.append(decision.message)

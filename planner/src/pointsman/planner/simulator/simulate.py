@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from pointsman.planner.core.types import Observation, Policy, Reason, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Mode, Observation, Policy, Reason, Worker, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.decode_engine import (
     ITL_BINS,
     ITL_BINS_PER_DECADE,
@@ -56,7 +56,9 @@ class _Run:
         progress: Callable[[float], None] | None,
     ) -> None:
         self._progress = progress
-        self._trace, self._simulation, self._policy, self._planner = trace, simulation, policy, planner
+        self._trace, self._simulation, self._planner = trace, simulation, planner
+        # Whatever the mode, decisions are carried out: a simulation shows what they would bring.
+        self._policy = policy = replace(policy, mode=Mode.ACTIVE, role_switch_needs_approval=False)
         # One source of chance each, so that a fault drawn does not change the noise of what would have run anyhow.
         noise, fleet, metrics = (Random(f"{simulation.seed} {of}") for of in ("noise", "fleet", "metrics"))
         self._metrics_rng = metrics
