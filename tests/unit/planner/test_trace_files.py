@@ -98,6 +98,12 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         (MOONCAKE.replace("1200", '"long"'), "line 1: input_length is 'long'; a whole number of 0 or more"),
         (MOONCAKE.replace("1200", "-1"), "line 1: input_length is -1;"),
         (MOONCAKE.replace("1200", "NaN"), "line 1: input_length is nan;"),
+        (
+            MOONCAKE.replace("1200", "1e300"),
+            "input_length is 1e+300; a whole number of 0 or more, and 1000000000",
+        ),
+        (MOONCAKE.replace("1200", "9" * 400), "line 1: input_length is 9999"),
+        (MOONCAKE.replace(": 1000", ": " + "9" * 400), "line 1: timestamp is 9999"),
         (MOONCAKE.replace(": 1000", ": null"), "line 1: timestamp is None; a number"),
         (MOONCAKE.replace("[46", '["46"'), "line 1: hash_ids is"),
         (

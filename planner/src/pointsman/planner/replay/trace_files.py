@@ -38,6 +38,7 @@ FORMAT: Final = "pointsman-trace"
 VERSION: Final = 1
 MOONCAKE_BLOCK_TOKENS: Final = 512
 SHOWN_CHARACTERS: Final = 80  # of a wrong value
+MOST_TOKENS: Final = 1_000_000_000  # of one prompt or answer: above that a number is a mistake
 BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _COMPRESSED: Final[tuple[tuple[bytes, Callable[..., TextIO]], ...]] = (
@@ -239,19 +240,23 @@ def _value(line: _Line, fields: Mapping[str, Any], name: str) -> Any:
 
 def _number(line: _Line, fields: Mapping[str, Any], name: str) -> float:
     value = _value(line, fields, name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    try:
+        number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        number = math.inf
+    if not 0 <= number < math.inf:
         line.wrong(name, value, "a number of 0 or more")
-    return float(value)
+    return number
 
 
 def _count(line: _Line, fields: Mapping[str, Any], name: str, least: int = 0) -> int:
     value = _value(line, fields, name)
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):
         number = math.nan
-    if not math.isfinite(number) or number != int(number) or number < least:
-        line.wrong(name, value, f"a whole number of {least} or more")
+    if not least <= number <= MOST_TOKENS or number != int(number):
+        line.wrong(name, value, f"a whole number of {least} or more, and {MOST_TOKENS} at most,")
     return int(number)
 
 
