@@ -13,7 +13,6 @@ from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.quickstart.shift import measure, read_policy, shift_load, with_objectives
 from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
-from pointsman.serving.local_remote import DEFAULT_RULE
 
 SEED = 91
 
@@ -63,8 +62,10 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
         assert switch.status.phase is SwitchPhase.COMPLETED, switch.status
         assert "within objectives" in plan.spec.message
         _says_why(plan)
-    thresholds = [plan.spec.routing.max_local_prefill_tokens for plan in view.plans]
-    assert max(thresholds) > DEFAULT_RULE.max_local_prefill_tokens, "a full prefill queue raises it"
+    newest = max(view.plans, key=lambda plan: plan.spec.sequence).spec.routing
+    assert newest.pending_tokens_per_prefill_worker is not None, "gateways know from when on to hold back"
+    assert newest.decoding_per_decode_worker is not None
+    assert newest.slack_milliseconds is not None
     await _computes_where_the_threshold_says(shifting)
 
 

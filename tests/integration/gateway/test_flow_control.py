@@ -82,27 +82,43 @@ async def start(gateway: Gateway, worker: StandInWorker, *, tokens: int = 2, **m
     return running
 
 
-async def test_who_is_in_time_passes_those_that_are_held_and_they_go_when_there_is_room(room: Room) -> None:
+async def test_who_waits_for_room_to_decode_goes_in_order_and_says_how_long_it_waited(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])
-    await bounded(gateway, [worker], inFlightPerDecodeWorker=3)
+    await bounded(gateway, [worker], decodingPerDecodeWorker=2, slackMilliseconds=60_000)
+    first, second = [await start(gateway, worker) for _ in range(2)]
+    waiting = later(gateway, worker)
+    await held(gateway, 1)
+    newcomer = asyncio.create_task(ask(gateway))
+    await held(gateway, 2)
+    await first.end()
+    await held(gateway, 0)  # who has no first token yet does not decode: there is room for both
+    await second.end()
+    answer = await newcomer
+    assert answer.whole
+    assert int(answer.headers["X-Pointsman-Held-Ms"]) > 0
+    await waiting.end()
+    (line,) = [line for line in gateway.of.logged("request") if line["request_id"] == answer.headers["X-Request-Id"]]
+    assert line["held_ms"] == pytest.approx(int(answer.headers["X-Pointsman-Held-Ms"]), abs=1)
+    assert line["ttft_ms"] >= line["held_ms"]
+
+
+async def test_who_is_in_time_passes_those_that_are_late_and_they_go_when_there_is_room(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    await bounded(gateway, [worker], decodingPerDecodeWorker=3, slackMilliseconds=1)
     first, second, third = [await start(gateway, worker) for _ in range(3)]
     late = asyncio.create_task(ask(gateway))
     await held(gateway, 1)
+    await asyncio.wait([late], timeout=0.01)  # longer than it may wait
     await first.end()
-    in_time = await ask(gateway)  # two in flight: in time, but no room for one that is late anyway
+    in_time = await ask(gateway)  # two decode: in time, but no room for one that is late anyway
     assert in_time.whole
     assert "X-Pointsman-Held-Ms" not in in_time.headers
     assert not late.done()
     await second.end()
-    answer = await late
-    assert answer.whole
-    assert int(answer.headers["X-Pointsman-Held-Ms"]) > 0
+    assert (await late).whole
     await third.end()
-    await held(gateway, 0)
-    (line,) = [line for line in gateway.of.logged("request") if line["request_id"] == answer.headers["X-Request-Id"]]
-    assert line["held_ms"] == pytest.approx(int(answer.headers["X-Pointsman-Held-Ms"]), abs=1)
-    assert line["ttft_ms"] >= line["held_ms"]
 
 
 async def test_prompts_on_their_way_to_a_first_token_hold_back_by_their_tokens(room: Room) -> None:
@@ -129,7 +145,7 @@ async def test_prompts_on_their_way_to_a_first_token_hold_back_by_their_tokens(r
 async def test_a_held_client_that_leaves_is_taken_out_and_no_worker_hears_of_it(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])
-    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    await bounded(gateway, [worker], decodingPerDecodeWorker=1)
     running = await start(gateway, worker)
     leaving = asyncio.create_task(ask(gateway))
     await held(gateway, 1)
@@ -146,7 +162,7 @@ async def test_a_held_client_that_leaves_is_taken_out_and_no_worker_hears_of_it(
 async def test_a_full_line_and_a_long_wait_are_429_with_the_time_to_try_again(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker], max_held=1, hold_seconds=1)
-    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    await bounded(gateway, [worker], decodingPerDecodeWorker=1)
     running = await start(gateway, worker)
     waiting = asyncio.create_task(ask(gateway))
     await held(gateway, 1)
@@ -170,14 +186,18 @@ async def test_a_full_line_and_a_long_wait_are_429_with_the_time_to_try_again(ro
 async def test_bounds_that_change_or_go_act_on_those_that_are_held(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])
-    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    await bounded(gateway, [worker], decodingPerDecodeWorker=1)
     running = await start(gateway, worker)
     gates = []
     for count in range(1, 4):
         gates.append(later(gateway, worker))
         await held(gateway, count)
-    await bounded(gateway, [worker], inFlightPerDecodeWorker=3)
-    await held(gateway, 2)  # two in flight of 2.55
+    await bounded(gateway, [worker], decodingPerDecodeWorker=5)
+    await held(gateway, 0)
+    await eventually(lambda: len(worker.seen) == 4, "all are there")
+    await bounded(gateway, [worker], decodingPerDecodeWorker=1)
+    gates.append(later(gateway, worker))
+    await held(gateway, 1)
     await bounded(gateway, [worker])
     await held(gateway, 0)
     for one in (running, *gates):
@@ -187,7 +207,7 @@ async def test_bounds_that_change_or_go_act_on_those_that_are_held(room: Room) -
 async def test_a_worker_that_dies_while_others_are_held_costs_nobody_an_answer(room: Room) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers)
-    await bounded(gateway, workers, inFlightPerDecodeWorker=1)
+    await bounded(gateway, workers, decodingPerDecodeWorker=1)
     dying, living = workers
     death, end = asyncio.Event(), asyncio.Event()
     dying.behaviours.append(Behaviour(tokens=2, gate=death, cut=True))
@@ -196,7 +216,7 @@ async def test_a_worker_that_dies_while_others_are_held_costs_nobody_an_answer(r
     await eventually(lambda: dying.seen and living.seen, "each has one")
     waiting = [asyncio.create_task(ask(gateway)) for _ in range(4)]
     await held(gateway, 4)
-    gateway.write_endpoints([living], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
+    gateway.write_endpoints([living], routing=ROUTING | {"decodingPerDecodeWorker": 1})
     await gateway.knows(living)
     death.set()
     await eventually(lambda: len(living.seen) == 2, "the broken stream went on here at once, past the bound")
@@ -210,15 +230,15 @@ async def test_a_worker_that_dies_while_others_are_held_costs_nobody_an_answer(r
 async def test_who_is_held_outlives_the_loss_of_all_workers(room: Room) -> None:
     first, second = await room.workers(2)
     gateway = await room.gateway([first])
-    await bounded(gateway, [first], inFlightPerDecodeWorker=1)
+    await bounded(gateway, [first], decodingPerDecodeWorker=1)
     running = await start(gateway, first)
     waiting = asyncio.create_task(ask(gateway))
     await held(gateway, 1)
-    gateway.write_endpoints([], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
+    gateway.write_endpoints([], routing=ROUTING | {"decodingPerDecodeWorker": 1})
     await gateway.knows()
     await running.end()
     await held(gateway, 1)
-    gateway.write_endpoints([second], routing=ROUTING | {"inFlightPerDecodeWorker": 1})
+    gateway.write_endpoints([second], routing=ROUTING | {"decodingPerDecodeWorker": 1})
     assert (await waiting).whole
     assert len(second.seen) == 1
 
@@ -226,7 +246,8 @@ async def test_who_is_held_outlives_the_loss_of_all_workers(room: Room) -> None:
 async def test_sigterm_sends_those_that_have_room_and_tells_the_others_before_the_end(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker], shutdown_seconds=8)
-    await bounded(gateway, [worker], inFlightPerDecodeWorker=1)
+    one_prompt_at_a_time = {"decodingPerDecodeWorker": 1, "pendingTokensPerPrefillWorker": 1}
+    await bounded(gateway, [worker], **one_prompt_at_a_time, slackMilliseconds=60_000)
     running = await start(gateway, worker)
     going = later(gateway, worker)
     await held(gateway, 1)

@@ -217,8 +217,8 @@ async def test_label_and_readiness_decide_and_the_routing_numbers_travel_with_re
     assert prefill.seen[-1].headers[headers.MAX_LOCAL_PREFILL_TOKENS] == "64"
 
     for bound in (5, None):
-        stage.cluster.status("llmservice", SERVICE, namespace, {"routing": {"inFlightPerDecodeWorker": bound}})
-        bounds = str(FlowBounds(in_flight_per_decode_worker=bound))
+        stage.cluster.status("llmservice", SERVICE, namespace, {"routing": {"decodingPerDecodeWorker": bound}})
+        bounds = str(FlowBounds(decoding_per_decode_worker=bound))
         await eventually(partial(gateway.of.logged, "flow control", bounds=bounds), "a new bound")
 
 

@@ -137,7 +137,11 @@ class LiveEngines:
             numbers = RoutingNumbers(
                 routing.max_local_prefill_tokens,
                 self._path.routing.max_prefill_queue_size if size is None else size,
-                FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker),
+                FlowBounds(
+                    routing.pending_tokens_per_prefill_worker,
+                    routing.decoding_per_decode_worker,
+                    routing.slack_milliseconds,
+                ),
             )
             if numbers != self._path.routing:
                 self._path.route(numbers)

@@ -66,7 +66,7 @@ def test_the_routing_numbers_come_from_the_services_status() -> None:
 def test_the_bounds_of_flow_control_come_from_there_too_each_by_itself() -> None:
     metadata = {"name": "chat", "namespace": "ns", "uid": "svc", "resourceVersion": "1"}
     routing = {"maxLocalPrefillTokens": 700, "maxPrefillQueueSize": 3, "pendingTokensPerPrefillWorker": 9000}
-    for more, decode in (({}, None), ({"inFlightPerDecodeWorker": 12}, 12)):
+    for more, decode in (({}, None), ({"decodingPerDecodeWorker": 12}, 12)):
         service = Service.model_validate({"metadata": metadata, "status": {"routing": routing | more}})
         assert discovered([], service).bounds == FlowBounds(9000, decode)
 
@@ -83,7 +83,7 @@ def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
     assert [(w.name, w.role) for w in found.workers] == [("d0", Role.DECODE), ("p0", Role.PREFILL)]
     assert found.rule == RoutingRule(100, 2)
     assert found.bounds == NOTHING_HELD
-    path.write_text(path.read_text().replace("Size: 2", "Size: 2, inFlightPerDecodeWorker: 7"))
+    path.write_text(path.read_text().replace("Size: 2", "Size: 2, decodingPerDecodeWorker: 7"))
     assert read_file(path).bounds == FlowBounds(None, 7)
 
 
@@ -95,8 +95,8 @@ def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
         ("workers: [{name: a, url: 'http://h:1', role: Decode, port: 1}]", "workers.0.port"),
         ("worker: []", "workers"),
         (
-            "{workers: [], routing: {maxLocalPrefillTokens: 1, maxPrefillQueueSize: 1, inFlightPerDecodeWorker: 0}}",
-            "routing.inFlightPerDecodeWorker",
+            "{workers: [], routing: {maxLocalPrefillTokens: 1, maxPrefillQueueSize: 1, decodingPerDecodeWorker: 0}}",
+            "routing.decodingPerDecodeWorker",
         ),
         ("workers: [", "endpoints.yaml"),
         (

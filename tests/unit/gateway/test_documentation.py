@@ -9,7 +9,7 @@ from pointsman.gateway.core.requests import REFUSED
 from pointsman.gateway.core.router import RouterName
 from pointsman.gateway.discovery.static import read_file
 from pointsman.gateway.settings import Settings
-from pointsman.serving.flow_control import LATE_IN_FLIGHT_SHARE, LATE_PENDING_SHARE
+from pointsman.serving.flow_control import LATE_DECODING_SHARE, LATE_PENDING_SHARE
 
 PAGE = (Path(__file__).parents[3] / "docs/gateway.md").read_text()
 
@@ -27,7 +27,7 @@ def test_every_metric_is_documented_with_its_labels() -> None:
 
 
 def test_the_room_for_held_requests_is_the_rules() -> None:
-    shares = f"up to {LATE_PENDING_SHARE:.0%} of the pending tokens and {LATE_IN_FLIGHT_SHARE:.0%} of the requests"
+    shares = f"up to {LATE_PENDING_SHARE:.0%} of the pending tokens and {LATE_DECODING_SHARE:.0%} of the requests"
     assert shares.replace("%", " %") in " ".join(PAGE.split())
 
 

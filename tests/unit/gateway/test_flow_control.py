@@ -20,7 +20,7 @@ from pointsman.gateway.flow_control import FlowControl, HoldLimits
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.processor import Model
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Worker, WorkerKey
-from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds, has_room
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds, has_room, in_time
 
 MODEL = Model(
     ModelInfo(served_name="m", max_model_len=100, block_size=4, files=(), digest="d"),
@@ -37,6 +37,7 @@ class Request:
 
     number: int
     task: "asyncio.Task[Pick | None]"
+    late: bool  # when it came
     held_s: float | None = None
     pick: Pick | None = None
 
@@ -95,8 +96,17 @@ class Stage:
         def held(seconds: float) -> None:
             request.held_s = seconds
 
-        request = Request(len(self.requests), asyncio.create_task(self.flow.admit(choose, held)))
+        late = not in_time(self.fleet.under_way(), self.bounds)
+        request = Request(len(self.requests), asyncio.create_task(self.flow.admit(choose, held)), late)
         self.requests.append(request)
+        await settle()
+        return request
+
+    async def begin(self) -> Request:
+        """One that decodes."""
+        request = await self.ask()
+        assert request.pick is not None
+        request.pick.entry.produced(1)
         await settle()
         return request
 
@@ -197,7 +207,8 @@ def test_whatever_happens_order_is_kept_and_nothing_is_idle_while_others_are_hel
                 stage.discover(prefill=number % 3, decode=1 + number // 3)
             await settle()
             gone = stage.went[went_before:]
-            assert [r for r in gone if r in held_before] == [r for r in held_before if r in gone], "out of order"
+            late = [r for r in gone if r in held_before and r.late]
+            assert late == [r for r in held_before if r in gone and r.late], "out of order"
             assert [r for r in held_before if r in gone or r in left or r in stage.held] == held_before, "lost"
             under_way = stage.fleet.under_way()
             assert not (stage.held and has_room(under_way, stage.bounds)), "idle, and others are held"
@@ -214,7 +225,7 @@ def test_whatever_happens_order_is_kept_and_nothing_is_idle_while_others_are_hel
 
 
 @given(st.integers(1, 40), st.integers(1, 6), st.sampled_from([b for b in _BOUNDS if b != NOTHING_HELD]))
-def test_everybody_goes_once_the_load_is_gone_and_never_more_than_there_is_room_for(
+def test_everybody_goes_in_order_once_the_load_is_gone_and_never_more_prompts_than_there_is_room_for(
     requests: int, decode: int, bounds: FlowBounds
 ) -> None:
     async def play(stage: Stage) -> None:
@@ -223,8 +234,6 @@ def test_everybody_goes_once_the_load_is_gone_and_never_more_than_there_is_room_
             await stage.ask()
         while stage.running:
             under_way = stage.fleet.under_way()
-            if bounds.in_flight_per_decode_worker is not None:
-                assert under_way.in_flight <= max(bounds.in_flight_per_decode_worker * decode, decode)
             if bounds.pending_tokens_per_prefill_worker is not None:
                 assert under_way.pending_tokens <= bounds.pending_tokens_per_prefill_worker + PROMPT_TOKENS
             request = stage.running[0]
@@ -237,18 +246,60 @@ def test_everybody_goes_once_the_load_is_gone_and_never_more_than_there_is_room_
     on_stage(play, bounds=bounds)
 
 
-def test_who_is_in_time_passes_those_that_are_held() -> None:
+def test_who_is_in_time_passes_those_that_are_late() -> None:
     async def play(stage: Stage) -> None:
-        first, _second, _third, held = [await stage.ask() for _ in range(4)]
-        assert stage.held == [held]
+        first, second, late = [await stage.ask() for _ in range(3)]
+        assert stage.held == [late]
         assert first.pick is not None
         first.pick.entry.end()
+        await settle()
         passing = await stage.ask()
         assert passing.pick is not None
         assert passing.held_s is None
-        assert stage.held == [held]
+        assert stage.held == [late]
+        for request in (second, passing):
+            assert request.pick is not None
+            request.pick.entry.end()
+        await settle()
+        assert late.pick is not None
 
-    on_stage(play, bounds=FlowBounds(None, 3))
+    on_stage(play, bounds=FlowBounds(190, None))
+
+
+def test_who_can_still_be_in_time_waits_for_room_to_decode_and_goes_before_newcomers() -> None:
+    async def play(stage: Stage) -> None:
+        running = await stage.begin()
+        waiting, newcomer = await stage.ask(), await stage.ask()
+        assert stage.held == [waiting, newcomer]
+        stage.now_s = 9.0  # of ten that both may wait
+        assert running.pick is not None
+        running.pick.entry.end()
+        await settle()
+        assert stage.went == [running, waiting, newcomer]
+
+    on_stage(play, bounds=FlowBounds(1000, 1, slack_ms=10_000))
+
+
+def test_who_waited_too_long_for_room_lets_pass_who_is_in_time() -> None:
+    async def play(stage: Stage) -> None:
+        running, other = await stage.begin(), await stage.begin()
+        waiting = await stage.ask()
+        stage.now_s = 10.0
+        newcomer = await stage.ask()
+        assert stage.held == [waiting, newcomer]
+        assert running.pick is not None
+        running.pick.entry.end()  # room for one, but not for one that is late
+        await settle()
+        assert stage.held == [waiting]
+        assert newcomer.pick is not None
+        assert other.pick is not None
+        for request in (other, newcomer):
+            assert request.pick is not None
+            request.pick.entry.end()
+        await settle()
+        assert waiting.pick is not None
+
+    on_stage(play, bounds=FlowBounds(1000, 2, slack_ms=10_000))
 
 
 def test_a_first_token_makes_room_for_the_next_prompt() -> None:
@@ -267,7 +318,7 @@ def test_a_first_token_makes_room_for_the_next_prompt() -> None:
 @pytest.mark.parametrize("leaves_first", [True, False])
 def test_a_client_that_leaves_in_the_moment_of_its_release_leaves_nothing_behind(leaves_first: bool) -> None:
     async def play(stage: Stage) -> None:
-        running, leaving, behind = [await stage.ask() for _ in range(3)]
+        running, leaving, behind = await stage.begin(), await stage.ask(), await stage.ask()
         assert running.pick is not None
         if leaves_first:
             leaving.task.cancel()
@@ -277,14 +328,14 @@ def test_a_client_that_leaves_in_the_moment_of_its_release_leaves_nothing_behind
         assert leaving.task.cancelled()
         assert (leaving in stage.went) is not leaves_first
         assert behind.pick is not None
-        assert stage.fleet.under_way().in_flight == 1
+        assert [request.number for request in stage.running] == [behind.number]
 
     on_stage(play, bounds=FlowBounds(None, 1))
 
 
 def test_who_leaves_makes_a_place_in_the_line() -> None:
     async def play(stage: Stage) -> None:
-        _running, leaving = [await stage.ask() for _ in range(2)]
+        _running, leaving = await stage.begin(), await stage.ask()
         leaving.task.cancel()
         await settle()
         assert (await stage.ask()).error is None
@@ -293,7 +344,7 @@ def test_who_leaves_makes_a_place_in_the_line() -> None:
     on_stage(play, bounds=FlowBounds(None, 1), max_held=1)
 
 
-def test_answers_that_are_not_streamed_count_in_flight_but_not_as_pending() -> None:
+def test_answers_that_are_not_streamed_count_as_decoding_but_not_as_pending() -> None:
     async def play(stage: Stage) -> None:
         for _ in range(6):
             assert (await stage.ask(streamed=False)).pick is not None
@@ -306,7 +357,7 @@ def test_answers_that_are_not_streamed_count_in_flight_but_not_as_pending() -> N
 
 def test_beyond_the_longest_line_and_after_the_longest_time_it_is_429() -> None:
     async def play(stage: Stage) -> None:
-        running, first = await stage.ask(), await stage.ask()
+        running, first = await stage.begin(), await stage.ask()
         assert running.pick is not None
         stage.now_s = 4.25
         second = await stage.ask()
@@ -314,6 +365,7 @@ def test_beyond_the_longest_line_and_after_the_longest_time_it_is_429() -> None:
         assert isinstance(refused.error, Overloaded)
         assert (refused.error.status, refused.error.reason, refused.error.retry_after_seconds) == (429, "overloaded", 1)
         assert refused.held_s is None
+        stage.bound(FlowBounds(50, 1, 60_000))  # one prompt at a time
         running.pick.entry.end()
         await settle()
         assert first.held_s == pytest.approx(4.25)
@@ -326,12 +378,12 @@ def test_beyond_the_longest_line_and_after_the_longest_time_it_is_429() -> None:
         assert stage.sample("pointsman_gateway_holds_total") == 2
         assert stage.sample("pointsman_gateway_hold_seconds_sum") == pytest.approx(34.25)
 
-    on_stage(play, bounds=FlowBounds(None, 1), max_held=2, hold_seconds=30.0)
+    on_stage(play, bounds=FlowBounds(None, 1, 60_000), max_held=2, hold_seconds=30.0)
 
 
 def test_nobody_is_held_for_want_of_a_worker_and_who_is_held_outlives_a_short_want() -> None:
     async def play(stage: Stage) -> None:
-        running, held = await stage.ask(), await stage.ask()
+        running, held = await stage.begin(), await stage.ask()
         assert running.pick is not None
         stage.discover(decode=0)
         newcomer = await stage.ask()
@@ -345,6 +397,7 @@ def test_nobody_is_held_for_want_of_a_worker_and_who_is_held_outlives_a_short_wa
         stage.discover(decode=1)
         await settle()
         assert held.pick is not None
+        held.pick.entry.produced(1)
         last = await stage.ask()
         stage.discover(decode=0)
         stage.now_s += 10
@@ -357,7 +410,7 @@ def test_nobody_is_held_for_want_of_a_worker_and_who_is_held_outlives_a_short_wa
 
 def test_a_defect_in_choosing_for_one_request_is_its_own() -> None:
     async def play(stage: Stage) -> None:
-        running = await stage.ask()
+        running = await stage.begin()
 
         def broken() -> Pick | None:
             raise ZeroDivisionError
@@ -375,8 +428,9 @@ def test_a_defect_in_choosing_for_one_request_is_its_own() -> None:
 
 def test_when_the_gateway_ends_who_is_held_is_told_in_time() -> None:
     async def play(stage: Stage) -> None:
-        running, first, second = await stage.ask(), await stage.ask(), await stage.ask()
+        running, first, second = await stage.begin(), await stage.ask(), await stage.ask()
         assert running.pick is not None
+        stage.bound(FlowBounds(50, 1))  # one prompt at a time
         stage.flow.end_within(15.0)
         stage.now_s = 14.9
         running.pick.entry.end()

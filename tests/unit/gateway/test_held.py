@@ -1,20 +1,23 @@
-"""The line of held requests: its order, its length, its end."""
+"""The line of held requests: its length and its end. Its order: tests/unit/serving/test_held_line.py."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.gateway.core.held import HeldLine
+from pointsman.gateway.core.held import BoundedLine
+from pointsman.serving.flow_control import FlowBounds, UnderWay
 
+IDLE, FULL = UnderWay(0, 0, 1, 1), UnderWay(1000, 0, 1, 1)
+BOUNDS = FlowBounds(100)  # what finds FULL is late
 _STEPS = st.lists(st.tuples(st.sampled_from(["join", "leave", "release", "wait"]), st.integers(0, 20)), max_size=60)
 
 
-def line(most: int = 100, hold_seconds: float = 600.0) -> HeldLine[int]:
-    return HeldLine(most=most, hold_seconds=hold_seconds)
+def line(most: int = 100, hold_seconds: float = 600.0) -> BoundedLine[int]:
+    return BoundedLine(most=most, hold_seconds=hold_seconds)
 
 
-def send_all(held: HeldLine[int], room: int) -> list[int]:
+def send_all(held: BoundedLine[int], room: int) -> list[int]:
     sent: list[int] = []
-    held.release(lambda: len(sent) < room, sent.append)
+    held.release(0.0, lambda: IDLE if len(sent) < room else FULL, BOUNDS, sent.append)
     return sent
 
 
@@ -25,7 +28,7 @@ def test_it_is_a_queue_from_which_anybody_may_leave(steps: list[tuple[str, int]]
     for step, number in steps:
         if step == "join":
             newest += 1
-            assert held.join(newest, now_s) is (len(expected) < 8)
+            assert held.join(newest, now_s, FULL, BOUNDS) is (len(expected) < 8)
             if len(expected) < 8:
                 expected[newest] = now_s
         elif step == "leave":
@@ -47,24 +50,24 @@ def test_it_is_a_queue_from_which_anybody_may_leave(steps: list[tuple[str, int]]
 
 
 def test_each_release_is_judged_with_the_one_before_it() -> None:
-    held, under_way = line(), [0]
+    held, pending = line(), [0]
     for item in range(10):
-        held.join(item, 0.0)
+        held.join(item, 0.0, FULL, BOUNDS)
 
     def send(item: int) -> None:
-        under_way[0] += item + 1
+        pending[0] += 5 * (item + 1)
 
-    held.release(lambda: under_way[0] < 6, send)
-    assert (under_way[0], len(held)) == (6, 7)  # 1, 2 and 3
+    held.release(0.0, lambda: UnderWay(pending[0], 0, 1, 1), BOUNDS, send)
+    assert (pending[0], len(held)) == (50, 6)  # 5, 10, 15 and 20: the first beyond thirty ended it
 
 
 def test_the_end_is_due_for_everybody_and_nobody_joins_after_it() -> None:
     held = line()
-    held.join(1, 0.0)
-    held.join(2, 20.0)
+    held.join(1, 0.0, FULL, BOUNDS)
+    held.join(2, 20.0, FULL, BOUNDS)
     held.end_by(30.0)
     assert held.next_due_s == 30
-    assert held.join(3, 29.9)
+    assert held.join(3, 29.9, FULL, BOUNDS)
     assert held.overdue(29.9) == []
     assert held.overdue(30.0) == [1, 2, 3]
-    assert not held.join(4, 30.0)
+    assert not held.join(4, 30.0, FULL, BOUNDS)

@@ -31,13 +31,13 @@ def test_what_is_ahead_leaves_time_for_the_prompt_itself() -> None:
 
 def test_requests_in_flight_are_those_that_keep_the_token_objective() -> None:
     at = point()
-    assert flow_bounds(seen(), POLICY, at, 1.0).in_flight_per_decode_worker == round(at.batch)
+    assert flow_bounds(seen(), POLICY, at, 1.0).decoding_per_decode_worker == round(at.batch)
 
 
 def test_a_decode_worker_that_also_prefills_may_have_fewer() -> None:
     remote, local = point(400, 100, threshold=0), point(400, 100, threshold=512)
-    with_prefills = flow_bounds(seen(), POLICY, local, 10.0).in_flight_per_decode_worker
-    without = flow_bounds(seen(), POLICY, remote, 10.0).in_flight_per_decode_worker
+    with_prefills = flow_bounds(seen(), POLICY, local, 10.0).decoding_per_decode_worker
+    without = flow_bounds(seen(), POLICY, remote, 10.0).decoding_per_decode_worker
     assert with_prefills is not None
     assert without is not None
     assert with_prefills < without
@@ -53,7 +53,7 @@ def test_an_objective_that_an_idle_worker_misses_bounds_nothing() -> None:
     # Its tokens alone take longer than the TTFT objective; holding anything back would help nobody.
     assert flow_bounds(seen(), POLICY, point(prompt=200_000), 1.0).pending_tokens_per_prefill_worker is None
     hopeless = replace(point(), batch=0.5)
-    assert flow_bounds(seen(), POLICY, hopeless, 1.0).in_flight_per_decode_worker is None
+    assert flow_bounds(seen(), POLICY, hopeless, 1.0).decoding_per_decode_worker is None
 
 
 def test_a_policy_can_forbid_it() -> None:
@@ -69,7 +69,7 @@ def test_a_bound_moves_only_where_it_differs_clearly() -> None:
 @given(prompt=st.floats(1, 200_000), output=st.floats(1, 4000), rate=st.floats(0, 500), gateways=st.integers(1, 100))
 def test_a_worker_is_never_bound_to_idleness(prompt: float, output: float, rate: float, gateways: int) -> None:
     found = flow_bounds(seen(gateways=gateways), POLICY, point(prompt, output), rate)
-    for bound in (found.pending_tokens_per_prefill_worker, found.in_flight_per_decode_worker):
+    for bound in (found.pending_tokens_per_prefill_worker, found.decoding_per_decode_worker):
         assert bound is None or bound >= 1
 
 
@@ -77,5 +77,5 @@ def test_it_is_said_in_words() -> None:
     assert in_words(NOTHING_HELD) == "nothing is held back"
     assert in_words(FlowBounds(8000, 20)) == (
         "a gateway holds back what finds 8000 prompt tokens ahead of it at each prefill worker or "
-        "20 requests at each decode worker"
+        "20 requests that decode at each decode worker"
     )

@@ -152,7 +152,7 @@ def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -
     held = replace(DECISION, routing=replace(DECISION.routing, flow=FlowBounds(8000, 20)))
     made = plan(held)
     assert made.spec.routing.pending_tokens_per_prefill_worker == 8000
-    assert made.spec.routing.in_flight_per_decode_worker == 20
+    assert made.spec.routing.decoding_per_decode_worker == 20
     assert news(held, made) is None
     assert news(held, plan()) == held
     assert news(DECISION, made) == DECISION  # bounds that are taken away

@@ -1,15 +1,19 @@
 """Flow control: who is in time goes, who is late waits for room, and what is idle is always given work."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.serving.flow_control import FlowBounds, UnderWay, has_room, in_time
+from pointsman.serving.flow_control import FlowBounds, UnderWay, can_decode, has_room, in_time
 
-BOUNDS = FlowBounds(pending_tokens_per_prefill_worker=8000, in_flight_per_decode_worker=20)
+BOUNDS = FlowBounds(pending_tokens_per_prefill_worker=8000, decoding_per_decode_worker=20)
 _COUNTS = st.integers(0, 50)
 _UNDER_WAY = st.builds(UnderWay, st.floats(0, 1e6), st.integers(0, 2000), _COUNTS, _COUNTS)
-_BOUNDS = st.builds(FlowBounds, st.none() | st.integers(1, 100_000), st.none() | st.integers(1, 500))
+_BOUNDS = st.builds(
+    FlowBounds, st.none() | st.integers(1, 100_000), st.none() | st.integers(1, 500), st.none() | st.integers(1, 60_000)
+)
 
 
 def test_without_bounds_nothing_is_held() -> None:
@@ -20,8 +24,16 @@ def test_without_bounds_nothing_is_held() -> None:
 def test_bounds_are_per_worker() -> None:
     assert not in_time(UnderWay(8001, 5, 1, 2), BOUNDS)
     assert in_time(UnderWay(8001, 5, 2, 2), BOUNDS)
-    assert not in_time(UnderWay(0, 20, 1, 1), BOUNDS)
-    assert in_time(UnderWay(0, 20, 1, 2), BOUNDS)
+    assert not can_decode(UnderWay(0, 20, 1, 1), BOUNDS)
+    assert can_decode(UnderWay(0, 20, 1, 2), BOUNDS)
+
+
+def test_what_was_waited_for_is_no_more_to_be_waited_for() -> None:
+    bounds = replace(BOUNDS, slack_ms=1000)
+    assert in_time(UnderWay(4000, 5, 1, 1), bounds, held_ms=499)
+    assert not in_time(UnderWay(4000, 5, 1, 1), bounds, held_ms=501)
+    assert not in_time(UnderWay(0, 0, 1, 1), bounds, held_ms=1000)
+    assert not in_time(UnderWay(0, 0, 1, 1), BOUNDS, held_ms=1)  # how long it may wait is not known
 
 
 def test_who_was_held_leaves_room_for_those_in_time() -> None:
@@ -38,7 +50,7 @@ def test_without_prefill_workers_those_that_decode_prefill() -> None:
 
 @given(_UNDER_WAY, _BOUNDS)
 def test_whoever_has_room_would_have_been_in_time(under_way: UnderWay, bounds: FlowBounds) -> None:
-    assert in_time(under_way, bounds) or not has_room(under_way, bounds)
+    assert (in_time(under_way, bounds) and can_decode(under_way, bounds)) or not has_room(under_way, bounds)
 
 
 @given(_BOUNDS, _COUNTS, st.integers(1, 50))
@@ -50,15 +62,16 @@ def test_what_is_idle_is_given_work(bounds: FlowBounds, prefill: int, decode: in
 def test_more_under_way_never_makes_room(under_way: UnderWay, bounds: FlowBounds, tokens: float, requests: int) -> None:
     more = UnderWay(
         under_way.pending_tokens + tokens,
-        under_way.in_flight + requests,
+        under_way.decoding + requests,
         under_way.prefill_workers,
         under_way.decode_workers,
     )
     assert in_time(under_way, bounds) or not in_time(more, bounds)
+    assert can_decode(under_way, bounds) or not can_decode(more, bounds)
     assert has_room(under_way, bounds) or not has_room(more, bounds)
 
 
-@pytest.mark.parametrize("field", ["pending_tokens_per_prefill_worker", "in_flight_per_decode_worker"])
+@pytest.mark.parametrize("field", ["pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_ms"])
 def test_a_bound_below_one_is_refused_by_name(field: str) -> None:
     with pytest.raises(ValueError, match=f"{field} is 0"):
         FlowBounds(**{field: 0})

@@ -193,7 +193,7 @@ class Fleet:
         """
         return UnderWay(
             pending_tokens=self.book.awaited_tokens,
-            in_flight=sum(self.book.of(one.key).in_flight for one in self._usable),
+            decoding=sum(self.book.of(one.key).decoding for one in self._usable),
             prefill_workers=self._prefill_workers,
             decode_workers=len(self._usable),
         )

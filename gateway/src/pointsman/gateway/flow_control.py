@@ -1,9 +1,9 @@
 """Holds requests back at the gateway while the workers have more than can be answered in time.
 
-The rule is `pointsman.serving.flow_control`: who can be in time goes at once, also past those that are held; the held
-go first in, first out, when there is room. Here it meets the fleet: what is under way is what this gateway booked at
-its workers, and it is looked at again whenever something there has its first token or ends, and when bounds or workers
-change.
+The rule is `pointsman.serving.flow_control`: who is in time goes as soon as there is room, also past those that are
+late; the late go first in, first out, when there is room that nobody in time needs. Here it meets the fleet: what is
+under way is what this gateway booked at its workers, and it is looked at again whenever something there has its first
+token or ends, and when bounds or workers change.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.gateway.core.held import HeldLine
+from pointsman.gateway.core.held import BoundedLine
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.serving.flow_control import NOTHING_HELD, has_room, in_time
+from pointsman.serving.flow_control import NOTHING_HELD
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class FlowControl:
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
-        self._line: HeldLine[_Held] = HeldLine(most=limits.max_held, hold_seconds=limits.hold_seconds)
+        self._line: BoundedLine[_Held] = BoundedLine(most=limits.max_held, hold_seconds=limits.hold_seconds)
         self._last_held_s = 0.0  # how long the last one that was sent had been held
         self._nobody_since_s: float | None = None  # while no worker takes requests
         self._timer: asyncio.TimerHandle | None = None
@@ -63,11 +63,11 @@ class FlowControl:
         held for that. ``held`` is told the seconds that the request was held, if it was, however that ended. Raises
         Overloaded, and NoWorkerAvailable when all workers were gone for too long meanwhile.
         """
-        if self._may_pass():
+        since_s, bounds, under_way = self._clock(), self._fleet.bounds, self._fleet.under_way()
+        if bounds == NOTHING_HELD or not under_way.decode_workers or self._line.passes(under_way, bounds):
             return pick()
-        since_s = self._clock()
         waiting = _Held(pick, asyncio.get_running_loop().create_future())
-        if not self._line.join(waiting, since_s):
+        if not self._line.join(waiting, since_s, under_way, bounds):
             raise Overloaded(
                 f"The service has more to answer than it can in time, and {len(self._line)} requests wait already; "
                 "try again later.",
@@ -122,23 +122,13 @@ class FlowControl:
                 )
         else:
             self._nobody_since_s = None
-            self._line.release(self._has_room, self._send)
+            self._line.release(now_s, self._fleet.under_way, self._fleet.bounds, self._send)
         self._arm()
 
     def end_within(self, seconds: float) -> None:
         """The gateway stops: whoever has no room within ``seconds`` is told to ask again."""
         self._line.end_by(self._clock() + seconds)
         self._arm()
-
-    def _may_pass(self) -> bool:
-        bounds = self._fleet.bounds
-        if bounds == NOTHING_HELD:
-            return True
-        under_way = self._fleet.under_way()
-        return not under_way.decode_workers or in_time(under_way, bounds)
-
-    def _has_room(self) -> bool:
-        return has_room(self._fleet.under_way(), self._fleet.bounds)
 
     def _send(self, waiting: _Held) -> None:
         if waiting.chosen.done():  # its client left in this moment

@@ -325,7 +325,9 @@ def _routing(service: LLMService, policy: PlannerPolicy) -> RoutingNumbers:
     return RoutingNumbers(
         DEFAULT_RULE.max_local_prefill_tokens if tokens is None else tokens,
         limits.max_queue_size if size is None else size,
-        FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker)
+        FlowBounds(
+            routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
+        )
         if routing
         else NOTHING_HELD,
     )

@@ -1,11 +1,11 @@
 """Which requests a gateway holds back while the service has more than it can answer in time.
 
 First in, first out serves nobody under overload: everyone waits as long as the queue has become, and every answer is
-late. Here a request that could not be in time any more is *held*, and lets those pass that still can: no request is
-refused, and as many as the workers can serve are in time. Held requests go, first in, first out, as soon as there is
-room that nobody in time needs.
+late. Here a request waits for room at the decode workers as long as that leaves it the time it needs; one that can not
+be in time any more is *late*, and lets those pass that still can. No request is refused, and as many as the workers can
+serve are in time. Late ones go, first in, first out, as soon as there is room that nobody in time needs.
 
-The two bounds are live: the planner computes them from the objectives, per worker, so that they hold from the moment a
+The numbers are live: the planner computes them from the objectives, per worker, so that they hold from the moment a
 worker comes or goes. The idea is that of overload control by deadlines: a job that misses its deadline anyway yields
 to those that do not (Buttazzo, *Hard Real-Time Computing Systems*, §9); the flow control of the Gateway API Inference
 Extension holds requests at the gateway too, by priority instead of by deadline.
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Final
 
 LATE_PENDING_SHARE: Final = 0.3
-"""Of the pending bound that held requests may fill: who comes in time finds the queue short."""
-LATE_IN_FLIGHT_SHARE: Final = 0.85
+"""Of the pending bound that late requests may fill: who comes in time finds the queue short."""
+LATE_DECODING_SHARE: Final = 0.85
 """… and of the bound on what decodes."""
 
 
@@ -24,15 +24,18 @@ LATE_IN_FLIGHT_SHARE: Final = 0.85
 class FlowBounds:
     """What one gateway may have under way at its workers. None: no bound.
 
-    ``pending_tokens_per_prefill_worker``: prompt tokens that are not cached, of requests without a first token.
-    ``in_flight_per_decode_worker``: requests that were sent and have not ended.
+    ``pending_tokens_per_prefill_worker``: prompt tokens that are not cached, of requests without a first token: what is
+    computed within the slack. ``decoding_per_decode_worker``: requests between their first and last token.
+    ``slack_ms``: how long a request may wait in all, held and behind other prompts, and be in time; None: a request
+    that must wait for room is late.
     """
 
     pending_tokens_per_prefill_worker: int | None = None
-    in_flight_per_decode_worker: int | None = None
+    decoding_per_decode_worker: int | None = None
+    slack_ms: int | None = None
 
     def __post_init__(self) -> None:
-        for field in ("pending_tokens_per_prefill_worker", "in_flight_per_decode_worker"):
+        for field in ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_ms"):
             value = getattr(self, field)
             if value is not None and value < 1:
                 raise ValueError(f"{field} is {value}: it must be at least 1, or None for no bound")
@@ -46,31 +49,46 @@ class UnderWay:
     """What one gateway has at its workers now, and how many of those serve."""
 
     pending_tokens: float
-    in_flight: int
+    decoding: int
     prefill_workers: int
     decode_workers: int
 
 
-def in_time(under_way: UnderWay, bounds: FlowBounds) -> bool:
-    """Whether a request that is sent now will be answered in time: what is ahead of it leaves it the time it needs."""
-    return _below(under_way, bounds, 1.0, 1.0)
+def in_time(under_way: UnderWay, bounds: FlowBounds, held_ms: float = 0.0) -> bool:
+    """Whether a request that was held so long would be in time, were it sent now: behind the prompts under way."""
+    if bounds.slack_ms is not None:
+        waited = held_ms / bounds.slack_ms
+    else:
+        waited = 0.0 if held_ms <= 0 else 1.0
+    return waited + _pending_share(under_way, bounds) <= 1.0 and waited < 1.0
+
+
+def can_decode(under_way: UnderWay, bounds: FlowBounds) -> bool:
+    """Whether the decode workers have room for one more within the token objective."""
+    return _decodes_below(under_way, bounds, 1.0)
 
 
 def has_room(under_way: UnderWay, bounds: FlowBounds) -> bool:
-    """Whether a request that was held may go: without making those late that are still to come.
+    """Whether a late request may go: without making those late that are still to come.
 
-    What is idle is always given work: with nothing pending, or less than one request a decode worker.
+    What is idle is always given work: with nothing pending, and less than one request a decode worker.
     """
-    return _below(under_way, bounds, LATE_PENDING_SHARE, LATE_IN_FLIGHT_SHARE)
+    return _pending_share(under_way, bounds) <= LATE_PENDING_SHARE and _decodes_below(
+        under_way, bounds, LATE_DECODING_SHARE
+    )
 
 
-def _below(under_way: UnderWay, bounds: FlowBounds, pending_share: float, in_flight_share: float) -> bool:
-    tokens, requests = bounds.pending_tokens_per_prefill_worker, bounds.in_flight_per_decode_worker
-    if tokens is not None and under_way.pending_tokens > 0:
-        # Without a prefill worker the decode workers prefill.
-        workers = under_way.prefill_workers or under_way.decode_workers
-        if under_way.pending_tokens > pending_share * tokens * workers:
-            return False
-    if requests is None or under_way.in_flight < under_way.decode_workers:
+def _pending_share(under_way: UnderWay, bounds: FlowBounds) -> float:
+    """Of what may be pending; 0 without a bound."""
+    tokens = bounds.pending_tokens_per_prefill_worker
+    if tokens is None or under_way.pending_tokens <= 0:
+        return 0.0
+    # Without a prefill worker the decode workers prefill.
+    return under_way.pending_tokens / (tokens * max(1, under_way.prefill_workers or under_way.decode_workers))
+
+
+def _decodes_below(under_way: UnderWay, bounds: FlowBounds, share: float) -> bool:
+    requests = bounds.decoding_per_decode_worker
+    if requests is None or under_way.decoding < under_way.decode_workers:
         return True
-    return under_way.in_flight + 1 <= in_flight_share * requests * under_way.decode_workers
+    return under_way.decoding + 1 <= share * requests * under_way.decode_workers

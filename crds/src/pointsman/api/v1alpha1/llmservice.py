@@ -262,10 +262,17 @@ class Routing(ApiModel):
         description="A gateway that has more prompt tokens than this under way to their first token, per prefill "
         "worker, holds requests back; absent: it never does.",
     )
-    in_flight_per_decode_worker: int | None = Field(
+    decoding_per_decode_worker: int | None = Field(
         default=None,
         ge=1,
-        description="A gateway with so many requests in flight, per decode worker, holds requests back; absent: never.",
+        description="A gateway with so many requests between first and last token, per decode worker, holds others "
+        "back; absent: it never does.",
+    )
+    slack_milliseconds: int | None = Field(
+        default=None,
+        ge=1,
+        description="How long a request may wait in all, held and behind other prompts, and be in time; absent: who "
+        "is held is late.",
     )
     set_by: str | None = Field(default=None, max_length=256, description="Who set them.")
 

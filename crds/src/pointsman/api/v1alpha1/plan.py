@@ -87,8 +87,11 @@ class PlanRouting(ApiModel):
     pending_tokens_per_prefill_worker: int | None = Field(
         default=None, ge=1, description="Beyond it, of one gateway, requests are held back; absent: never."
     )
-    in_flight_per_decode_worker: int | None = Field(
-        default=None, ge=1, description="With so many, of one gateway, requests are held back; absent: never."
+    decoding_per_decode_worker: int | None = Field(
+        default=None, ge=1, description="With so many that decode, of one gateway, others are held back; absent: never."
+    )
+    slack_milliseconds: int | None = Field(
+        default=None, ge=1, description="What a request may wait in all and be in time; absent: who is held is late."
     )
 
 

@@ -12,6 +12,7 @@ class Totals:
 
     pending_requests: int = 0
     pending_tokens: int = 0
+    unseen_requests: int = 0  # of the pending ones, those whose first token this gateway will not see
     active_requests: int = 0
     active_tokens: int = 0
     last_chosen: int = 0
@@ -20,6 +21,11 @@ class Totals:
     def in_flight(self) -> int:
         """Requests sent and not ended."""
         return self.pending_requests + self.active_requests
+
+    @property
+    def decoding(self) -> int:
+        """Requests that decode, as far as can be seen: without a stream perhaps from the start."""
+        return self.active_requests + self.unseen_requests
 
 
 @dataclass(slots=True)
@@ -30,7 +36,7 @@ class Entry:
     _totals: Totals
     _prompt_tokens: int
     _new_tokens: int
-    _awaited_tokens: int
+    _streamed: bool
     _generated: int = 0
     _state: str = "pending"
 
@@ -43,7 +49,7 @@ class Entry:
             self._state = "active"
             totals.pending_requests -= 1
             totals.pending_tokens -= self._new_tokens
-            self._book.awaited_tokens -= self._awaited_tokens
+            self._no_longer_awaited()
             totals.active_requests += 1
             totals.active_tokens += self._prompt_tokens
             self._book.on_less()
@@ -58,12 +64,18 @@ class Entry:
         if self._state == "pending":
             totals.pending_requests -= 1
             totals.pending_tokens -= self._new_tokens
-            self._book.awaited_tokens -= self._awaited_tokens
+            self._no_longer_awaited()
         elif self._state == "active":
             totals.active_requests -= 1
             totals.active_tokens -= self._prompt_tokens + self._generated
         self._state = "ended"
         self._book.on_less()
+
+    def _no_longer_awaited(self) -> None:
+        if self._streamed:
+            self._book.awaited_tokens -= self._new_tokens
+        else:
+            self._totals.unseen_requests -= 1
 
 
 @dataclass(slots=True)
@@ -88,11 +100,13 @@ class LoadBook:
         self._sequence += 1
         totals.last_chosen = self._sequence
         new_tokens = max(prompt_tokens - overlap_tokens, 0)
-        awaited_tokens = new_tokens if streamed else 0
         totals.pending_requests += 1
         totals.pending_tokens += new_tokens
-        self.awaited_tokens += awaited_tokens
-        return Entry(self, totals, prompt_tokens, new_tokens, awaited_tokens)
+        if streamed:
+            self.awaited_tokens += new_tokens
+        else:
+            totals.unseen_requests += 1
+        return Entry(self, totals, prompt_tokens, new_tokens, streamed)
 
     def of(self, worker: WorkerKey) -> Totals:
         """Totals of ``worker``."""

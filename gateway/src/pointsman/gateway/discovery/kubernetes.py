@@ -27,7 +27,8 @@ class _Routing(Slim):
     max_local_prefill_tokens: int | None = None
     max_prefill_queue_size: int | None = None
     pending_tokens_per_prefill_worker: int | None = None
-    in_flight_per_decode_worker: int | None = None
+    decoding_per_decode_worker: int | None = None
+    slack_milliseconds: int | None = None
 
 
 class _Status(Slim):
@@ -65,7 +66,9 @@ def discovered(pods: Iterable[Pod], service: Service | None) -> Discovered:
         routing = service.status.routing
         if routing.max_local_prefill_tokens is not None and routing.max_prefill_queue_size is not None:
             rule = RoutingRule(routing.max_local_prefill_tokens, routing.max_prefill_queue_size)
-        bounds = FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker)
+        bounds = FlowBounds(
+            routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
+        )
     return Discovered(tuple(workers), rule, service.metadata.uid if service is not None else None, bounds)
 
 

@@ -12,7 +12,7 @@
       maxLocalPrefillTokens: 512
       maxPrefillQueueSize: 8
       pendingTokensPerPrefillWorker: 8192 # optional, flow control; without them nothing is held
-      inFlightPerDecodeWorker: 32
+      decodingPerDecodeWorker: 32
     serviceUid: 3f0e…                                               # optional, for KV metrics over NATS
 """
 
@@ -55,7 +55,8 @@ class _Routing(_Strict):
     max_local_prefill_tokens: int = Field(ge=0)
     max_prefill_queue_size: int = Field(ge=0)
     pending_tokens_per_prefill_worker: int | None = Field(default=None, ge=1)
-    in_flight_per_decode_worker: int | None = Field(default=None, ge=1)
+    decoding_per_decode_worker: int | None = Field(default=None, ge=1)
+    slack_milliseconds: int | None = Field(default=None, ge=1)
 
 
 class _File(_Strict):
@@ -89,7 +90,9 @@ def read_file(path: Path) -> Discovered:
         ),
         rule=RoutingRule(routing.max_local_prefill_tokens, routing.max_prefill_queue_size) if routing else None,
         service_uid=content.service_uid,
-        bounds=FlowBounds(routing.pending_tokens_per_prefill_worker, routing.in_flight_per_decode_worker)
+        bounds=FlowBounds(
+            routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
+        )
         if routing
         else NOTHING_HELD,
     )

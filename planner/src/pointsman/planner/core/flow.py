@@ -1,4 +1,4 @@
-"""The two bounds of flow control: how much a gateway may have under way before it holds requests back.
+"""The numbers of flow control: how much a gateway may have under way before it holds requests back.
 
 A prompt that finds more ahead of it than its prefill workers compute within the slack of the TTFT objective is late,
 and a sequence beyond the batch that keeps the token objective makes all others late. See
@@ -22,21 +22,19 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
     if not policy.flow_control:
         return NOTHING_HELD
     before = observation.routing.flow
+    decoding = _decoding(point, rate_per_s / max(1, observation.serving(WorkerRole.DECODE)))
     return FlowBounds(
         _settled(before.pending_tokens_per_prefill_worker, _pending_tokens(point), observation.gateways),
-        _settled(
-            before.in_flight_per_decode_worker,
-            _in_flight(point, rate_per_s / max(1, observation.serving(WorkerRole.DECODE))),
-            observation.gateways,
-        ),
+        _settled(before.decoding_per_decode_worker, decoding, observation.gateways),
+        _settled(before.slack_ms, point.slack_s * 1000 if _pending_tokens(point) is not None else None, 1),
     )
 
 
 def in_words(bounds: FlowBounds) -> str:
     """From when on a gateway holds requests back."""
-    tokens, requests = bounds.pending_tokens_per_prefill_worker, bounds.in_flight_per_decode_worker
+    tokens, requests = bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker
     parts = [f"{tokens} prompt tokens ahead of it at each prefill worker"] if tokens is not None else []
-    parts += [f"{requests} requests at each decode worker"] if requests is not None else []
+    parts += [f"{requests} requests that decode at each decode worker"] if requests is not None else []
     return f"a gateway holds back what finds {' or '.join(parts)}" if parts else "nothing is held back"
 
 
@@ -48,7 +46,7 @@ def _pending_tokens(point: OperatingPoint) -> float | None:
     return queued * max(LEAST_PROMPTS, SLACK_SHARE * point.slack_s / point.prefill_s)
 
 
-def _in_flight(point: OperatingPoint, rate_per_s: float) -> float | None:
+def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:
     """Sequences of a decode worker that gets so many requests a second, some of which it prefills itself."""
     batch = point.batch_beside_local(rate_per_s)
     return BATCH_SHARE * batch if batch >= 1 else None

@@ -117,7 +117,8 @@ def _routing(numbers: RoutingNumbers) -> PlanRouting:
         max_local_prefill_tokens=numbers.max_local_prefill_tokens,
         max_prefill_queue_size=numbers.max_prefill_queue_size,
         pending_tokens_per_prefill_worker=numbers.flow.pending_tokens_per_prefill_worker,
-        in_flight_per_decode_worker=numbers.flow.in_flight_per_decode_worker,
+        decoding_per_decode_worker=numbers.flow.decoding_per_decode_worker,
+        slack_milliseconds=numbers.flow.slack_ms,
     )
 
 

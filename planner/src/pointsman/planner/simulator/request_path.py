@@ -19,7 +19,8 @@ from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Ints, Outcome, PrefillPlace, Simulation, Trace
 from pointsman.planner.simulator.window import Window
 from pointsman.planner.simulator.worker import SimulatedWorker
-from pointsman.serving.flow_control import NOTHING_HELD, UnderWay, has_room, in_time
+from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
+from pointsman.serving.held_line import HeldLine
 from pointsman.serving.local_remote import RoutingRule, decide
 from pointsman.serving.token_budget import take_pending
 
@@ -49,7 +50,7 @@ class RequestPath:
         self.window = Window(0.0)
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
-        self.held: deque[Request] = deque()  # could not be in time; waits for room
+        self.held: HeldLine[Request] = HeldLine()
         self._pending_tokens = 0  # at all workers, also at those that take nothing new
         self._looking = False  # an event that looks for room is under way
         self.route(simulation.routing)
@@ -91,17 +92,19 @@ class RequestPath:
         blocks = self._blocks[index] if self._blocks is not None else ()
         request = Request(index, prompt, output, now_s, blocks)
         flow = self.routing.flow
-        if flow != NOTHING_HELD and self.decoders and not in_time(self._under_way(), flow):
-            self.held.append(request)
-            return
+        if flow != NOTHING_HELD and self.decoders:
+            under_way = self._under_way()
+            if not self.held.passes(under_way, flow):
+                self.held.join(request, now_s, under_way, flow)
+                return
         self.dispatch(request, now_s)
 
     # --- flow control ---
 
     def _under_way(self) -> UnderWay:
         """Prompts wait wherever they were sent; what decodes counts where more would go."""
-        in_flight = sum(len(worker.assigned) for worker in self.decoders)
-        return UnderWay(self._pending_tokens, in_flight, self.prefillers, len(self.decoders))
+        decoding = sum(worker.decoding for worker in self.decoders)
+        return UnderWay(self._pending_tokens, decoding, self.prefillers, len(self.decoders))
 
     def _look_for_room(self) -> None:
         """Soon: not in the middle of what an engine is doing."""
@@ -111,15 +114,12 @@ class RequestPath:
 
     def _let_go(self, _: None) -> None:
         self._looking = False
-        while self.held and self._has_room():
-            request = self.held.popleft()
-            self.held_s[request.index] = self._events.now_s - request.arrived_s
-            self.dispatch(request, self._events.now_s)
-
-    def _has_room(self) -> bool:
-        """Without a decode worker nobody is let go: they are held until one comes."""
-        flow = self.routing.flow
-        return flow == NOTHING_HELD or (bool(self.decoders) and has_room(self._under_way(), flow))
+        now_s, flow = self._events.now_s, self.routing.flow
+        if not self.decoders and flow != NOTHING_HELD:
+            return  # they are held until one comes
+        while (request := self.held.next(now_s, self._under_way(), flow)) is not None:
+            self.held_s[request.index] = now_s - request.arrived_s
+            self.dispatch(request, now_s)
 
     def _wait_at(self, worker: SimulatedWorker, request: Request, tokens: int) -> None:
         request.pending_tokens = tokens
@@ -144,6 +144,8 @@ class RequestPath:
         request.new_tokens = where.new_tokens
         if math.isnan(request.first_token_s):
             self._wait_at(worker, request, where.new_tokens)
+        else:
+            worker.decoding += 1  # it goes on here
         if where.remote:
             self.prefilled[request.index] = PrefillPlace.REMOTE
             self.queue.append(request)
@@ -265,6 +267,7 @@ class RequestPath:
             worker.pending_tokens -= request.pending_tokens
             self._pending_tokens -= request.pending_tokens
             request.pending_tokens = 0
+            worker.decoding += 1
             if request.blocks:
                 worker.cache.hold(request.blocks)
         ttft_s = request.first_token_s - request.arrived_s
@@ -278,6 +281,7 @@ class RequestPath:
         worker = request.worker
         if worker is not None:
             del worker.assigned[index]
+            worker.decoding -= 1
         output = self._output[index]
         self.outcome[index] = Outcome.COMPLETED
         self.ttft_s[index] = request.first_token_s - request.arrived_s
@@ -297,7 +301,7 @@ class RequestPath:
 
     def stop(self, now_s: float) -> None:
         """The simulation ends; who is held was held until then."""
-        for request in self.held:
+        for request in self.held.came_by(now_s):
             self.held_s[request.index] = now_s - request.arrived_s
 
     # --- workers come and go ---
@@ -340,7 +344,7 @@ class RequestPath:
         moved = list(worker.assigned.values())
         worker.assigned = {}
         self._pending_tokens -= worker.pending_tokens
-        worker.pending_tokens = 0
+        worker.pending_tokens = worker.decoding = 0
         self._follow(worker)
         waiting = {id(request) for request in self.queue}
         for request in moved:

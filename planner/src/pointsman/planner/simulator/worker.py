@@ -25,6 +25,7 @@ class SimulatedWorker:
     # as a decode worker
     assigned: dict[int, Request] = field(default_factory=dict)  # sent here and not ended
     pending_tokens: int = 0  # of them, prompts before their first token
+    decoding: int = 0  # of them, after their first token
     scheduled: int = -1  # version of the engine that has an event
     # as a prefill worker
     batch: list[Request] = field(default_factory=list)
