@@ -53,7 +53,7 @@ def _same_routing(newest: Plan, after: PlanRouting) -> bool:
     before = newest.spec.routing
     if newest.spec.mode is not Mode.SHADOW:
         return after == before
-    bounds = ("pending_tokens_per_prefill_worker", "in_flight_per_decode_worker")
+    bounds = ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_milliseconds")
     pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
     settled = dict.fromkeys(bounds)
     return before.model_copy(update=settled) == after.model_copy(update=settled) and all(
