@@ -14,6 +14,7 @@ from pointsman.kube import resources
 from pointsman.planner.errors import ProfileError
 from pointsman.planner.explain import command as explain
 from pointsman.planner.profile.find import decode_worker
+from waiting import eventually
 
 from .conftest import World
 
@@ -166,8 +167,8 @@ async def test_objectives_that_no_layout_can_meet_are_said_with_what_would_be_ri
         load.cancel()
 
 
-async def earlier_plan(world: World, sequence: int, phase: PlanPhase) -> str:
-    """A plan of earlier days that changed the layout; its name."""
+async def earlier_plan(world: World, sequence: int, phase: PlanPhase, *, asked: bool = False) -> str:
+    """A plan of earlier days that changed the layout, after 2P3D; its name. ``asked``: a person must approve it."""
     name, then = f"chat-{sequence:05}", datetime.now(UTC)
     body = {
         "metadata": {"name": name},
@@ -182,11 +183,35 @@ async def earlier_plan(world: World, sequence: int, phase: PlanPhase) -> str:
             "changesLayout": True,
             "reason": "PrefillShort",
             "message": "long ago",
+            "approval": {"required": asked},
         },
     }
     await world.kube.create(resources.PLANS, body, world.namespace)
     await world.kube.patch(resources.PLANS, name, world.namespace, {"status": {"phase": phase}}, subresource="status")
     return name
+
+
+async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_is_written_once(world: World) -> None:
+    await world.policy(mode="Approve")
+    await world.service()
+    old = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL, asked=True)
+    world.planner.start()
+    load = asyncio.create_task(world.load(100, **LONG))
+
+    async def said() -> bool:
+        return "reason=AwaitingApproval" in world.planner.log
+
+    try:
+        await world.until(lambda: len(world.layouts()) > 1, "a plan for what is wanted now")
+        await eventually(said, "the planner says that it is asked for")
+        made = [plan.spec.pools for plan in world.layouts()]
+        await asyncio.wait({load}, timeout=3)  # ten more ticks of the same load
+        assert [plan.spec.pools for plan in world.layouts()] == made
+    finally:
+        load.cancel()
+    assert world.layouts()[0].metadata.name == old
+    assert world.layouts()[-1].spec.approval.required
+    assert "a plan is being executed" not in world.planner.log
 
 
 async def test_ended_plans_beyond_the_history_are_deleted_and_those_that_wait_are_not(world: World) -> None:

@@ -156,6 +156,22 @@ def test_a_newer_plan_supersedes_one_in_the_middle_and_its_switch_still_ends_wel
     assert replicas(it) == (3, 3)
 
 
+def test_a_newer_plan_takes_the_place_of_one_that_awaits_approval() -> None:
+    it = world(Mode.APPROVE)
+    first = plan(it, 3, 2, switches=1, approval={"required": True})
+    it.reconcile()
+    assert status(it, first)[0] is PlanPhase.AWAITING_APPROVAL
+    routing = plan(it, 2, 3, changesLayout=False)
+    it.reconcile()
+    assert status(it, first)[0] is PlanPhase.AWAITING_APPROVAL, "routing asks nobody and overtakes nothing"
+    assert status(it, routing)[0] is PlanPhase.COMPLETED
+    second = plan(it, 4, 1, switches=2, approval={"required": True})
+    it.reconcile()
+    assert status(it, first) == (PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN)
+    assert status(it, second)[0] is PlanPhase.AWAITING_APPROVAL
+    assert not it.switches
+
+
 def test_a_routing_plan_is_done_at_once_and_supersedes_no_layout() -> None:
     it = world()
     layout = plan(it, 3, 2, switches=1)

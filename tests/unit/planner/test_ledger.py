@@ -98,6 +98,11 @@ def test_two_layouts_that_fail_in_turn_each_wait() -> None:
     assert news(replace(DECISION, prefill=4), *plans) is not None  # a third one is no repetition
 
 
+def test_a_wall_clock_that_was_set_back_is_not_waited_for() -> None:
+    assert news(DECISION, plan(phase="Failed"), after_s=-3600) == DECISION
+    assert news(DECISION, plan(phase="Failed"), after_s=-2) is None  # clocks of two computers differ a little
+
+
 def test_a_layout_that_was_reached_ends_the_wait() -> None:
     back = replace(DECISION, prefill=2, decode=3)
     plans = [plan(phase="Failed"), plan(sequence=2, phase="Failed"), plan(back, sequence=3, phase="Completed")]

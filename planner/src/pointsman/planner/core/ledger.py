@@ -26,8 +26,8 @@ def news(
     Its routing alone where replicas are somebody else's, and while a layout that was not reached is not tried again.
     """
     if decision.changes_layout:
-        again = tried_again(plans, (decision.prefill, decision.decode), policy)
-        if policy.mode is Mode.EXTERNAL or (again is not None and now < again):
+        aim = decision.prefill, decision.decode
+        if policy.mode is Mode.EXTERNAL or _too_soon(plans, aim, policy, now):
             decision = replace(decision, prefill=layout[0], decode=layout[1], switches=(), changes_layout=False)
     newest = max(plans, key=_sequence, default=None)
     return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, newest) else None
@@ -61,8 +61,8 @@ def _same_routing(newest: Plan, after: PlanRouting) -> bool:
     )
 
 
-def tried_again(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPolicySpec) -> datetime | None:
-    """When a plan for this layout may follow those that ended and did not bring it to stay; None if none did.
+def _too_soon(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPolicySpec, now: datetime) -> bool:
+    """Whether a plan for this layout must wait after those that ended and did not bring it to stay.
 
     Half a minute after the last, doubled for each one before since another layout was reached; what a person denied,
     after as long as a person is given to approve it.
@@ -77,12 +77,13 @@ def tried_again(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerP
         if same and _tried(plan) and not overtaken:
             tried.append(plan)
     if not tried:
-        return None
+        return False
     last = tried[0]
     wait_s = min(RETRY_S * 2.0 ** (len(tried) - 1), LONGEST_RETRY_S)
     if last.status.phase is PlanPhase.DENIED:
         wait_s = policy.approvals.expire_after_seconds
-    return (last.status.ended_at or last.spec.observed_at) + timedelta(seconds=wait_s)
+    waited_s = (now - (last.status.ended_at or last.spec.observed_at)).total_seconds()
+    return -RETRY_S <= waited_s < wait_s  # an end far ahead is a wall clock that was set back: not waited for
 
 
 def target(plan: Plan) -> tuple[int, int]:
