@@ -152,3 +152,15 @@ def test_a_load_that_doubles_is_seen_whatever_its_windows_look_like() -> None:
             found = found.observe(poisson(draw, 15.0 * TICK_S), TICK_S, TICK_S * tick, LEAD_S)
         assert found.rose_s is not None, f"seed {seed}"
         assert found.rose_s > doubled_s
+
+
+def test_what_was_forecast_for_a_gap_is_compared_with_nothing() -> None:
+    found = RateForecaster()
+    for tick in range(1, 31):
+        found = found.observe(25.0, TICK_S, TICK_S * tick, 30.0)
+    errors = len(found.errors)
+    assert 0 < errors < 25
+    for tick in range(31, 55):
+        found = found.observe(None, TICK_S, TICK_S * tick, 30.0)
+    found = found.observe(28.0, TICK_S, TICK_S * 55, 30.0)
+    assert len(found.errors) <= errors + 1  # one window says something of one forecast

@@ -206,3 +206,16 @@ def test_a_decode_worker_that_does_not_say_how_many_it_decodes_makes_the_sum_unk
     half = seen(gateway, [Seen(worker("d"), Reading({}, page, 5.0)), Seen(worker("e"), None)]).load
     assert half is not None
     assert half.decoding is None
+
+
+def test_rates_of_gateways_that_were_read_over_different_times_add_up() -> None:
+    def page(requests: int) -> Page:
+        gateway = Gateway()
+        for _ in range(requests):
+            gateway.request(0.1, 0.01, 100, 10)
+        return gateway.page()
+
+    load = seen([Reading({}, page(50), 5.0), Reading({}, page(25), 2.5)], []).load
+    assert load is not None
+    assert load.arrivals_per_s == pytest.approx(20.0)
+    assert load.started_per_s == pytest.approx(20.0)

@@ -29,6 +29,13 @@ def test_an_unread_prefill_worker_is_not_empty() -> None:
     assert waiting(seen([None, None], [20, 20], queue=3.0), AT) == 3  # nothing can be said of the others
 
 
+def test_what_waits_in_the_engine_of_a_prefill_worker_is_counted_once() -> None:
+    """Nine wait there, of ten in flight; 25 are with two decode workers, five of which are a good batch for each."""
+    found = seen([10], [13, 12], queue=9.0)
+    workers = tuple(replace(w, queued=9) if w.role is WorkerRole.PREFILL else w for w in found.workers)
+    assert waiting(replace(found, workers=workers), replace(AT, batch=5.0)) == 9 + (25 - 10 - 10)
+
+
 def test_an_unread_decode_worker_changes_nothing_for_the_others() -> None:
     assert waiting(seen([0], [15, None]), AT) == waiting(seen([0], [15]), AT) == 5
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,11 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.performance_tables import performance_table, table_names
+from pointsman.planner.policies import planner_policy
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.policy_files import load_policy
+from pointsman.planner.shipped_engines import shipped_engine
+from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import (
     Engine,
@@ -33,6 +39,7 @@ from pointsman.planner.simulator.types import (
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static, stay, to
 
+EXAMPLES = Path(__file__).parents[4] / "examples" / "policies"
 TO_PREFILL = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
 ALL_LOCAL = RoutingNumbers(1_000_000, 8)
 
@@ -373,3 +380,21 @@ def test_a_shipped_table_can_be_simulated() -> None:
     result = simulate(poisson(10.0, 30, 4000, 250), Simulation(Engine(table, 432_992, 131_072), 2, 2), POLICY, static())
     assert result.attainment == 1.0
     assert 0.005 < np.nanmean(result.tpot_s) < 0.02
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_switch_takes_no_start_that_is_needed_and_a_policy_that_allows_more_is_not_blamed(seed: int) -> None:
+    """2 requests/s become 5, with most of the budget free; workers start while others switch."""
+    policy = planner_policy(load_policy(EXAMPLES / "chat.yaml").spec, prefill=Bounds(1, 12), decode=Bounds(1, 12))
+    engine = shipped_engine("meta-llama/Meta-Llama-3.1-8B", "l40s", "vllm", 1)
+    trace = generate(named_shape("step:low=2,high=5"), seed)
+    result = simulate(trace, Simulation(engine, 2, 2), policy, PLANNERS["pointsman"]())
+    decisions = [record.decision for record in result.decisions]
+    assert max(decision.prefill + decision.decode for decision in decisions) < policy.max_gpus
+    assert [decision.message for decision in decisions if "the policy allows" in decision.message] == []
+    switches = [decision for decision in decisions if decision.switches]
+    assert switches
+    for decision in switches:
+        role, numbers = decision.switches[0].target.value.lower(), dict(decision.inputs)
+        gained = numbers[f"{role}Workers"] + decision.switches[0].count
+        assert getattr(decision, role) >= min(numbers[f"{role}NeededNow"], gained), decision.message

@@ -111,7 +111,11 @@ class RateForecaster:
         Raises ValueError for a count that cannot be: a counter was read wrong.
         """
         if count is None or window_s <= 0:
-            return self if self.trend is None else replace(self, trend=self.trend.predict(window_s, 0.0))
+            if self.trend is None:
+                return self
+            # What was forecast for a moment nobody saw is compared with nothing.
+            unseen = tuple(promise for promise in self.pending if promise[0] > now_s)
+            return replace(self, trend=self.trend.predict(window_s, 0.0), pending=unseen)
         if count < 0 or not math.isfinite(count):
             raise ValueError(f"count is {count}: it must be a finite number, 0 or more")
         rate = count / window_s

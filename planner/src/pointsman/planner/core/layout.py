@@ -99,19 +99,20 @@ def _scaled(
         return switched, ""
     changed_s = state.lengths.changed_s
     scale_in = policy.scale_in and (changed_s is None or observation.at_s - changed_s >= ANSWERS_S)
-    target = []
+    target, clipped = [], False
     pools = zip(
         WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
         (policy.prefill, policy.decode), strict=True,
     )  # fmt: skip
     for role, want, need, was, has, soon, bounds in pools:
+        clipped |= max(want, need) > (bounds.most if policy.scale_out else has)
         if has < was:
             # It gives workers away: only what is needed now is started in their place, not what is kept in reserve.
             target.append(max(has, min(need, bounds.most)) if policy.scale_out else has)
         elif has > was and want < has:
             # The switch brings what would only have started; what serves stays.
             serves = observation.serving(role) + has - was
-            target.append(min(has, max(want, serves)) if scale_in else has)
+            target.append(min(has, max(want, need, serves)) if scale_in else has)
         elif want > has:
             # What a switch that only waits to be sure will bring is not started as well.
             more = max(0, want - max(has, soon)) if policy.scale_out else 0
@@ -125,16 +126,15 @@ def _scaled(
     most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
     p, d = target
     if p + d > most:
+        clipped = True
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
         may_shrink = policy.scale_in and not policy.role_switch and not held and switched == now
         p, d = _squeezed((p, d), switched, most, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
-    short = ""
-    if p < wanted.needed_now[0] or d < wanted.needed_now[1]:
-        short = f"the policy allows {p}P{d}D"
-    return (p, d), short
+    less = p < wanted.needed_now[0] or d < wanted.needed_now[1]
+    return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
 
 
 def _squeezed(target: tuple[int, int], has: tuple[int, int], most: int, may_shrink: bool) -> tuple[int, int]:

@@ -95,7 +95,7 @@ def observation(
         age_s=float("inf") if blind or len(live) < len(gateways) or not gateways else age_s,
         workers=shown,
         routing=routing,
-        load=_load(live, workers, window_s) if live and window_s > 0 else None,
+        load=_load(live, workers) if live else None,
         service=_service(live, workers, objectives) if live else None,
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
@@ -113,9 +113,11 @@ def _worker(seen: Seen) -> Worker:
     if page is None:
         return worker
     in_flight = scrapes.gauge(page, named.WORKER_IN_FLIGHT.name)
+    waits = scrapes.gauge(page, "vllm:num_requests_waiting")
     return replace(
         worker,
         in_flight=int(in_flight) if in_flight is not None else None,
+        queued=int(waits) if waits is not None else None,
         kv_usage=scrapes.gauge(page, "vllm:kv_cache_usage_perc"),
     )
 
@@ -128,11 +130,17 @@ def _together(readings: Sequence[Reading], name: str) -> Histogram:
     return found
 
 
-def _load(gateways: Sequence[Reading], workers: Sequence[Seen], window_s: float) -> Load | None:
-    arrived = [scrapes.added(r.before, r.page, named.GATEWAY_ARRIVALS.name) for r in gateways if r.page is not None]
-    known = [count for count in arrived if count is not None]
-    if not known:
+def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
+    # Each over its own time: a gateway whose last scrape failed tells of a longer one.
+    counted = [
+        (scrapes.added(r.before, r.page, named.GATEWAY_ARRIVALS.name), r.seconds)
+        for r in gateways
+        if r.page is not None
+    ]
+    rates = [count / seconds for count, seconds in counted if count is not None]
+    if not rates:
         return None
+    started = sum(_together([r], named.GATEWAY_TTFT.name).count / r.seconds for r in gateways)
     prompts, outputs = (
         _together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
         _together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
@@ -141,12 +149,12 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen], window_s: float)
     decoding, step_ms = _decoding(workers)
     pulled_tokens, pulling_s = _pulled(workers)
     return Load(
-        arrivals_per_s=sum(known) / window_s,
+        arrivals_per_s=sum(rates),
         prompt_tokens=prompts.mean,
         cached_tokens=None if cached is None or prompts.mean is None else cached * prompts.mean,
         output_tokens=outputs.mean,
         prompt_length_shares=prompts.shares(),
-        started_per_s=_together(gateways, named.GATEWAY_TTFT.name).count / window_s,
+        started_per_s=started,
         decoding=decoding,
         step_ms=step_ms,
         pulled_tokens=pulled_tokens,

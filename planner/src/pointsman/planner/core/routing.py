@@ -19,7 +19,7 @@ from pointsman.serving.local_remote import DEFAULT_RULE
 DECREASE: Final = 0.7
 INCREASE_TOKENS: Final = 128
 RECOVER_TOKENS: Final = 64
-QUEUE_SHARE_OF_SLACK: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
+QUEUE_SHARE_OF_TTFT: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
 TPOT_HEADROOM: Final = 0.02  # above the objective's attainment before decode workers are given more prefills
 RATE_HEADROOM: Final = 1.1  # … and of the rate: what is raised should not have to come down at once
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
@@ -61,7 +61,7 @@ def threshold(
     goal = policy.objectives.attainment
     local = any(prompts.new_tokens <= tokens for prompts in point.prompts)
     comfortable = service.tpot_attainment >= min(goal + TPOT_HEADROOM, 1.0)
-    queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_SLACK * policy.objectives.ttft_ms
+    queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_TTFT * point.ttft_s * 1000
     raised = None
     if local and service.tpot_attainment < goal:
         tokens = int(tokens * DECREASE) // STEP_TOKENS * STEP_TOKENS

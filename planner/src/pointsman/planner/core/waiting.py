@@ -15,13 +15,14 @@ def waiting(observation: Observation, point: OperatingPoint) -> float:
     queue = observation.service.prefill_queue_depth if observation.service else None
     prefilling = [w.in_flight for w in observation.workers if w.role is WorkerRole.PREFILL]
     decoding = [w.in_flight for w in observation.workers if w.role is WorkerRole.DECODE and w.in_flight is not None]
-    elsewhere = 0.0
-    if queue is not None:
-        # With one queue for all, a decode worker has a request from its arrival on, also while that is prefilled.
-        read = [count for count in prefilling if count is not None]
-        elsewhere = queue + (len(prefilling) * sum(read) / len(read) if read else math.inf)
-    queued = sum(w.queued or 0 for w in observation.workers if w.role is WorkerRole.PREFILL)
-    return (queue or 0.0) + queued + max(0.0, sum(decoding) - elsewhere - len(decoding) * point.batch)
+    queued = sum(w.queued or 0 for w in observation.workers if w.role is WorkerRole.PREFILL)  # in their engines
+    if queue is None:
+        return queued + max(0.0, sum(decoding) - len(decoding) * point.batch)
+    # With one queue for all, a decode worker has a request from its arrival on, also while that is prefilled. Those in
+    # the engines of prefill workers are both in the queue, as it is counted, and in flight there.
+    read = [count for count in prefilling if count is not None]
+    elsewhere = queue - queued + (len(prefilling) * sum(read) / len(read) if read else math.inf)
+    return queue + max(0.0, sum(decoding) - elsewhere - len(decoding) * point.batch)
 
 
 def held(observation: Observation) -> float:
