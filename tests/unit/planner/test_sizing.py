@@ -1,12 +1,12 @@
 """Workers for a rate: what must hold at every operating point."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.objective import Demand, estimate
 from pointsman.planner.core.performance import LinearModel
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.types import Objectives
@@ -47,11 +47,46 @@ def test_a_slower_engine_or_a_smaller_memory_never_needs_fewer_workers(shape: tu
 
 
 @pytest.mark.parametrize("rate", [2.0, 10.0, 40.0])
-def test_what_is_called_enough_keeps_the_objectives_by_the_attainment_formulas(rate: float) -> None:
+@pytest.mark.parametrize("holds_back", [True, False])
+def test_what_is_called_enough_keeps_the_objectives_by_its_own_estimate(rate: float, holds_back: bool) -> None:
     at = point(kv_capacity_tokens=400_000.0)
-    prefill, decode = at.prefill_workers(rate, 1.0, 0.05, 64), at.decode_workers(rate, 1.64)
-    demand = Demand(rate, ((4000.0, 1.0),), 4000, 250, 1.0, 400_000)
-    assert estimate(demand, prefill, int(decode) + 1, 0, OBJECTIVES, LLAMA_8B_H100).attainment > 0.9
+    prefill, decode = at.prefill_workers(rate, 1.0, 0.05, 64), math.ceil(at.decode_workers(rate, 1.64))
+    assert at.attainment(rate, 1.0, prefill, decode, holds_back=holds_back) > 0.89
+    fewer = at.attainment(rate, 1.0, prefill, max(1, decode - 2), holds_back=False)
+    assert decode < 3 or fewer < 0.5  # two too few of them, and everybody's answer is slow
+
+
+@given(
+    shape=lengths, rate=st.floats(0.1, 300), more=st.floats(1, 3), prefill=st.integers(1, 40),
+    decode=st.integers(1, 40), threshold=st.sampled_from([0, 512]), holds_back=st.booleans(),
+)  # fmt: skip
+def test_an_estimate_falls_with_the_load_and_rises_with_workers(
+    shape: tuple[float, float], rate: float, more: float, prefill: int, decode: int, threshold: int, holds_back: bool
+) -> None:
+    at = point(*shape, threshold)
+
+    def kept(rate_per_s: float, p: int, d: int) -> float:
+        return at.attainment(rate_per_s, 1.5, p, d, holds_back=holds_back)
+
+    here = kept(rate, prefill, decode)
+    assert 0 <= here <= 1
+    assert kept(rate * more, prefill, decode) <= here + 1e-6
+    assert kept(rate, prefill + 1, decode) >= here - 1e-6
+    assert kept(rate, prefill, decode + 1) >= here - 1e-6
+    assert at.attainment(rate, 1.5, prefill, decode, holds_back=True) >= (
+        at.attainment(rate, 1.5, prefill, decode, holds_back=False) - 0.05
+    )
+
+
+def test_flow_control_keeps_as_many_as_workers_can_do_where_first_in_first_out_keeps_few() -> None:
+    at = point()
+    rate = 2 * at.prefill_per_s  # of one worker
+    assert at.attainment(rate, 1.0, 1, 400, holds_back=True) == pytest.approx(0.5, abs=0.05)
+    assert at.attainment(rate, 1.0, 1, 400, holds_back=False) < 0.5
+
+
+def test_an_objective_that_an_idle_worker_misses_is_kept_by_nobody() -> None:
+    assert point(prompt=200_000).attainment(0.001, 1.0, 50, 50, holds_back=True) == 0
 
 
 def test_prompts_below_the_threshold_need_decode_workers_instead_of_prefill_workers() -> None:

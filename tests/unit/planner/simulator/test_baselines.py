@@ -4,16 +4,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pointsman.planner.core.performance import LinearModel
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
+from pointsman.planner.simulator.baselines.layouts import DecodeLoad, decode_batch
 from pointsman.planner.simulator.baselines.pointsman import PARTS, without
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
 from unit.planner.simulator.scenes import ENGINE, POLICY
+from unit.planner.test_decide import LLAMA_8B_H100
 
 SLOW = replace(
     ENGINE,
@@ -132,3 +136,22 @@ def test_the_causal_reference_serves_a_step_but_for_what_came_while_its_workers_
     )
     assert 0.5 < result.attainment < quick.attainment
     assert quick.attainment > 0.9
+
+
+@given(tpot=st.floats(8, 200), prompt=st.floats(16, 30_000), output=st.floats(1, 2000))
+def test_the_decode_batch_keeps_the_objective_and_one_more_breaks_it(tpot: float, prompt: float, output: float) -> None:
+    load = DecodeLoad.of(1, prompt, output)
+    batch = decode_batch(load, LLAMA_8B_H100, tpot, kv_capacity_tokens=None)
+    assert batch == 0 or LLAMA_8B_H100.decode_step_ms(batch, batch * load.context_tokens) <= 0.9 * tpot
+    if batch < 4096:
+        assert LLAMA_8B_H100.decode_step_ms(batch + 1, (batch + 1) * load.context_tokens) > 0.9 * tpot
+
+
+def test_kv_capacity_limits_the_batch() -> None:
+    load = DecodeLoad.of(1, 4000, 96)
+    assert decode_batch(load, LLAMA_8B_H100, 1000, kv_capacity_tokens=45_056) == 10
+
+
+def test_an_objective_below_one_step_holds_no_sequence() -> None:
+    load = DecodeLoad.of(1, 1000, 100)
+    assert decode_batch(load, LLAMA_8B_H100, 1.0, None) == 0

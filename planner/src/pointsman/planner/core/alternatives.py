@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from pointsman.planner.core.objective import Demand, estimate
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switching import MOVE_COST
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Alternative, Observation, Policy
+from pointsman.serving.flow_control import NOTHING_HELD
 
 GPU_COST: Final = 0.01  # of attainment, per GPU: breaks ties towards the smaller layout
 
@@ -19,24 +19,23 @@ def considered(
     wanted: Targets,
     now: tuple[int, int],
     target: tuple[int, int],
-    model: PerformanceModel,
+    point: OperatingPoint,
 ) -> tuple[Alternative, ...]:
-    """The chosen layout, the present one, and their neighbours, with what each would achieve."""
-    each = observation.gpus_each
-    demand = _demand(state, observation, wanted)
-    goal = policy.objectives.attainment
+    """The chosen layout, the present one, and their neighbours, and what each achieves at the load planned for."""
+    each, goal = observation.gpus_each, policy.objectives.attainment
+    rate_per_s, holds_back = max(wanted.rate_per_s, wanted.high_rate_per_s), observation.routing.flow != NOTHING_HELD
     neighbours = [(now[0] + p, now[1] + d) for p, d in ((1, -1), (-1, 1), (1, 0), (0, 1))]
     found = []
     for p, d in dict.fromkeys([target, now, *neighbours]):
         if p < 1 or d < 1:
             continue
-        got = estimate(demand, p, d, observation.routing.max_local_prefill_tokens, policy.objectives, model)
+        got = point.attainment(rate_per_s, state.forecaster.dispersion, p, d, holds_back=holds_back)
         moves = max(abs(p - now[0]), abs(d - now[1]))
-        cost = -min(got.attainment, goal) + GPU_COST * (p + d) * each + MOVE_COST * moves
+        cost = -min(got, goal) + GPU_COST * (p + d) * each + MOVE_COST * moves
         why = "" if (p, d) == target else _against(policy, (p, d), target, each)
         switched = (p, d) if (p - now[0]) * (d - now[1]) < 0 else now
         action = "stay" if (p, d) == now else in_short(now, switched, (p, d))
-        found.append(Alternative(p, d, (p + d) * each, round(got.attainment, 4), round(cost, 4), action, why))
+        found.append(Alternative(p, d, (p + d) * each, round(got, 4), round(cost, 4), action, why))
     return tuple(found)
 
 
@@ -47,19 +46,6 @@ def _against(policy: Policy, layout: tuple[int, int], target: tuple[int, int], e
     if less:
         return f"less {' and '.join(less)} than needed"
     return "more than needed"
-
-
-def _demand(state: State, observation: Observation, wanted: Targets) -> Demand:
-    lengths = state.lengths
-    scale = 1 - lengths.cached_share
-    return Demand(
-        rate_per_s=max(wanted.rate_per_s, wanted.high_rate_per_s),
-        lengths=tuple((tokens * scale, share) for tokens, share in lengths.shares),
-        prompt_tokens=lengths.prompt_tokens or 1.0,
-        output_tokens=lengths.output_tokens or 1.0,
-        arrival_scv=state.forecaster.dispersion,
-        kv_capacity_tokens=observation.kv_capacity_tokens,
-    )
 
 
 def in_short(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, int]) -> str:

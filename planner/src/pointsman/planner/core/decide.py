@@ -13,6 +13,7 @@ from pointsman.planner.core.layout import layout
 from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.routing import highest, threshold
+from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
 from pointsman.planner.core.stuck import beside_stuck, without_stuck
@@ -70,7 +71,11 @@ def decide(
     point = _point(state, observation, policy, model)
     counted, within = without_stuck(state, observation, policy)
     state, wanted = _targets(state, counted, within, load, point, tuning)
-    state = replace(state, margin=_margin(state, observation, policy, load, wanted, point))
+    state = replace(
+        state,
+        margin=_margin(state, observation, policy, load, wanted, point),
+        score=_scored(state, observation, policy, load, wanted, point),
+    )
     routing = threshold(
         observation, policy, point, wanted.rate_per_s, tuning.deviations, prefill_wait_ms(observation, point)
     )
@@ -81,7 +86,7 @@ def decide(
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         return state, _with_routing(awaited, routing), next_tick
-    state, decision = layout(state, counted, within, now_s, wanted, point, model)
+    state, decision = layout(state, counted, within, now_s, wanted, point)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
     return state, _with_routing(decision, routing), next_tick
 
@@ -147,6 +152,24 @@ def _margin(
     if not enough or point.local_s > 0 or overflows(observation):
         return state.margin.interrupted()
     return state.margin.observe(attainment, load.arrivals_per_s * observation.window_s, policy.objectives.attainment)
+
+
+def _scored(
+    state: State, observation: Observation, policy: Policy, load: Load, wanted: Targets, point: OperatingPoint
+) -> Score:
+    """What is predicted for the workers that serve, and for those that are wanted, beside what clients got."""
+    service, serving = observation.service, [observation.serving(role) for role in WorkerRole]
+    if service is None or service.ttft_attainment is None or service.tpot_attainment is None or min(serving) < 1:
+        return state.score
+
+    def kept(prefill: int, decode: int, holds_back: bool) -> float:
+        rate_per_s, scv = wanted.rate_per_s, state.forecaster.dispersion
+        return point.attainment(rate_per_s, scv, prefill, decode, holds_back=holds_back)
+
+    here = kept(serving[0], serving[1], observation.routing.flow != NOTHING_HELD)
+    as_wished = kept(wanted.prefill, wanted.decode, policy.flow_control)
+    observed = service.ttft_attainment * service.tpot_attainment
+    return state.score.observe(here, as_wished, observed, load.arrivals_per_s * observation.window_s)
 
 
 def _stay(observation: Observation, reason: Reason, message: str) -> Decision:

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.planner.core.alternatives import considered, in_short
-from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switching import switch, switches_between
@@ -22,7 +21,6 @@ def layout(
     now_s: float,
     wanted: Targets,
     point: OperatingPoint,
-    model: PerformanceModel,
 ) -> tuple[State, Decision]:
     """The decision but for its routing numbers, and the state that remembers it."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
@@ -32,7 +30,7 @@ def layout(
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
-    alternatives = considered(state, observation, policy, wanted, now, target, model)
+    alternatives = considered(state, observation, policy, wanted, now, target, point)
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)
         sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
@@ -175,5 +173,9 @@ def _inputs(
         "observedTpotAttainment": service.tpot_attainment if service else None,
         "prefillQueueDepth": service.prefill_queue_depth if service else None,
         "held": service.held if service else None,
+        "predictedAttainment": state.score.predicted,
+        "observedAttainment": state.score.observed,
+        "predictionError": state.score.error,
+        "attainmentAsWished": state.score.wished,
     }
     return tuple((name, round(value, 4)) for name, value in numbers.items() if value is not None)

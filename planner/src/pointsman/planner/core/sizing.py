@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.capacity import delayed_wait_s
 from pointsman.planner.core.learning import LearnedModel
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.queueing import delayed_wait_s, erlang_c, lost_share
 from pointsman.planner.core.types import Objectives, Observation
 
 MAX_UTILISATION: Final = 0.93
@@ -131,6 +131,45 @@ class OperatingPoint:
             max(busy / (1 - free), self._staffed(rate_per_s, deviations, free, batch, step_s))
             for free, batch, step_s in self.beside_local
         )
+
+    def attainment(
+        self, rate_per_s: float, arrival_scv: float, prefill: int, decode: int, *, holds_back: bool
+    ) -> float:
+        """Share of requests within both objectives, were this load to last; ``holds_back``: flow control is at work.
+
+        It falls with the load and rises with workers, also where there are too few: one layout is better than another.
+        """
+        return self._first_tokens(rate_per_s, arrival_scv, prefill, holds_back) * self._pace(
+            rate_per_s, decode, holds_back
+        )
+
+    def _first_tokens(self, rate_per_s: float, arrival_scv: float, workers: int, holds_back: bool) -> float:
+        """Share within the TTFT objective."""
+        if self.remote_share <= 0:
+            return 1.0
+        if self.prefill_alone_s + self.transfer_s > self.ttft_s:
+            return 1.0 - self.remote_share
+        rate_per_s = rate_per_s * self.remote_share
+        load = rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv
+        if holds_back:
+            served = 1 - lost_share(workers, *load, self.slack_s)
+        else:
+            utilisation = rate_per_s * self.prefill_s / workers
+            kept = min(1.0, MAX_UTILISATION / utilisation) if utilisation > 0 else 1.0  # of the rest all are late
+            rate_per_s *= kept
+            delay_s = delayed_wait_s(workers, rate_per_s, *load[1:])
+            waits = erlang_c(workers, rate_per_s * self.prefill_s)
+            served = kept * (1 - waits * math.exp(-min(50.0, self.slack_s / max(delay_s, 1e-9))))
+        return 1.0 - self.remote_share * (1.0 - served)
+
+    def _pace(self, rate_per_s: float, workers: int, holds_back: bool) -> float:
+        """Share within the TPOT objective."""
+        if self.batch < 1:
+            return 0.0
+        need = self.decode_workers(rate_per_s, 0.0)
+        spread = max(self.decode_workers(rate_per_s, 1.0) - need, 1e-9)
+        fits = 0.5 * (1 + math.erf((workers - need) / spread / math.sqrt(2)))
+        return max(fits, min(1.0, workers / max(need, 1e-9))) if holds_back else fits
 
     def batch_beside_local(self, rate_per_s: float) -> float:
         """Sequences of a decode worker within the token objective that also prefills its share of ``rate_per_s``."""

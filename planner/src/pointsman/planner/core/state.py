@@ -16,6 +16,7 @@ from pointsman.planner.core.performance import (
     decode_bucket,
     prefill_bucket,
 )
+from pointsman.planner.core.score import Score
 from pointsman.planner.core.shape import Shape
 from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.transfers import Transfers
@@ -45,6 +46,7 @@ class State:
     leads: Leads = field(default_factory=Leads)
     memory: Memory = field(default_factory=Memory)
     margin: Margin = field(default_factory=Margin)
+    score: Score = field(default_factory=Score)
     history: guards.History = field(default_factory=guards.History)
     wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0

@@ -58,6 +58,7 @@ def explanation(told: Told) -> str:
             _section("What I considered", _considered(told.observation, told.decision)),
             _section("What I chose, and why", _chosen(told)),
             _section("What would change my mind", _turning(told)),
+            _section("What my word is worth", _score(told)),
         ]
     sections.append(_section("What I did last", _plans(told)))
     return "\n\n".join(sections) + "\n"
@@ -205,6 +206,22 @@ def _turning(told: Told) -> list[str]:
         low = "a load as low as now" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
         lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
     return lines or [f"nothing within {WIDEST:g} times the present load: the policy leaves no other layout that helps"]
+
+
+def _score(told: Told) -> list[str]:
+    assert told.decision is not None
+    numbers = dict(told.decision.inputs)
+    predicted, observed = numbers.get("predictedAttainment"), numbers.get("observedAttainment")
+    if predicted is None or observed is None:
+        return ["nothing was compared yet"]
+    lines = [
+        f"for the workers that served lately I expected {predicted:.0%} of requests within objectives; "
+        f"clients got {observed:.0%}, and a single look was off by {numbers['predictionError'] * 100:.0f} points"
+    ]
+    wished = numbers.get("attainmentAsWished")
+    if wished is not None and told.policy.mode is Mode.SHADOW:
+        lines.append(f"had my plans been carried out, it would have been {wished:.0%}")
+    return lines
 
 
 def _goal(point: TurningPoint) -> str:

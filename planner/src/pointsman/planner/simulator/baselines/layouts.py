@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.capacity import DecodeLoad, decode_batch
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.types import (
     Decision,
@@ -15,7 +14,42 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
+ITL_MARGIN = 0.9
+KV_MARGIN = 1.1
 BATCHED_TOKENS = 8192  # of a prefill step, where sizes depend on it
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLoad:
+    """The decode pool's work, means over recent requests: lengths in tokens, ``context_tokens`` token-weighted."""
+
+    rate_per_s: float
+    prompt_tokens: float
+    output_tokens: float
+    context_tokens: float
+
+    @classmethod
+    def of(cls, rate_per_s: float, prompt_tokens: float, output_tokens: float) -> "DecodeLoad":
+        """With the token-weighted mean context of requests of one length: prompt + half of the output."""
+        return cls(rate_per_s, prompt_tokens, output_tokens, prompt_tokens + output_tokens / 2)
+
+
+def decode_batch(load: DecodeLoad, model: PerformanceModel, tpot_ms: float, kv_capacity_tokens: float | None) -> int:
+    """The largest batch of one worker whose step stays within 0.9 of ``tpot_ms`` and whose KV fits; 0: not even one."""
+    budget = ITL_MARGIN * tpot_ms
+    low, high = 0, 1
+    while high <= 4096 and model.decode_step_ms(high, high * load.context_tokens) <= budget:
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        if model.decode_step_ms(middle, middle * load.context_tokens) <= budget:
+            low = middle
+        else:
+            high = middle
+    if kv_capacity_tokens is None:
+        return low
+    per_sequence = KV_MARGIN * (load.prompt_tokens + load.output_tokens)
+    return min(low, int(kv_capacity_tokens / per_sequence)) if per_sequence > 0 else low
 
 
 def gpus_each(observation: Observation) -> int:

@@ -1,0 +1,51 @@
+"""What the planner's word is worth: predicted beside observed, and what its plans would have brought."""
+
+from dataclasses import replace
+
+import pytest
+
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.score import Score
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import Mode, Service
+from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, observed
+
+FREE = replace(POLICY, mode=Mode.SHADOW, max_gpus=16, scale_out=True, role_switch=False)
+
+
+def scored(attainment: float, prefill: int, decode: int, rate: float, ticks: int = 80) -> Score:
+    state = State()
+    service = Service(ttft_attainment=attainment, tpot_attainment=1.0, prefill_queue_depth=0.0)
+    for tick in range(ticks):
+        seen = observed(2.5 * tick, replace(LONG, arrivals_per_s=rate), prefill, decode, service=service)
+        state, _, _ = decide(state, seen, FREE, 2.5 * tick, LLAMA_8B_H100)
+    return state.score
+
+
+def test_where_workers_are_enough_it_says_so_and_clients_agree() -> None:
+    score = scored(0.99, 4, 4, 20.0)
+    assert score.predicted is not None
+    assert score.predicted > 0.9
+    assert score.observed == pytest.approx(0.99)
+    assert score.error == pytest.approx(abs(0.99 - score.predicted), abs=0.05)
+
+
+def test_where_they_are_too_few_its_plans_would_have_helped() -> None:
+    score = scored(0.1, 1, 4, 20.0)
+    assert score.predicted is not None
+    assert score.wished is not None
+    assert score.predicted < 0.6
+    assert score.wished > score.predicted + 0.3
+
+
+def test_a_window_without_answers_is_compared_with_nothing() -> None:
+    state, seen = State(), observed(0, LONG, service=Service(prefill_queue_depth=0.0))
+    state, decision, _ = decide(state, seen, FREE, 0, LLAMA_8B_H100)
+    assert state.score == Score()
+    assert "predictedAttainment" not in dict(decision.inputs)
+
+
+def test_many_requests_weigh_more_than_few() -> None:
+    score = Score().observe(1.0, 1.0, 1.0, 100).observe(0.0, 1.0, 0.5, 5).observe(1.0, 1.0, 1.0, 250)
+    assert score.predicted == pytest.approx(0.995)
+    assert score.error == pytest.approx(0.0025)
