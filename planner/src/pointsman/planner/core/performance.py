@@ -160,7 +160,7 @@ class Calibration:
 
     @property
     def trusted(self) -> bool:
-        """Whether the factors mend the table. Untrusted: what the service taught takes its place, where that is better."""
+        """Whether the factors mend the table; else what the service taught takes its place, where that is better."""
         return self.bad_updates < UNTRUSTED_AFTER_UPDATES
 
     def kappa(self, bucket: str) -> float:
