@@ -29,9 +29,9 @@ NOTES = {
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
     "late waits longer. Other work ran on the computer at the time.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
-    "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed. The two "
-    "speeds are in seconds of one core, on a computer that others used at the time. Measured before one later rule: a "
-    "step of the threshold that gives decode workers nothing more to do is not held back.",
+    "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed, but for "
+    "the one without flow control. The two speeds are in seconds of one core, on a computer that others used at the "
+    "time.",
     "planner_dynamo": "Dynamo's own planner beside ours in NVIDIA's simulator: see [the planner beside others]"
     "(planner-evaluation.md#beside-dynamos-own-planner-in-nvidias-simulator). Values are means over seeds, `runs` "
     "counts ours. Targets are those of the cell's kind: beside Dynamo's best configuration of the cell, beside a "

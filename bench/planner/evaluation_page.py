@@ -44,10 +44,11 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
   NVIDIA's own simulator is [below](#beside-dynamos-own-planner-in-nvidias-simulator). Arrow cannot scale and gets the
   GPUs of the best fixed layout.
 * **Flow control** (the gateway holds back what cannot be in time) is Pointsman's, and {CAUSAL} has it too, with bounds
-  from the true times; the others have none. What it gives is the row *without flow control*.
+  from the true times; the others have none. *Without flow control* is the planner alone: beside the others' rows it
+  compares planners, and with the row above it says what holding back gives.
 
-Mean over the seeds, and the range in brackets; ablations of Pointsman ran with the first seed only. Bold: the most
-requests within objectives among the planners that do not know the future.
+Mean over the seeds, and the range in brackets; other ablations of Pointsman ran with the first seed only. Bold: the
+most requests within objectives among the planners that do not know the future.
 """
 QUICK = f"""\
 The same loads and engines where a new worker serves after {FAST_START_S:.0f} s, and the policy says so
