@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Mode, Service
@@ -49,3 +50,18 @@ def test_many_requests_weigh_more_than_few() -> None:
     score = Score().observe(1.0, 1.0, 1.0, 100).observe(0.0, 1.0, 0.5, 5).observe(1.0, 1.0, 1.0, 250)
     assert score.predicted == pytest.approx(0.995)
     assert score.error == pytest.approx(0.0025)
+
+
+def test_what_is_planned_on_the_safe_side_is_no_prediction() -> None:
+    """Clients miss the token objective now and then, so the plan is made for a shorter step; the word is not."""
+    seen = observed(0, replace(LONG, arrivals_per_s=20.0), 4, 4)
+    for share in (1.0, 0.7):
+        state = replace(State(), margin=Margin(share))
+        for tick in range(3):
+            at_s = 2.5 * tick
+            state, decision, _ = decide(state, replace(seen, at_s=at_s), FREE, at_s, LLAMA_8B_H100)
+        numbers = dict(decision.inputs)
+        if share == 1.0:
+            first = numbers
+    assert numbers["decodeBatch"] < first["decodeBatch"]
+    assert numbers["predictedAttainment"] == pytest.approx(first["predictedAttainment"])

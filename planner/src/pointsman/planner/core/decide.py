@@ -68,13 +68,15 @@ def decide(
         sentence = "no prefill and no decode step was measured yet: nothing is changed"
         return state, _stay(observation, Reason.NOT_ENOUGH_DATA, sentence), next_tick
 
-    point = _point(state, observation, policy, model)
+    point = _point(state, observation, policy, model, state.margin.share)
+    # What is planned for on the safe side is no prediction.
+    likely = point if state.margin.share >= 1 else _point(state, observation, policy, model, 1.0)
     counted, within = without_stuck(state, observation, policy)
     state, wanted = _targets(state, counted, within, load, point, tuning)
     state = replace(
         state,
         margin=_margin(state, observation, policy, load, wanted, point),
-        score=_scored(state, observation, policy, load, wanted, point),
+        score=_scored(state, observation, policy, load, wanted, likely),
     )
     routing = threshold(
         observation, policy, point, wanted.rate_per_s, tuning.deviations, prefill_wait_ms(observation, point)
@@ -86,18 +88,21 @@ def decide(
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         return state, _with_routing(awaited, routing), next_tick
-    state, decision = layout(state, counted, within, now_s, wanted, point)
+    state, decision = layout(state, counted, within, now_s, wanted, point, likely)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
     return state, _with_routing(decision, routing), next_tick
 
 
-def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
+def _point(
+    state: State, observation: Observation, policy: Policy, model: PerformanceModel, tpot_share: float
+) -> OperatingPoint:
+    """``tpot_share``: of the token objective that is planned for."""
     lengths = state.lengths
     prompt_tokens = lengths.prompt_tokens or 1.0
     return operating_point(
         model,
         observation,
-        replace(policy.objectives, tpot_ms=policy.objectives.tpot_ms * state.margin.share),
+        replace(policy.objectives, tpot_ms=policy.objectives.tpot_ms * tpot_share),
         lengths=lengths.shares,
         threshold_tokens=observation.routing.max_local_prefill_tokens if policy.remote_prefill else 0,
         highest_threshold_tokens=highest(observation, policy),

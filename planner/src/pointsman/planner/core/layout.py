@@ -21,8 +21,10 @@ def layout(
     now_s: float,
     wanted: Targets,
     point: OperatingPoint,
+    likely: OperatingPoint,
 ) -> tuple[State, Decision]:
-    """The decision but for its routing numbers, and the state that remembers it."""
+    """The decision but for its routing numbers, and the state that remembers it. ``point`` is what is planned for,
+    ``likely`` without what is planned for on the safe side: what a layout achieves is estimated there."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     reason, sentence = _why(state, wanted, now)
     state, switched, held, coming = switch(state, observation, policy, now_s, wanted, now)
@@ -30,7 +32,7 @@ def layout(
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
-    alternatives = considered(state, observation, policy, wanted, now, target, point)
+    alternatives = considered(state, observation, policy, wanted, now, target, likely)
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)
         sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
