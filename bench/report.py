@@ -22,12 +22,11 @@ NOTES = {
     "nothing else ran on it.",
     "predicted": "A service of one prefill and one decode worker on the local cluster is profiled with `pointsman "
     "profile`; then a seeded trace goes through its gateway twice, and through [the simulator](simulator.md) with the "
-    "profiled table. The error may be 15 %, or 1.5 times what the two measured runs differ, whichever is more. "
-    "Measured before the prediction counted what a request waits beside the engine; other work ran at the time.",
+    "profiled table. The error may be 15 %, or 1.5 times what the two measured runs differ, whichever is more.",
     "overload": "One prefill and one decode worker on the local cluster, the same load without bounds in "
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
-    "late waits longer. Other work ran on the computer at the time.",
+    "late waits longer.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. `best static` and `clairvoyant` know the trace beforehand. Ablations ran with the first seed, but for "
     "the one without flow control. The two speeds are in seconds of one core, on a computer that others used at the "
