@@ -13,21 +13,20 @@ import random
 import shlex
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import yaml
 
 from bench.rows import Row, row, write
+from bench.services import one_of_each
 from pointsman.api.protocol import names
 from pointsman.kube.client import Kube
 from pointsman.kube.resources import LLM_SERVICES
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.observation import Observer
-from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Api, Endpoint, Prompt, Record, closed_loop, open_loop
 from pointsman.serving.flow_control import FlowBounds
@@ -154,7 +153,7 @@ async def measured(overload: Overload, rounds: int) -> tuple[list[Outcome], list
     bounded: list[Outcome] = []
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
-        manifest = _service(ensure_model(cluster.environment, ModelSize.TINY))
+        manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.TINY))
         async with await Kube.connect(cluster.kubeconfig) as kube, Observer(kube, "default", SERVICE) as observer:
             await asyncio.to_thread(cluster.kubectl, "apply", "-f", "-", stdin=yaml.safe_dump(manifest))
             view = await wait_until(observer, "a Ready service", lambda v: v.ready, timeout_seconds=READY_SECONDS)
@@ -173,16 +172,6 @@ async def measured(overload: Overload, rounds: int) -> tuple[list[Outcome], list
                             f"later ones {found[-1].followers_s(overload):.2f} s, longest {found[-1].worst_s:.2f} s"
                         )
     return fifo, bounded
-
-
-def _service(model: Path) -> Mapping[str, Any]:
-    """The quick start's example on one prefill and one decode worker, without a planner."""
-    manifest = with_model(read_example(), model)
-    manifest["metadata"] = {"name": SERVICE}
-    manifest["spec"]["model"]["servedName"] = SERVICE
-    for role in ("prefill", "decode"):
-        manifest["spec"]["pools"][role] = {"replicas": 1}
-    return manifest
 
 
 async def _bound(kube: Kube, cluster: LocalCluster, overload: Overload, *, on: bool) -> None:

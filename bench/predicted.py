@@ -16,17 +16,17 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import yaml
 
 from bench.rows import Row, row, write
+from bench.services import one_of_each
 from pointsman.kube.client import Kube
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.observation import Observer
-from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Api, Endpoint, PrefillPath, Prompt, Record, open_loop
 from pointsman.planner.core.types import Bounds, Objectives, Policy
@@ -127,7 +127,7 @@ async def measured(trace: Trace, minutes: float, seed: int) -> tuple[Table, list
     """The table of the decode worker, and what clients saw in each run."""
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
-        manifest = _service(ensure_model(cluster.environment, ModelSize.SMALL))
+        manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL))
         async with (
             await Kube.connect(cluster.kubeconfig) as kube,
             Observer(kube, "default", SERVICE) as observer,
@@ -141,16 +141,6 @@ async def measured(trace: Trace, minutes: float, seed: int) -> tuple[Table, list
                 await _asked(endpoint, load(rate=4, seconds=2, seed=seed + 1), -1)
                 runs = [await _asked(endpoint, trace, seed * RUNS + number) for number in range(RUNS)]
     return table, [means_of(run) for run in runs]
-
-
-def _service(model: Path) -> Mapping[str, Any]:
-    """The quick start's example with the larger model, on one prefill and one decode worker: a core each."""
-    manifest = with_model(read_example(), model)
-    manifest["metadata"] = {"name": SERVICE}
-    manifest["spec"]["model"]["servedName"] = SERVICE
-    for role in ("prefill", "decode"):
-        manifest["spec"]["pools"][role] = {"replicas": 1}
-    return manifest
 
 
 def _profiled(kubeconfig: Path, minutes: float) -> Table:

@@ -1,6 +1,8 @@
 """Workers for a rate: what must hold at every operating point."""
 
 import math
+import random
+import statistics
 from dataclasses import replace
 
 import pytest
@@ -11,6 +13,7 @@ from pointsman.planner.core.performance import LinearModel
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.types import Objectives
 from unit.planner.test_decide import LLAMA_8B_H100, observed
+from unit.planner.test_queueing import simulated_waits
 
 OBJECTIVES = Objectives(ttft_ms=1500, tpot_ms=40)
 
@@ -54,6 +57,23 @@ def test_what_is_called_enough_keeps_the_objectives_by_its_own_estimate(rate: fl
     assert at.attainment(rate, 1.0, prefill, decode, holds_back=holds_back) > 0.89
     fewer = at.attainment(rate, 1.0, prefill, max(1, decode - 2), holds_back=False)
     assert decode < 3 or fewer < 0.5  # two too few of them, and everybody's answer is slow
+
+
+@pytest.mark.parametrize("rate", [20.0, 60.0])
+def test_the_recommended_prefill_pool_is_in_time_when_simulated_and_a_much_smaller_one_is_not(rate: float) -> None:
+    draw = random.Random(5)
+    times_s = [LLAMA_8B_H100.prefill_ms(draw.lognormvariate(7.5, 0.7), 0) / 1000 for _ in range(2000)]
+    mean_s = statistics.fmean(times_s)
+    scv = statistics.pvariance(times_s) / mean_s**2
+    at = replace(point(), prefill_s=mean_s, prefill_alone_s=mean_s, prefill_scv=scv, ttft_s=0.3)
+
+    def late(workers: int) -> float:
+        waits = simulated_waits(workers, rate, times_s, 40_000, seed=2)
+        return sum(wait > at.slack_s for wait in waits) / len(waits)
+
+    workers = at.prefill_workers(rate, 1.0, 0.05, 64)
+    assert late(workers) <= 0.07
+    assert late(max(1, workers - 2)) > 0.07
 
 
 @given(
