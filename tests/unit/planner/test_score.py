@@ -9,7 +9,7 @@ from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Mode, Service
-from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, observed
+from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
 
 FREE = replace(POLICY, mode=Mode.SHADOW, max_gpus=16, scale_out=True, role_switch=False)
 
@@ -54,14 +54,14 @@ def test_many_requests_weigh_more_than_few() -> None:
 
 def test_what_is_planned_on_the_safe_side_is_no_prediction() -> None:
     """Clients miss the token objective now and then, so the plan is made for a shorter step; the word is not."""
-    seen = observed(0, replace(LONG, arrivals_per_s=20.0), 4, 4)
+    policy = replace(FREE, objectives=replace(FREE.objectives, tpot_ms=20))
+    found = []
     for share in (1.0, 0.7):
         state = replace(State(), margin=Margin(share))
         for tick in range(3):
-            at_s = 2.5 * tick
-            state, decision, _ = decide(state, replace(seen, at_s=at_s), FREE, at_s, LLAMA_8B_H100)
-        numbers = dict(decision.inputs)
-        if share == 1.0:
-            first = numbers
-    assert numbers["decodeBatch"] < first["decodeBatch"]
-    assert numbers["predictedAttainment"] == pytest.approx(first["predictedAttainment"])
+            seen = observed(2.5 * tick, SHORT, 3, 3)
+            state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+        found.append(dict(decision.inputs))
+    free, careful = found
+    assert careful["decodeBatch"] < 0.6 * free["decodeBatch"]  # by which three workers would be far too few …
+    assert careful["predictedAttainment"] == free["predictedAttainment"] > 0.9  # … and are not
