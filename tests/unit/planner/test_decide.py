@@ -36,6 +36,8 @@ POLICY = Policy(
     mode=Mode.ACTIVE, max_gpus=6, prefill=Bounds(1, 5), decode=Bounds(1, 5), scale_out=False, scale_in=False
 )
 
+ROUTED = replace(POLICY, flow_control=False)  # nothing about routing is left to decide
+
 
 def workers(prefill: int, decode: int) -> tuple[Worker, ...]:
     roles = [WorkerRole.PREFILL] * prefill + [WorkerRole.DECODE] * decode
@@ -211,7 +213,7 @@ def test_a_plan_in_progress_is_awaited() -> None:
     state = State()
     for tick in range(30):
         seen = observed(2.5 * tick, LONG, plan_in_progress=True)
-        state, decision, _ = decide(state, seen, POLICY, 2.5 * tick, LLAMA_8B_H100)
+        state, decision, _ = decide(state, seen, ROUTED, 2.5 * tick, LLAMA_8B_H100)
         assert not decision.changes_layout
         assert decision.reason is Reason.PLAN_IN_PROGRESS
 
@@ -236,7 +238,7 @@ def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_i
     assert len(state.history.switches) <= 2
 
 
-def test_shadow_is_held_back_by_another_wish_as_a_switch_would_hold_it_back() -> None:
+def test_shadow_is_deferred_by_another_wish_as_a_switch_would_defer_it() -> None:
     short = replace(SHORT, arrivals_per_s=200)
     policy = replace(POLICY, opposite_after_s=60.0)
     said: dict[Mode, list[str]] = {}
@@ -278,13 +280,45 @@ def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:
     state, decisions = repeated(policy, ticks=12)
     asked = decisions[-1].prefill, decisions[-1].decode
     assert decisions[-1].changes_layout
-    same = decide(state, observed(30.0, LONG, awaiting_approval=asked), policy, 30.0, LLAMA_8B_H100)[1]
+    routed = replace(policy, flow_control=False)
+    same = decide(state, observed(30.0, LONG, awaiting_approval=asked), routed, 30.0, LLAMA_8B_H100)[1]
     assert same.reason is Reason.AWAITING_APPROVAL
     assert "awaits approval" in same.message
     assert (same.changes_layout, same.switches, same.prefill, same.decode) == (False, (), 2, 4)
     other = decide(state, observed(30.0, LONG, awaiting_approval=(1, 5)), policy, 30.0, LLAMA_8B_H100)[1]
     assert (other.prefill, other.decode) == asked
     assert other.switches
+
+
+QUEUED = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "awaited"),
+    [
+        ({"plan_in_progress": True}, "a plan is being executed"),
+        ({"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))}, "not yet: no Decode worker"),
+        ({"awaiting_approval": (4, 2)}, "awaits approval"),
+    ],
+)
+def test_what_only_routes_says_a_routing_reason_and_then_what_is_awaited(seen: dict[str, Any], awaited: str) -> None:
+    policy = replace(POLICY, mode=Mode.APPROVE, min_dwell_s=3600)
+    state, late = State(), []
+    for tick in range(12):
+        look = observed(2.5 * tick, LONG, **seen)  # none of the bounds it is given is in force at the next look
+        look = replace(look, service=QUEUED) if tick % 3 == 2 else look  # raises the threshold as well
+        state, decision, _ = decide(state, look, policy, look.at_s, LLAMA_8B_H100)
+        late += [decision] if awaited in decision.message else []
+    assert {decision.reason for decision in late} == {Reason.THRESHOLD, Reason.FLOW_CONTROL}
+    for decision in late:
+        assert (decision.reason is Reason.THRESHOLD) == ("threshold 512 →" in decision.message)
+
+
+def test_another_limit_of_the_prefill_queue_is_routing_and_said() -> None:
+    policy = replace(POLICY, max_queue_size=64, flow_control=False)
+    decision = decide(State(), observed(0, SHORT), policy, 0, LLAMA_8B_H100)[1]
+    assert decision.reason is Reason.THRESHOLD
+    assert "prefill queue limit 32 → 64 requests" in decision.message
 
 
 def test_missed_token_latency_lowers_the_threshold_at_once() -> None:
@@ -300,7 +334,7 @@ def test_a_long_prefill_queue_raises_the_threshold_while_decode_has_room() -> No
     assert decision.routing.max_local_prefill_tokens == 640
 
 
-def test_a_step_of_the_threshold_that_gives_decode_workers_nothing_to_do_is_not_held_back() -> None:
+def test_a_step_of_the_threshold_that_gives_decode_workers_nothing_to_do_is_not_refused() -> None:
     queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
     far_too_few = replace(LONG, arrivals_per_s=500)
     _, decision, _ = decide(State(), observed(0, far_too_few, decode=1, service=queue), POLICY, 0, LLAMA_8B_H100)
@@ -316,15 +350,15 @@ def test_a_lowered_threshold_comes_back_by_itself_and_stops_where_every_service_
     assert tokens == 512
 
 
-def test_dwell_holds_a_switch_back_and_says_for_how_long() -> None:
+def test_dwell_defers_a_switch_and_says_for_how_long() -> None:
     settled = tuple(replace(w, role_since_s=0.0) for w in workers(1, 5))
-    state, policy = State(), replace(POLICY, min_dwell_s=60)
+    state, policy = State(), replace(ROUTED, min_dwell_s=60)
     decision = None
     for tick in range(12):
         seen = replace(observed(2.5 * tick, replace(LONG, arrivals_per_s=30)), workers=settled)
         state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
     assert decision is not None
-    assert decision.reason is Reason.HELD_BACK
+    assert decision.reason is Reason.SWITCH_DEFERRED
     assert "kept its role for 60 s" in decision.message
 
 

@@ -151,7 +151,8 @@ def test_a_planner_that_has_not_looked_and_one_that_is_unwell_say_so() -> None:
 
 def test_the_last_plan_that_changed_the_layout_is_told_with_what_became_of_it() -> None:
     first = plan(sequence=7, phase="Completed")
-    threshold = Decision(Reason.THRESHOLD, "a threshold", 3, 2, RoutingNumbers(640, 32), changes_routing=True)
+    why = Reason.THRESHOLD
+    threshold = Decision(why, "a threshold", 3, 2, RoutingNumbers(640, 32), routing_reason=why)
     routing = plan(threshold, sequence=8)
     now = first.spec.observed_at + timedelta(minutes=5)
     text = told(None, None, None, plans=(first, routing), now=now)

@@ -66,7 +66,7 @@ def test_a_person_must_approve_where_the_policy_says_so(fields: dict[str, Any]) 
 
 
 def test_a_routing_only_plan_needs_nobody_even_in_approve_mode() -> None:
-    routing = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), changes_routing=True)
+    routing = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
     assert not plan(routing, mode="Approve").spec.approval.required
 
 
@@ -121,11 +121,12 @@ def test_what_a_person_denied_is_asked_again_only_after_the_time_a_person_has() 
 
 
 def test_routing_goes_on_while_a_layout_waits_to_be_tried_again() -> None:
-    moved = replace(DECISION, routing=RoutingNumbers(256, 32), changes_routing=True)
+    moved = replace(DECISION, routing=RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
     written = news(moved, plan(phase="Failed"))
     assert written is not None
     assert (written.prefill, written.decode, written.switches, written.changes_layout) == (2, 3, (), False)
     assert written.routing.max_local_prefill_tokens == 256
+    assert written.reason is Reason.THRESHOLD
     routed = plan(written, sequence=2, phase="Completed")
     assert news(moved, plan(phase="Failed"), routed, after_s=20) is None
     assert news(moved, plan(phase="Failed"), routed, after_s=30) == moved
@@ -133,7 +134,7 @@ def test_routing_goes_on_while_a_layout_waits_to_be_tried_again() -> None:
 
 def test_where_replicas_are_somebody_elses_only_routing_is_written() -> None:
     assert news(DECISION, mode="External") is None
-    written = news(replace(DECISION, changes_routing=True), mode="External")
+    written = news(replace(DECISION, routing_reason=Reason.THRESHOLD), mode="External")
     assert written is not None
     assert not written.changes_layout
 
@@ -165,7 +166,8 @@ def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -
 
 def test_shadow_does_not_write_every_breath_of_a_bound_that_is_never_in_force() -> None:
     def bounded(tokens: int) -> Decision:
-        return replace(DECISION, routing=RoutingNumbers(512, 32, FlowBounds(tokens, 20)), changes_routing=True)
+        routing = RoutingNumbers(512, 32, FlowBounds(tokens, 20))
+        return replace(DECISION, routing=routing, routing_reason=Reason.FLOW_CONTROL)
 
     shadow = plan(bounded(8000), mode="Shadow", phase="Shadow")
     assert news(bounded(8500), shadow, mode="Shadow") is None

@@ -240,7 +240,7 @@ def test_held_requests_go_in_order(seed: int) -> None:
 
 def test_bounds_that_go_away_let_everybody_go() -> None:
     def free(observation: Observation) -> Decision:
-        return replace(stay(observation), routing=RoutingNumbers(0, 10_000), changes_routing=True)
+        return replace(stay(observation), routing=RoutingNumbers(0, 10_000), routing_reason=Reason.THRESHOLD)
 
     numbers = RoutingNumbers(0, 10_000, FlowBounds(pending_tokens_per_prefill_worker=10_000))
     result = simulate(
@@ -342,7 +342,7 @@ def test_an_unread_worker_is_unreachable_and_not_empty() -> None:
 
 def test_routing_numbers_hold_from_the_next_request_on() -> None:
     def all_local(observation: Observation) -> Decision:
-        return replace(stay(observation), reason=Reason.THRESHOLD, routing=ALL_LOCAL, changes_routing=True)
+        return replace(stay(observation), reason=Reason.THRESHOLD, routing=ALL_LOCAL, routing_reason=Reason.THRESHOLD)
 
     trace = poisson(5.0, 60, 2000, 10)
     result = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, scripted({30.0: all_local}))

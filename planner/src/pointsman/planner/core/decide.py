@@ -197,14 +197,16 @@ def _awaiting(decision: Decision, observation: Observation) -> Decision:
 
 
 def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
-    if routing == decision.routing:
+    """The decision with these numbers. Where they are all that changes, they are its reason, whatever is awaited."""
+    before, words = decision.routing, [decision.message]
+    if routing == before:
         return decision
-    before, after = decision.routing.max_local_prefill_tokens, routing.max_local_prefill_tokens
-    reason, words = decision.reason, [decision.message]
-    if after != before:
-        reason = reason if decision.changes_layout else Reason.THRESHOLD
-        words.append(f"threshold {before} → {after} tokens")
-    if routing.flow != decision.routing.flow:
-        reason = Reason.FLOW_CONTROL if reason is Reason.STEADY else reason
+    if routing.max_local_prefill_tokens != before.max_local_prefill_tokens:
+        words.append(f"threshold {before.max_local_prefill_tokens} → {routing.max_local_prefill_tokens} tokens")
+    if routing.max_prefill_queue_size != before.max_prefill_queue_size:
+        words.append(f"prefill queue limit {before.max_prefill_queue_size} → {routing.max_prefill_queue_size} requests")
+    if routing.flow != before.flow:
         words.append(in_words(routing.flow))
-    return replace(decision, reason=reason, message="; ".join(words), routing=routing, changes_routing=True)
+    why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
+    reason = decision.reason if decision.changes_layout else why
+    return replace(decision, reason=reason, message="; ".join(words), routing=routing, routing_reason=why)

@@ -27,8 +27,8 @@ def layout(
     ``likely`` without what is planned for on the safe side: what a layout achieves is estimated there."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     reason, sentence = _why(state, wanted, now)
-    state, switched, held, coming = switch(state, observation, policy, now_s, wanted, now)
-    target, short = _scaled(observation, policy, wanted, now, switched, held is not None, coming, state)
+    state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now)
+    target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
@@ -44,8 +44,8 @@ def layout(
         alternatives=alternatives,
     )  # fmt: skip
     if target == now and switched == now:
-        if held is not None:
-            return state, replace(base, reason=Reason.HELD_BACK, message=f"{sentence}; not yet: {held}")
+        if deferred is not None:
+            return state, replace(base, reason=Reason.SWITCH_DEFERRED, message=f"{sentence}; not yet: {deferred}")
         return state, base
     switches = switches_between(now, switched)
     history = state.history.remember(switches, now_s, policy)
@@ -90,7 +90,7 @@ def _scaled(
     wanted: Targets,
     now: tuple[int, int],
     switched: tuple[int, int],
-    held: bool,
+    deferred: bool,
     coming: tuple[int, int],
     state: State,
 ) -> tuple[tuple[int, int], str]:
@@ -117,7 +117,7 @@ def _scaled(
             # What a switch that only waits to be sure will bring is not started as well.
             more = max(0, want - max(has, soon)) if policy.scale_out else 0
             target.append(max(has, min(has + more, bounds.most)))
-        elif want < has and scale_in and switched == now and not held:
+        elif want < has and scale_in and switched == now and not deferred:
             target.append(min(has, max(want, bounds.least, 1)))
         else:
             target.append(has)
@@ -129,7 +129,7 @@ def _scaled(
         clipped = True
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
-        may_shrink = policy.scale_in and not policy.role_switch and not held and switched == now
+        may_shrink = policy.scale_in and not policy.role_switch and not deferred and switched == now
         p, d = _squeezed((p, d), switched, most, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)

@@ -1,7 +1,6 @@
 """Decisions as Plan objects: when one is written, what is in it, and which old ones go."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -28,7 +27,7 @@ def news(
     if decision.changes_layout:
         aim = decision.prefill, decision.decode
         if policy.mode is Mode.EXTERNAL or _too_soon(plans, aim, policy, now):
-            decision = replace(decision, prefill=layout[0], decode=layout[1], switches=(), changes_layout=False)
+            decision = decision.routing_alone(layout)
     newest = max(plans, key=_sequence, default=None)
     return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, newest) else None
 

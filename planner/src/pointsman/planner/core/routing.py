@@ -6,7 +6,7 @@ workers and spares the prefill queue. It is the fastest thing the planner can mo
 Two things bound it from above. What clients get (multiplicative decrease, additive increase, as in TCP): a model is
 never quite right. And what the decode workers can prefill beside their steps by the model: clients notice only when it
 is too late, and a threshold that is too high by the model would come down again. A step that gives them nothing more to
-do (no prompt is that long) is not held back by their being too few already.
+do (no prompt is that long) is not kept from it by their being too few already.
 """
 
 import math

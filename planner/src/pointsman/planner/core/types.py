@@ -4,7 +4,7 @@ Units are in names. None is unknown, never 0. Everything is frozen and made of p
 to a ledger, sent to a person, and replayed.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
@@ -225,7 +225,7 @@ class Reason(StrEnum):
     STALE_METRICS = "StaleMetrics"
     PLAN_IN_PROGRESS = "PlanInProgress"
     AWAITING_APPROVAL = "AwaitingApproval"  # a person has the plan for what is still wanted
-    HELD_BACK = "HeldBack"  # something would be better, but a guard (dwell, rate, dead band) holds it
+    SWITCH_DEFERRED = "SwitchDeferred"  # another split would be better, but a guard (dwell, rate, certainty) waits
     THRESHOLD = "Threshold"
     FLOW_CONTROL = "FlowControl"  # from when on gateways hold requests back
     PREFILL_SHORT = "PrefillShort"
@@ -268,9 +268,20 @@ class Decision:
     routing: RoutingNumbers
     switches: tuple[Switch, ...] = ()
     changes_layout: bool = False
-    changes_routing: bool = False
+    routing_reason: Reason | None = None  # why routing changes; None: it does not
     inputs: tuple[tuple[str, float], ...] = ()  # the numbers used, by name with unit
     alternatives: tuple[Alternative, ...] = ()
+
+    @property
+    def changes_routing(self) -> bool:
+        """Whether the numbers of routing are others than before."""
+        return self.routing_reason is not None
+
+    def routing_alone(self, now: tuple[int, int]) -> "Decision":
+        """Without the change of the layout, which stays ``now``: (prefill, decode)."""
+        prefill, decode = now
+        reason = self.routing_reason or self.reason
+        return replace(self, reason=reason, prefill=prefill, decode=decode, switches=(), changes_layout=False)
 
 
 @dataclass(frozen=True, slots=True)

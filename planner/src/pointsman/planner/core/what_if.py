@@ -24,7 +24,7 @@ BISECTIONS = 6  # to about 3 %
 class TurningPoint:
     """At ``value`` (of what was varied) the planner would decide this; before it, not.
 
-    ``already``: it would at the present value too, if guards that only delay did not hold it back.
+    ``already``: it would at the present value too, if no guard deferred it.
     """
 
     value: float

@@ -174,12 +174,13 @@ def _chosen(told: Told) -> list[str]:
         moves = [f"{s.count} {s.source} → {s.target}" for s in decision.switches]
         how = f", switching {' and '.join(moves)}" if moves else ""
         lines = [f"go to {decision.prefill}P{decision.decode}D{how} ({decision.reason})"]
-    elif decision.reason is Reason.HELD_BACK:
-        lines = ["wait: something else would be better, but a guard holds it back"]
+    elif decision.reason is Reason.SWITCH_DEFERRED:
+        lines = ["wait: another split would be better, but it is too early to switch"]
     elif decision.reason is Reason.AWAITING_APPROVAL:
         lines = ["wait: a person has the plan for what I still want"]
     else:
-        lines = [f"stay at {decision.prefill}P{decision.decode}D ({decision.reason})"]
+        routed = ", with other numbers for routing" if decision.changes_routing else ""
+        lines = [f"stay at {decision.prefill}P{decision.decode}D{routed} ({decision.reason})"]
     lines.append(decision.message)
     if (decision.changes_layout or decision.changes_routing) and told.policy.mode in _WHAT_MODE_MEANS:
         lines.append(_WHAT_MODE_MEANS[told.policy.mode])
@@ -193,7 +194,7 @@ def _turning(told: Told) -> list[str]:
     held_s = told.policy.scale_in_stabilization_s
     lines: list[str] = []
     if points.more_requests is not None and points.more_requests.already:
-        lines.append(f"only time: what the guards hold back now; {_goal(points.more_requests)}")
+        lines.append(f"only time: what the guards defer now; {_goal(points.more_requests)}")
     else:
         asked = (
             ("more than {value:.2f} requests a second", points.more_requests),

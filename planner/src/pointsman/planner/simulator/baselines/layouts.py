@@ -99,7 +99,9 @@ ALL_REMOTE = RoutingNumbers(0, 1_000_000)
 
 def routed(decision: Decision, routing: RoutingNumbers = ALL_REMOTE) -> Decision:
     """The decision, with these numbers of the local/remote rule."""
-    return decision if routing == decision.routing else replace(decision, routing=routing, changes_routing=True)
+    if routing == decision.routing:
+        return decision
+    return replace(decision, routing=routing, routing_reason=Reason.THRESHOLD)
 
 
 @dataclass(frozen=True, slots=True)
