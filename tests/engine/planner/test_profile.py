@@ -3,28 +3,20 @@
 import asyncio
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from fixtures.engine_service import Service, running_service
-from fixtures.engines import MODEL, Engines
+from fixtures.engine_service import Service
+from fixtures.engines import MODEL
 from pointsman.api.protocol import headers
-from pointsman.api.protocol.names import Role
 from pointsman.planner.profile import command as profile
 from pointsman.planner.replay import command as replay
 from pointsman.planner.table_files import Table, read_table
 
 KV_BYTES = 4 * 2 * 32 * 2 * 4  # layers, KV heads, head size, keys and values, float32
 POLICY = "objectives: {ttftMs: 2000, tpotMs: 100}\nbudget: {maxGpus: 3}\n"
-
-
-@pytest.fixture(scope="module")
-def service(engines: Engines) -> Iterator[Service]:
-    with running_service(engines, {"prefill-0": Role.PREFILL, "decode-0": Role.DECODE}) as running:
-        yield running
 
 
 async def profiled(url: str, out: Path, *, minutes: float) -> Table:

@@ -39,9 +39,10 @@ ROLES: Final = {Role.PREFILL: WorkerRole.PREFILL, Role.DECODE: WorkerRole.DECODE
 class WorkerPage(Page):
     """A page with what the planner reads of a worker beside an engine's times."""
 
-    def __init__(self, kv_capacity_tokens: int) -> None:
+    def __init__(self, kv_capacity_tokens: int, max_sequences: int) -> None:
         super().__init__()
         self.in_flight = self._made(Gauge, named.WORKER_IN_FLIGHT)
+        self._made(Gauge, named.WORKER_MAX_SEQUENCES).set(max_sequences)
         self.kv_usage = Gauge("vllm:kv_cache_usage_perc", "x", registry=self.registry)
         self.waiting = Gauge("vllm:num_requests_waiting", "x", registry=self.registry)
         sources = Counter("vllm:prompt_tokens_by_source", "x", ["source"], registry=self.registry)
@@ -174,7 +175,7 @@ class LiveEngines:
             engine = DecodeEngine(self._engine, self._timing, [0.0] * ITL_BINS, self._path.started, self._path.finished)
             starting = WorkerCondition.STARTING
             self._workers[name] = SimulatedWorker(name, WorkerRole.DECODE, starting, 0.0, engine, PrefixBlocks(0))
-            self._pages[name] = WorkerPage(self._engine.kv_capacity_tokens)
+            self._pages[name] = WorkerPage(self._engine.kv_capacity_tokens, self._engine.max_batch)
         return self._workers[name]
 
     # --- what is read ---

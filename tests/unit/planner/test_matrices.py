@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.matrices import by_pod
 from pointsman.planner.core.observe import FAMILIES, Reading, Seen, observation
@@ -102,7 +103,10 @@ def _as_matrix(pages: dict[float, Page], pod: str) -> list[dict[str, object]]:
 
 def test_an_observation_by_way_of_prometheus_is_that_of_a_direct_scrape() -> None:
     worker = Worker("w", WorkerRole.DECODE, WorkerCondition.ACTIVE)
-    after = parse((CAPTURES / "vllm_metrics_decode.txt").read_text())
+    after = {
+        **parse((CAPTURES / "vllm_metrics_decode.txt").read_text()),
+        named.WORKER_MAX_SEQUENCES.name: {(): 8.0},
+    }
     direct = Reading({}, after, 15.0)
     matrix = [*_as_matrix({115.0: after}, "w"), series("up", {100.0: 1, 115.0: 1}, pod="w")]
     # A first, empty page has no series of its own; one that is not asked for stands for it.
@@ -118,4 +122,5 @@ def test_an_observation_by_way_of_prometheus_is_that_of_a_direct_scrape() -> Non
 
     assert seen(direct) == seen(through)
     assert seen(direct).samples
+    assert seen(direct).max_sequences == 8
     assert not math.isinf(seen(direct).kv_capacity_tokens or math.inf)

@@ -208,6 +208,18 @@ def test_a_decode_worker_that_does_not_say_how_many_it_decodes_makes_the_sum_unk
     assert half.decoding is None
 
 
+def test_the_sequences_a_worker_runs_at_once_are_those_of_the_smallest_that_says() -> None:
+    def page(most: float) -> Page:
+        return {named.WORKER_MAX_SEQUENCES.name: {(): most}}
+
+    gateway = [Reading({}, Gateway().page(), 5.0)]
+    silent = Seen(worker("silent"), Reading({}, {}, 5.0))
+    starting = Seen(worker("starting"), Reading({}, page(float("nan")), 5.0))
+    assert seen(gateway, [silent, starting]).max_sequences is None
+    said = [Seen(worker(str(most)), Reading({}, page(most), 5.0)) for most in (16, 8, 32)]
+    assert seen(gateway, [silent, starting, *said]).max_sequences == 8
+
+
 def test_rates_of_gateways_that_were_read_over_different_times_add_up() -> None:
     def page(requests: int) -> Page:
         gateway = Gateway()

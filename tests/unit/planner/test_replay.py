@@ -132,6 +132,15 @@ def test_what_cannot_be_compared_is_refused(
     assert said in capsys.readouterr().err
 
 
+def test_engines_that_run_few_sequences_at_once_are_planned_as_such(policy: Path, tmp_path: Path) -> None:
+    out = tmp_path / "few.json"
+    assert run(policy, "--max-sequences", "6", "--json", str(out), trace="steady:duration_s=60") == 0
+    document = json.loads(out.read_text())
+    assert document["simulation"]["max_sequences"] == 6
+    batches = [decision["inputs"]["decodeBatch"] for decision in document["decisions"] if decision["inputs"]]
+    assert batches and max(batches) <= 6
+
+
 def test_a_sweep_is_a_row_for_every_combination(
     policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

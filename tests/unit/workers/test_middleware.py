@@ -13,6 +13,7 @@ from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, worker
 from pointsman.api.protocol import control
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
+from pointsman.workers.types import EngineFacts
 from waiting import eventually
 
 PROMPT = list(range(1, 41))
@@ -176,6 +177,18 @@ async def test_the_models_files_are_served_by_their_content(tmp_path: Path) -> N
         weights = hashlib.sha256(b"weights are nobody's business here").hexdigest()
         for other in (weights, "../../etc/passwd", ""):
             assert (await running.control("GET", f"{control.MODEL_FILES_PATH}/{other}")).status == 404
+
+
+async def test_metrics_show_how_many_sequences_the_engine_runs_and_not_0_where_it_does_not_say(fresh: Worker) -> None:
+    def shown() -> float | None:
+        return fresh.registry.get_sample_value("pointsman_worker_max_sequences")
+
+    await eventually(lambda: shown() != 0, "it shows")
+    unknown = shown()
+    assert unknown is not None
+    assert unknown != unknown, "an unknown limit is not 0"
+    fresh.sidecar.metrics.show(fresh.state, None, EngineFacts(max_running_requests=16))
+    assert shown() == 16
 
 
 async def test_metrics_show_role_and_phase(fresh: Worker) -> None:

@@ -304,6 +304,7 @@ def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:
     # One prompt takes 5 + 3000 · 0.02 + 1e-6 · 3000²/2 ms, and two of one batch a little less each.
     assert prefill and all(s.tokens == 3000 and 60 <= s.observed_ms <= 2 * 69.6 for s in prefill)
     assert [w.condition for w in middle.workers] == [WorkerCondition.ACTIVE] * 4
+    assert (middle.kv_capacity_tokens, middle.max_sequences) == (ENGINE.kv_capacity_tokens, ENGINE.max_batch)
 
 
 def test_an_outage_hides_the_load_and_its_end_tells_the_whole_time() -> None:

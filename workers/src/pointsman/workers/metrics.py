@@ -7,6 +7,7 @@ from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.serving.local_remote import PrefillReason
+from pointsman.workers.types import EngineFacts
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 
@@ -26,6 +27,7 @@ class WorkerMetrics:
         self._in_flight = gauge(named.WORKER_IN_FLIGHT)
         self._leases = gauge(named.WORKER_LEASES)
         self._queue_depth = gauge(named.WORKER_QUEUE_DEPTH)
+        self._max_sequences = gauge(named.WORKER_MAX_SEQUENCES)
         self._decisions = counter(named.WORKER_DECISIONS)
         self._prefills = counter(named.WORKER_PREFILLS)
         self._prefill_seconds = Histogram(
@@ -37,15 +39,16 @@ class WorkerMetrics:
         for outcome in PrefillOutcome:
             self._prefills.labels(outcome=outcome.value)
 
-    def show(self, state: WorkerState, queue_depth: int | None) -> None:
-        """Set the gauges; an unknown queue depth is NaN, not 0."""
+    def show(self, state: WorkerState, queue_depth: int | None, facts: EngineFacts) -> None:
+        """Set the gauges; what is unknown is NaN, not 0."""
         for phase in WorkerPhase:
             self._phase.labels(phase=phase.value).set(phase is state.phase)
         for role in Role:
             self._role.labels(role=role.value).set(role is state.role)
         self._in_flight.set(state.in_flight)
         self._leases.set(state.leases)
-        self._queue_depth.set(float("nan") if queue_depth is None else queue_depth)
+        self._queue_depth.set(_or_nan(queue_depth))
+        self._max_sequences.set(_or_nan(facts.max_running_requests))
 
     def decided(self, reason: PrefillReason) -> None:
         """One client request was prefilled where ``reason`` says."""
@@ -58,6 +61,10 @@ class WorkerMetrics:
         self._prefills.labels(outcome=outcome.value).inc()
         if seconds is not None:
             self._prefill_seconds.observe(seconds)
+
+
+def _or_nan(value: int | None) -> float:
+    return float("nan") if value is None else value
 
 
 def _path(reason: PrefillReason) -> str:

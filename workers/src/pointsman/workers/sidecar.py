@@ -278,7 +278,7 @@ class Sidecar:
             if self._link.ready.is_set():
                 with suppress(QueueUnavailableError):
                     await self._queue.depth()
-            self.metrics.show(self.state(), self.queue_depth)
+            self.metrics.show(self.state(), self.queue_depth, self.engine.facts)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -61,6 +61,9 @@ WORKER_LEASES: Final = Metric("pointsman_worker_leases", "gauge", (), "Prefilled
 WORKER_QUEUE_DEPTH: Final = Metric(
     "pointsman_worker_prefill_queue_depth", "gauge", (), "Requests waiting in the service's prefill queue."
 )
+WORKER_MAX_SEQUENCES: Final = Metric(
+    "pointsman_worker_max_sequences", "gauge", (), "Sequences the engine runs at once at most."
+)
 WORKER_DECISIONS: Final = Metric(
     "pointsman_worker_prefill_decisions_total", "counter", ("path", "reason"), "Local/remote decisions, by reason."
 )

@@ -23,6 +23,7 @@ _GAUGES: Final = (
     named.GATEWAY_HELD.name,
     named.WORKER_IN_FLIGHT.name,
     named.WORKER_QUEUE_DEPTH.name,
+    named.WORKER_MAX_SEQUENCES.name,
     "vllm:kv_cache_usage_perc",
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -99,6 +100,7 @@ def observation(
         service=_service(live, workers, objectives) if live else None,
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
+        max_sequences=_max_sequences(readings),
         gateways=max(1, len(gateways)),
         plan_in_progress=plan_in_progress,
         awaiting_approval=awaiting_approval,
@@ -298,6 +300,12 @@ def _kv_capacity(readings: Sequence[Reading]) -> float | None:
         if blocks and sizes and blocks[0].isdigit() and sizes[0].isdigit():
             found.append(float(blocks[0]) * float(sizes[0]))
     return min(found, default=None)
+
+
+def _max_sequences(readings: Sequence[Reading]) -> float | None:
+    """Sequences one worker runs at once; the smallest, as of the KV cache; None: no worker says."""
+    said = (scrapes.gauge(reading.page or {}, named.WORKER_MAX_SEQUENCES.name) for reading in readings)
+    return min((most for most in said if most is not None and most > 0), default=None)
 
 
 def _milliseconds(seconds: float | None) -> float | None:

@@ -111,7 +111,9 @@ class Observation:
     samples: tuple[EngineSample, ...] = ()
     kv_capacity_tokens: float | None = None  # of one worker
     max_sequences: float | None = None  # one worker decodes at once
-    max_batch_tokens: float | None = None  # one worker prefills in one pass
+    # One worker prefills in one pass. None where prefills are measured by the prompt, as on /metrics: the times of
+    # those that shared a pass say already what that saves.
+    max_batch_tokens: float | None = None
     gateways: int = 1  # that share the requests
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
     awaiting_approval: tuple[int, int] | None = None  # (prefill, decode) of the plan that waits for a person

@@ -48,6 +48,7 @@ class Options:
     engine: str = "vllm"
     tp: int | None = None
     table: Path | None = None
+    max_sequences: int | None = None  # None: as the table's source has it
     workers: tuple[int, int] | None = None
     planner: str = "pointsman"
     seed: int = 1
@@ -88,7 +89,7 @@ def parse(argv: list[str]) -> Options:
         trace=given.trace, policy=given.policy, model=given.model, gpu=given.gpu, engine=given.engine, tp=given.tp,
         workers=given.workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
         switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
-        table=given.table, engine_factors=given.engine_factors, noise=given.noise,
+        table=given.table, max_sequences=given.max_sequences, engine_factors=given.engine_factors, noise=given.noise,
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
         start_failures=given.start_failures, switch_failures=given.switch_failures, json=given.json, html=given.html,
         svg=given.svg, compare=given.compare, fail_if_worse=given.fail_if_worse, sweeps=tuple(given.sweep),
@@ -126,6 +127,12 @@ def _parser() -> argparse.ArgumentParser:
     engine("--gpu", metavar="NAME", help="e.g. h100_sxm")
     engine("--engine", default="vllm", metavar="NAME", help="vllm or sglang (default: vllm)")
     engine("--tp", type=_whole, metavar="N", help="tensor-parallel size: GPUs of one worker")
+    engine(
+        "--max-sequences",
+        type=_whole,
+        metavar="N",
+        help="one worker decodes at once, vLLM's --max-num-seqs (default: 256; with --table what was measured)",
+    )
     engine(
         "--engine-factors",
         type=_factors,

@@ -106,6 +106,8 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
 def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, dict[str, object]]:
     chosen = _engine(options, spec)
     engine = chosen.engine
+    if options.max_sequences is not None:
+        engine = replace(engine, max_batch=options.max_sequences)
     most = spec.budget.max_gpus // engine.gpus
     if most < 2:
         raise ReplayError(
@@ -134,6 +136,7 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
     )
     described: dict[str, object] = {
         **chosen.described,
+        "max_sequences": engine.max_batch,
         "prefill_workers": prefill,
         "decode_workers": decode,
         "startup_s": options.startup_s,

@@ -210,6 +210,7 @@ class _Run:
             service=path.window.service(window_s, len(path.queue), len(path.held)) if gateway_read else None,
             samples=samples,
             kv_capacity_tokens=float(self._simulation.engine.kv_capacity_tokens),
+            max_sequences=float(self._simulation.engine.max_batch),
             plan_in_progress=fleet.plan_in_progress,
         )
         if gateway_read:
