@@ -103,7 +103,7 @@ def _as_matrix(pages: dict[float, Page], pod: str) -> list[dict[str, object]]:
 
 def test_an_observation_by_way_of_prometheus_is_that_of_a_direct_scrape() -> None:
     worker = Worker("w", WorkerRole.DECODE, WorkerCondition.ACTIVE)
-    after = {
+    after: Page = {
         **parse((CAPTURES / "vllm_metrics_decode.txt").read_text()),
         named.WORKER_MAX_SEQUENCES.name: {(): 8.0},
     }

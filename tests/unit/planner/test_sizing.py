@@ -45,8 +45,7 @@ def test_more_load_never_needs_fewer_workers(
 def test_a_slower_engine_or_a_smaller_memory_never_needs_fewer_workers(shape: tuple[float, float], rate: float) -> None:
     fast, slow = point(*shape), point(*shape, model=LinearModel(9.4, 0.035, 1.7e-6, 12.8, 0.02, 8.6e-5))
     assert fast.prefill_workers(rate, 1.5, 0.1, 64) <= slow.prefill_workers(rate, 1.5, 0.1, 64)
-    for limit in ({"kv_capacity_tokens": 100_000.0}, {"max_sequences": 8.0}):
-        tight = point(*shape, **limit)
+    for tight in (point(*shape, kv_capacity_tokens=100_000.0), point(*shape, max_sequences=8.0)):
         assert fast.decode_workers(rate, 1.0) <= tight.decode_workers(rate, 1.0) * (1 + 1e-6)  # the batch is bisected
         assert tight.drain_per_s <= fast.drain_per_s * (1 + 1e-6)
 
