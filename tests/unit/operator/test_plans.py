@@ -13,8 +13,9 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanSpec
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.operator.core.diff import decide
-from pointsman.operator.core.snapshot import Plan, Policy
+from pointsman.operator.core.actions import CreateWorker
+from pointsman.operator.core.diff import decide, next_look_s
+from pointsman.operator.core.snapshot import GIVEN_UP_AFTER_S, Plan, Policy
 from unit.operator.world import Render, World, service, spec
 
 
@@ -218,11 +219,33 @@ def test_a_plan_that_moves_workers_between_pools_by_scaling_stays_within_the_bud
     made = plan(it, 3, 2)
     for _ in range(100):
         it.reconcile()
-        there = [pod for pod in it.pods.values() if not pod.terminating]
-        assert len(there) <= 5, f"{len(there)} workers, budget.maxGpus is 5"
+        assert len(it.pods) <= 5, f"{len(it.pods)} workers, budget.maxGpus is 5"
         it.tick()
     assert status(it, made)[0] is PlanPhase.COMPLETED
     assert replicas(it) == (3, 2)
+
+
+def test_a_pod_that_ends_keeps_its_gpu_until_it_is_gone_or_its_node_is_given_up() -> None:
+    it = world(prefill=1, decode=4, max_gpus=5)
+    victim = it.routable(Role.DECODE)[0]
+    it.terminate(victim)
+    gone_by_s = it.pods[victim.uid].gone_by_s
+    assert gone_by_s is not None
+
+    def made(**fields: Any) -> int:
+        seen = replace(it.snapshot(), **fields)
+        return sum(isinstance(action, CreateWorker) for action in decide(seen, Render()).actions)
+
+    assert made() == 0, "its container still ends: a sixth GPU would be in use"
+    assert made(policy=policy(max_gpus=6)) == 1, "where there is room nothing is waited for"
+    assert made(policy=policy(Mode.SHADOW, max_gpus=5)) == 1, "the numbers are a person's, and so is the bill"
+    assert made(now_s=gone_by_s) == 0
+    assert made(now_s=gone_by_s + GIVEN_UP_AFTER_S) == 1, "nobody hears of its node any more"
+    next_s = next_look_s(it.snapshot())
+    assert next_s is not None
+    assert next_s <= gone_by_s + GIVEN_UP_AFTER_S - it.now_s, "nothing else would tell"
+    del it.pods[victim.uid]
+    assert made() == 1
 
 
 def test_a_budget_too_small_for_all_replicas_leaves_room_for_every_roles_minimum() -> None:

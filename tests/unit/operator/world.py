@@ -266,7 +266,7 @@ class World:
         assert len(there) <= limit, f"{len(there)} {action.role} workers, maxReplicas is {limit}"
         if self.policy is not None and self.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             budget = self.policy.spec.budget.max_gpus
-            living = sum(not (pod.terminating or pod.finished) for pod in self.pods.values())
+            living = sum(not pod.finished for pod in self.pods.values())  # also while their containers still end
             assert living <= budget, f"{living} workers, budget.maxGpus is {budget}"
 
     def _touch(self, action: act.WorkerAction, pod: Worker) -> None:
@@ -318,7 +318,12 @@ class World:
             over = self.now_s >= since + self.service.spec.drain.timeout_seconds
             assert over and not action.lossless, f"{pod.name} was deleted with work before its deadline: {action.why}"
             self.lost_work.append(pod.name)
-        self.pods[pod.uid] = replace(pod, terminating=True)
+        self.terminate(pod)
+
+    def terminate(self, pod: Worker) -> None:
+        """Somebody deleted the pod: its container has its grace period to end."""
+        grace_s = self.service.spec.drain.timeout_seconds + 30
+        self.pods[pod.uid] = replace(pod, terminating=True, gone_by_s=self.now_s + grace_s)
 
     # --- the rest of the world goes on ---
 

@@ -38,7 +38,7 @@ def must_copy(snapshot: Snapshot, role: Role, pool: Pool) -> bool:
 
 
 def room_in_budget(snapshot: Snapshot) -> int:
-    """How many workers may be made beside those that live, leaving ones included, while plans own the pools.
+    """How many workers may be made beside those that hold GPUs, leaving ones included, while plans own the pools.
 
     Where they do not, the numbers are somebody else's, and so is what they cost.
     """
@@ -46,7 +46,7 @@ def room_in_budget(snapshot: Snapshot) -> int:
     if policy is None or policy.mode not in EXECUTED_MODES:
         return MAX_REPLICAS
     most = policy.spec.budget.max_gpus // max(service.spec.worker.gpus, 1)
-    return max(0, most - sum(not (worker.terminating or worker.finished) for worker in snapshot.workers))
+    return max(0, most - sum(worker.holds_gpus(snapshot.now_s) for worker in snapshot.workers))
 
 
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:
