@@ -17,6 +17,7 @@ except ImportError:
     sys.path[:0] = [str(_ROOT / room / "src") for room in ("planner", "serving", "crds")]
 
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.learning import LearnedModel, Learner
 from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Tuning
 from pointsman.planner.core.types import (
@@ -63,8 +64,9 @@ class PointsmanPolicy:
             "max_sequences": float(decode["max_num_seqs"]),
             "max_batch_tokens": float(ctx["prefill_engine"]["max_num_batched_tokens"]),
         }
+        self._base = _table(ctx)
         self._ticks = 0
-        self.state = _taught(State(), ctx)
+        self.state = State()
         self.decision: Any = None
 
     def initial_tick_ms(self) -> float:
@@ -82,7 +84,7 @@ class PointsmanPolicy:
         if snapshot["traffic"]["duration_s"] <= 0:
             return answer
         seen = self._observation(snapshot)
-        self.state, decision, _ = decide(self.state, seen, self._policy, seen.at_s, tuning=self._tuning)
+        self.state, decision, _ = decide(self.state, seen, self._policy, seen.at_s, self._base, self._tuning)
         self.decision = decision
         if decision.changes_layout:
             for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
@@ -119,15 +121,13 @@ def make(ctx: dict[str, Any], **tuning: Any) -> PointsmanPolicy:
     return PointsmanPolicy(ctx, **tuning)
 
 
-def _taught(state: State, ctx: dict[str, Any]) -> State:
-    """A planner that has seen the calibration samples."""
+def _table(ctx: dict[str, Any]) -> LearnedModel | None:
+    """What was measured before the run, as a profile of a live service is used: a table, corrected by what is seen."""
     passes = {"prefill_fpm_snapshots": ctx["prefill_samples"], "decode_fpm_snapshots": ctx["decode_samples"]}
-    learner = state.learner
+    learner = Learner()
     for sample in _samples(passes):
         learner = learner.observe((sample,))
-    return replace(
-        state, learner=learner, learned=learner.model(float(ctx["prefill_engine"]["max_num_batched_tokens"]))
-    )
+    return learner.model(float(ctx["prefill_engine"]["max_num_batched_tokens"]))
 
 
 def _samples(snapshot: Snapshot) -> list[EngineSample]:

@@ -130,6 +130,24 @@ def test_bursts_that_return_within_the_usual_gap_find_their_workers() -> None:
     assert min(quiet) >= 4
 
 
+@pytest.mark.parametrize("start_s", [45.0, 120.0])
+def test_bursts_shorter_than_a_start_are_held_for_from_the_second_on_and_calmly(start_s: float) -> None:
+    def bursts(t: float) -> float:
+        return 12 if t % 150 >= 120 else 1.5
+
+    ran = run(bursts, 1500, replace(POLICY, start_s=start_s), start_s)
+    held = [layout for tick, layout in enumerate(ran.layouts, 1) if tick * TICK_S > 310]
+    assert min(held) >= (2, 3)
+    assert max(sum(layout) for layout in held) <= 6
+    assert len([change for change in ran.changes if change[0] > 310]) <= 2
+
+
+def test_bursts_that_stay_away_are_not_held_for_any_longer() -> None:
+    ran = run(lambda t: 12 if t < 800 and t % 150 >= 120 else 1.5, 1300)
+    assert ran.layouts[round(780 / TICK_S)] >= (2, 3)
+    assert ran.layouts[-1] == (1, 1)
+
+
 @pytest.mark.parametrize(("believed_s", "true_s"), [(45.0, 110.0), (120.0, 48.0)])
 def test_a_wrong_belief_about_starts_is_corrected_by_the_first_ones(believed_s: float, true_s: float) -> None:
     ran = run(lambda t: 3 + t / 60, 600, replace(POLICY, start_s=believed_s), start_s=true_s)

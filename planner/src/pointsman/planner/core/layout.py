@@ -69,6 +69,8 @@ def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, s
         f"{wanted.rate_per_s:.2f} requests/s of {lengths.prompt_tokens:.0f}+{lengths.output_tokens:.0f} tokens now, "
         f"up to {wanted.high_rate_per_s:.2f} expected"
     )
+    if wanted.bursts is not None:
+        seen += f", bursts of {wanted.bursts.rate_per_s:.2f} about every {wanted.bursts.every_s:.0f} s"
     if wanted.backlog > 0:
         seen += f", {wanted.backlog:.0f} waiting"
     needs = f"{seen}: {need_p}P{need_d}D needed, {now[0]}P{now[1]}D there"
@@ -153,6 +155,8 @@ def _inputs(
     numbers: dict[str, float | None] = {
         "ratePerSecond": wanted.rate_per_s,
         "highRatePerSecond": wanted.high_rate_per_s,
+        "burstRatePerSecond": wanted.bursts.rate_per_s if wanted.bursts is not None else None,
+        "burstEverySeconds": wanted.bursts.every_s if wanted.bursts is not None else None,
         "promptTokens": state.lengths.prompt_tokens,
         "outputTokens": state.lengths.output_tokens,
         "cachedShare": state.lengths.cached_share,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.learning import LearnedModel
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.performance import CalibratedModel, PerformanceModel
 from pointsman.planner.core.queueing import delayed_wait_s, erlang_c, lost_share
 from pointsman.planner.core.types import Objectives, Observation
 
@@ -241,7 +241,8 @@ def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_to
     """A worker's time per prompt when it always has enough for a full pass."""
     if batch_tokens is None:
         return model.prefill_ms(tokens, cached) / 1000
-    if isinstance(model, LearnedModel):  # was measured by the pass
+    measured = model.base if isinstance(model, CalibratedModel) else model
+    if isinstance(measured, LearnedModel):  # by the pass, whatever prompts it was of
         return tokens * model.prefill_ms(batch_tokens, 0) / batch_tokens / 1000
     together = max(1.0, math.floor(batch_tokens / tokens))
     return (model.prefill_ms(tokens, cached) - (1 - 1 / together) * model.prefill_ms(1, 0)) / 1000

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.planner.core.bursts import Bursts, Expected
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.retention import Highest, Recent, Returns
 from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
@@ -40,6 +41,7 @@ class Tuning:
     decode_round: float = 0.02
     hold_round: float = 0.08
     keep_round: float = 0.05
+    burst_share: float = 0.9
 
 
 SHIPPED: Final = Tuning()
@@ -68,6 +70,8 @@ class Memory:
 
     recent: Recent = field(default_factory=Recent)
     highest: Highest = field(default_factory=Highest)
+    bursts: Bursts = field(default_factory=Bursts)
+    for_bursts: tuple[int, int] = (1, 1)  # workers held for them
     prefill_returns: Returns = field(default_factory=Returns)
     decode_returns: Returns = field(default_factory=Returns)
     more_prefill_ticks: int = 0
@@ -91,6 +95,7 @@ class Targets:
     up: tuple[int, int]  # of that, what is not held back as a passing one-worker change
     needed: tuple[int, int]  # when a worker started now would serve
     kept: tuple[int, int]  # for what was, and may come back
+    bursts: Expected | None = None  # for what comes back sooner than a worker can start
 
 
 def targets(
@@ -155,18 +160,25 @@ def targets(
     needed_now = needs(rate, backlog, clear_s=tuning.clear_s)
     clearing_needs = needs(max(rate, ahead.high), max(backlog, at_next))
 
-    memory = _remember(memory, forecaster, point, rate, arrived, window_s, now_s, memory_s, tuning)
+    memory = _remember(memory, forecaster, point, rate, arrived, window_s, now_s, lead_s, memory_s, tuning)
     kept = _kept(memory, forecaster, point, prefill, decode, now_s, lead_s, most, tuning)
-
+    bursts = memory.bursts.expected(now_s, tuning.longest_keep_s, tuning.attainment)
     committed = prefill.committed, decode.committed
+    for_bursts = (1, 1)
+    if bursts is not None:
+        # Looked at once a burst, when it has shown what it needs: what is measured in between is of another load.
+        edge = now_s in (forecaster.rose_s, forecaster.fell_s)
+        for_bursts = memory.for_bursts
+        if edge or for_bursts == (1, 1):
+            for_bursts = _for_bursts(bursts, forecaster, point, committed, late, most, tuning)
     quiet = forecaster.changed_s is None or now_s - forecaster.changed_s > QUIET_S
     ticks = (
         memory.more_prefill_ticks + 1 if needed[0] > committed[0] else 0,
         memory.more_decode_ticks + 1 if needed[1] > committed[1] else 0,
     )
     up = tuple(
-        has if quiet and need == has + 1 and waited < tuning.sustained_ticks else need
-        for need, has, waited in zip(needed, committed, ticks, strict=True)
+        max(burst, has if quiet and need == has + 1 and waited < tuning.sustained_ticks else need)
+        for need, has, waited, burst in zip(needed, committed, ticks, for_bursts, strict=True)
     )
     grew_s = tuple(
         now_s if quiet and u == has + 1 else before for u, has, before in zip(up, committed, memory.grew_s, strict=True)
@@ -211,6 +223,7 @@ def targets(
     memory = replace(
         memory,
         highest=highest,
+        for_bursts=for_bursts,
         grew_s=(grew_s[0], grew_s[1]),
         more_prefill_ticks=ticks[0],
         more_decode_ticks=ticks[1],
@@ -228,7 +241,32 @@ def targets(
         up=(up[0], up[1]),
         needed=needed,
         kept=kept,
+        bursts=bursts,
     )
+
+
+def _for_bursts(
+    bursts: Expected,
+    forecaster: RateForecaster,
+    point: OperatingPoint,
+    committed: tuple[int, int],
+    late: float,
+    most: int,
+    tuning: Tuning,
+) -> tuple[int, int]:
+    """What is held for bursts that come back before a worker could start for them.
+
+    Between the need of a little less and that of the whole rate nothing moves: what is seen of a burst varies from one
+    to the next, and it is over before the queue that the formulas mean has built up.
+    """
+
+    def need(rate_per_s: float) -> tuple[int, int]:
+        decode = math.ceil(point.decode_workers(rate_per_s, tuning.deviations) - tuning.hold_round)
+        return point.prefill_workers(rate_per_s, forecaster.dispersion, late, most), min(max(1, decode), most)
+
+    least, enough = need(tuning.burst_share * bursts.rate_per_s), need(bursts.rate_per_s)
+    p, d = (min(max(has, low), high) for has, low, high in zip(committed, least, enough, strict=True))
+    return p, d
 
 
 def _load(
@@ -260,6 +298,7 @@ def _remember(
     arrived: float,
     window_s: float,
     now_s: float,
+    lead_s: float,
     memory_s: float,
     tuning: Tuning,
 ) -> Memory:
@@ -277,6 +316,14 @@ def _remember(
     return replace(
         memory,
         recent=recent,
+        bursts=memory.bursts.observe(
+            arrived,
+            window_s,
+            now_s,
+            rose_from=forecaster.before_rise if forecaster.rose_s == now_s else None,
+            fell=forecaster.fell_s == now_s,
+            lead_s=lead_s,
+        ),
         prefill_returns=returns(memory.prefill_returns, prefill),
         decode_returns=returns(memory.decode_returns, math.ceil(decode - tuning.keep_round)),
         first_s=now_s if memory.first_s is None else memory.first_s,

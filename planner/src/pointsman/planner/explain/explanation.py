@@ -132,6 +132,11 @@ def _expected(decision: Decision) -> list[str]:
     lines = [f"{numbers['ratePerSecond']:.2f} requests a second by the time a change would take effect"]
     if "highRatePerSecond" in numbers:
         lines[0] += f", {numbers['highRatePerSecond']:.2f} if it comes high"
+    if "burstRatePerSecond" in numbers:
+        lines[0] += (
+            f"; bursts of {numbers['burstRatePerSecond']:.2f} about every {numbers['burstEverySeconds']:.0f} s, for "
+            "which workers are held, since a burst is over before one could start"
+        )
     if {"prefillNeeded", "decodeNeeded"} <= numbers.keys():
         lines.append(
             f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
