@@ -24,6 +24,13 @@ DEADLINE_S = 60.0
 CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing that does not say what it is
 
 
+AT_ONCE = {
+    "roleSwitch": {"minDwellSeconds": 0, "oppositeAfterSeconds": 0},
+    "scaleOut": {"enabled": False},
+    "scaleIn": {"enabled": False},
+}
+
+
 class Page:
     """The /metrics of one pod: gateway and engine families, made with the library that makes the real ones."""
 
@@ -89,11 +96,7 @@ class World:
                 "objectives": {"ttftMs": 1000, "tpotMs": 50},
                 "budget": {"maxGpus": 5},
                 "metrics": {"intervalSeconds": 0.3, "staleAfterSeconds": 5},
-                "actions": {
-                    "roleSwitch": {"minDwellSeconds": 0, "oppositeAfterSeconds": 0},
-                    "scaleOut": {"enabled": False},
-                    "scaleIn": {"enabled": False},
-                },
+                "actions": AT_ONCE,
                 **fields,
             },
         }

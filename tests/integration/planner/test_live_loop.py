@@ -9,14 +9,14 @@ import pytest
 
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
-from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.kube import resources
 from pointsman.planner.errors import ProfileError
 from pointsman.planner.explain import command as explain
 from pointsman.planner.profile.find import decode_worker
 from waiting import eventually
 
-from .conftest import World
+from .conftest import AT_ONCE, World
 
 SILENCE = Condition(
     type="PlannerHealthy",
@@ -25,6 +25,7 @@ SILENCE = Condition(
     last_transition_time=datetime.fromtimestamp(0, UTC),
 )
 SHORT = {"prompt": 100, "output": 200, "ttft_s": 0.1, "tpot_s": 0.008}
+LIGHT = {**SHORT, "output": 16}
 LONG = {"prompt": 4000, "output": 16, "ttft_s": 0.6, "tpot_s": 0.008}
 
 
@@ -192,7 +193,12 @@ async def earlier_plan(world: World, sequence: int, phase: PlanPhase, *, asked: 
 
 
 async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_is_written_once(world: World) -> None:
-    await world.policy(mode="Approve")
+    # Nothing about routing is left to decide: here is nobody who would put it into force.
+    routing = {
+        "flowControl": {"enabled": False},
+        "remotePrefill": {"minThresholdTokens": 512, "maxThresholdTokens": 512},
+    }
+    await world.policy(mode="Approve", actions={**AT_ONCE, **routing})
     await world.service()
     old = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL, asked=True)
     world.planner.start()
@@ -212,6 +218,28 @@ async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_i
     assert world.layouts()[0].metadata.name == old
     assert world.layouts()[-1].spec.approval.required
     assert "a plan is being executed" not in world.planner.log
+
+
+async def test_a_plan_that_nobody_wants_any_more_is_withdrawn_while_it_awaits_approval(world: World) -> None:
+    calm = {"scaleIn": {"stabilizationSeconds": 0, "enabled": False}, "scaleOut": {"leadSeconds": 1, "enabled": False}}
+    await world.policy(mode="Approve", actions={**AT_ONCE, **calm})
+    await world.service()
+    asked = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL, asked=True)
+    world.planner.start()
+    load = asyncio.create_task(world.load(100, **LIGHT))
+
+    def withdrawals() -> list[Plan]:
+        return [plan for plan in world.plans.objects() if plan.spec.withdraws]
+
+    try:
+        await world.until(lambda: bool(withdrawals()), "the plan is withdrawn")
+    finally:
+        load.cancel()
+    (withdrawal,) = withdrawals()
+    assert withdrawal.spec.withdraws == asked
+    assert withdrawal.spec.reason == "NoLongerWanted"
+    assert not withdrawal.spec.changes_layout
+    assert "2P3D was not wanted for" in withdrawal.spec.message
 
 
 async def test_ended_plans_beyond_the_history_are_deleted_and_those_that_wait_are_not(world: World) -> None:

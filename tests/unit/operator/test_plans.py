@@ -121,6 +121,26 @@ def test_a_plan_waits_for_a_person_who_approves_it() -> None:
     assert replicas(it) == (3, 2)
 
 
+def test_a_plan_that_the_planner_withdraws_ends_unless_a_person_has_answered() -> None:
+    it = world(Mode.APPROVE)
+    asked = plan(it, 3, 2, switches=1, approval={"required": True})
+    it.reconcile()
+    why = "it was not wanted for 120 s"
+    wish: dict[str, Any] = {"changesLayout": False, "reason": "NoLongerWanted", "message": why}
+    withdrawal = plan(it, 2, 3, withdraws=asked.name, **wish)
+    assert it.run(30)
+    assert status(it, asked) == (PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED)
+    assert it.plans[asked.uid].status.message == f"plan chat-00002: {why}"
+    assert status(it, withdrawal) == (PlanPhase.COMPLETED, PlanReason.DONE)
+    assert not it.switches
+
+    approved = plan(it, 3, 2, switches=1, approval={"required": True, "decision": "Approved"})
+    plan(it, 2, 3, withdraws=approved.name, **wish)
+    assert it.run(80)
+    assert status(it, approved) == (PlanPhase.COMPLETED, PlanReason.DONE)
+    assert replicas(it) == (3, 2)
+
+
 @pytest.mark.parametrize(
     ("decision", "phase"), [("Denied", PlanPhase.DENIED), (None, PlanPhase.EXPIRED), ("Approved", PlanPhase.EXPIRED)]
 )

@@ -290,6 +290,56 @@ def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:
     assert other.switches
 
 
+def withdrawn_at(loads: Sequence[Load | None], policy: Policy, awaiting: tuple[int, int] = (4, 2)) -> list[float]:
+    """When the plan that awaits approval is withdrawn, in seconds; nobody answers and nothing is carried out."""
+    state, found = State(), []
+    for tick, load in enumerate(loads):
+        seen = observed(2.5 * tick, load, awaiting_approval=awaiting)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        if decision.withdraws:
+            assert decision.reason is Reason.NO_LONGER_WANTED
+            assert not decision.changes_layout
+            found.append(seen.at_s)
+    return found
+
+
+ASKS = replace(POLICY, mode=Mode.APPROVE, scale_in_stabilization_s=100.0, start_s=60.0, start_is_told=True)
+CONTENT = replace(SHORT, arrivals_per_s=50.0)
+
+
+def test_a_plan_that_nobody_wants_any_more_is_withdrawn_and_says_so() -> None:
+    state = State()
+    for tick in range(41):
+        seen = observed(2.5 * tick, CONTENT, awaiting_approval=(4, 2))
+        state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
+    assert decision.withdraws
+    assert decision.message.startswith("4P2D was not wanted for 100 s: nobody is asked for it now; 50.00 requests/s")
+
+
+def test_a_plan_is_withdrawn_only_after_it_was_unwanted_for_long_without_a_break() -> None:
+    assert withdrawn_at([CONTENT] * 60, ASKS) == [100.0]
+    assert withdrawn_at([CONTENT] * 60, replace(ASKS, scale_in_stabilization_s=10.0)) == [60.0, 122.5]  # a start-up
+    short = replace(ASKS, scale_in_stabilization_s=0.0, start_s=1.0)
+    assert withdrawn_at([CONTENT] * 20, short) == [30.0]
+    blind = [*[CONTENT] * 30, None, *[CONTENT] * 45]
+    assert withdrawn_at(blind, ASKS) == [2.5 * 31 + 100]
+    assert withdrawn_at([*[LONG] * 30, *[CONTENT] * 50], ASKS) == [2.5 * 30 + 100]
+    assert not withdrawn_at([*[LONG] * 12, *[CONTENT] * 12] * 6, ASKS), "it comes and goes: a person may well decide"
+
+
+def test_a_plan_that_gives_back_what_is_still_spare_is_not_withdrawn() -> None:
+    light = replace(SHORT, arrivals_per_s=1)
+    may = replace(ASKS, scale_in=True, scale_in_stabilization_s=30.0)
+    assert not withdrawn_at([light] * 120, may, awaiting=(1, 1))
+    guarded = replace(may, scale_in=False)  # the policy was changed meanwhile: it is still what the load would allow
+    assert not withdrawn_at([light] * 120, guarded, awaiting=(1, 1))
+    assert withdrawn_at([light] * 120, guarded, awaiting=(3, 4)), "more workers are not wanted"
+
+
+def test_nothing_is_withdrawn_where_nobody_is_asked() -> None:
+    assert not any(decision.withdraws for decision in run([CONTENT] * 120))
+
+
 QUEUED = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
 
 

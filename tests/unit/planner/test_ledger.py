@@ -154,6 +154,30 @@ def test_a_plan_awaits_approval_until_a_person_answers() -> None:
     assert not ledger.awaits_approval(plan(mode="Shadow", actions={"roleSwitch": {"needsApproval": True}}))
 
 
+def test_a_withdrawal_is_written_and_names_the_plan_that_a_person_is_asked_for_no_more() -> None:
+    asked = plan(mode="Approve", phase="AwaitingApproval")
+    stays = replace(DECISION, prefill=2, decode=3, switches=(), changes_layout=False, withdraws=True)
+    assert ledger.asked_of_a_person([asked]) == asked
+    assert news(stays, asked, mode="Approve") == stays
+    manifest = ledger.plan_manifest(
+        namespace="default", service="chat", service_uid="u", sequence=2, decision=stays,
+        policy=policy(mode="Approve"), layout=(2, 3), now=NOW, awaiting=asked.metadata.name,
+    )  # fmt: skip
+    withdrawal = Plan.model_validate(manifest)
+    assert withdrawal.spec.withdraws == "chat-00001"
+    assert not withdrawal.spec.approval.required
+    assert ledger.asked_of_a_person([asked, withdrawal]) is None
+    assert plan(mode="Approve").spec.withdraws == ""
+    anew = plan(sequence=3, mode="Approve")
+    assert ledger.asked_of_a_person([asked, withdrawal, anew]) == anew
+
+
+def test_what_was_withdrawn_is_asked_again_when_it_is_wanted_again() -> None:
+    withdrawn = plan(mode="Approve", phase="Superseded")
+    assert news(DECISION, withdrawn, after_s=29, mode="Approve") is None
+    assert news(DECISION, withdrawn, after_s=30, mode="Approve") == DECISION
+
+
 def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -> None:
     held = replace(DECISION, routing=replace(DECISION.routing, flow=FlowBounds(8000, 20)))
     made = plan(held)

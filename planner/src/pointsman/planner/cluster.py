@@ -109,12 +109,6 @@ class Cluster:
         plans = any(ledger.to_be_carried_out(plan) for plan in self.plans.by(key))
         return plans or any(not _ended(switch) for switch in self.switches.by(key))
 
-    def awaiting_approval(self, key: ServiceKey) -> tuple[int, int] | None:
-        """(prefill, decode) of the newest plan that changes the layout, if a person has not answered it yet."""
-        layouts = [plan for plan in self.plans.by(key) if plan.spec.changes_layout]
-        newest = max(layouts, key=lambda plan: plan.spec.sequence, default=None)
-        return ledger.target(newest) if newest is not None and ledger.awaits_approval(newest) else None
-
 
 def _ended(made: Plan | RoleSwitch) -> bool:
     return made.status.phase is not None and made.status.phase.ended

@@ -9,6 +9,7 @@ from typing import Any, Final
 from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
@@ -137,6 +138,7 @@ class Planner:
             kept.news_s = news_s
 
         at_s = self._time.now_s()
+        asked = ledger.asked_of_a_person(self._cluster.plans.by(key))
         seen = []
         for target, worker in workers:
             name = f"{key}/{target.key}" if target else ""
@@ -153,14 +155,14 @@ class Planner:
             routing=_routing(service, policy),
             objectives=settings.objectives,
             plan_in_progress=self._cluster.in_progress(key),
-            awaiting_approval=self._cluster.awaiting_approval(key),
+            awaiting_approval=ledger.target(asked) if asked is not None else None,
         )
         base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision)
         self._say(key, kept, decision)
-        await self._write(key, service, policy, kept, observed, decision)
+        await self._write(key, service, policy, kept, observed, decision, asked)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
         missed = out_of_reach(decision, settings.objectives, said=kept.condition == (False, _OUT_OF_REACH))
         await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed)
@@ -209,6 +211,7 @@ class Planner:
         kept: _Planned,
         observed: Observation,
         decision: Decision,
+        asked: Plan | None,
     ) -> None:
         plans = self._cluster.plans.by(key)
         layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
@@ -218,7 +221,7 @@ class Planner:
             kept.sequence = ledger.next_sequence(plans, kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
-            await self._create(key, service, policy, kept.sequence, news, layout)
+            await self._create(key, service, policy, kept.sequence, news, layout, asked)
         elif now_s - kept.saved_s >= SAVE_EVERY_S:
             await self._save(key, service, kept, now_s)
         for old in ledger.outdated(plans, policy.spec.history.plans):
@@ -235,6 +238,7 @@ class Planner:
         sequence: int,
         decision: Decision,
         layout: tuple[int, int],
+        asked: Plan | None,
     ) -> None:
         manifest = ledger.plan_manifest(
             namespace=key[0],
@@ -245,6 +249,7 @@ class Planner:
             policy=policy.spec,
             layout=layout,
             now=self._clock.now(),
+            awaiting=asked.metadata.name if asked is not None else "",
         )
         try:
             await self._kube.create(resources.PLANS, manifest)

@@ -46,6 +46,7 @@ class PlanReason(StrEnum):
     SCALING = "Scaling"
     DONE = "Done"
     NEWER_PLAN = "NewerPlan"
+    NO_LONGER_WANTED = "NoLongerWanted"  # withdrawn by the planner before a person answered
     DENIED = "Denied"
     EXPIRED = "Expired"
     SWITCH_FAILED = "SwitchFailed"
@@ -152,6 +153,11 @@ class PlanSpec(ApiModel):
     )
     routing: PlanRouting = Field(description="Carried out at once.")
     changes_layout: bool = Field(description="False: a routing-only plan; it supersedes nothing and needs no approval.")
+    withdraws: str = Field(
+        default="",
+        max_length=253,
+        description="The plan that ends with this one where no person has answered it: nobody wants it any more.",
+    )
     drain_first: bool = Field(default=True, description="Whether switched workers finish their old work first.")
     reason: str = Field(min_length=1, max_length=64, pattern="^[A-Za-z]+$", description="Why, as a word.")
     message: str = Field(max_length=1024, description="Why, as a sentence.")
@@ -176,6 +182,7 @@ class PlanSpec(ApiModel):
                         "switches",
                         "routing",
                         "changesLayout",
+                        "withdraws",
                         "drainFirst",
                         "reason",
                         "message",

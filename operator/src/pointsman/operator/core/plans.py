@@ -87,6 +87,12 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         who = f" by {plan.spec.approval.by}" if plan.spec.approval.by else ""
         yield from _report(plan, snapshot, PlanPhase.DENIED, PlanReason.DENIED, f"denied{who}")
         return
+    unanswered = plan.spec.approval.required and plan.spec.approval.decision is None
+    withdrawal = next((other for other in snapshot.plans if other.spec.withdraws == plan.name), None)
+    if withdrawal is not None and unanswered and not began:
+        message = f"plan {withdrawal.name}: {withdrawal.spec.message}"
+        yield from _report(plan, snapshot, PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED, message)
+        return
     if not began and snapshot.now_s >= plan.spec.expires_at.timestamp():
         message = (
             f"nobody approved it until {plan.spec.expires_at:%H:%M:%S}"
@@ -95,7 +101,7 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         )
         yield from _report(plan, snapshot, PlanPhase.EXPIRED, PlanReason.EXPIRED, message)
         return
-    if plan.spec.approval.required and plan.spec.approval.decision is None:
+    if unanswered:
         message = (
             f"waits for a person: kubectl patch plan {plan.name} --type=merge -p "
             '\'{"spec":{"approval":{"decision":"Approved"}}}\''

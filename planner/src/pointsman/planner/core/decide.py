@@ -30,6 +30,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.core.waiting import held, most_queued, prefill_wait_ms, waiting
+from pointsman.planner.core.withdrawal import withdrawal
 from pointsman.serving.flow_control import NOTHING_HELD
 
 SWITCH_S: Final = 10.0  # until a switched worker serves
@@ -58,7 +59,7 @@ def decide(
         lead_s = state.leads.lead_s(policy.start_s)
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
         leads = seen_starting(state, observation, policy)  # who starts and who serves is known all the same
-        frozen = replace(state, forecaster=gap, leads=leads, wanting=None, wanting_ticks=0)
+        frozen = replace(state, forecaster=gap, leads=leads, wanting=None, wanting_ticks=0, unwanted_since_s=None)
         return frozen, _stay(observation, Reason.STALE_METRICS, sentence), next_tick
 
     state = learn(state, observation, load, policy, base)
@@ -87,9 +88,10 @@ def decide(
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
-        return state, _with_routing(awaited, routing), next_tick
+        return replace(state, unwanted_since_s=None), _with_routing(awaited, routing), next_tick
     state, decision = layout(state, counted, within, now_s, wanted, point, likely)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
+    state, decision = withdrawal(state, decision, observation, policy)
     return state, _with_routing(decision, routing), next_tick
 
 
@@ -208,5 +210,5 @@ def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     if routing.flow != before.flow:
         words.append(in_words(routing.flow))
     why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
-    reason = decision.reason if decision.changes_layout else why
+    reason = decision.reason if decision.changes_layout or decision.withdraws else why
     return replace(decision, reason=reason, message="; ".join(words), routing=routing, routing_reason=why)

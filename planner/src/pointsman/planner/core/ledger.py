@@ -38,6 +38,8 @@ def _is_news(decision: Decision, newest: Plan | None) -> bool:
     (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
     plan did not bring its layout, or somebody undid it.)
     """
+    if decision.withdraws:
+        return True
     if not (decision.changes_layout or decision.changes_routing):
         return False
     if newest is None or (decision.changes_layout and newest.spec.changes_layout and _tried(newest)):
@@ -88,6 +90,16 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPol
 def target(plan: Plan) -> tuple[int, int]:
     """(prefill, decode) after a plan."""
     return plan.spec.pools.prefill.replicas, plan.spec.pools.decode.replicas
+
+
+def asked_of_a_person(plans: Iterable[Plan]) -> Plan | None:
+    """The newest plan that changes the layout, if it awaits approval and was not withdrawn."""
+    known = list(plans)
+    newest = max((plan for plan in known if plan.spec.changes_layout), key=_sequence, default=None)
+    if newest is None or not awaits_approval(newest):
+        return None
+    withdrawn = any(plan.spec.withdraws == newest.metadata.name for plan in known)
+    return None if withdrawn else newest
 
 
 def awaits_approval(plan: Plan) -> bool:
@@ -155,8 +167,9 @@ def plan_manifest(
     policy: PlannerPolicySpec,
     layout: tuple[int, int],
     now: datetime,
+    awaiting: str = "",
 ) -> dict[str, Any]:
-    """The Plan of a decision. ``layout``: (prefill, decode) as it is now."""
+    """The Plan of a decision. ``layout``: (prefill, decode) as it is now; ``awaiting``: the plan that a person has."""
     approval = needs_approval(decision, policy, layout)
     patience = timedelta(seconds=policy.approvals.expire_after_seconds) if approval else BEGIN_WITHIN
     return {
@@ -186,6 +199,7 @@ def plan_manifest(
             "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
             "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
             "changesLayout": decision.changes_layout,
+            "withdraws": awaiting if decision.withdraws else "",
             "drainFirst": policy.actions.role_switch.drain_first,
             "reason": decision.reason.value,
             "message": decision.message[:_MESSAGE_LIMIT],

@@ -227,6 +227,7 @@ class Reason(StrEnum):
     STALE_METRICS = "StaleMetrics"
     PLAN_IN_PROGRESS = "PlanInProgress"
     AWAITING_APPROVAL = "AwaitingApproval"  # a person has the plan for what is still wanted
+    NO_LONGER_WANTED = "NoLongerWanted"  # … and for what is not: the plan is withdrawn
     SWITCH_DEFERRED = "SwitchDeferred"  # another split would be better, but a guard (dwell, rate, certainty) waits
     THRESHOLD = "Threshold"
     FLOW_CONTROL = "FlowControl"  # from when on gateways hold requests back
@@ -271,6 +272,7 @@ class Decision:
     switches: tuple[Switch, ...] = ()
     changes_layout: bool = False
     routing_reason: Reason | None = None  # why routing changes; None: it does not
+    withdraws: bool = False  # the plan that awaits approval: nobody wants it any more
     inputs: tuple[tuple[str, float], ...] = ()  # the numbers used, by name with unit
     alternatives: tuple[Alternative, ...] = ()
 
