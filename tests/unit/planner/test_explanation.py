@@ -31,12 +31,12 @@ ROOM = Policy(mode=Mode.ACTIVE, max_gpus=10, prefill=Bounds(1, 8), decode=Bounds
 
 
 def settled(
-    load: Load | None, policy: Policy = ROOM, prefill: int = 2, decode: int = 1
+    load: Load | None, policy: Policy = ROOM, prefill: int = 2, decode: int = 1, ticks: int = 72
 ) -> tuple[State, Observation, Decision]:
-    """After two minutes of one load at one layout: the first decision that changes it, else the last."""
+    """After three minutes of one load at one layout: the first decision that changes it, else the last."""
     state = State()
-    for tick in range(72):
-        seen = observed(2.5 * tick, load, prefill, decode, plan_in_progress=tick < 60)
+    for tick in range(ticks):
+        seen = observed(2.5 * tick, load, prefill, decode, plan_in_progress=tick < ticks - 12)
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
         if decision.changes_layout:
             break
@@ -80,6 +80,33 @@ def test_the_planner_itself_turns_where_it_was_foretold(
     assert beyond.changes_layout
     assert (beyond.prefill, beyond.decode) == (point.decision.prefill, point.decision.decode)
     assert not before.changes_layout
+
+
+@pytest.mark.parametrize("start_s", [300.0, 1800.0])
+def test_fewer_workers_are_foretold_however_long_a_start_takes(
+    calm: tuple[State, Observation, Decision, TurningPoints], start_s: float
+) -> None:
+    """What the load was a start-up ago keeps workers: a look that is shorter than that would see none go."""
+    state, seen, _, soon = calm
+    points = turning_points(replace(state, leads=Leads(start_s=start_s)), seen, ROOM, LLAMA_8B_H100)
+    assert points is not None
+    assert points.fewer_requests is not None
+    assert soon.fewer_requests is not None
+    assert points.fewer_requests.value == pytest.approx(soon.fewer_requests.value, rel=0.1)
+
+
+def test_the_planner_itself_gives_back_where_it_was_foretold_where_a_start_takes_long(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    slow = replace(ROOM, start_s=300.0, start_is_told=True, scale_in_stabilization_s=0.0)
+    foretold = turning_points(calm[0], calm[1], slow, LLAMA_8B_H100)
+    assert foretold is not None
+    assert foretold.fewer_requests is not None
+    point = foretold.fewer_requests
+    below = settled(replace(EASY, arrivals_per_s=point.value / 1.1), slow, ticks=140)[2]
+    above = settled(replace(EASY, arrivals_per_s=point.value * 1.15), slow, ticks=140)[2]
+    assert (below.prefill, below.decode) == (point.decision.prefill, point.decision.decode)
+    assert not above.changes_layout
 
 
 def test_a_worker_that_is_taken_as_arrived_has_not_shown_how_long_starts_take(

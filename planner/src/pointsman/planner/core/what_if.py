@@ -14,7 +14,8 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Worker, WorkerCondition
 
-SETTLING_TICKS = 60  # of the new load, before it is asked
+SETTLING_TICKS = 60  # of the new load, before it is asked; longer ones where a start takes long
+SETTLED_LEADS = 1.1  # nothing is given back before the last start-up's time is known of
 ASKING_TICKS = 12  # guards that count ticks have their say
 WIDEST = 8.0  # nothing beyond so many times the present is looked at
 BISECTIONS = 6  # to about 3 %
@@ -109,7 +110,6 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
     settled = replace(
         observation,
         age_s=0.0,
-        window_s=policy.interval_s,
         workers=tuple(_serving(worker) for worker in observation.workers),
         service=None,
         samples=(),
@@ -119,9 +119,13 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
     # Workers that are taken as arrived have not shown how long a start takes.
     leads = replace(state.leads, starting=())
     state = replace(state, forecaster=RateForecaster(), memory=Memory(), leads=leads)
+    settling_s = max(policy.interval_s, SETTLED_LEADS * leads.lead_s(policy.start_s) / SETTLING_TICKS)
+    at_s = observation.at_s
     for tick in range(SETTLING_TICKS + ASKING_TICKS):
-        at_s = observation.at_s + (tick + 1) * policy.interval_s
-        seen = replace(settled, at_s=at_s, plan_in_progress=tick < SETTLING_TICKS)
+        settling = tick < SETTLING_TICKS
+        window_s = settling_s if settling else policy.interval_s
+        at_s += window_s
+        seen = replace(settled, at_s=at_s, window_s=window_s, plan_in_progress=settling)
         state, decision, _ = decide(state, seen, policy, at_s, base)
         if decision.changes_layout:
             return decision
