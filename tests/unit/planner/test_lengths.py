@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pointsman.planner.core.lengths import MOST_WINDOWS, Lengths
+from pointsman.planner.core.lengths import MOST_LENGTH_WINDOWS, Lengths
 from pointsman.planner.core.types import Load
 
 TICK_S = 2.5
@@ -54,7 +54,7 @@ def test_skewed_lengths_are_seldom_taken_for_a_change() -> None:
 def test_a_window_without_lengths_changes_nothing_and_memory_is_bounded() -> None:
     lengths = after([4000.0] * 20)
     assert lengths.observe(Load(3.0), TICK_S, 60.0) == lengths
-    assert len(after([4000.0] * 400, per_window=1).windows) <= MOST_WINDOWS
+    assert len(after([4000.0] * 400, per_window=1).windows) <= MOST_LENGTH_WINDOWS
 
 
 def test_outputs_that_nobody_ended_in_a_window_stay_as_they_were() -> None:

@@ -11,7 +11,7 @@ from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.types import Observation, Policy, WorkerRole
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 
-SLACK_SHARE: Final = 1.2  # of what a request may wait for a prefill worker: prompts of one pass end together
+PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worker: prompts of one pass end together
 BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
 LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
 CHANGE: Final = 0.15  # a bound that moves by less stays: each change is a plan
@@ -43,7 +43,7 @@ def _pending_tokens(point: OperatingPoint) -> float | None:
     queued = point.queued_tokens
     if queued <= 0 or point.prefill_alone_s >= point.ttft_s:
         return None
-    return queued * max(LEAST_PROMPTS, SLACK_SHARE * point.slack_s / point.prefill_s)
+    return queued * max(LEAST_PROMPTS, PENDING_SLACKS * point.slack_s / point.prefill_s)
 
 
 def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:

@@ -5,11 +5,12 @@ A guard is a question with a sentence for an answer: why not now. None means not
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 from pointsman.planner.core.types import Observation, Policy, Switch, WorkerCondition, WorkerRole
 
-SUSTAINED_TICKS = 3
-SWITCH_WINDOW_S = 600.0
+SWITCH_TICKS: Final = 3  # a switch must be wanted in so many
+SWITCH_WINDOW_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)

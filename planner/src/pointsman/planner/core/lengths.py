@@ -11,14 +11,14 @@ from typing import Final
 from pointsman.planner.core.residence import Residence
 from pointsman.planner.core.types import Load
 
-KEPT_S: Final = 300.0
+LENGTHS_KEPT_S: Final = 300.0
 LEAST_REQUESTS: Final = 60  # kept whatever their age
 LEAST_WINDOWS: Final = 8
-MOST_WINDOWS: Final = 160
+MOST_LENGTH_WINDOWS: Final = 160
 MOST_RECENT_WINDOWS: Final = 48
 FORGET_WINDOWS: Final = 4  # a change seen over so many windows makes what was before forgotten
 CERTAIN: Final = 5.0  # standard errors
-RELEVANT: Final = 0.10  # of the mean
+LEAST_CHANGE: Final = 0.10  # of the mean: less is no other kind of prompt
 LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
 RECENT_REQUESTS: Final = 12
 EARLIER_REQUESTS: Final = 40
@@ -64,11 +64,11 @@ class Lengths:
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
             return replace(self, residence=residence)
-        windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_WINDOWS:]
+        windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_LENGTH_WINDOWS:]
         total = sum(w.requests for w in windows)
         while (
             len(windows) > LEAST_WINDOWS
-            and windows[0].at_s < now_s - KEPT_S
+            and windows[0].at_s < now_s - LENGTHS_KEPT_S
             and total - windows[0].requests > LEAST_REQUESTS
         ):
             total -= windows.pop(0).requests
@@ -139,7 +139,7 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
         further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
         certainty = further / math.sqrt(variance / recent_count + variance / before_count)
-        if certainty > CERTAIN and abs(now - before) > RELEVANT * before and (best is None or certainty > best[0]):
+        if certainty > CERTAIN and abs(now - before) > LEAST_CHANGE * before and (best is None or certainty > best[0]):
             best = certainty, now, recent
     return (total / count, None) if best is None else (best[1], best[2])
 

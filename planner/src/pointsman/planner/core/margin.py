@@ -8,10 +8,10 @@ the plan is made for a shorter step. It comes back slowly: capacity that proved 
 from dataclasses import dataclass, replace
 from typing import Final
 
-REQUESTS: Final = 60.0  # memory of the attainment
+MARGIN_REQUESTS: Final = 60.0  # memory of the attainment
 LESS: Final = 0.985  # per window while too few are within the objective …
 MORE: Final = 1.0005  # … and while more are than asked for
-HEADROOM: Final = 0.02  # of attainment, above the goal, before anything is given back
+ATTAINMENT_HEADROOM: Final = 0.02  # of attainment, above the goal, before anything is given back or loaded more
 LEAST: Final = 0.7
 
 
@@ -24,9 +24,9 @@ class Margin:
 
     def observe(self, attainment: float, requests: float, goal: float) -> "Margin":
         """Take a window in which the pool was enough by the model, with so many requests."""
-        weight = min(1.0, requests / REQUESTS)
+        weight = min(1.0, requests / MARGIN_REQUESTS)
         seen = attainment if self.attainment is None else self.attainment + weight * (attainment - self.attainment)
-        factor = LESS if seen < goal else MORE if seen > min(goal + HEADROOM, 1.0) else 1.0
+        factor = LESS if seen < goal else MORE if seen > min(goal + ATTAINMENT_HEADROOM, 1.0) else 1.0
         return Margin(min(1.0, max(LEAST, self.share * factor)), seen)
 
     def interrupted(self) -> "Margin":

@@ -13,10 +13,10 @@ from typing import Final
 from pointsman.planner.core.types import Load
 
 LEAST_DECODING: Final = 20.0  # sequences, before their number says anything
-DEVIATIONS: Final = 4.0  # of that number: by so much chance explains it
-RELEVANT: Final = 0.15  # of the mean
-KEPT_S: Final = 180.0
-MOST_WINDOWS: Final = 120
+CHANCE_DEVIATIONS: Final = 4.0  # of that number: by so much chance explains it
+LEAST_EXCESS: Final = 0.15  # of the mean: what is longer by less is not said
+BEGAN_KEPT_S: Final = 180.0
+MOST_BEGAN: Final = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Residence:
         if load.started_per_s is None or load.decoding is None:
             return Residence()
         tokens = window_s * 1000 / load.step_ms if load.step_ms else 0.0
-        kept = [w for w in self.windows[1 - MOST_WINDOWS :] if w.at_s > now_s - KEPT_S]
+        kept = [w for w in self.windows[1 - MOST_BEGAN :] if w.at_s > now_s - BEGAN_KEPT_S]
         windows = (*kept, Began(now_s, load.started_per_s * window_s, tokens))
         return Residence(windows, load.decoding, _tokens_since(windows, load.decoding), self.tokens)
 
@@ -54,7 +54,7 @@ class Residence:
         if self.tokens is None or self.tokens_before is None or self.decoding < LEAST_DECODING:
             return None
         tokens = min(self.tokens, self.tokens_before)
-        unlikely = 1 + max(RELEVANT, DEVIATIONS / math.sqrt(self.decoding))
+        unlikely = 1 + max(LEAST_EXCESS, CHANCE_DEVIATIONS / math.sqrt(self.decoding))
         return tokens if tokens > unlikely * output_tokens else None
 
 

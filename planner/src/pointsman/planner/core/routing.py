@@ -12,6 +12,7 @@ do (no prompt is that long) is not kept from it by their being too few already.
 import math
 from typing import Final
 
+from pointsman.planner.core.margin import ATTAINMENT_HEADROOM
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -20,8 +21,7 @@ DECREASE: Final = 0.7
 INCREASE_TOKENS: Final = 128
 RECOVER_TOKENS: Final = 64
 QUEUE_SHARE_OF_TTFT: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
-TPOT_HEADROOM: Final = 0.02  # above the objective's attainment before decode workers are given more prefills
-RATE_HEADROOM: Final = 1.1  # … and of the rate: what is raised should not have to come down at once
+RATE_HEADROOM: Final = 1.1  # of the rate, before decode workers are given more prefills: what is raised should not have to come down at once
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 
 
@@ -60,7 +60,7 @@ def threshold(
     tokens = now.max_local_prefill_tokens
     goal = policy.objectives.attainment
     local = any(prompts.new_tokens <= tokens for prompts in point.prompts)
-    comfortable = service.tpot_attainment >= min(goal + TPOT_HEADROOM, 1.0)
+    comfortable = service.tpot_attainment >= min(goal + ATTAINMENT_HEADROOM, 1.0)
     queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_TTFT * point.ttft_s * 1000
     raised = None
     if local and service.tpot_attainment < goal:

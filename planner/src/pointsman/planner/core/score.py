@@ -7,7 +7,7 @@ objectives, and how far is its word to be trusted?
 from dataclasses import dataclass
 from typing import Final
 
-REQUESTS: Final = 500.0  # memory of all means
+SCORE_REQUESTS: Final = 500.0  # memory of all means
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Score:
 
     def observe(self, predicted: float, wished: float, observed: float, requests: float) -> "Score":
         """Take one look, of so many ``requests``."""
-        weight = min(1.0, requests / REQUESTS)
+        weight = min(1.0, requests / SCORE_REQUESTS)
 
         def mean(so_far: float | None, value: float) -> float:
             return value if so_far is None else so_far + weight * (value - so_far)

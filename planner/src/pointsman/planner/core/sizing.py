@@ -21,10 +21,10 @@ KV_MARGIN: Final = 0.92
 FREE_SHARES: Final = tuple(0.05 * step for step in range(1, 20))
 MOST_SEQUENCES: Final = 4096.0
 LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective at all
-SLACK_SHARE: Final = 0.9  # of the TTFT objective that may be used up
+USABLE_TTFT_SHARE: Final = 0.9  # of the objective; the rest is for what no formula knows
 LEAST_SLACK_SHARE: Final = 0.15
-BISECTIONS: Final = 24  # of a batch
-COARSE_BISECTIONS: Final = 12  # … of one of many, the best of which is chosen
+BATCH_BISECTIONS: Final = 24
+COARSE_BISECTIONS: Final = 12  # for one batch of many, the best of which is chosen
 LEAST_SCV: Final = 0.05  # of prefill times
 
 
@@ -92,7 +92,7 @@ class OperatingPoint:
     @property
     def slack_s(self) -> float:
         """What a request may wait for a prefill worker."""
-        left_s = SLACK_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
+        left_s = USABLE_TTFT_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
         return max(LEAST_SLACK_SHARE * self.ttft_s, left_s)
 
     def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
@@ -253,7 +253,7 @@ def _decode_batch(
     observation: Observation,
     tpot_ms: float,
     context_tokens: float,
-    bisections: int = BISECTIONS,
+    bisections: int = BATCH_BISECTIONS,
 ) -> tuple[float, float]:
     """(the largest batch within the token objective and memory, its step in seconds)."""
     high = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences

@@ -29,7 +29,7 @@ def switch(
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
     best = _step(now, best, guards.switches_at_a_time(observation, policy))
-    sustained = 1 if _fails(observation, wanted) else guards.SUSTAINED_TICKS
+    sustained = 1 if _fails(observation, wanted) else guards.SWITCH_TICKS
     if state.wanting_ticks < sustained:
         return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best
     for switch in switches_between(now, best):

@@ -18,7 +18,7 @@ SETTLING_TICKS = 60  # of the new load, before it is asked; longer ones where a 
 SETTLED_LEADS = 1.1  # nothing is given back before the last start-up's time is known of
 ASKING_TICKS = 12  # guards that count ticks have their say
 WIDEST = 8.0  # nothing beyond so many times the present is looked at
-BISECTIONS = 6  # to about 3 %
+LOAD_BISECTIONS = 6  # to about 3 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def _turn(asked: Callable[[float], Decision | None], present: float | None, wide
     if found is None:
         return None
     near, far = 1.0, widest
-    for _ in range(BISECTIONS):
+    for _ in range(LOAD_BISECTIONS):
         middle = (near * far) ** 0.5
         answer = asked(middle)
         if answer is None:
