@@ -21,7 +21,7 @@ DECREASE: Final = 0.7
 INCREASE_TOKENS: Final = 128
 RECOVER_TOKENS: Final = 64
 QUEUE_SHARE_OF_TTFT: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
-RATE_HEADROOM: Final = 1.1  # of the rate, before decode workers are given more prefills: what is raised should not have to come down at once
+RATE_HEADROOM: Final = 1.1  # in the rate, likewise: what is raised should not have to come down at once
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 
 
