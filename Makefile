@@ -32,7 +32,7 @@ unit: sync ## pure cores and property tests, about a minute
 	@$(RUN) pytest tests/unit $(ARGS)
 
 programs: sync  # built before the tests: a build takes longer than a test may
-	@$(RUN) pointsman local binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm nats-server prometheus >/dev/null
+	@$(RUN) pointsman local binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm nats-server prometheus promtool >/dev/null
 
 integration: programs ## real control plane, NATS and our processes
 	@$(RUN) pytest tests/integration -m "not verify" $(ARGS)

@@ -162,7 +162,7 @@ async def test_killed_workers_lose_no_request_before_its_first_token(engines: En
             answers, metrics, expected = await _kill_one_of(workers, gateway, prompts)
     assert [answer.choices[0].text for answer in answers] == [answer.choices[0].text for answer in expected]
     assert sum(value for key, value in metrics.items() if key.startswith("pointsman_gateway_retries_total{")) >= 1
-    assert not [key for key in metrics if key.startswith("pointsman_gateway_failures_total{")]
+    assert not [key for key in metrics if key.startswith("pointsman_gateway_failures_total{") and metrics[key] > 0]
 
 
 async def _kill_one_of(

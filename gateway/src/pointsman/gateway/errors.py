@@ -13,7 +13,7 @@ GatewayError
 """
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, ClassVar
 
 
 class GatewayError(Exception):
@@ -82,6 +82,7 @@ class Overloaded(GatewayError):
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "overloaded"
+    reasons: ClassVar[tuple[str, ...]] = ("overloaded", "held-too-long")
 
     def __init__(self, message: str, *, reason: str, retry_after_seconds: int) -> None:
         super().__init__(message)

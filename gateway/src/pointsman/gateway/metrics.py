@@ -6,6 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from pointsman.api.protocol import metrics as names
 from pointsman.gateway.core.requests import Endpoint
+from pointsman.gateway.errors import Overloaded
 
 # Geometric, about three per factor of two where the objectives of users lie.
 _LATENCY_S = (
@@ -26,6 +27,8 @@ class GatewayMetrics:
             self.arrivals.labels(service, endpoint)
         self.retries = _counter(names.GATEWAY_RETRIES, self.registry)
         self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
+        for reason in Overloaded.reasons:  # 0 from the start: else the first of them is no increase, and no alert
+            self.failures.labels(service, reason)
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.ttft = _histogram(names.GATEWAY_TTFT, _LATENCY_S, self.registry)
