@@ -110,7 +110,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="folder with azure-llm-2023/ and mooncake/")
     parser.add_argument("--seeds", default="1,2,3", help="default: 1,2,3")
-    parser.add_argument("--only", default=",".join(WORKLOADS), help=f"workloads; also {figures.PULSES}")
+    parser.add_argument("--only", default=",".join(WORKLOADS), help=f"workloads; also {', '.join(figures.PULSES)}")
     parser.add_argument("--starts", default="45,120", help="seconds a worker takes to start")
     parser.add_argument("--parts", default=",".join(PARTS), help="what is measured")
     parser.add_argument("--again", default="", help="parts whose kept runs are forgotten")
@@ -181,7 +181,8 @@ def _measure(
         }
         for part in parts:
             if part == "fixed" and start_s == STARTS_S[0]:
-                references.search_fixed(partial(_goodput, measurements, cell, fixed))
+                search = references.search_every if workload.name in figures.PULSES else references.search_fixed
+                search(partial(_goodput, measurements, cell, fixed))
             for name, measure in wanted.get(part, {}).items():
                 measurements.measured(cell, part, name, measure)
             measurements.completed(cell, part)

@@ -17,7 +17,7 @@ from bench.rows import RESULTS, Row
 COMMAND = "make bench-planner-dynamo"
 RUNS = RESULTS / "planner_dynamo_runs.json"
 WORKLOADS = ("step", "ramp", "burst", "mixshift", "azure_conv", "moon_conv")
-PULSES = "pulses"  # on/off bursts shorter than a start: judged by themselves
+PULSES = ("pulses", "pulses_hour", "pulses_uneven")  # on/off bursts shorter than a start: judged by themselves
 STARTS_S = (45, 120)
 PARTS = ("ours", "dynamo", "fixed", "clairvoyant", "causal")  # and "wrong": what the operator believes
 WRONG = ("told start-up x2.5", "told start-up x0.4", "calibration x1.3", "calibration x0.7")
@@ -59,7 +59,8 @@ class Cell:
     dynamo: dict[str, Figure]  # by configuration
     fixed: Figure | None  # the cheapest layout with GOOD_ENOUGH
     clairvoyant: Figure  # the cheapest run with GOOD_ENOUGH, of schedules and fixed layouts
-    causal: Figure | None  # None for pulses, which are compared with fixed layouts alone
+    causal: Figure | None  # None for pulses
+    equal: Figure | None  # … for which this is the cheapest layout with ours' goodput, every one having been tried
 
     @property
     def name(self) -> str:
@@ -88,7 +89,7 @@ def kept_runs() -> Kept:
 def cells(kept: Kept) -> list[Cell]:
     """The cells where everything ran in at least one seed, in the order of ``WORKLOADS``."""
     found = []
-    for workload in (*WORKLOADS, PULSES):
+    for workload in (*WORKLOADS, *PULSES):
         for start_s in STARTS_S:
             whole = [
                 each
@@ -103,24 +104,31 @@ def cells(kept: Kept) -> list[Cell]:
 
 def _whole(kept: Kept, run: Run) -> bool:
     """Everything ran that is compared. Without fixed layouts the clairvoyant is the cheapest of its schedules."""
-    if run["workload"] == PULSES:
-        return "ours" in run["complete"] and _cheapest(_layouts(kept, run)) is not None
+    if run["workload"] in PULSES:
+        return {"ours", "dynamo"} <= set(run["complete"]) and _cheapest(_layouts(kept, run)) is not None
     return {"ours", "dynamo", "clairvoyant", "causal"} <= set(run["complete"]) and _clairvoyant(kept, run) is not None
 
 
 def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
     fixed = [layout for run in runs if (layout := _cheapest(_layouts(kept, run))) is not None]
-    pulses = workload == PULSES
+    pulses = workload in PULSES
+    ours = _figure("Pointsman", [each for run in runs for each in run["ours"].values()])
+    enough = min(ours.goodput - EQUAL, GOOD_ENOUGH)
     return Cell(
         workload,
         start_s,
         tuple(int(run["seed"]) for run in runs),
-        ours=_figure("Pointsman", [each for run in runs for each in run["ours"].values()]),
-        dynamo={name: _figure(name, [run["dynamo"][name] for run in runs]) for name in CONFIGURATIONS if not pulses},
-        fixed=_figure(" or ".join(sorted({each["layout"] for each in fixed})), fixed) if fixed else None,
+        ours=ours,
+        dynamo={name: _figure(name, [run["dynamo"][name] for run in runs]) for name in CONFIGURATIONS},
+        fixed=_layout_figure(fixed) if fixed else None,
         clairvoyant=_figure("clairvoyant", [_known(_clairvoyant(kept, run)) for run in runs]),
         causal=None if pulses else _figure("causal", [_most(run["causal"].values()) for run in runs]),
+        equal=_layout_figure([_known(_cheapest(_layouts(kept, run), enough)) for run in runs]) if pulses else None,
     )
+
+
+def _layout_figure(layouts: Sequence[Run]) -> Figure:
+    return _figure(" or ".join(sorted({each["layout"] for each in layouts})), layouts)
 
 
 def _clairvoyant(kept: Kept, run: Run) -> Run | None:
@@ -169,14 +177,14 @@ def _known(run: Run | None) -> Run:
 
 def rows(kept: Kept) -> Iterator[Row]:
     """Of the whole, then of each cell, then of what the operator may believe wrongly."""
-    found = [cell for cell in cells(kept) if cell.workload != PULSES]
+    found = [cell for cell in cells(kept) if cell.workload in WORKLOADS]
     if found:
         yield from _of_all(found)
     for cell in found:
         yield from _of_cell(cell)
     for cell in cells(kept):
-        if cell.workload == PULSES:
-            yield _of_pulses(kept, cell)
+        if cell.workload in PULSES:
+            yield from _of_pulses(cell)
     yield from _of_wrong_beliefs(kept)
 
 
@@ -246,17 +254,21 @@ def _of_cell(cell: Cell) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _of_pulses(kept: Kept, cell: Cell) -> Row:
-    """Against the cheapest fixed layout of the search that serves as well, wherever one was found that does."""
-    enough = min(cell.ours.goodput - EQUAL, GOOD_ENOUGH)
-    equal = [
-        _known(_cheapest(_layouts(kept, {"workload": cell.workload, "seed": seed}), enough)) for seed in cell.seeds
-    ]
-    peer = _figure(" or ".join(sorted({each["layout"] for each in equal})), equal)
-    return _row(
-        f"{cell.name}: cost at equal goodput ({cell.ours.goodput:.3f})", "GPU-hours", cell.ours.gpu_hours,
-        cell.ours.gpu_hours_range, cell.ours.runs, at_most=peer.gpu_hours, peer=peer.gpu_hours,
-        peer_name=f"cheapest fixed layout, {peer.name}, goodput {peer.goodput:.3f}",
+def _of_pulses(cell: Cell) -> Iterator[Row]:
+    """Goodput beside Dynamo's best, and the cost beside the cheapest fixed layout that serves as well."""
+    ours = cell.ours
+    yield _row(
+        f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, ours.runs,
+        at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
+        peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}, {cell.tuned.gpu_hours:.2f} GPU-hours; "
+        f"less {EQUAL:g} is equal",
+    )  # fmt: skip
+    equal = cell.equal
+    assert equal is not None  # only others have none
+    yield _row(
+        f"{cell.name}: cost at equal goodput ({ours.goodput:.3f})", "GPU-hours", ours.gpu_hours,
+        ours.gpu_hours_range, ours.runs, at_most=equal.gpu_hours, peer=equal.gpu_hours,
+        peer_name=f"cheapest fixed layout, {equal.name}, goodput {equal.goodput:.3f}",
     )  # fmt: skip
 
 

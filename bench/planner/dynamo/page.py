@@ -15,7 +15,9 @@ LOADS = {
     "mixshift": "7.5 requests/s of 4000+100, then 15 of 500+600",
     "azure_conv": "Azure's conversations of 2023, two copies shifted by 10 minutes",
     "moon_conv": "Mooncake's long conversations with shared prefixes, an hour",
-    PULSES: "1.5 requests/s, 12 for half a minute every two and a half",
+    "pulses": "1.5 requests/s, 12 for half a minute every two and a half, half an hour",
+    "pulses_hour": "the same for an hour",
+    "pulses_uneven": "1.5 requests/s, 12 for 15 to 40 s after pauses of one to three minutes, an hour",
 }
 HEAD = f"""\
 ## Beside Dynamo's own planner, in NVIDIA's simulator
@@ -41,6 +43,14 @@ polynomial as engine. Pointsman is the production `decide()` with its shipped co
   seed 0 beside Pointsman is from an earlier run with the same trace files and wheels. Azure's trace has no seed. How
   often Pointsman ran in a cell is in [benchmarks.md](benchmarks.md).
 * Runs are not reproducible to the bit: goodput that differs by less than {EQUAL:g} is equal.
+"""
+PULSES_HEAD = f"""\
+### Bursts shorter than a start
+
+What is started when such a burst is seen is too late; what helps is what was kept, or started before. Goodput and
+GPU-hours; **as good**: the cheapest layout with Pointsman's goodput among all that are smaller than the first that
+serves everybody, **all**: the cheapest with {GOOD_ENOUGH:g}. Both know what comes, Pointsman has to lose a burst or two
+first. These seeds were not looked at while it was made.
 """
 Side = Callable[[Cell], Figure | None]
 SIDES: dict[str, Side] = {
@@ -74,7 +84,25 @@ def section(cells: Sequence[Cell]) -> list[str]:
         "",
         *_configurations(whole),
         "",
+        *_pulses([cell for cell in cells if cell.workload in PULSES]),
     ]
+
+
+def _pulses(cells: Sequence[Cell]) -> list[str]:
+    """Bursts that no start is quick enough for: goodput and GPU-hours beside Dynamo and layouts that never change."""
+    if not cells:
+        return []
+    lines = [
+        PULSES_HEAD,
+        "| cell | load | seeds | Pointsman | Dynamo, documented | Dynamo, best of all | fixed, as good | fixed, all |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for cell in cells:
+        sides = (cell.ours, cell.documented, cell.tuned, cell.equal, cell.fixed)
+        values = [f"{each.goodput:.3f} / {each.gpu_hours:.2f}" if each is not None else "none" for each in sides]
+        seeds = ", ".join(map(str, cell.seeds))
+        lines.append(f"| {cell.name} | {LOADS[cell.workload]} | {seeds} | {' | '.join(values)} |")
+    return [*lines, ""]
 
 
 def _means(cells: Sequence[Cell]) -> list[str]:

@@ -15,6 +15,7 @@ from bench.planner.dynamo.dynosim import Hold, run_with_requests
 from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 
 SLOT_S = 5.0
+SERVES_ALL = 0.98
 Plan = list[tuple[float, int, int]]  # from when on, prefill, decode
 
 
@@ -60,6 +61,14 @@ def search_fixed(goodput: Callable[[int, int], float]) -> None:
         for total in range(prefill + decode, MAX_GPUS + 1):
             if max(goodput(p, total - p) for p in range(prefill, total - decode + 1)) >= goal:
                 break
+
+
+def search_every(goodput: Callable[[int, int], float]) -> None:
+    """Ask for the ``goodput`` of every layout, the cheapest first, until one serves all: for loads that no staircase
+    fits, where a small layout may be as good as one that lost the first of what came."""
+    for total in range(2, MAX_GPUS + 1):
+        if max(goodput(p, total - p) for p in range(1, total)) >= SERVES_ALL:
+            return
 
 
 # --- schedules ---

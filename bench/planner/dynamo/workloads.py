@@ -1,6 +1,6 @@
 """The workloads of the comparison: arrivals, lengths, engines, objectives and the layout everyone starts with.
 
-Six of them make the published figures; ``pulses`` are on/off bursts shorter than a worker's start. Everything random
+Six of them make the published means; the ``pulses`` are on/off bursts shorter than a worker's start. Everything random
 is seeded. Requests of the synthetic and the Azure traces share no prefix.
 """
 
@@ -9,6 +9,7 @@ import hashlib
 import json
 import lzma
 import random
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,6 +80,9 @@ def make(folder: Path, seed: int, data: Path) -> dict[str, Workload]:
         _engine(4096, 256, 0.2), _engine(2048, 256), ttft_ms=2500, itl_ms=25, first=(4, 2),
     )  # fmt: skip
     add("pulses", _steady(seed * 1000 + 7, _pulses, 1800, 12, lambda _: chat), even, even, **objectives)
+    add("pulses_hour", _steady(seed * 1000 + 8, _pulses, 3600, 12, lambda _: chat), even, even, **objectives)
+    uneven = _uneven(random.Random(seed * 1000 + 9), 3600)
+    add("pulses_uneven", _steady(seed * 1000 + 10, uneven, 3600, 12, lambda _: chat), even, even, **objectives)
     add(
         "azure_conv", list(_azure(data / AZURE, copies=2, shift_s=600.0)),
         _engine(4096, 256, 0.2), _engine(1024, 256), ttft_ms=2000, itl_ms=25, first=(2, 3), real=True,
@@ -145,6 +149,15 @@ def _mix(t: float) -> tuple[float, float]:
 def _pulses(t: float) -> float:
     """Half a minute of load every two and a half."""
     return 12 if t % 150 >= 120 else 1.5
+
+
+def _uneven(draw: random.Random, horizon_s: float) -> Callable[[float], float]:
+    """Load for 15 to 40 seconds after pauses of one to three minutes."""
+    marks, on = [0.0], True
+    while marks[-1] < horizon_s:
+        on = not on
+        marks.append(marks[-1] + (draw.uniform(15, 40) if on else draw.uniform(60, 180)))
+    return lambda t: 12 if bisect_right(marks, t) % 2 == 0 else 1.5
 
 
 def _steady(
