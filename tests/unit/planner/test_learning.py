@@ -106,3 +106,18 @@ def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> 
     hardly = replace(alone, observed_ms=40.0, local_tokens_per_s=7500.0)
     found = undisturbed([alone, fifth, hardly], model, 1000.0)
     assert [sample.observed_ms for sample in found] == pytest.approx([10.0, 10.0])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_measurements_that_lie_close_together_say_little_of_what_is_far_from_them(seed: int) -> None:
+    """Ten looks at a noisy engine: prompts of 1400 to 1900 tokens at .12 ms a token, and two or three streams."""
+    draw, found = random.Random(seed), []
+    for _ in range(10):
+        tokens, batch = draw.uniform(1400, 1900), draw.choice([2, 3])
+        found.append(EngineSample(WorkerRole.PREFILL, 0.12 * tokens * draw.lognormvariate(0, 0.25), tokens))
+        found.append(EngineSample(WorkerRole.DECODE, (5.5 + 0.3 * batch) * draw.lognormvariate(0, 0.25), None, batch))
+    model = taught(found, None)
+    assert model.prefill_ms(1650, 0) == pytest.approx(0.12 * 1650, rel=0.3), "where it was measured"
+    assert model.decode_step_ms(2.5, 0) == pytest.approx(6.25, rel=0.3)
+    assert model.prefill_ms(100, 0) < 0.5 * model.prefill_ms(1650, 0), "a short prompt is shorter"
+    assert 1.2 < model.decode_step_ms(16, 0) / model.decode_step_ms(2.5, 0) < 4.5, "true are 1.65"

@@ -1,16 +1,20 @@
 """What the planner's word is worth: predicted beside observed, and what its plans would have brought."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Mode, Service
+from pointsman.planner.core.types import Bounds, Mode, Objectives, Observation, Policy, Service
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
 
+CAPTURES = Path(__file__).parent / "captures"
 FREE = replace(POLICY, mode=Mode.SHADOW, max_gpus=16, scale_out=True, role_switch=False)
 
 
@@ -65,3 +69,27 @@ def test_what_is_planned_on_the_safe_side_is_no_prediction() -> None:
     free, careful = found
     assert careful["decodeBatch"] < 0.6 * free["decodeBatch"]  # by which three workers would be far too few …
     assert careful["predictedAttainment"] == free["predictedAttainment"] > 0.9  # … and are not
+
+
+@pytest.mark.parametrize("capture", ["cpu_short_prompts", "cpu_prompts_of_both_kinds"])
+def test_what_is_learned_in_seconds_from_a_real_engine_is_a_word_to_trust(capture: str) -> None:
+    """Half a minute of vLLM 0.32.0 on two shared cores, as the planner saw it: a tiny model, one prefill and two decode
+    workers, five or six clients. Most prompts are prefilled where they decode; no table fits such an engine.
+    """
+    first, *looks = (CAPTURES / f"{capture}.jsonl").read_text().splitlines()
+    policy = Policy(
+        objectives=Objectives(**json.loads(first), attainment=0.9),
+        max_gpus=3, min_gpus=3, prefill=Bounds(1, 2), decode=Bounds(1, 2), scale_out=False, scale_in=False,
+    )  # fmt: skip
+    read = TypeAdapter(Observation)
+    state = State()
+    for look in looks:
+        seen = read.validate_json(look)
+        state, _, _ = decide(state, seen, policy, seen.at_s)
+    score = state.score
+    assert score.predicted is not None
+    assert score.observed is not None
+    assert score.error is not None
+    assert score.observed > 0.95, "clients were served well"
+    assert score.predicted > 0.95
+    assert score.error < 0.1, "and in no single look was it far off"

@@ -20,6 +20,7 @@ BUCKET_MEMORY: Final = 40.0  # samples
 FORGETTING: Final = 0.9997  # of every bucket, per sample of the role: what is not seen any more fades
 SAMPLES_PER_TICK: Final = 16  # of one role
 PREFILL_FIXED_SHARE: Final = 0.0  # a prompt's time is proportional to its length until it is known better
+SLOPE_DOUBT: Final = 1.0  # samples that lie as far from their mean as that is from 0, before a slope is half believed
 STEP_FIXED_SHARE: Final = 0.8  # a decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU)
 CURVE_BUCKETS: Final = 4  # before a parabola is fitted …
 CURVE_REACH: Final = 2.0  # … and the largest input over the smallest
@@ -245,16 +246,18 @@ def _reach(values: Iterable[float]) -> float:
 def _line(points: list[tuple[float, float, float]], fixed_share: float) -> tuple[float, float]:
     """(intercept, slope), neither below 0, of (x, y, weight).
 
-    While only one value of x was seen, ``fixed_share`` of y is taken as intercept and the rest as slope.
+    While the values of x lie close together, noise decides about their slope, and it is asked for what is far from
+    them: ``fixed_share`` of y is then taken as intercept and the rest as slope (ridge regression towards that line).
     """
     weights = [w / max(y, 1e-9) ** 2 for _, y, w in points]
     total = sum(weights)
     x = sum(w * p[0] for w, p in zip(weights, points, strict=True)) / total
     y = sum(w * p[1] for w, p in zip(weights, points, strict=True)) / total
     xx = sum(w * (p[0] - x) ** 2 for w, p in zip(weights, points, strict=True)) / total
-    if xx <= 1e-3 * x * x:
-        return fixed_share * y, (1 - fixed_share) * y / max(x, 1e-9)
-    slope = sum(w * (p[0] - x) * (p[1] - y) for w, p in zip(weights, points, strict=True)) / total / xx
+    likely = (1 - fixed_share) * y / max(x, 1e-9)
+    doubt = SLOPE_DOUBT * x * x / sum(w for _, _, w in points)
+    xy = sum(w * (p[0] - x) * (p[1] - y) for w, p in zip(weights, points, strict=True)) / total
+    slope = (xy + doubt * likely) / max(xx + doubt, 1e-9)
     if slope < 0:
         return y, 0.0
     if y - slope * x < 0:
