@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -172,8 +173,8 @@ def test_the_workers_packages_bring_the_plugin_and_change_nothing_of_vllm(wheels
         (points,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
         assert "pointsman = pointsman.workers.vllm.plugin:register" in wheel.read(points).decode()
 
-    def resolved(*requirements: str) -> set[str]:
-        wanted = tmp_path / "requirements.in"
+    def resolved(name: str, *requirements: str) -> set[str]:
+        wanted = tmp_path / name
         wanted.write_text("\n".join(requirements))
         constraints = wheels / "constraints.txt"
         target = ("--python-version", "3.12", "--python-platform", "x86_64-unknown-linux-gnu")
@@ -186,8 +187,11 @@ def test_the_workers_packages_bring_the_plugin_and_change_nothing_of_vllm(wheels
         assert done.returncode == 0, done.stderr
         return {line for line in done.stdout.splitlines() if "==" in line}
 
-    engine = resolved(f"vllm=={version}")
-    with_ours = resolved(f"vllm=={version}", *(f"{path.as_uri()}" for path in wheels.glob("*.whl")))
+    ours = [path.as_uri() for path in wheels.glob("*.whl")]
+    with ThreadPoolExecutor() as both:  # each waits for the registry most of its time
+        alone = both.submit(resolved, "engine.in", f"vllm=={version}")
+        together = both.submit(resolved, "with-ours.in", f"vllm=={version}", *ours)
+    engine, with_ours = alone.result(), together.result()
     assert engine <= with_ours, "vLLM's own packages stay at the versions it has"
     pinned = {line.partition(" ;")[0] for line in (wheels / "constraints.txt").read_text().splitlines()}
     assert with_ours - engine == pinned, "what is added is pinned by the lock file"

@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import PlanPhase
@@ -105,10 +103,7 @@ class SetClock(SystemClock):
         return datetime.now(UTC) + self.set_by
 
 
-@pytest.mark.parametrize("jump", [timedelta(hours=-1), timedelta(hours=1)], ids=["back", "forward"])
-async def test_a_wall_clock_that_is_set_neither_moves_workers_nor_blinds_the_planner(
-    world: World, jump: timedelta
-) -> None:
+async def test_a_wall_clock_that_is_set_neither_moves_workers_nor_blinds_the_planner(world: World) -> None:
     await world.policy()
     await world.service()
     clock = SetClock()
@@ -127,10 +122,11 @@ async def test_a_wall_clock_that_is_set_neither_moves_workers_nor_blinds_the_pla
                 await healthy(world, ConditionStatus.TRUE)
                 await asyncio.wait(tasks, timeout=4)  # a dozen ticks: what this load asks for is planned
                 before = [plan.metadata.name for plan in world.layouts()]
-                clock.set_by = jump
-                await asyncio.wait(tasks, timeout=4)
-                assert [plan.metadata.name for plan in world.layouts()] == before, "a clock is no load"
-                assert condition(world).status == ConditionStatus.TRUE
+                for jump in (timedelta(hours=1), timedelta(hours=-1)):
+                    clock.set_by = jump
+                    await asyncio.wait(tasks, timeout=3)
+                    assert [plan.metadata.name for plan in world.layouts()] == before, f"{jump}: a clock is no load"
+                    assert condition(world).status == ConditionStatus.TRUE, jump
             for plan in before:
                 await phase(world, plan, PlanPhase.COMPLETED)
             async with loaded(world, **LONG):

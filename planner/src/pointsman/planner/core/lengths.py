@@ -119,9 +119,13 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
 
     Every split into earlier and recent windows is tested; of those that are certain the clearest is taken.
     """
-    count = sum(w.requests for w in windows)
-    total = sum(w.requests * v for w, v in zip(windows, values, strict=True))
-    squares = sum(w.requests * v * v for w, v in zip(windows, values, strict=True))
+    count = total = squares = 0.0
+    for window, value in zip(windows, values, strict=True):
+        count, total, squares = (
+            count + window.requests,
+            total + window.requests * value,
+            squares + window.requests * value * value,
+        )
     best: tuple[float, float, int] | None = None
     before_count, before_total, before_squares = count, total, squares
     for recent in range(1, min(len(windows), MOST_RECENT_WINDOWS + 1)):
@@ -133,13 +137,15 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         if recent_count < RECENT_REQUESTS:
             continue
         before, now = before_total / before_count, (total - before_total) / recent_count
+        if abs(now - before) <= LEAST_CHANGE * before:
+            continue
         # Of one request, from the spread of window means.
         spread = max(0.0, before_squares - before_count * before * before) / (len(windows) - recent)
         variance = spread + (LEAST_SPREAD * before) ** 2
         # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
         further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
         certainty = further / math.sqrt(variance / recent_count + variance / before_count)
-        if certainty > CERTAIN and abs(now - before) > LEAST_CHANGE * before and (best is None or certainty > best[0]):
+        if certainty > CERTAIN and (best is None or certainty > best[0]):
             best = certainty, now, recent
     return (total / count, None) if best is None else (best[1], best[2])
 

@@ -14,7 +14,8 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Worker, WorkerCondition
 
-SETTLING_TICKS = 60  # of the new load, before it is asked; longer ones where a start takes long
+SETTLING_TICKS = 30  # of the new load, before it is asked: longer ones than live, since nothing changes meanwhile
+SETTLED_S = 150.0  # at least
 SETTLED_LEADS = 1.1  # nothing is given back before the last start-up's time is known of
 ASKING_TICKS = 12  # guards that count ticks have their say
 WIDEST = 8.0  # nothing beyond so many times the present is looked at
@@ -119,7 +120,8 @@ def _asked(state: State, observation: Observation, policy: Policy, base: Perform
     # Workers that are taken as arrived have not shown how long a start takes.
     leads = replace(state.leads, starting=())
     state = replace(state, forecaster=RateForecaster(), memory=Memory(), leads=leads)
-    settling_s = max(policy.interval_s, SETTLED_LEADS * leads.lead_s(policy.start_s) / SETTLING_TICKS)
+    settled_s = max(SETTLED_S, SETTLED_LEADS * leads.lead_s(policy.start_s))
+    settling_s = max(policy.interval_s, settled_s / SETTLING_TICKS)
     at_s = observation.at_s
     for tick in range(SETTLING_TICKS + ASKING_TICKS):
         settling = tick < SETTLING_TICKS
