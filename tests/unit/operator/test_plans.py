@@ -15,7 +15,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import CreateWorker
 from pointsman.operator.core.diff import decide, next_look_s
-from pointsman.operator.core.snapshot import GIVEN_UP_AFTER_S, Plan, Policy
+from pointsman.operator.core.snapshot import Plan, Policy
 from unit.operator.world import Render, World, service, spec
 
 
@@ -249,8 +249,8 @@ def test_a_pod_that_ends_keeps_its_gpu_until_it_is_gone_or_its_node_is_given_up(
     it = world(prefill=1, decode=4, max_gpus=5)
     victim = it.routable(Role.DECODE)[0]
     it.terminate(victim)
-    gone_by_s = it.pods[victim.uid].gone_by_s
-    assert gone_by_s is not None
+    lost_at_s = it.pods[victim.uid].lost_at_s
+    assert lost_at_s is not None
 
     def made(**fields: Any) -> int:
         seen = replace(it.snapshot(), **fields)
@@ -259,11 +259,11 @@ def test_a_pod_that_ends_keeps_its_gpu_until_it_is_gone_or_its_node_is_given_up(
     assert made() == 0, "its container still ends: a sixth GPU would be in use"
     assert made(policy=policy(max_gpus=6)) == 1, "where there is room nothing is waited for"
     assert made(policy=policy(Mode.SHADOW, max_gpus=5)) == 1, "the numbers are a person's, and so is the bill"
-    assert made(now_s=gone_by_s) == 0
-    assert made(now_s=gone_by_s + GIVEN_UP_AFTER_S) == 1, "nobody hears of its node any more"
+    assert made(now_s=lost_at_s - 1) == 0
+    assert made(now_s=lost_at_s) == 1, "nobody hears of its node any more"
     next_s = next_look_s(it.snapshot())
     assert next_s is not None
-    assert next_s <= gone_by_s + GIVEN_UP_AFTER_S - it.now_s, "nothing else would tell"
+    assert next_s <= lost_at_s - it.now_s, "nothing else would tell"
     del it.pods[victim.uid]
     assert made() == 1
 

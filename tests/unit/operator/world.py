@@ -13,6 +13,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec
+from pointsman.kube.pods import LOST_AFTER_S
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import Decision, decide, workers_to_ask
 from pointsman.operator.core.snapshot import (
@@ -323,7 +324,7 @@ class World:
     def terminate(self, pod: Worker) -> None:
         """Somebody deleted the pod: its container has its grace period to end."""
         grace_s = self.service.spec.drain.timeout_seconds + 30
-        self.pods[pod.uid] = replace(pod, terminating=True, gone_by_s=self.now_s + grace_s)
+        self.pods[pod.uid] = replace(pod, terminating=True, lost_at_s=self.now_s + grace_s + LOST_AFTER_S)
 
     # --- the rest of the world goes on ---
 

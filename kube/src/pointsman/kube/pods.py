@@ -1,10 +1,13 @@
 """The slim pod that operator, gateway and planner share."""
 
 from datetime import datetime
+from typing import Final
 
 from pydantic import Field
 
 from .objects import KubeObject, Slim
+
+LOST_AFTER_S: Final = 60.0  # beyond its grace period a deleted pod is still there: its kubelet does not answer
 
 
 class Condition(Slim):
@@ -87,6 +90,12 @@ class Pod(KubeObject):
     def terminating(self) -> bool:
         """Deletion was asked for; the pod may serve until its grace period ends."""
         return self.metadata.deletion_timestamp is not None
+
+    @property
+    def lost_at_s(self) -> float | None:
+        """Unix time at which a deleted pod is given up: its node does not answer. None: it was not deleted."""
+        gone_by = self.metadata.deletion_timestamp  # the end of its grace period, not when it was asked for
+        return None if gone_by is None else gone_by.timestamp() + LOST_AFTER_S
 
     @property
     def finished(self) -> bool:

@@ -128,7 +128,7 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         pod_ip=status.pod_ip,
         node=pod.spec.node_name or None,
         terminating=pod.terminating,
-        gone_by_s=meta.deletion_timestamp.timestamp() if meta.deletion_timestamp else None,
+        lost_at_s=pod.lost_at_s,
         pod_ready=pod.ready,
         routable_label=meta.labels.get(names.ROUTABLE_LABEL) == "true",
         verified=meta.annotations.get(VERIFIED_CONTAINER_ANNOTATION),

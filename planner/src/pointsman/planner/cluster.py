@@ -82,8 +82,8 @@ class Cluster:
         """Ready gateway pods: one that starts has nothing to say yet."""
         return [target for target in self.targets(key, COMPONENT_GATEWAY) if target.pod.ready]
 
-    def workers(self, key: ServiceKey, gpus: int) -> list[tuple[Target | None, Worker]]:
-        """The worker pods of a service, with their target where they have an address."""
+    def workers(self, key: ServiceKey, gpus: int, now_s: float) -> list[tuple[Target | None, Worker]]:
+        """The worker pods of a service, with their target where they have an address; ``now_s`` is Unix time."""
         targets = {target.key: target for target in self.targets(key, COMPONENT_WORKER)}
         switching = {
             s.status.worker_uid: s for s in self.switches.by(key) if s.status.phase and not s.status.phase.ended
@@ -93,6 +93,8 @@ class Cluster:
             role = {role.value.lower(): role for role in WorkerRole}.get(pod.metadata.labels.get(ROLE_LABEL, ""))
             if pod.metadata.labels.get(COMPONENT_LABEL) != COMPONENT_WORKER or role is None or pod.finished:
                 continue
+            if pod.lost_at_s is not None and now_s >= pod.lost_at_s:
+                continue  # the operator gives it up as well: its GPUs are on a node that is lost
             condition = WorkerCondition.STARTING
             if pod.terminating or DRAIN_STARTED_ANNOTATION in pod.metadata.annotations:
                 condition = WorkerCondition.DRAINING

@@ -125,7 +125,7 @@ class Planner:
 
     async def _tick(self, key: ServiceKey, service: LLMService, policy: PlannerPolicy, kept: _Planned) -> float:
         settings = policy_of(policy.spec, service.spec)
-        workers = self._cluster.workers(key, service.spec.worker.gpus)
+        workers = self._cluster.workers(key, service.spec.worker.gpus, self._clock.now().timestamp())
         gateways = self._cluster.gateways(key)
         targets = {f"{key}/{target.key}": target for target in (*(t for t, _ in workers if t is not None), *gateways)}
         source = await self._read(key, policy, kept, targets)

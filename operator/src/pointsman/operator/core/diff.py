@@ -22,7 +22,7 @@ from pointsman.operator.core.drain import choose_returners, choose_victims, drai
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, ownership_actions, plan_actions
 from pointsman.operator.core.roles import role_actions
-from pointsman.operator.core.snapshot import FINISHED_KEPT_S, GIVEN_UP_AFTER_S, DrainReason, Snapshot, Worker
+from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, Snapshot, Worker
 from pointsman.operator.core.switching import ending_actions, switch_actions
 
 DRAIN_POLL_S: Final = 0.5
@@ -180,9 +180,9 @@ def next_look_s(snapshot: Snapshot) -> float | None:
         if worker.stays_finished(snapshot.now_s) and not worker.terminating
     ]
     waits += [
-        max(0.0, worker.gone_by_s + GIVEN_UP_AFTER_S - snapshot.now_s)
+        worker.lost_at_s - snapshot.now_s
         for worker in snapshot.workers
-        if worker.gone_by_s is not None and worker.holds_gpus(snapshot.now_s)
+        if worker.lost_at_s is not None and worker.holds_gpus(snapshot.now_s)
     ]
     if snapshot.running_holds():
         waits.append(SWITCH_POLL_S)

@@ -14,7 +14,6 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec, RoleSwitchStatus, 
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 
 FINISHED_KEPT_S: Final = 30.0
-GIVEN_UP_AFTER_S: Final = 60.0  # beyond its grace period: a pod that is still there then is on a node that is lost
 
 
 class DrainReason(StrEnum):
@@ -178,7 +177,9 @@ class Worker:
     pod_ip: str | None = None
     node: str | None = None
     terminating: bool = False
-    gone_by_s: float | None = None  # the end of its grace period; None: it was not deleted, or that is not seen yet
+    lost_at_s: float | None = (
+        None  # when its pod, if it is still there, is given up; None: not deleted, or not seen yet
+    )
     pod_ready: bool = False  # the kubelet's word: the engine answers its probe
     routable_label: bool = False
     verified: str | None = None  # VERIFIED_CONTAINER_ANNOTATION
@@ -212,8 +213,7 @@ class Worker:
 
     def holds_gpus(self, now_s: float) -> bool:
         """Its container runs, will, or has not been seen to end: until a pod is gone its GPUs are nobody else's."""
-        given_up = self.terminating and self.gone_by_s is not None and now_s >= self.gone_by_s + GIVEN_UP_AFTER_S
-        return not (self.finished or given_up)
+        return not (self.finished or (self.lost_at_s is not None and now_s >= self.lost_at_s))
 
     @property
     def proof(self) -> str | None:
