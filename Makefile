@@ -28,8 +28,8 @@ lint: sync ## ruff, mypy --strict, import contracts, lock file
 	@$(RUN) mypy
 	@PYTHONPATH= $(RUN) lint-imports --no-cache
 
-unit: sync ## pure cores and property tests, about a minute
-	@$(RUN) pytest tests/unit $(ARGS)
+unit: sync ## pure cores and property tests, less than a minute (ARGS="-n 0": in one process)
+	@$(RUN) pytest tests/unit -n 2 --dist loadfile $(ARGS)
 
 programs: sync  # built before the tests: a build takes longer than a test may
 	@$(RUN) pointsman local binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm nats-server prometheus promtool >/dev/null
