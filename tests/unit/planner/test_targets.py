@@ -98,6 +98,11 @@ def test_constant_load_with_all_its_noise_is_answered_without_to_and_fro(rate: f
     assert constant(rate, 900).reversals(2 * 45.0) == 0
 
 
+@pytest.mark.parametrize(("rate", "enough"), [(10.0, 5), (13.0, 6)])
+def test_what_only_the_bound_of_the_forecast_wants_for_moments_is_not_started(rate: float, enough: int) -> None:
+    assert max(sum(layout) for layout in constant(rate, 900).layouts) == enough
+
+
 def test_a_higher_load_is_never_given_fewer_workers() -> None:
     totals = [sum(constant(rate, 300).layouts[-1]) for rate in (1.0, 4.0, 8.0, 16.0)]
     assert totals == sorted(totals)

@@ -20,7 +20,8 @@ CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
 HELD_CLEAR_S: Final = 120.0  # … where what waits is held back, and makes nobody else late
 ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity to be given up
 LONGEST_KEEP_S: Final = 900.0
-SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long
+SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long …
+BOUND_TICKS: Final = 24  # … and so long where neither the present nor a trend asks for it, only the forecast's bound
 GREW_LEADS: Final = 2.0  # leads an added worker stays
 TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
@@ -37,6 +38,7 @@ class Tuning:
     attainment: float = ATTAINMENT
     longest_keep_s: float = LONGEST_KEEP_S
     sustained_ticks: int = SUSTAINED_TICKS
+    bound_ticks: int = BOUND_TICKS
     grew_leads: float = GREW_LEADS
     decode_round: float = 0.02
     hold_round: float = 0.08
@@ -176,9 +178,14 @@ def targets(
         memory.more_prefill_ticks + 1 if needed[0] > committed[0] else 0,
         memory.more_decode_ticks + 1 if needed[1] > committed[1] else 0,
     )
+    rising = ahead.expected > present.expected
+    waits = [
+        tuning.sustained_ticks if rising or need > has else tuning.bound_ticks
+        for need, has in zip(needed_now, committed, strict=True)
+    ]
     up = tuple(
-        max(burst, has if quiet and need == has + 1 and waited < tuning.sustained_ticks else need)
-        for need, has, waited, burst in zip(needed, committed, ticks, for_bursts, strict=True)
+        max(burst, has if quiet and need == has + 1 and waited < wait else need)
+        for need, has, waited, wait, burst in zip(needed, committed, ticks, waits, for_bursts, strict=True)
     )
     grew_s = tuple(
         now_s if quiet and u == has + 1 else before for u, has, before in zip(up, committed, memory.grew_s, strict=True)
