@@ -56,7 +56,7 @@ class Cell:
     start_s: int
     seeds: tuple[int, ...]
     ours: Figure
-    dynamo: dict[str, Figure]  # by configuration
+    dynamo: dict[str, Figure]  # by configuration; of pulses in those seeds where it ran, if in any
     fixed: Figure | None  # the cheapest layout with GOOD_ENOUGH
     clairvoyant: Figure  # the cheapest run with GOOD_ENOUGH, of schedules and fixed layouts
     causal: Figure | None  # None for pulses
@@ -105,7 +105,7 @@ def cells(kept: Kept) -> list[Cell]:
 def _whole(kept: Kept, run: Run) -> bool:
     """Everything ran that is compared. Without fixed layouts the clairvoyant is the cheapest of its schedules."""
     if run["workload"] in PULSES:
-        return {"ours", "dynamo"} <= set(run["complete"]) and _cheapest(_layouts(kept, run)) is not None
+        return "ours" in run["complete"] and _cheapest(_layouts(kept, run)) is not None
     return {"ours", "dynamo", "clairvoyant", "causal"} <= set(run["complete"]) and _clairvoyant(kept, run) is not None
 
 
@@ -119,12 +119,16 @@ def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
         start_s,
         tuple(int(run["seed"]) for run in runs),
         ours=ours,
-        dynamo={name: _figure(name, [run["dynamo"][name] for run in runs]) for name in CONFIGURATIONS},
+        dynamo=_dynamo([run for run in runs if "dynamo" in run["complete"]]),
         fixed=_layout_figure(fixed) if fixed else None,
         clairvoyant=_figure("clairvoyant", [_known(_clairvoyant(kept, run)) for run in runs]),
         causal=None if pulses else _figure("causal", [_most(run["causal"].values()) for run in runs]),
         equal=_layout_figure([_known(_cheapest(_layouts(kept, run), enough)) for run in runs]) if pulses else None,
     )
+
+
+def _dynamo(runs: Sequence[Run]) -> dict[str, Figure]:
+    return {name: _figure(name, [run["dynamo"][name] for run in runs]) for name in CONFIGURATIONS if runs}
 
 
 def _layout_figure(layouts: Sequence[Run]) -> Figure:
@@ -257,12 +261,13 @@ def _of_cell(cell: Cell) -> Iterator[Row]:
 def _of_pulses(cell: Cell) -> Iterator[Row]:
     """Goodput beside Dynamo's best, and the cost beside the cheapest fixed layout that serves as well."""
     ours = cell.ours
-    yield _row(
-        f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, ours.runs,
-        at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
-        peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}, {cell.tuned.gpu_hours:.2f} GPU-hours; "
-        f"less {EQUAL:g} is equal",
-    )  # fmt: skip
+    if cell.dynamo:
+        yield _row(
+            f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, ours.runs,
+            at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
+            peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}, {cell.tuned.gpu_hours:.2f} "
+            f"GPU-hours; less {EQUAL:g} is equal",
+        )  # fmt: skip
     equal = cell.equal
     assert equal is not None  # only others have none
     yield _row(

@@ -50,7 +50,8 @@ PULSES_HEAD = f"""\
 What is started when such a burst is seen is too late; what helps is what was kept, or started before. Goodput and
 GPU-hours; **as good**: the cheapest layout with Pointsman's goodput among all that are smaller than the first that
 serves everybody, **all**: the cheapest with {GOOD_ENOUGH:g}. Both know what comes, Pointsman has to lose a burst or two
-first. These seeds were not looked at while it was made.
+first. These seeds were not looked at while it was made. Dynamo ran in the seeds its figures in
+`planner_dynamo_runs.json` are of.
 """
 Side = Callable[[Cell], Figure | None]
 SIDES: dict[str, Side] = {
@@ -98,8 +99,9 @@ def _pulses(cells: Sequence[Cell]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for cell in cells:
-        sides = (cell.ours, cell.documented, cell.tuned, cell.equal, cell.fixed)
-        values = [f"{each.goodput:.3f} / {each.gpu_hours:.2f}" if each is not None else "none" for each in sides]
+        dynamo = (cell.documented, cell.tuned) if cell.dynamo else (None, None)
+        sides = (cell.ours, *dynamo, cell.equal, cell.fixed)
+        values = [f"{each.goodput:.3f} / {each.gpu_hours:.2f}" if each is not None else "not run" for each in sides]
         seeds = ", ".join(map(str, cell.seeds))
         lines.append(f"| {cell.name} | {LOADS[cell.workload]} | {seeds} | {' | '.join(values)} |")
     return [*lines, ""]
