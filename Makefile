@@ -4,6 +4,8 @@ PYTHON ?= python3.11
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
+# Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
+PARALLEL := -n 2 --dist loadfile
 
 .PHONY: help quickstart test lint unit programs integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format crds sync clean
 
@@ -29,13 +31,13 @@ lint: sync ## ruff, mypy --strict, import contracts, lock file
 	@PYTHONPATH= $(RUN) lint-imports --no-cache
 
 unit: sync ## pure cores and property tests, less than a minute (ARGS="-n 0": in one process)
-	@$(RUN) pytest tests/unit -n 2 --dist loadfile $(ARGS)
+	@$(RUN) pytest tests/unit $(PARALLEL) $(ARGS)
 
 programs: sync  # built before the tests: a build takes longer than a test may
 	@$(RUN) pointsman local binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm nats-server prometheus promtool >/dev/null
 
 integration: programs ## real control plane, NATS and our processes
-	@$(RUN) pytest tests/integration -m "not verify" $(ARGS)
+	@$(RUN) pytest tests/integration -m "not verify" $(PARALLEL) $(ARGS)
 
 engine: programs ## real vLLM on CPU, P/D over NIXL
 	@$(RUN) pointsman local engine >/dev/null
