@@ -28,7 +28,8 @@ released, and the world is NVIDIA's discrete-event simulator (DynoSim, in `ai-dy
 polynomial as engine. Pointsman is the production `decide()` with its shipped constants.
 
 * **The same for all**: trace, first layout, at most 16 GPUs, and what is known before the run: objectives, limits of
-  the engine, how long a worker starts, and 60 forward passes of each role, measured with a fixed layout.
+  the engine, how long a worker starts, and 60 forward passes of each role, measured with a fixed layout (Pointsman
+  takes them as it takes a profile of a live service: as a table, corrected by what it sees).
 * **Only replicas**: this simulator has no role switch and no local prefill, so sizing alone is compared.
 * **Goodput**: the share of all requests that met TTFT and mean ITL together. **Cost**: GPU-hours (starting and
   draining workers count) relative to the **clairvoyant**'s, the cheapest run with {GOOD_ENOUGH:g} goodput among
@@ -39,9 +40,10 @@ polynomial as engine. Pointsman is the production `decide()` with its shipped co
   afterwards. **Best of all**: of these and {len(CONFIGURATIONS) - len(DOCUMENTED)} that somebody would try who knows
   its code (objectives made stricter by hand than they are, short intervals). `sla` runs use the regression model of
   `aiconfigurator-core` 0.12.0, the public wheel that comes nearest to what that release declares.
-* **Seeds**: 0 to 3 were looked at while the planner was made; they count only where no other ran. What is kept of
-  seed 0 beside Pointsman is from an earlier run with the same trace files and wheels. Azure's trace has no seed. How
-  often Pointsman ran in a cell is in [benchmarks.md](benchmarks.md).
+* **Seeds**: 0 to 3 were looked at while the planner was made; they count only where no other ran, and constants were
+  chosen on others that are not here (6 to 8). What is kept of seed 0 beside Pointsman is from an earlier run with the
+  same trace files and wheels. Azure's trace has no seed. How often Pointsman ran in a cell is in
+  [benchmarks.md](benchmarks.md).
 * Runs are not reproducible to the bit: goodput that differs by less than {EQUAL:g} is equal.
 """
 PULSES_HEAD = f"""\
