@@ -81,3 +81,7 @@ def test_more_load_loses_more_and_another_server_less(
 
 def test_without_load_nobody_is_lost() -> None:
     assert lost_share(3, 0.0, 1.0, 1.0, 1.0, 1.0) == 0
+
+
+def test_a_thousand_servers_with_hardly_anything_to_do_lose_nothing() -> None:
+    assert lost_share(1000, 0.5, 0.2, 1.0, 1.0, 1.0) == 0.0

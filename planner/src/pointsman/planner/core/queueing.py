@@ -48,4 +48,4 @@ def lost_share(
     grown = min(drift * patience_s, 700.0)
     waiting = patience_s if abs(grown) < 1e-9 else math.expm1(grown) / drift
     beyond = offered / servers * math.exp(grown)
-    return beyond / (1 / blocking + rate_per_s * waiting + beyond)
+    return blocking * beyond / (1 + blocking * (rate_per_s * waiting + beyond))
