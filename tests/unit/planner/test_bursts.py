@@ -40,10 +40,20 @@ def test_two_bursts_are_expected_to_be_followed_by_a_third_at_their_rate() -> No
     assert found.every_s == pytest.approx(150.0)
 
 
-def test_during_the_second_burst_its_return_is_known() -> None:
-    bursts = seen([100.0, 250.0], lasts_s=30.0)
-    begun = bursts.observe(60.0, TICK_S, 400.0 + TICK_S, rose_from=1.5, fell=False, lead_s=LEAD_S)
-    assert expected(begun, 405.0) == expected(bursts, 405.0)
+def test_while_the_second_burst_begins_its_return_is_known() -> None:
+    begun = seen([100.0]).observe(60.0, TICK_S, 250.0 + TICK_S, rose_from=1.5, fell=False, lead_s=LEAD_S)
+    assert expected(begun, 255.0) == Expected(12.0, 150.0)
+
+
+def test_bursts_within_one_window_each_count_too() -> None:
+    bursts = Bursts()
+    for tick in range(1, 20):
+        on = tick % 5 == 0
+        bursts = bursts.observe(
+            360.0 if on else 45.0, 30.0, 30.0 * tick,
+            rose_from=1.5 if on else None, fell=tick % 5 == 1 and tick > 1, lead_s=LEAD_S,
+        )  # fmt: skip
+    assert expected(bursts, 570.0) == Expected(12.0, 150.0)
 
 
 def test_one_that_does_not_come_is_not_waited_for_longer_than_a_quarter_of_the_gap() -> None:

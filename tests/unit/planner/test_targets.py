@@ -142,14 +142,28 @@ def test_bursts_shorter_than_a_start_are_held_for_from_the_second_on_and_calmly(
 
     ran = run(bursts, 1500, replace(POLICY, start_s=start_s), start_s)
     held = [layout for tick, layout in enumerate(ran.layouts, 1) if tick * TICK_S > 310]
-    assert min(held) >= (2, 3)
+    assert min(prefill for prefill, _ in held) >= 2
+    assert min(decode for _, decode in held) >= 3
     assert max(sum(layout) for layout in held) <= 6
     assert len([change for change in ran.changes if change[0] > 310]) <= 2
 
 
+@pytest.mark.parametrize("start_s", [200.0, 900.0])
+def test_bursts_that_come_back_within_a_start_are_told_apart(start_s: float) -> None:
+    ran = run(lambda t: 12 if t % 150 >= 120 else 1.5, 1500, replace(POLICY, start_s=start_s), start_s)
+    expected = ran.state.memory.bursts.expected(1500, 900.0, 0.97)
+    assert expected is not None
+    assert expected.every_s == pytest.approx(150, abs=5)
+    prefill, decode = ran.layouts[-1]
+    assert prefill == 2
+    assert 3 <= decode <= 4
+
+
 def test_bursts_that_stay_away_are_not_held_for_any_longer() -> None:
     ran = run(lambda t: 12 if t < 800 and t % 150 >= 120 else 1.5, 1300)
-    assert ran.layouts[round(780 / TICK_S)] >= (2, 3)
+    prefill, decode = ran.layouts[round(780 / TICK_S)]
+    assert prefill >= 2
+    assert decode >= 3
     assert ran.layouts[-1] == (1, 1)
 
 

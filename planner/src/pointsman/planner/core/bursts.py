@@ -19,24 +19,24 @@ LEAST_BURSTS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """One rise: from when on, the rate before it, and the requests that came in the seconds after its first window."""
+    """One rise: from when on, the rate before it, and the requests of the windows between its first and its last."""
 
     at_s: float
     before_per_s: float
-    first_per_s: float  # the rate of the window in which it was seen, which began before it
+    first_per_s: float  # the rate of the window in which it was seen, which may have begun before it
+    excess: float  # requests beyond what came before it
     requests: float = 0.0
     seconds: float = 0.0
     over: bool = False
 
     @property
     def rate_per_s(self) -> float:
-        """Requests per second while it lasted."""
+        """Requests per second while it lasted, as far as windows were of it alone."""
         return self.requests / self.seconds if self.seconds > 0 else self.first_per_s
 
-    @property
-    def excess(self) -> float:
-        """Requests beyond what came before it."""
-        return max(0.0, self.requests - self.before_per_s * self.seconds)
+    def beyond(self, arrived: float, window_s: float) -> float:
+        """Its excess with those of one more window."""
+        return self.excess + max(0.0, arrived - self.before_per_s * window_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,15 @@ class Bursts:
         seen = [burst for burst in self.seen if now_s - burst.at_s <= MEMORY_S]
         if seen and not seen[-1].over:
             last = seen.pop()
+            excess = last.beyond(arrived, window_s)
             if fell:
-                seen.append(replace(last, over=True))
+                seen.append(replace(last, excess=excess, over=True))
             elif now_s - last.at_s <= lead_s:
-                seen.append(replace(last, requests=last.requests + arrived, seconds=last.seconds + window_s))
+                requests, seconds = last.requests + arrived, last.seconds + window_s
+                seen.append(replace(last, excess=excess, requests=requests, seconds=seconds))
         elif rose_from is not None and window_s > 0:
-            seen.append(Burst(now_s, rose_from, arrived / window_s))
+            begun = Burst(now_s, rose_from, arrived / window_s, 0.0)
+            seen.append(replace(begun, excess=begun.beyond(arrived, window_s)))
         return Bursts(tuple(seen[-KEPT_BURSTS:]))
 
     def expected(self, now_s: float, longest_s: float, attainment: float) -> Expected | None:

@@ -102,6 +102,8 @@ class RateForecaster:
     fell_s: float | None = None  # … downwards
     rose_s: float | None = None  # … upwards, the first of a sequence
     before_rise: float = 0.0
+    jumped_s: float | None = None  # … upwards, the last of all
+    before_jump: float = 0.0
     rises: tuple[Rise, ...] = ()  # not yet looked at again
     survivals: tuple[float, ...] = ()  # share of each past rise that was still there when capacity would have been
 
@@ -153,11 +155,23 @@ class RateForecaster:
             self, trend=anew.update(surprise, noise), surprises=(), pending=(), changed_s=now_s, slow=slow
         )
         if surprise < 0:
-            return replace(changed, fell_s=now_s)
+            return changed._without_the_gone(rate, now_s)
+        changed = replace(changed, jumped_s=now_s, before_jump=trend.level)
         if self.rose_s is not None and now_s - self.rose_s <= lead_s:
             return changed
         rises = (*self.rises, Rise(now_s + lead_s, self.slow, rate))[-KEPT_RISES:]
         return replace(changed, rose_s=now_s, before_rise=self.slow, rises=rises)
+
+    def _without_the_gone(self, rate: float, now_s: float) -> "RateForecaster":
+        """After a sudden fall: a rise that is over has shown how much of it lasts, and the next one is another."""
+        gone = [rise for rise in self.rises if rate <= (rise.before + rise.after) / 2]
+        if not gone:
+            return replace(self, fell_s=now_s)
+        shares = [_survived(rise, rate) for rise in gone]
+        left = tuple(rise for rise in self.rises if rise not in gone)
+        return replace(
+            self, fell_s=now_s, rose_s=None, rises=left, survivals=(*self.survivals, *shares)[-KEPT_RISES:]
+        )
 
     def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""
@@ -172,8 +186,7 @@ class RateForecaster:
         for rise in self.rises:
             if rise.due_s <= now_s:
                 left = sum(count for at_s, count, _ in self.recent if at_s > now_s - SURVIVED_S) / SURVIVED_S
-                share = (left - rise.before) / max(1e-6, rise.after - rise.before)
-                survivals.append(min(max(share, 0.0), 1.0))
+                survivals.append(_survived(rise, left))
         pending.append((now_s + lead_s, self._expected(lead_s, now_s, lead_s)))
         return replace(
             self, pending=tuple(pending), errors=tuple(errors[-kept:]), survivals=tuple(survivals[-KEPT_RISES:]),
@@ -206,6 +219,11 @@ class RateForecaster:
             believed_share = (1 + sum(self.survivals)) / (1 + len(self.survivals))
             rate = self.before_rise + (rate - self.before_rise) * believed_share
         return rate
+
+
+def _survived(rise: Rise, rate: float) -> float:
+    """The share of a rise that is still there at that rate."""
+    return min(max((rate - rise.before) / max(1e-6, rise.after - rise.before), 0.0), 1.0)
 
 
 def _quantile(errors: tuple[float, ...], share: float) -> float:

@@ -135,7 +135,8 @@ def _scaled(
         p, d = _squeezed((p, d), switched, most, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
-    less = p < wanted.needed_now[0] or d < wanted.needed_now[1]
+    need_p, need_d = (max(a, b) for a, b in zip(wanted.needed_now, wanted.up, strict=True))
+    less = p < need_p or d < need_d
     return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
 
 

@@ -21,7 +21,7 @@ HELD_CLEAR_S: Final = 120.0  # … where what waits is held back, and makes nobo
 ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity to be given up
 LONGEST_KEEP_S: Final = 900.0
 SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long …
-BOUND_TICKS: Final = 24  # … and so long where neither the present nor a trend asks for it, only the forecast's bound
+BOUND_S: Final = 60.0  # … and so long where neither the present nor a trend asks for it, only the forecast's bound
 GREW_LEADS: Final = 2.0  # leads an added worker stays
 TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
@@ -38,7 +38,7 @@ class Tuning:
     attainment: float = ATTAINMENT
     longest_keep_s: float = LONGEST_KEEP_S
     sustained_ticks: int = SUSTAINED_TICKS
-    bound_ticks: int = BOUND_TICKS
+    bound_s: float = BOUND_S
     grew_leads: float = GREW_LEADS
     decode_round: float = 0.02
     hold_round: float = 0.08
@@ -169,7 +169,7 @@ def targets(
     for_bursts = (1, 1)
     if bursts is not None:
         # Looked at once a burst, when it has shown what it needs: what is measured in between is of another load.
-        edge = now_s in (forecaster.rose_s, forecaster.fell_s)
+        edge = now_s in (forecaster.jumped_s, forecaster.fell_s)
         for_bursts = memory.for_bursts
         if edge or for_bursts == (1, 1):
             for_bursts = _for_bursts(bursts, forecaster, point, committed, late, most, tuning)
@@ -179,8 +179,9 @@ def targets(
         memory.more_decode_ticks + 1 if needed[1] > committed[1] else 0,
     )
     rising = ahead.expected > present.expected
+    bound_ticks = max(float(tuning.sustained_ticks), tuning.bound_s / max(window_s, 1e-3))
     waits = [
-        tuning.sustained_ticks if rising or need > has else tuning.bound_ticks
+        tuning.sustained_ticks if rising or need > has else bound_ticks
         for need, has in zip(needed_now, committed, strict=True)
     ]
     up = tuple(
@@ -327,7 +328,7 @@ def _remember(
             arrived,
             window_s,
             now_s,
-            rose_from=forecaster.before_rise if forecaster.rose_s == now_s else None,
+            rose_from=forecaster.before_jump if forecaster.jumped_s == now_s else None,
             fell=forecaster.fell_s == now_s,
             lead_s=lead_s,
         ),
