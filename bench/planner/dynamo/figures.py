@@ -56,7 +56,9 @@ class Cell:
     start_s: int
     seeds: tuple[int, ...]
     ours: Figure
-    dynamo: dict[str, Figure]  # by configuration; of pulses in those seeds where it ran, if in any
+    dynamo: dict[str, Figure]  # by configuration; of pulses in the seeds where it ran, if in any …
+    dynamo_seeds: tuple[int, ...]
+    beside_dynamo: Figure  # … and ours in these
     fixed: Figure | None  # the cheapest layout with GOOD_ENOUGH
     clairvoyant: Figure  # the cheapest run with GOOD_ENOUGH, of schedules and fixed layouts
     causal: Figure | None  # None for pulses
@@ -112,14 +114,17 @@ def _whole(kept: Kept, run: Run) -> bool:
 def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
     fixed = [layout for run in runs if (layout := _cheapest(_layouts(kept, run))) is not None]
     pulses = workload in PULSES
-    ours = _figure("Pointsman", [each for run in runs for each in run["ours"].values()])
+    ours = _ours(runs)
+    beside = [run for run in runs if "dynamo" in run["complete"]]
     enough = min(ours.goodput - EQUAL, GOOD_ENOUGH)
     return Cell(
         workload,
         start_s,
         tuple(int(run["seed"]) for run in runs),
         ours=ours,
-        dynamo=_dynamo([run for run in runs if "dynamo" in run["complete"]]),
+        dynamo={name: _figure(name, [run["dynamo"][name] for run in beside]) for name in CONFIGURATIONS if beside},
+        dynamo_seeds=tuple(int(run["seed"]) for run in beside),
+        beside_dynamo=_ours(beside) if beside else ours,
         fixed=_layout_figure(fixed) if fixed else None,
         clairvoyant=_figure("clairvoyant", [_known(_clairvoyant(kept, run)) for run in runs]),
         causal=None if pulses else _figure("causal", [_most(run["causal"].values()) for run in runs]),
@@ -127,8 +132,8 @@ def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
     )
 
 
-def _dynamo(runs: Sequence[Run]) -> dict[str, Figure]:
-    return {name: _figure(name, [run["dynamo"][name] for run in runs]) for name in CONFIGURATIONS if runs}
+def _ours(runs: Sequence[Run]) -> Figure:
+    return _figure("Pointsman", [each for run in runs for each in run["ours"].values()])
 
 
 def _layout_figure(layouts: Sequence[Run]) -> Figure:
@@ -260,10 +265,10 @@ def _of_cell(cell: Cell) -> Iterator[Row]:
 
 def _of_pulses(cell: Cell) -> Iterator[Row]:
     """Goodput beside Dynamo's best, and the cost beside the cheapest fixed layout that serves as well."""
-    ours = cell.ours
+    ours, same = cell.ours, cell.beside_dynamo
     if cell.dynamo:
         yield _row(
-            f"{cell.name}: goodput", "of requests", ours.goodput, ours.goodput_range, ours.runs,
+            f"{cell.name}: goodput", "of requests", same.goodput, same.goodput_range, same.runs,
             at_least=cell.tuned.goodput - EQUAL, peer=cell.tuned.goodput,
             peer_name=f"Dynamo, best of {len(CONFIGURATIONS)}: {cell.tuned.name}, {cell.tuned.gpu_hours:.2f} "
             f"GPU-hours; less {EQUAL:g} is equal",

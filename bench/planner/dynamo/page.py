@@ -30,6 +30,8 @@ polynomial as engine. Pointsman is the production `decide()` with its shipped co
 * **The same for all**: trace, first layout, at most 16 GPUs, and what is known before the run: objectives, limits of
   the engine, how long a worker starts, and 60 forward passes of each role, measured with a fixed layout (Pointsman
   takes them as it takes a profile of a live service: as a table, corrected by what it sees).
+* **Passes**: this engine's prefill time is of a whole pass, whatever prompts are in it, so Pointsman prices full passes
+  here (`max_batch_tokens`); live, prefills are measured by the prompt and that is not used.
 * **Only replicas**: this simulator has no role switch and no local prefill, so sizing alone is compared.
 * **Goodput**: the share of all requests that met TTFT and mean ITL together. **Cost**: GPU-hours (starting and
   draining workers count) relative to the **clairvoyant**'s, the cheapest run with {GOOD_ENOUGH:g} goodput among
@@ -52,8 +54,7 @@ PULSES_HEAD = f"""\
 What is started when such a burst is seen is too late; what helps is what was kept, or started before. Goodput and
 GPU-hours; **as good**: the cheapest layout with Pointsman's goodput among all that are smaller than the first that
 serves everybody, **all**: the cheapest with {GOOD_ENOUGH:g}. Both know what comes, Pointsman has to lose a burst or two
-first. These seeds were not looked at while it was made. Dynamo ran in the seeds its figures in
-`planner_dynamo_runs.json` are of.
+first. Its seeds were not looked at while it was made.
 """
 Side = Callable[[Cell], Figure | None]
 SIDES: dict[str, Side] = {
@@ -101,12 +102,19 @@ def _pulses(cells: Sequence[Cell]) -> list[str]:
         "|---|---|---|---|---|---|---|---|",
     ]
     for cell in cells:
-        dynamo = (cell.documented, cell.tuned) if cell.dynamo else (None, None)
-        sides = (cell.ours, *dynamo, cell.equal, cell.fixed)
-        values = [f"{each.goodput:.3f} / {each.gpu_hours:.2f}" if each is not None else "not run" for each in sides]
+        dynamo = [_plain(each) for each in (cell.documented, cell.tuned)] if cell.dynamo else ["not run", "not run"]
+        if cell.dynamo and cell.dynamo_seeds != cell.seeds:
+            only = ", ".join(map(str, cell.dynamo_seeds))
+            dynamo = [f"{each} (seed {only}; Pointsman there {_plain(cell.beside_dynamo)})" for each in dynamo]
+        values = [_plain(cell.ours), *dynamo, _plain(cell.equal), _plain(cell.fixed)]
         seeds = ", ".join(map(str, cell.seeds))
         lines.append(f"| {cell.name} | {LOADS[cell.workload]} | {seeds} | {' | '.join(values)} |")
     return [*lines, ""]
+
+
+def _plain(figure: Figure | None) -> str:
+    """Goodput and GPU-hours."""
+    return f"{figure.goodput:.3f} / {figure.gpu_hours:.2f}" if figure is not None else "not run"
 
 
 def _means(cells: Sequence[Cell]) -> list[str]:

@@ -192,6 +192,17 @@ def test_pulses_are_compared_with_the_cheapest_fixed_layout_that_serves_as_well(
     assert any(line.startswith("| pulses, 45 s |") for line in page.section(figures.cells(runs | kept())))
 
 
+def test_ours_beside_dynamo_is_of_the_seeds_where_dynamo_ran() -> None:
+    runs = kept((0.8, 1.5), figures.PULSES[0], seed=1) | kept((0.4, 1.0), figures.PULSES[0], seed=2) | kept()
+    second = runs["pulses/45/2"]
+    second["complete"] = [part for part in second["complete"] if part != "dynamo"]
+    rows = {row.name: row for row in figures.rows(runs)}
+    assert rows["pulses, 45 s: goodput"].ours == pytest.approx(0.8)
+    assert rows["pulses, 45 s: cost at equal goodput (0.600)"].ours == pytest.approx(1.25)
+    (line,) = [each for each in page.section(figures.cells(runs)) if each.startswith("| pulses, 45 s |")]
+    assert "(seed 1; Pointsman there 0.800 / 1.50)" in line
+
+
 def test_the_page_marks_cells_that_are_better_and_the_picture_shows_every_configuration() -> None:
     cells = figures.cells(kept() | kept((0.9, 1.3), "ramp"))
     lines = page.section(cells)

@@ -303,28 +303,37 @@ def withdrawn_at(loads: Sequence[Load | None], policy: Policy, awaiting: tuple[i
     return found
 
 
-ASKS = replace(POLICY, mode=Mode.APPROVE, scale_in_stabilization_s=100.0, start_s=60.0, start_is_told=True)
+ASKS = replace(POLICY, mode=Mode.APPROVE, scale_in_stabilization_s=150.0, start_s=60.0, start_is_told=True)
 CONTENT = replace(SHORT, arrivals_per_s=50.0)
 
 
 def test_a_plan_that_nobody_wants_any_more_is_withdrawn_and_says_so() -> None:
     state = State()
-    for tick in range(41):
+    for tick in range(61):
         seen = observed(2.5 * tick, CONTENT, awaiting_approval=(4, 2))
         state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
     assert decision.withdraws
-    assert decision.message.startswith("4P2D was not wanted for 100 s: nobody is asked for it now; 50.00 requests/s")
+    assert decision.message.startswith("4P2D was not wanted for 150 s: nobody is asked for it now; 50.00 requests/s")
 
 
 def test_a_plan_is_withdrawn_only_after_it_was_unwanted_for_long_without_a_break() -> None:
-    assert withdrawn_at([CONTENT] * 60, ASKS) == [100.0]
-    assert withdrawn_at([CONTENT] * 60, replace(ASKS, scale_in_stabilization_s=10.0)) == [60.0, 122.5]  # a start-up
+    assert withdrawn_at([CONTENT] * 80, ASKS) == [150.0]
+    slow_start = replace(ASKS, scale_in_stabilization_s=10.0, start_s=130.0)
+    assert withdrawn_at([CONTENT] * 110, slow_start) == [130.0, 262.5]
     short = replace(ASKS, scale_in_stabilization_s=0.0, start_s=1.0)
-    assert withdrawn_at([CONTENT] * 20, short) == [30.0]
-    blind = [*[CONTENT] * 30, None, *[CONTENT] * 45]
-    assert withdrawn_at(blind, ASKS) == [2.5 * 31 + 100]
-    assert withdrawn_at([*[LONG] * 30, *[CONTENT] * 50], ASKS) == [2.5 * 30 + 100]
+    assert withdrawn_at([CONTENT] * 60, short) == [120.0]
+    blind = [*[CONTENT] * 30, None, *[CONTENT] * 65]
+    assert withdrawn_at(blind, ASKS) == [2.5 * 31 + 150]
+    assert withdrawn_at([*[LONG] * 30, *[CONTENT] * 70], ASKS) == [2.5 * 30 + 150]
     assert not withdrawn_at([*[LONG] * 12, *[CONTENT] * 12] * 6, ASKS), "it comes and goes: a person may well decide"
+
+
+def test_time_in_which_nobody_looked_is_not_time_in_which_nobody_wanted_it() -> None:
+    state = State()
+    for at_s in (0.0, 2.5, 700.0, 702.5):  # a planner that was down meanwhile goes on from what it remembers
+        seen = observed(at_s, CONTENT, awaiting_approval=(4, 2))
+        state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
+        assert not decision.withdraws
 
 
 def test_a_plan_that_gives_back_what_is_still_spare_is_not_withdrawn() -> None:

@@ -59,7 +59,7 @@ def decide(
         lead_s = state.leads.lead_s(policy.start_s)
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
         leads = seen_starting(state, observation, policy)  # who starts and who serves is known all the same
-        frozen = replace(state, forecaster=gap, leads=leads, wanting=None, wanting_ticks=0, unwanted_since_s=None)
+        frozen = replace(state, forecaster=gap, leads=leads, wanting=None, wanting_ticks=0, unwanted_s=None)
         return frozen, _stay(observation, Reason.STALE_METRICS, sentence), next_tick
 
     state = learn(state, observation, load, policy, base)
@@ -67,7 +67,7 @@ def decide(
     model = model_of(state, base)
     if model is None or state.lengths.prompt_tokens is None:
         sentence = "no prefill and no decode step was measured yet: nothing is changed"
-        return state, _stay(observation, Reason.NOT_ENOUGH_DATA, sentence), next_tick
+        return replace(state, unwanted_s=None), _stay(observation, Reason.NOT_ENOUGH_DATA, sentence), next_tick
 
     point = _point(state, observation, policy, model, state.margin.share)
     # What is planned for on the safe side is no prediction.
@@ -88,7 +88,7 @@ def decide(
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
-        return replace(state, unwanted_since_s=None), _with_routing(awaited, routing), next_tick
+        return replace(state, unwanted_s=None), _with_routing(awaited, routing), next_tick
     state, decision = layout(state, counted, within, now_s, wanted, point, likely)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
     state, decision = withdrawal(state, decision, observation, policy)

@@ -169,9 +169,7 @@ class RateForecaster:
             return replace(self, fell_s=now_s)
         shares = [_survived(rise, rate) for rise in gone]
         left = tuple(rise for rise in self.rises if rise not in gone)
-        return replace(
-            self, fell_s=now_s, rose_s=None, rises=left, survivals=(*self.survivals, *shares)[-KEPT_RISES:]
-        )
+        return replace(self, fell_s=now_s, rose_s=None, rises=left, survivals=(*self.survivals, *shares)[-KEPT_RISES:])
 
     def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""

@@ -50,7 +50,7 @@ class State:
     history: guards.History = field(default_factory=guards.History)
     wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0
-    unwanted_since_s: float | None = None  # nobody has wanted the plan that awaits approval
+    unwanted_s: float | None = None  # for so long the plan that awaits approval was seen not to be wanted
 
 
 def learn(

@@ -10,29 +10,33 @@ from typing import Final
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason
 
-UNWANTED_TICKS: Final = 12  # at least; guards that count ticks have had their say twice
+UNWANTED_TICKS: Final = 12  # at least …
+UNWANTED_S: Final = 120.0  # … and so long: a guard may wait a minute, and begin anew
 
 
 def withdrawal(state: State, decision: Decision, observation: Observation, policy: Policy) -> tuple[State, Decision]:
-    """The decision, or the one that withdraws the plan that waits; and since when that plan is not wanted.
+    """The decision, or the one that withdraws the plan that waits; and how long that plan was seen not to be wanted.
 
     Any look at which a layout is wanted, this or another, or at which nothing is known, begins the time anew.
     """
     asked = observation.awaiting_approval
     if asked is None or not _content(decision, asked):
-        return replace(state, unwanted_since_s=None), decision
-    since_s = observation.at_s if state.unwanted_since_s is None else state.unwanted_since_s
+        return replace(state, unwanted_s=None), decision
+    # What was looked at counts, not what has passed: while nobody looked it may have been wanted.
+    unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.window_s
     long_s = max(
-        UNWANTED_TICKS * policy.interval_s, policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s)
+        UNWANTED_S,
+        UNWANTED_TICKS * policy.interval_s,
+        policy.scale_in_stabilization_s,
+        state.leads.lead_s(policy.start_s),
     )
-    waited_s = observation.at_s - since_s
-    if waited_s < long_s:
-        return replace(state, unwanted_since_s=since_s), decision
-    message = f"{asked[0]}P{asked[1]}D was not wanted for {waited_s:.0f} s: nobody is asked for it now"
+    if unwanted_s < long_s:
+        return replace(state, unwanted_s=unwanted_s), decision
+    message = f"{asked[0]}P{asked[1]}D was not wanted for {unwanted_s:.0f} s: nobody is asked for it now"
     withdrawn = replace(
         decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}; {decision.message}", withdraws=True
     )
-    return replace(state, unwanted_since_s=None), withdrawn
+    return replace(state, unwanted_s=None), withdrawn
 
 
 def _content(decision: Decision, asked: tuple[int, int]) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan
+from pointsman.planner.core.bursts import GAP_MARGIN
 from pointsman.planner.core.flow import in_words
 from pointsman.planner.core.types import (
     Alternative,
@@ -210,7 +211,9 @@ def _turning(told: Told) -> list[str]:
     fewer = points.fewer_requests
     if fewer is not None:
         low = "a load as low as now" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
-        lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
+        every_s = dict(told.decision.inputs).get("burstEverySeconds") if told.decision is not None else None
+        calm = "" if every_s is None else f", without a burst for {GAP_MARGIN * every_s:.0f} s"
+        lines.append(f"{low} for {held_s:.0f} s{calm}: {_goal(fewer)}")
     return lines or [f"nothing within {WIDEST:g} times the present load: the policy leaves no other layout that helps"]
 
 
