@@ -159,6 +159,16 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert "nothing: no plan was made" in text
 
 
+def test_bursts_that_are_held_for_are_told_and_when_their_workers_would_go(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    _, seen, decision, points = calm
+    inputs = (*decision.inputs, ("burstRatePerSecond", 12.0), ("burstEverySeconds", 160.0))
+    text = told(seen, replace(decision, inputs=inputs), points)
+    assert "bursts of 12.00 about every 160 s, for which workers are held" in text
+    assert "s, without a burst for 200 s: I would go to" in text
+
+
 def test_what_is_unknown_is_told_as_unknown() -> None:
     _, seen, decision = settled(None)
     text = told(seen, decision, None)

@@ -21,7 +21,8 @@ HELD_CLEAR_S: Final = 120.0  # … where what waits is held back, and makes nobo
 ATTAINMENT: Final = 0.97  # of the past that must have been served for capacity to be given up
 LONGEST_KEEP_S: Final = 900.0
 SUSTAINED_TICKS: Final = 6  # one more worker without a sudden change must be wanted so long …
-BOUND_S: Final = 60.0  # … and so long where neither the present nor a trend asks for it, only the forecast's bound
+BOUND_TICKS: Final = 24  # … or so long where neither the present nor a trend asks for it, only the forecast's bound …
+BOUND_S: Final = 60.0  # … and there no longer than this
 GREW_LEADS: Final = 2.0  # leads an added worker stays
 TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
@@ -38,7 +39,7 @@ class Tuning:
     attainment: float = ATTAINMENT
     longest_keep_s: float = LONGEST_KEEP_S
     sustained_ticks: int = SUSTAINED_TICKS
-    bound_s: float = BOUND_S
+    bound_ticks: int = BOUND_TICKS
     grew_leads: float = GREW_LEADS
     decode_round: float = 0.02
     hold_round: float = 0.08
@@ -179,7 +180,7 @@ def targets(
         memory.more_decode_ticks + 1 if needed[1] > committed[1] else 0,
     )
     rising = ahead.expected > present.expected
-    bound_ticks = max(float(tuning.sustained_ticks), tuning.bound_s / max(window_s, 1e-3))
+    bound_ticks = max(tuning.sustained_ticks, min(tuning.bound_ticks, BOUND_S / max(window_s, 1e-3)))
     waits = [
         tuning.sustained_ticks if rising or need > has else bound_ticks
         for need, has in zip(needed_now, committed, strict=True)

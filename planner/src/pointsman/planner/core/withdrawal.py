@@ -11,7 +11,10 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason
 
 UNWANTED_TICKS: Final = 12  # at least …
-UNWANTED_S: Final = 120.0  # … and so long: a guard may wait a minute, and begin anew
+GUARDED_TICKS: Final = (
+    48  # … and so many, or so long where they take longer: a guard may wait half of it, and begin anew
+)
+GUARDED_S: Final = 120.0
 
 
 def withdrawal(state: State, decision: Decision, observation: Observation, policy: Policy) -> tuple[State, Decision]:
@@ -25,8 +28,8 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     # What was looked at counts, not what has passed: while nobody looked it may have been wanted.
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.window_s
     long_s = max(
-        UNWANTED_S,
         UNWANTED_TICKS * policy.interval_s,
+        min(GUARDED_TICKS * policy.interval_s, GUARDED_S),
         policy.scale_in_stabilization_s,
         state.leads.lead_s(policy.start_s),
     )
