@@ -98,7 +98,9 @@ async def test_who_waits_for_room_to_decode_goes_in_order_and_says_how_long_it_w
     assert answer.whole
     assert int(answer.headers["X-Pointsman-Held-Ms"]) > 0
     await waiting.end()
-    (line,) = [line for line in gateway.of.logged("request") if line["request_id"] == answer.headers["X-Request-Id"]]
+    asked = answer.headers["X-Request-Id"]
+    await eventually(lambda: gateway.of.logged("request", request_id=asked), "the answer is logged")
+    (line,) = gateway.of.logged("request", request_id=asked)
     assert line["held_ms"] == pytest.approx(int(answer.headers["X-Pointsman-Held-Ms"]), abs=1)
     assert line["ttft_ms"] >= line["held_ms"]
 
@@ -155,6 +157,7 @@ async def test_a_held_client_that_leaves_is_taken_out_and_no_worker_hears_of_it(
     await running.end()
     assert (await staying).whole
     assert len(worker.seen) == 2
+    await eventually(lambda: gateway.of.logged("request", status=499), "who left is logged")
     assert gateway.of.logged("request", status=499)[-1]["held_ms"] > 0
 
 

@@ -8,6 +8,7 @@ from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMes
 
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import MAX_MODEL_LEN, SERVED_NAME, StandInWorker
+from waiting import eventually
 
 CONVERSATION: list[ChatCompletionMessageParam] = [
     {"role": "system", "content": "Be brief."},
@@ -224,6 +225,7 @@ async def test_request_ids_thresholds_and_provenance_travel_and_the_clients_own_
     assert answer.headers["X-Pointsman-Worker"] == "decode-0"
     assert answer.headers["X-Pointsman-Prefill"] == "local"
     assert answer.parse().id == "cmpl-my-id.7"
+    await eventually(lambda: gateway.of.logged("request", request_id="my-id.7"), "the answer is logged")
     (line,) = gateway.of.logged("request", request_id="my-id.7")
     assert (line["status"], line["worker"], line["prefill"], line["output_tokens"]) == (200, "decode-0", "local", 1)
 

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -238,15 +239,20 @@ def test_a_pod_is_its_service_account(pods: Pods, process_node: ProcessNode, con
     assert pods.logs("who") == f"system:serviceaccount:{pods.namespace}:default"
 
 
+def _waits_for(container: Mapping[str, Any]) -> str:
+    return str(container.get("state", {}).get("waiting", {}).get("message", ""))
+
+
 def test_a_server_on_every_address_is_named_before_a_pod_fails_on_its_port(pods: Pods) -> None:
     with socket.socket() as squatter:
         squatter.bind(("0.0.0.0", 0))
         squatter.listen()
         port = squatter.getsockname()[1]
         pods.run(pod("blocked", "echo free", restartPolicy="Never", ports=[{"containerPort": port}]))
-        waiting = pods.until("blocked", lambda c: c.get("state", {}).get("waiting", {}).get("message"), "says why")
+        # What it waits for before that (its service account's token) may be said first.
+        listens = f") listens on 0.0.0.0:{port}: the container could not listen there"
+        waiting = pods.until("blocked", lambda c: listens in (said := _waits_for(c)) and said, "says why")
         assert f"process {os.getpid()} (" in waiting
-        assert f") listens on 0.0.0.0:{port}: the container could not listen there" in waiting
 
     pods.until_phase("blocked", "Succeeded")
 
