@@ -54,7 +54,7 @@ PULSES_HEAD = f"""\
 What is started when such a burst is seen is too late; what helps is what was kept, or started before. Goodput and
 GPU-hours; **as good**: the cheapest layout with Pointsman's goodput among all that are smaller than the first that
 serves everybody, **all**: the cheapest with {GOOD_ENOUGH:g}. Both know what comes, Pointsman has to lose a burst or two
-first. Its seeds were not looked at while it was made.
+first. No constant was chosen on these seeds.
 """
 Side = Callable[[Cell], Figure | None]
 SIDES: dict[str, Side] = {
