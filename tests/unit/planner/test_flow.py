@@ -43,6 +43,13 @@ def test_a_decode_worker_that_also_prefills_may_have_fewer() -> None:
     assert with_prefills < without
 
 
+def test_prefills_that_leave_no_time_for_a_step_do_not_take_the_bound_away() -> None:
+    busy = replace(point(400, 100, threshold=512), local_s=0.1, beside_local=((0.2, 0.5, 0.02), (0.6, 8.0, 0.03)))
+    some, many = (flow_bounds(seen(), POLICY, busy, rate).decoding_per_decode_worker for rate in (3.0, 14.0))
+    assert some == 8
+    assert many == round(busy.batch)  # fewer sequences do not help against prompts
+
+
 def test_each_gateway_gets_its_share() -> None:
     one, four = (flow_bounds(seen(gateways=n), POLICY, point(), 1.0) for n in (1, 4))
     assert one.pending_tokens_per_prefill_worker is not None

@@ -172,9 +172,12 @@ class OperatingPoint:
         return max(fits, min(1.0, workers / max(need, 1e-9))) if holds_back else fits
 
     def batch_beside_local(self, rate_per_s: float) -> float:
-        """Sequences of a decode worker within the token objective that also prefills its share of ``rate_per_s``."""
+        """Sequences of a decode worker within the token objective that also prefills its share of ``rate_per_s``.
+
+        Where these prefills leave no time for a single one, fewer sequences do not help: it is the batch without them.
+        """
         free = 1 - rate_per_s * self.local_s
-        batches = [batch for share, batch, _ in self.beside_local if share <= free]
+        batches = [batch for share, batch, _ in self.beside_local if share <= free and batch >= 1]
         return batches[-1] if self.local_s > 0 and batches else self.batch
 
     def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
