@@ -177,9 +177,7 @@ class Worker:
     pod_ip: str | None = None
     node: str | None = None
     terminating: bool = False
-    lost_at_s: float | None = (
-        None  # when its pod, if it is still there, is given up; None: not deleted, or not seen yet
-    )
+    lost_at_s: float | None = None  # when its deleted pod, if it is still there, is given up
     pod_ready: bool = False  # the kubelet's word: the engine answers its probe
     routable_label: bool = False
     verified: str | None = None  # VERIFIED_CONTAINER_ANNOTATION

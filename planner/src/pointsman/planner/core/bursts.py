@@ -10,10 +10,9 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Final
 
+from pointsman.planner.core.retention import GAP_MARGIN, MEMORY_S, usual_gap_s
+
 KEPT_BURSTS: Final = 8
-MEMORY_S: Final = 3600.0
-GAP_QUANTILE: Final = 0.8
-GAP_MARGIN: Final = 1.25
 LEAST_BURSTS: Final = 2
 
 
@@ -78,8 +77,7 @@ class Bursts:
         if len(self.seen) < LEAST_BURSTS:
             return None
         starts = [burst.at_s for burst in self.seen]
-        gaps = sorted(later - earlier for earlier, later in itertools.pairwise(starts))
-        usual_s = gaps[int(GAP_QUANTILE * (len(gaps) - 1) + 0.5)]
+        usual_s = usual_gap_s(later - earlier for earlier, later in itertools.pairwise(starts))
         if usual_s > longest_s or now_s - starts[-1] > GAP_MARGIN * usual_s:
             return None
         ended = [burst for burst in self.seen if burst.over]

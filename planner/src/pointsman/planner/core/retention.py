@@ -6,6 +6,7 @@ comes back every hour is not.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +18,12 @@ MEMORY_S: Final = 3600.0
 MOST_LEVELS: Final = 1024
 MOST_WINDOWS: Final = 240
 SLOTS: Final = 48  # a memory of any length is kept in so many
+
+
+def usual_gap_s(gaps_s: Iterable[float]) -> float:
+    """The gap within which most came back; of one gap at least."""
+    ordered = sorted(gaps_s)
+    return ordered[int(GAP_QUANTILE * (len(ordered) - 1) + 0.5)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +62,7 @@ class Returns:
             level = self.levels[index]
             if level.requests <= (1 - attainment) * self.requests or len(level.gaps_s) < LEAST_GAPS:
                 continue
-            ordered = sorted(level.gaps_s)
-            usual_s = ordered[int(GAP_QUANTILE * (len(ordered) - 1) + 0.5)]
-            if now_s - level.last_s <= min(longest_s, GAP_MARGIN * usual_s):
+            if now_s - level.last_s <= min(longest_s, GAP_MARGIN * usual_gap_s(level.gaps_s)):
                 return index + 2
         return 1
 

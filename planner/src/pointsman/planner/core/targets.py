@@ -95,7 +95,7 @@ class Targets:
     backlog: float
     needed_now: tuple[int, int]  # for what arrives at this moment and what is queued
     load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
-    up: tuple[int, int]  # of that, what is not held back as a passing one-worker change
+    up: tuple[int, int]  # of what is needed at the lead, less a passing one-worker change; and for bursts
     needed: tuple[int, int]  # when a worker started now would serve
     kept: tuple[int, int]  # for what was, and may come back
     bursts: Expected | None = None  # for what comes back sooner than a worker can start

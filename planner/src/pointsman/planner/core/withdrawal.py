@@ -11,9 +11,8 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason
 
 UNWANTED_TICKS: Final = 12  # at least …
-GUARDED_TICKS: Final = (
-    48  # … and so many, or so long where they take longer: a guard may wait half of it, and begin anew
-)
+# … and so many, or so long where they take longer: a guard may wait half of it, and begin anew.
+GUARDED_TICKS: Final = 48
 GUARDED_S: Final = 120.0
 
 

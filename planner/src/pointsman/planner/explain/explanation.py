@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan
-from pointsman.planner.core.bursts import GAP_MARGIN
 from pointsman.planner.core.flow import in_words
+from pointsman.planner.core.retention import GAP_MARGIN
 from pointsman.planner.core.types import (
     Alternative,
     Decision,
