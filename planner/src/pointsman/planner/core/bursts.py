@@ -1,7 +1,7 @@
 """Bursts that come again: sudden rises that are over before a worker could start for them.
 
 Nothing that is started when such a burst is seen helps against it. What helps is what was started before: so where
-bursts were seen to come back, and carry more of the requests than the objectives allow to miss, capacity for their rate
+bursts were seen to come back, and bring more of the requests than may be missed, capacity for their rate
 is held, begun at the second one, for as long as the next one is to be expected by the gaps between the last ones.
 """
 
