@@ -1,4 +1,4 @@
-"""A shift of the load, live: real planner and operator, new workers that take 20 s, and what the simulator foretold."""
+"""A shift of the load, live: real planner and operator, new workers that take 45 s, and what the simulator foretold."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -30,7 +30,7 @@ from .live_engines import LiveEngines
 
 __all__ = ["operator_kubeconfig"]
 
-START_S = 20.0  # a switch takes one
+START_S = 45.0
 SEED = 1
 MODEL, GPU = "meta-llama/Meta-Llama-3.1-8B", "a100_sxm"
 POLICY = {
