@@ -7,7 +7,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit programs integration engine verify bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format crds sync clean
+.PHONY: help quickstart test lint unit programs integration engine verify crds dashboards bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -45,6 +45,9 @@ engine: programs ## real vLLM on CPU, P/D over NIXL
 
 crds: sync ## write crds/*.yaml, the chart's copy and docs/api.md from the models
 	@$(RUN) python -m pointsman.api.schema
+
+dashboards: sync ## write the chart's Grafana dashboards from charts/dashboards
+	@$(RUN) python -m charts.dashboards
 
 format: sync ## format and mend what ruff can mend
 	@$(RUN) ruff check --fix --quiet; $(RUN) ruff format --quiet

@@ -89,6 +89,16 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
+{{/* How often a PodMonitor scrapes. Call with monitoring.podMonitors. */}}
+{{- define "pointsman.scraping" -}}
+{{- with .interval }}
+interval: {{ . }}
+{{- end }}
+{{- with .scrapeTimeout }}
+scrapeTimeout: {{ . }}
+{{- end }}
+{{- end -}}
+
 {{/* A Kubernetes quantity as NATS writes sizes: 256Mi -> 256MiB. */}}
 {{- define "pointsman.natsSize" -}}
 {{- printf "%sB" . | quote -}}

@@ -125,6 +125,8 @@ def test_every_container_has_a_read_only_root_and_requests(helm: Helm, settings:
         ("bindHost=localhost", "bindHost"),
         ("imagePullPolicy=Sometimes", "imagePullPolicy"),
         ("nats.url=nats://user:secret@host:4222", "url"),
+        ("monitoring.podMonitor.enabled=true", "podMonitor"),
+        ("monitoring.podMonitors.interval=15", "interval"),
         ("nats.enabled=false", "set nats.url to the server to use"),
     ],
 )

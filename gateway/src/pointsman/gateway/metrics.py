@@ -6,13 +6,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from pointsman.api.protocol import metrics as names
 from pointsman.gateway.core.requests import Endpoint
-from pointsman.gateway.errors import Overloaded
+from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, WorkersFailed
 
 # Geometric, about three per factor of two where the objectives of users lie.
 _LATENCY_S = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
     0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
 )  # fmt: skip
+
+SERVERS_FAULTS = (
+    *Overloaded.reasons,
+    *(kind.reason for kind in (NoWorkerAvailable, WorkersFailed, StreamBroken, GatewayError)),
+)
+"""Reasons of failed requests that are not the client's mistake."""
 
 
 class GatewayMetrics:
@@ -27,7 +33,7 @@ class GatewayMetrics:
             self.arrivals.labels(service, endpoint)
         self.retries = _counter(names.GATEWAY_RETRIES, self.registry)
         self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
-        for reason in Overloaded.reasons:  # 0 from the start: else the first of them is no increase, and no alert
+        for reason in SERVERS_FAULTS:  # 0 from the start: else the first of them is no increase, and no alert
             self.failures.labels(service, reason)
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)

@@ -55,6 +55,7 @@ class Announcer:
 
     def outcome(self, service: Service, outcome: Report) -> None:
         """The sentence a look ended with, if it is a new one; an Event too, if its reason is new."""
+        self._metrics.looked(service.namespace, service.name, outcome.status.conditions)
         said, before = (outcome.reason, outcome.sentence), self._told.get(service.uid)
         if before == said:
             return
@@ -66,9 +67,10 @@ class Announcer:
             self.event(service, outcome.reason, outcome.sentence, failed)
         self._told[service.uid] = said
 
-    def forget(self, uid: str) -> None:
+    def forget(self, namespace: str, name: str, uid: str) -> None:
         """The service is gone."""
         self._told.pop(uid, None)
+        self._metrics.forget(namespace, name)
 
     def did(self, service: Service, action: act.Action, what: str = "") -> None:
         """An action was executed, on the pod ``what`` or on the service."""
@@ -99,9 +101,10 @@ class Announcer:
         if status.phase is not None and status.phase.ended:
             took = f" after {status.seconds:.1f} s" if status.seconds is not None else ""
             self.event(service, f"Switch{status.phase}", f"{action.name}{took}: {status.message}", failed)
-            self._metrics.switches.labels(str(status.phase), str(status.reason)).inc()
+            of_service = (service.namespace, service.name)
+            self._metrics.switches.labels(*of_service, str(status.phase), str(status.reason)).inc()
             if status.phase is SwitchPhase.COMPLETED and status.seconds is not None:
-                self._metrics.switch_seconds.observe(status.seconds)
+                self._metrics.switch_seconds.labels(*of_service).observe(status.seconds)
 
     def plan(self, service: Service, action: act.SetPlanStatus) -> None:
         """A plan tells its story on itself; its end is an Event of the service too."""
@@ -114,7 +117,7 @@ class Announcer:
         self._events.record(regarding, str(status.phase), status.message or "", warning=failed)
         if status.phase is not None and status.phase.ended:
             self.event(service, f"Plan{status.phase}", f"{action.name}: {status.message}", failed)
-            self._metrics.plans.labels(str(status.phase), str(status.reason)).inc()
+            self._metrics.plans.labels(service.namespace, service.name, str(status.phase), str(status.reason)).inc()
 
     def event(self, service: Service, reason: str, note: str, warning: bool = False) -> None:
         """An Event of the service."""

@@ -1,14 +1,39 @@
 """What the operator counts. Names and labels are documented by ``docs/operator.md``; label sets are bounded."""
 
 from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.kube.client import RequestRecord
 from pointsman.kube.mirror import MirrorStats
 from pointsman.kube.queue import QueueStats
+
+_OF_SERVICE: Final = ("namespace", "service")
+# Shown as 0 from the start, for each service: else the first of them is no increase that Prometheus could see.
+_SWITCH_ENDS: Final = (
+    (SwitchPhase.COMPLETED, SwitchReason.SWITCHED),
+    (SwitchPhase.ROLLED_BACK, SwitchReason.DRAIN_TIMED_OUT),
+    (SwitchPhase.ROLLED_BACK, SwitchReason.ROLE_TIMED_OUT),
+    (SwitchPhase.ROLLED_BACK, SwitchReason.VERIFY_FAILED),
+    (SwitchPhase.FAILED, SwitchReason.ROLLBACK_FAILED),
+    (SwitchPhase.FAILED, SwitchReason.WORKER_LOST),
+    (SwitchPhase.FAILED, SwitchReason.LAST_ROUTABLE_WORKER),
+)
+_PLAN_ENDS: Final = (
+    (PlanPhase.COMPLETED, PlanReason.DONE),
+    (PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN),
+    (PlanPhase.DENIED, PlanReason.DENIED),
+    (PlanPhase.EXPIRED, PlanReason.EXPIRED),
+    (PlanPhase.FAILED, PlanReason.SWITCH_FAILED),
+    (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE),
+    (PlanPhase.FAILED, PlanReason.NOT_ALLOWED),
+)
 
 
 class OperatorMetrics:
@@ -36,14 +61,18 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.switches = Counter(
-            "pointsman_operator_role_switches", "Role switches that ended.", ["phase", "reason"], registry=self.registry
+            "pointsman_operator_role_switches",
+            "Role switches that ended.",
+            [*_OF_SERVICE, "phase", "reason"],
+            registry=self.registry,
         )
         self.plans = Counter(
-            "pointsman_operator_plans", "Plans that ended.", ["phase", "reason"], registry=self.registry
+            "pointsman_operator_plans", "Plans that ended.", [*_OF_SERVICE, "phase", "reason"], registry=self.registry
         )
         self.switch_seconds = Histogram(
             "pointsman_operator_role_switch_seconds",
             "From the creation of a role switch to its worker serving in the new role.",
+            _OF_SERVICE,
             buckets=(0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 120, 300),
             registry=self.registry,
         )
@@ -53,7 +82,32 @@ class OperatorMetrics:
             ["verb", "resource", "status"],
             registry=self.registry,
         )
+        self._conditions = Gauge(
+            "pointsman_operator_service_condition",
+            "1 for the status and the reason that a condition of a service has.",
+            [*_OF_SERVICE, "type", "status", "reason"],
+            registry=self.registry,
+        )
         self.leader = Gauge("pointsman_operator_leader", "1 while this process leads.", registry=self.registry)
+
+    def looked(self, namespace: str, service: str, conditions: Iterable[Condition]) -> None:
+        """A look at a service ended with these conditions."""
+        of_it = {"namespace": namespace, "service": service}
+        self._conditions.remove_by_labels(of_it)
+        for condition in conditions:
+            said = {"type": condition.type, "status": condition.status, "reason": condition.reason}
+            self._conditions.labels(**of_it, **said).set(1)
+        for phase, reason in _SWITCH_ENDS:
+            self.switches.labels(**of_it, phase=phase, reason=reason)
+        for plan_phase, plan_reason in _PLAN_ENDS:
+            self.plans.labels(**of_it, phase=plan_phase, reason=plan_reason)
+        self.switch_seconds.labels(**of_it)
+
+    def forget(self, namespace: str, service: str) -> None:
+        """The service is gone."""
+        families: tuple[Any, ...] = (self._conditions, self.switches, self.plans, self.switch_seconds)
+        for family in families:
+            family.remove_by_labels({"namespace": namespace, "service": service})
 
     def count_request(self, record: RequestRecord) -> None:
         """For ``Kube(on_request=…)``."""

@@ -248,7 +248,7 @@ class Reconciler:
         if memory is not None:
             if memory.policy is not None:
                 self._policies.add((key[0], memory.policy))
-            self._announcer.forget(memory.uid)
+            self._announcer.forget(*key, memory.uid)
             self._children.forget(memory.uid)
             self._executor.strangers.pop(memory.uid, None)
             self._commands.keep(key, ())

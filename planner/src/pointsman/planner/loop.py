@@ -160,7 +160,7 @@ class Planner:
         base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
         kept.last = memory.Last(observed, decision)
-        self._metrics.ticked(*key, observed, decision)
+        self._metrics.ticked(*key, observed, decision, settings)
         self._say(key, kept, decision)
         await self._write(key, service, policy, kept, observed, decision, asked)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
@@ -290,6 +290,7 @@ class Planner:
             return  # it says nothing about them
         else:
             healthy, reason, message = True, "Planning", f"decides; now {decision.reason}"
+        self._metrics.health(*key, healthy, reason)
         if kept.condition == (healthy, reason):
             return
         condition = Condition(

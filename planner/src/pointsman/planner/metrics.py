@@ -1,10 +1,25 @@
-"""The planner's own metrics: what it saw, what it expects, and why it decided so. One set a service."""
+"""The planner's own metrics: what it saw, what it expects, and why it decided so. One set a service.
 
+Documented by ``docs/planner.md``. What is unknown is absent, neither 0 nor what it was before.
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from pointsman.planner.core.types import Decision, Observation
+from pointsman.planner.core.types import (
+    Decision,
+    Objectives,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    WorkerCondition,
+    WorkerRole,
+)
+
+_Labels = tuple[str, ...]
 
 
 class PlannerMetrics:
@@ -12,46 +27,99 @@ class PlannerMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._shown: dict[Counter | Gauge, set[tuple[str, ...]]] = {}
+        self._shown: dict[Counter | Gauge, set[_Labels]] = {}
         self.leader = Gauge("pointsman_planner_leader", "1 while this process leads.", registry=self.registry)
-        self._ticks = Counter(
-            "pointsman_planner_ticks", "Ticks, by reason of the decision.", ["namespace", "service", "reason"],
-            registry=self.registry,
-        )  # fmt: skip
-        self._plans = Counter(
-            "pointsman_planner_plans", "Plans written.", ["namespace", "service", "reason"], registry=self.registry
-        )
-        self._inputs = Gauge(
-            "pointsman_planner_input", "Numbers the last decision was made from.", ["namespace", "service", "name"],
-            registry=self.registry,
-        )  # fmt: skip
-        self._age = Gauge(
-            "pointsman_planner_observation_age_seconds", "Age of the oldest part of the last observation.",
-            ["namespace", "service"], registry=self.registry,
-        )  # fmt: skip
+        self._ticks = self._counter("ticks", "Ticks, by reason of the decision.", "reason")
+        self._plans = self._counter("plans", "Plans written.", "reason")
+        self._inputs = self._gauge("input", "Numbers the last decision was made from.", "name")
+        self._age = self._gauge("observation_age_seconds", "Age of the oldest part of the last observation.")
+        self._workers = self._gauge("workers", "Workers, as the last look found them.", "role", "condition")
+        self._gpus = self._gauge("gpus", "GPUs of all workers; a worker on CPU weighs 1.")
+        self._budget = self._gauge("budget_gpus", "GPUs that the policy allows at most.")
+        self._ttft = self._gauge("ttft_objective_seconds", "The policy's TTFT objective, for the mean prompt.")
+        self._tpot = self._gauge("tpot_objective_seconds", "The policy's TPOT objective.")
+        self._attainment = self._gauge("attainment_objective", "Share of requests that is to be within both, 0..1.")
+        self._healthy = self._gauge("healthy", "1 where PlannerHealthy is true, else 0; with its reason.", "reason")
+        self._routing = self._gauge("routing", "Numbers in force of the service's status.routing.", "name")
         self.tick_seconds = Histogram(
             "pointsman_planner_tick_seconds", "How long one tick took, scrapes included.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5), registry=self.registry,
         )  # fmt: skip
 
-    def ticked(self, namespace: str, service: str, observation: Observation, decision: Decision) -> None:
+    def ticked(
+        self, namespace: str, service: str, observation: Observation, decision: Decision, policy: Policy
+    ) -> None:
         """One tick of one service."""
-        self._of(self._ticks, namespace, service, decision.reason.value).inc()
-        self._of(self._age, namespace, service).set(observation.age_s)
-        for name, value in decision.inputs:
-            self._of(self._inputs, namespace, service, name).set(value)
+        key = (namespace, service)
+        for reason in Reason:  # 0 from the start: else the first of a reason is no increase
+            self._of(self._ticks, *key, reason.value)
+            self._of(self._plans, *key, reason.value)
+        self._of(self._ticks, *key, decision.reason.value).inc()
+        self._show(self._age, key, {(): observation.age_s})
+        self._show(self._inputs, key, {(name,): value for name, value in decision.inputs})
+        counts: dict[_Labels, float] = {(role.value, c.value): 0.0 for role in WorkerRole for c in WorkerCondition}
+        for worker in observation.workers:
+            counts[worker.role.value, worker.condition.value] += 1
+        self._show(self._workers, key, counts)
+        self._show(self._gpus, key, {(): float(sum(worker.gpus for worker in observation.workers))})
+        self._show(self._budget, key, {(): float(policy.max_gpus)})
+        objectives = policy.objectives
+        self._show(self._ttft, key, _ttft_s(objectives, observation))
+        self._show(self._tpot, key, {(): objectives.tpot_ms / 1000})
+        self._show(self._attainment, key, {(): objectives.attainment})
+        self._show(self._routing, key, _in_force(observation.routing))
 
     def planned(self, namespace: str, service: str, decision: Decision) -> None:
         """A plan was written."""
         self._of(self._plans, namespace, service, decision.reason.value).inc()
 
+    def health(self, namespace: str, service: str, healthy: bool, reason: str) -> None:
+        """What the condition PlannerHealthy says."""
+        self._show(self._healthy, (namespace, service), {(reason,): float(healthy)})
+
     def forget(self, namespace: str, service: str) -> None:
         """The service is not planned any more."""
-        for family in (self._ticks, self._plans, self._inputs, self._age):
-            for labels in [key for key in self._shown.get(family, set()) if key[:2] == (namespace, service)]:
-                family.remove(*labels)
-                self._shown[family].discard(labels)
+        for family in self._shown:
+            self._drop(family, (namespace, service), keep=set())
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"pointsman_planner_{name}", text, ["namespace", "service", *labels], registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"pointsman_planner_{name}", text, ["namespace", "service", *labels], registry=self.registry)
+
+    def _show(self, family: Gauge, key: tuple[str, str], values: Mapping[_Labels, float]) -> None:
+        """These are all values that the family has of the service now."""
+        for labels, value in values.items():
+            self._of(family, *key, *labels).set(value)
+        self._drop(family, key, keep={(*key, *labels) for labels in values})
+
+    def _drop(self, family: Counter | Gauge, key: tuple[str, str], *, keep: set[_Labels]) -> None:
+        shown = self._shown.get(family, set())
+        for labels in [found for found in shown if found[:2] == key and found not in keep]:
+            family.remove(*labels)
+            shown.discard(labels)
 
     def _of(self, family: Counter | Gauge, *labels: str) -> Any:
         self._shown.setdefault(family, set()).add(labels)
         return family.labels(*labels)
+
+
+def _ttft_s(objectives: Objectives, observation: Observation) -> dict[_Labels, float]:
+    """Nothing where it depends on the prompts and they are not known."""
+    prompt = observation.load.prompt_tokens if observation.load is not None else None
+    if prompt is None and objectives.ttft_ms_per_prompt_token > 0:
+        return {}
+    return {(): objectives.ttft_for(prompt or 0.0) / 1000}
+
+
+def _in_force(routing: RoutingNumbers) -> dict[_Labels, float]:
+    """By the names of ``status.routing``; a bound that holds nothing is absent there too."""
+    numbers: dict[str, int | None] = {
+        "maxLocalPrefillTokens": routing.max_local_prefill_tokens,
+        "maxPrefillQueueSize": routing.max_prefill_queue_size,
+        "pendingTokensPerPrefillWorker": routing.flow.pending_tokens_per_prefill_worker,
+        "decodingPerDecodeWorker": routing.flow.decoding_per_decode_worker,
+        "slackMilliseconds": routing.flow.slack_ms,
+    }
+    return {(name,): float(value) for name, value in numbers.items() if value is not None}

@@ -1,0 +1,394 @@
+"""The dashboard of one service, in the order in which a person on call asks.
+
+Are clients served, how fast, with what load, by how many workers and why so many, what waits, what do the engines do,
+what fails?
+
+Rates are over ``$__rate_interval``; a ratio of nothing to nothing is no number and shows as a gap.
+"""
+
+from typing import Final
+
+from charts.dashboards.grafana import NOTHING, Dashboard, Kind, Panel, Query, Row, Variable
+
+_S: Final = 'namespace="$namespace",service="$service"'
+_WINDOW: Final = "$__rate_interval"
+
+
+def _of_role(role: str = "") -> str:
+    """To multiply a worker's series with: gives them the role it has now, which is a label of one gauge only."""
+    matchers = f'{_S},role="{role}"' if role else _S
+    return f"on (namespace, pod) group_left (role) (pointsman_worker_role{{{matchers}}} == 1)"
+
+
+def _rate(metric: str, matchers: str = "", by: str = "") -> str:
+    chosen = f"{_S},{matchers}" if matchers else _S
+    return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{chosen}}}[{_WINDOW}]))"
+
+
+def _increase(metric: str, by: str) -> str:
+    return f"sum by ({by}) (increase({metric}{{{_S}}}[{_WINDOW}])) > 0"
+
+
+def _quantile(share: float, histogram: str) -> str:
+    return f"histogram_quantile({share:g}, {_rate(f'{histogram}_bucket', by='le')})"
+
+
+def _mean(histogram: str) -> str:
+    return f"{_rate(f'{histogram}_sum')} / {_rate(f'{histogram}_count')}"
+
+
+def _told(metric: str, matchers: str = "") -> str:
+    """A gauge of the planner. ``max``: while its pod is replaced there are two for a moment."""
+    chosen = f"{_S},{matchers}" if matchers else _S
+    return f"max (pointsman_planner_{metric}{{{chosen}}})"
+
+
+def _input(name: str) -> str:
+    return _told("input", f'name="{name}"')
+
+
+def _routing(name: str) -> str:
+    return _told("routing", f'name="{name}"')
+
+
+def _quantiles(histogram: str, objective: str) -> tuple[Query, ...]:
+    return (
+        *(Query(_quantile(share, histogram), f"p{share * 100:g}") for share in (0.5, 0.95, 0.99)),
+        Query(_told(objective), "objective", dashed=True),
+    )
+
+
+def _workers(role: str) -> Panel:
+    small = role.lower()
+    return Panel(
+        f"{role} workers",
+        f"By condition, beside how many {small} workers the planner says are needed: for the load now, and for the "
+        "load that is expected when "
+        "a worker started now would serve. Unreachable ones are counted as serving. Empty without a policy "
+        "(spec.policyRef).",
+        "short",
+        (
+            Query(
+                f'max by (condition) (pointsman_planner_workers{{{_S},role="{role}"}})',
+                "{{condition}}",
+            ),
+            Query(_input(f"{small}NeededNow"), "needed now", dashed=True),
+            Query(_input(f"{small}Needed"), "needed soon", dashed=True),
+        ),
+        Kind.STACKED,
+    )
+
+
+SERVED = Row(
+    "Are clients served?",
+    (
+        Panel(
+            "Conditions",
+            "What the conditions of the LLMService say now, with their reasons. docs/operations.md says what to do "
+            "for each.",
+            "none",
+            (
+                Query(
+                    f'pointsman_operator_service_condition{{{_S},type=~"Available|Ready|Degraded"}} == 1',
+                    "{{type}}: {{status}}, {{reason}}",
+                ),
+                Query(f"pointsman_planner_healthy{{{_S}}} == 1", "PlannerHealthy: True, {{reason}}"),
+                Query(f"pointsman_planner_healthy{{{_S}}} == 0", "PlannerHealthy: False, {{reason}}"),
+            ),
+            Kind.NAMES,
+        ),
+        Panel(
+            "Share within objectives",
+            "Requests within both objectives (TTFT and TPOT): what clients got, and what the planner expected of "
+            "the workers that served; "
+            "means over the last 500 requests. 'last look' is what clients got since the look before. Where "
+            "observed is far below expected, "
+            "the engine is slower than the planner believes.",
+            "percentunit",
+            (
+                Query(_input("observedAttainment"), "observed"),
+                Query(_input("predictedAttainment"), "expected"),
+                Query(f"{_input('observedTtftAttainment')} * {_input('observedTpotAttainment')}", "last look"),
+                Query(_told("attainment_objective"), "objective", dashed=True),
+            ),
+            most=1,
+        ),
+        Panel(
+            "Answers by status",
+            "Requests that were answered, a second. 499: the client left first. 429: flow control refused it.",
+            "reqps",
+            (Query(_rate("pointsman_gateway_requests_total", by="code"), "{{code}}"),),
+            Kind.STACKED,
+        ),
+    ),
+)
+
+LATENCY = Row(
+    "How fast?",
+    (
+        Panel(
+            "Time to first token",
+            "As clients of streams see it, the time in which flow control held them included; the objective is that "
+            "of the mean prompt.",
+            "s",
+            _quantiles("pointsman_gateway_time_to_first_token_seconds", "ttft_objective_seconds"),
+        ),
+        Panel(
+            "Time per output token",
+            "The mean of each stream.",
+            "s",
+            _quantiles("pointsman_gateway_time_per_output_token_seconds", "tpot_objective_seconds"),
+        ),
+        Panel(
+            "Waits between tokens",
+            "Every wait between two tokens: stalls of streams, which a stream's mean hides.",
+            "s",
+            tuple(
+                Query(_quantile(share, "pointsman_gateway_inter_token_latency_seconds"), f"p{share * 100:g}")
+                for share in (0.5, 0.99, 0.999)
+            ),
+        ),
+    ),
+)
+
+LOAD = Row(
+    "With what load?",
+    (
+        Panel(
+            "Arrivals and their forecast",
+            "Requests that came, beside the planner's estimate of their rate now and the bound that it plans for: "
+            "the load when a worker started "
+            "now would serve. 'bursts': the rate for which workers are held, where bursts come back.",
+            "reqps",
+            (
+                Query(_rate("pointsman_gateway_arrivals_total"), "arrivals"),
+                Query(_input("ratePerSecond"), "estimate", dashed=True),
+                Query(_input("highRatePerSecond"), "bound of the forecast", dashed=True),
+                Query(_input("burstRatePerSecond"), "bursts", dashed=True),
+            ),
+        ),
+        Panel(
+            "Tokens of a request",
+            "Means. A change of their kind changes how many workers of each role are needed.",
+            "short",
+            (
+                Query(_mean("pointsman_gateway_prompt_tokens"), "prompt"),
+                Query(_mean("pointsman_gateway_output_tokens"), "answer"),
+            ),
+        ),
+        Panel(
+            "Where prompts are computed",
+            "remote: by a prefill worker; all others by the decode worker itself, for the reason given.",
+            "reqps",
+            (
+                Query(
+                    f"{_rate('pointsman_worker_prefill_decisions_total', by='path, reason')} > 0",
+                    "{{path}}: {{reason}}",
+                ),
+            ),
+            Kind.STACKED,
+        ),
+    ),
+)
+
+WORKERS = Row(
+    "By how many workers?",
+    (
+        _workers("Prefill"),
+        _workers("Decode"),
+        Panel(
+            "GPUs and budget",
+            "What all workers take, those that start or leave included, beside budget.maxGpus of the policy. A "
+            "worker on CPU weighs 1.",
+            "short",
+            (Query(_told("gpus"), "taken"), Query(_told("budget_gpus"), "budget", dashed=True)),
+        ),
+    ),
+)
+
+WHY = Row(
+    "Why so many?",
+    (
+        Panel(
+            "Reasons of decisions",
+            "Looks of the planner by the reason of the decision, the last one of each interval on top. "
+            "Unsatisfiable: more is needed than the "
+            "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner.md explains each.",
+            "short",
+            (Query(_increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
+            Kind.BARS,
+            empty=NOTHING,
+        ),
+        Panel(
+            "Plans that ended",
+            "By phase and reason. Failed: see the plan's message (kubectl get pplan).",
+            "short",
+            (Query(_increase("pointsman_operator_plans_total", "phase, reason"), "{{phase}}: {{reason}}"),),
+            Kind.BARS,
+            empty=NOTHING,
+        ),
+        Panel(
+            "Role switches that ended",
+            "RolledBack: the worker is back in its old role, nothing was lost. Failed: it was refused, or the "
+            "worker is replaced.",
+            "short",
+            (Query(_increase("pointsman_operator_role_switches_total", "phase, reason"), "{{phase}}: {{reason}}"),),
+            Kind.BARS,
+            empty=NOTHING,
+        ),
+    ),
+)
+
+WAITING = Row(
+    "What waits?",
+    (
+        Panel(
+            "Waiting requests",
+            "held: by flow control at the gateways; prefill queue: between decode and prefill workers; engines: "
+            "taken, but not begun.",
+            "short",
+            (
+                Query(f"sum (pointsman_gateway_held{{{_S}}})", "held"),
+                Query(f"max (pointsman_worker_prefill_queue_depth{{{_S}}})", "prefill queue"),
+                Query(f"sum (vllm:num_requests_waiting{{{_S}}})", "engines"),
+            ),
+        ),
+        Panel(
+            "How long requests are held",
+            "Of those that were held, however it ended, beside slackMilliseconds: who waits longer in all is late "
+            "and lets others pass.",
+            "s",
+            (
+                *(
+                    Query(_quantile(share, "pointsman_gateway_hold_seconds"), f"p{share * 100:g}")
+                    for share in (0.5, 0.95)
+                ),
+                Query(f"{_routing('slackMilliseconds')} / 1000", "slack", dashed=True),
+            ),
+        ),
+        Panel(
+            "Requests that were held or refused",
+            "A second. Refused: 429, as more than max_held were held (overloaded) or one for longer than "
+            "hold_seconds (held-too-long).",
+            "reqps",
+            (
+                Query(_rate("pointsman_gateway_holds_total"), "held"),
+                Query(
+                    _rate("pointsman_gateway_failures_total", 'reason=~"overloaded|held-too-long"', by="reason"),
+                    "refused: {{reason}}",
+                ),
+            ),
+        ),
+    ),
+)
+
+ROUTING = Row(
+    "What does the planner tell gateways and workers?",
+    (
+        Panel(
+            "Threshold of remote prefill",
+            "maxLocalPrefillTokens: longer prompts (uncached tokens) are computed by prefill workers.",
+            "short",
+            (Query(_routing("maxLocalPrefillTokens"), "threshold"),),
+        ),
+        Panel(
+            "Prompt tokens that may be pending",
+            "pendingTokensPerPrefillWorker: of one gateway, per prefill worker, beyond it requests are late. Empty: "
+            "nothing is held.",
+            "short",
+            (Query(_routing("pendingTokensPerPrefillWorker"), "bound"),),
+        ),
+        Panel(
+            "Requests that decode, per worker",
+            "Running on each decode worker, beside decodingPerDecodeWorker (of one gateway): at the bound, further "
+            "requests wait.",
+            "short",
+            (
+                Query(f"max by (pod) (vllm:num_requests_running{{{_S}}} * {_of_role('Decode')})", "{{pod}}"),
+                Query(_routing("decodingPerDecodeWorker"), "bound", dashed=True),
+            ),
+        ),
+    ),
+)
+
+ENGINES = Row(
+    "What do the engines do?",
+    (
+        Panel(
+            "KV cache in use",
+            "Of each worker. A decode worker near 100 % preempts sequences and computes them again.",
+            "percentunit",
+            (Query(f"max by (role, pod) (vllm:kv_cache_usage_perc{{{_S}}} * {_of_role()})", "{{role}} {{pod}}"),),
+            most=1,
+            worse_above=0.95,
+        ),
+        Panel(
+            "Prefix hits",
+            "Share of prompt tokens whose KV the worker had already, by role. More of it means less to compute: the "
+            "router sends "
+            "a prompt where its prefix is.",
+            "percentunit",
+            (
+                Query(
+                    f"sum by (role) (rate(vllm:prefix_cache_hits_total{{{_S}}}[{_WINDOW}]) * {_of_role()}) / "
+                    f"sum by (role) (rate(vllm:prefix_cache_queries_total{{{_S}}}[{_WINDOW}]) * {_of_role()})",
+                    "{{role}}",
+                ),
+            ),
+            most=1,
+        ),
+        Panel(
+            "KV transfers",
+            "How long one transfer from a prefill worker takes, in the mean. Where it grows, look at the network "
+            "between the workers.",
+            "s",
+            (Query(_mean("vllm:nixl_xfer_time_seconds"), "transfer"),),
+        ),
+    ),
+)
+
+FAILURES = Row(
+    "What fails?",
+    (
+        Panel(
+            "Failed requests",
+            "For good, a second, by reason: the client got an error.",
+            "reqps",
+            (Query(f"{_rate('pointsman_gateway_failures_total', by='reason')} > 0", "{{reason}}"),),
+            empty=NOTHING,
+        ),
+        Panel(
+            "Attempts that moved on",
+            "A second, by reason: another worker took the request. '-mid-stream': it went on after its first token.",
+            "reqps",
+            (Query(f"{_rate('pointsman_gateway_retries_total', by='reason')} > 0", "{{reason}}"),),
+            empty=NOTHING,
+        ),
+        Panel(
+            "Failed work of the workers",
+            "Remote prefills that were not done, answers whose lease was too old, transfers that failed, sequences "
+            "that were preempted; a second.",
+            "ops",
+            (
+                Query(
+                    _rate("pointsman_worker_remote_prefills_total", 'outcome!="done"', by="outcome"),
+                    "prefill: {{outcome}}",
+                ),
+                Query(_rate("pointsman_worker_late_leases_total"), "late leases"),
+                Query(_rate("vllm:nixl_num_failed_transfers_total"), "failed transfers"),
+                Query(_rate("vllm:num_preemptions_total"), "preemptions"),
+            ),
+        ),
+    ),
+)
+
+SERVICE = Dashboard(
+    uid="pointsman-service",
+    title="Pointsman service",
+    description="One LLMService, from what its clients get down to what its engines do. Read it from top to bottom.",
+    variables=(
+        Variable("namespace", "Namespace", "label_values(pointsman_gateway_in_flight, namespace)"),
+        Variable("service", "Service", 'label_values(pointsman_gateway_in_flight{namespace="$namespace"}, service)'),
+    ),
+    rows=(SERVED, LATENCY, LOAD, WORKERS, WHY, WAITING, ROUTING, ENGINES, FAILURES),
+)

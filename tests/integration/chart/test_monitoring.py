@@ -1,0 +1,173 @@
+"""PodMonitors that find the pods there are, and dashboards that Prometheus can read."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts.dashboards.__main__ import DASHBOARDS, generated
+
+from fixtures.pod_monitors import scrape_configs
+from pointsman.api.protocol.names import Role
+from pointsman.operator.core.adapters import adapter_for
+from pointsman.operator.core.gateway import gateway_objects
+from pointsman.operator.core.install import Install
+from unit.operator.world import service, spec
+
+CHART = Path(__file__).parents[3] / "charts" / "pointsman"
+MONITORS = ("monitoring.podMonitors.enabled=true",)
+
+Binary = Callable[[str], Path]
+Rendered = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def rendered(binary: Binary) -> Rendered:
+    """``rendered(kind, settings…)``: the chart's objects of a kind."""
+
+    def run(kind: str, *settings: str) -> list[dict[str, Any]]:
+        flags = [part for setting in settings for part in ("--set", setting)]
+        command = [str(binary("helm")), "template", "pointsman", str(CHART), "--namespace", "pointsman-system", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] == kind]
+
+    return run
+
+
+def pods_of_a_service() -> dict[str, dict[str, Any]]:
+    """A gateway's and a worker's pod, as the operator makes them, by component."""
+    wanted = service(spec(worker={"gpus": 1}))
+    install = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
+    return {
+        "worker": adapter_for(wanted.spec).pod(wanted, install, "chat-r-0", Role.DECODE),
+        "gateway": gateway_objects(wanted, install)[3]["spec"]["template"],
+    }
+
+
+def finds(monitor: dict[str, Any], pod: dict[str, Any]) -> bool:
+    """Whether the monitor's selector takes the pod, and its port and relabelings leave one container of it."""
+    selector, (endpoint,) = monitor["spec"]["selector"], monitor["spec"]["podMetricsEndpoints"]
+    labels = pod["metadata"]["labels"]
+    taken = all(labels.get(key) == value for key, value in selector["matchLabels"].items())
+    taken &= all(expression["key"] in labels for expression in selector.get("matchExpressions", []))
+    kept = [rule["regex"] for rule in endpoint.get("relabelings", []) if rule["action"] == "keep"]
+    containers = [
+        container["name"]
+        for container in pod["spec"]["containers"]
+        if any(port.get("name") == endpoint["port"] for port in container.get("ports", []))
+        and all(container["name"] == name for name in kept)
+    ]
+    return taken and len(containers) == 1
+
+
+def test_each_pod_with_metrics_is_found_by_one_monitor(rendered: Rendered) -> None:
+    monitors = rendered("PodMonitor", *MONITORS)
+    deployments = rendered("Deployment", *MONITORS)
+    pods = pods_of_a_service() | {
+        item["metadata"]["labels"]["app.kubernetes.io/component"]: item["spec"]["template"] for item in deployments
+    }
+    assert pods.keys() == {"gateway", "worker", "operator", "planner"}
+    for component, pod in pods.items():
+        (found,) = (monitor for monitor in monitors if finds(monitor, pod))
+        assert found["metadata"]["labels"]["app.kubernetes.io/component"] == component
+
+
+def test_a_container_that_a_user_adds_with_a_port_of_the_same_name_is_left_out(rendered: Rendered) -> None:
+    (monitor,) = (m for m in rendered("PodMonitor", *MONITORS) if m["metadata"]["name"] == "pointsman-workers")
+    pod = pods_of_a_service()["worker"]
+    sidecar = {"name": "proxy", "ports": [{"name": "http", "containerPort": 9}]}
+    both = {**pod, "spec": {**pod["spec"], "containers": [*pod["spec"]["containers"], sidecar]}}
+    assert finds(monitor, both)
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    endpoint["relabelings"] = []
+    assert not finds(monitor, both), "both containers would be scraped"
+
+
+def test_labels_of_pods_in_users_namespaces_never_count_and_those_of_the_planner_do(rendered: Rendered) -> None:
+    honoured = {
+        monitor["metadata"]["name"]: monitor["spec"]["podMetricsEndpoints"][0].get("honorLabels", False)
+        for monitor in rendered("PodMonitor", *MONITORS)
+    }
+    assert honoured == {
+        "pointsman-operator": True,
+        "pointsman-planner": True,
+        "pointsman-gateways": False,
+        "pointsman-workers": False,
+    }
+
+
+def test_monitors_look_where_the_services_are(rendered: Rendered) -> None:
+    def places(*settings: str) -> dict[str, Any]:
+        return {
+            monitor["metadata"]["name"]: monitor["spec"].get("namespaceSelector", "its own")
+            for monitor in rendered("PodMonitor", *MONITORS, *settings)
+        }
+
+    own = {"pointsman-operator": "its own", "pointsman-planner": "its own"}
+    everywhere, one = {"any": True}, {"matchNames": ["models"]}
+    assert places() == {**own, "pointsman-gateways": everywhere, "pointsman-workers": everywhere}
+    assert places("watchNamespace=models") == {**own, "pointsman-gateways": one, "pointsman-workers": one}
+    assert "pointsman-planner" not in places("planner.enabled=false")
+
+
+def test_monitors_are_made_only_when_asked_to_with_the_labels_and_times_that_are_given(rendered: Rendered) -> None:
+    assert rendered("PodMonitor") == []
+    wanted = ("monitoring.podMonitors.labels.release=prometheus", "monitoring.podMonitors.interval=5s")
+    for monitor in rendered("PodMonitor", *MONITORS, *wanted, "monitoring.podMonitors.scrapeTimeout="):
+        assert monitor["metadata"]["labels"]["release"] == "prometheus"
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["interval"] == "5s"
+        assert "scrapeTimeout" not in endpoint
+
+
+def test_what_the_monitors_say_is_a_configuration_that_prometheus_takes(
+    rendered: Rendered, binary: Binary, tmp_path: Path
+) -> None:
+    (tmp_path / "kubeconfig").write_text("")
+    configs = scrape_configs(rendered("PodMonitor", *MONITORS), tmp_path / "kubeconfig", "1s")
+    file = tmp_path / "prometheus.yaml"
+    file.write_text(yaml.safe_dump({"scrape_configs": configs}))
+    command = [str(binary("promtool")), "check", "config", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_prometheus_parses_every_query_of_the_dashboards(binary: Binary, tmp_path: Path) -> None:
+    queries = [query.expr for board in DASHBOARDS for panel in board.panels for query in panel.queries]
+    # What Grafana puts in; a recording rule of it is read by the parser that answers queries.
+    rules = [
+        {"record": f"panel:{index}", "expr": text.replace("$__rate_interval", "1m").replace("$", "")}
+        for index, text in enumerate(queries)
+    ]
+    assert len(rules) > 50
+
+    def check(rules: list[dict[str, str]]) -> subprocess.CompletedProcess[str]:
+        file = tmp_path / "rules.yaml"
+        file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+        command = [str(binary("promtool")), "check", "rules", "--lint=none", str(file)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    done = check(rules)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert check([{"record": "wrong", "expr": rules[0]["expr"] + ")"}]).returncode != 0
+
+
+def test_the_chart_makes_a_config_map_of_the_dashboards_only_when_asked_to(rendered: Rendered) -> None:
+    enabled = "monitoring.dashboards.enabled=true"
+    assert not [item for item in rendered("ConfigMap") if "dashboards" in item["metadata"]["name"]]
+    (made,) = (item for item in rendered("ConfigMap", enabled) if "dashboards" in item["metadata"]["name"])
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert made["metadata"]["annotations"] == {"grafana_folder": "Pointsman"}
+    assert made["metadata"]["namespace"] == "pointsman-system"
+    assert {name: json.loads(text) for name, text in made["data"].items()} == {
+        path.name: json.loads(text) for path, text in generated().items()
+    }
+    assert len(json.dumps(made)) < 900_000, "an object holds 1 MiB"
+    settings = ("monitoring.dashboards.namespace=grafana", "monitoring.dashboards.annotations.grafana_folder=LLMs")
+    (elsewhere,) = (i for i in rendered("ConfigMap", enabled, *settings) if "dashboards" in i["metadata"]["name"])
+    assert elsewhere["metadata"]["namespace"] == "grafana"
+    assert elsewhere["metadata"]["annotations"] == {"grafana_folder": "LLMs"}

@@ -1,0 +1,96 @@
+"""The planner's own /metrics: what is unknown is not there, and nothing is left of a service that is not planned."""
+
+from prometheus_client import generate_latest
+
+from pointsman.planner.core.types import (
+    Decision,
+    Load,
+    Objectives,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.scraper import parse
+from pointsman.serving.flow_control import FlowBounds
+
+POLICY = Policy(objectives=Objectives(1000, 50, ttft_ms_per_prompt_token=0.5, attainment=0.9), max_gpus=8)
+ROUTING = RoutingNumbers(512, 32, FlowBounds(8192, None, 700))
+WORKERS = (
+    Worker("a", WorkerRole.PREFILL, WorkerCondition.ACTIVE, gpus=2),
+    Worker("b", WorkerRole.DECODE, WorkerCondition.ACTIVE, gpus=2),
+    Worker("c", WorkerRole.DECODE, WorkerCondition.STARTING, gpus=2),
+)
+SEEN = Observation(100, 5, 1, WORKERS, ROUTING, load=Load(3, prompt_tokens=600))
+DECIDED = Decision(Reason.STEADY, "enough", 1, 2, ROUTING, inputs=(("ratePerSecond", 3.0), ("held", 0.0)))
+
+
+def shown(metrics: PlannerMetrics, name: str) -> dict[tuple[str, ...], float]:
+    """The values of a family by its labels but for the service's."""
+    family = parse(generate_latest(metrics.registry).decode()).get(f"pointsman_planner_{name}", {})
+    return {tuple(v for k, v in labels if k not in ("namespace", "service")): value for labels, value in family.items()}
+
+
+def test_a_look_is_shown_with_objectives_budget_workers_and_the_numbers_in_force() -> None:
+    metrics = PlannerMetrics()
+    metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
+    assert shown(metrics, "input") == {("ratePerSecond",): 3, ("held",): 0}
+    assert shown(metrics, "ttft_objective_seconds") == {(): 1.3}
+    assert shown(metrics, "tpot_objective_seconds") == {(): 0.05}
+    assert shown(metrics, "attainment_objective") == {(): 0.9}
+    assert (shown(metrics, "gpus"), shown(metrics, "budget_gpus")) == ({(): 6}, {(): 8})
+    workers = {labels: value for labels, value in shown(metrics, "workers").items() if value}
+    assert workers == {("Active", "Prefill"): 1, ("Active", "Decode"): 1, ("Starting", "Decode"): 1}
+    assert shown(metrics, "routing") == {
+        ("maxLocalPrefillTokens",): 512,
+        ("maxPrefillQueueSize",): 32,
+        ("pendingTokensPerPrefillWorker",): 8192,
+        ("slackMilliseconds",): 700,
+    }
+
+
+def test_what_was_known_and_is_not_any_more_is_absent_and_not_what_it_was() -> None:
+    metrics = PlannerMetrics()
+    metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
+    blind = Observation(105, 0, float("inf"), WORKERS, RoutingNumbers(512, 32))
+    metrics.ticked("models", "chat", blind, Decision(Reason.STALE_METRICS, "", 1, 2, blind.routing), POLICY)
+    assert shown(metrics, "input") == {}
+    assert shown(metrics, "ttft_objective_seconds") == {}, "it depends on prompts that nobody knows"
+    assert shown(metrics, "routing") == {("maxLocalPrefillTokens",): 512, ("maxPrefillQueueSize",): 32}
+    assert shown(metrics, "observation_age_seconds") == {(): float("inf")}
+
+
+def test_every_reason_is_counted_from_zero_so_that_the_first_of_it_is_an_increase() -> None:
+    metrics = PlannerMetrics()
+    metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
+    metrics.planned("models", "chat", Decision(Reason.THRESHOLD, "", 1, 2, ROUTING))
+    ticks, plans = shown(metrics, "ticks_total"), shown(metrics, "plans_total")
+    assert ticks == {(reason.value,): float(reason is Reason.STEADY) for reason in Reason}
+    assert plans == {(reason.value,): float(reason is Reason.THRESHOLD) for reason in Reason}
+
+
+def test_health_has_one_reason_at_a_time() -> None:
+    metrics = PlannerMetrics()
+    metrics.health("models", "chat", False, "StaleMetrics")
+    metrics.health("models", "chat", True, "Planning")
+    assert shown(metrics, "healthy") == {("Planning",): 1}
+
+
+def test_of_a_service_that_is_not_planned_any_more_nothing_is_left_and_of_others_all() -> None:
+    metrics = PlannerMetrics()
+    metrics.ticked("models", "other", SEEN, DECIDED, POLICY)
+    metrics.health("models", "other", True, "Planning")
+    before = generate_latest(metrics.registry)
+    metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
+    metrics.planned("models", "chat", DECIDED)
+    metrics.health("models", "chat", True, "Planning")
+    metrics.forget("models", "chat")
+    assert b"chat" not in generate_latest(metrics.registry)
+    timed = b"_created"
+    assert [line for line in generate_latest(metrics.registry).splitlines() if timed not in line] == [
+        line for line in before.splitlines() if timed not in line
+    ]
