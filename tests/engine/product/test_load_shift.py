@@ -1,20 +1,40 @@
 """The planner live, on real engines: the load shifts to long prompts and back, and it follows without being asked."""
 
 import json
-from collections.abc import AsyncIterator
+import math
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 import yaml
+from charts.dashboards.__main__ import DASHBOARDS
 
 from engine.product.served import Served, errors, served
+from fixtures.pod_monitors import scrape_configs
+from fixtures.prometheus_server import PrometheusServer, running_prometheus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.local.cluster import LocalCluster
+from pointsman.local.cluster import CHART, RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.quickstart.shift import measure, read_policy, shift_load, with_objectives
 from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
 
 SEED = 91
+SCRAPE_SECONDS = 2
+MAY_BE_EMPTY = {
+    # What does not happen in this load, or need not.
+    ("Conditions", "PlannerHealthy: False, {{reason}}"),
+    ("Planned", "False: {{reason}}"),
+    ("Arrivals and their forecast", "bursts"),
+    ("How long requests are held", "p50"),
+    ("How long requests are held", "p95"),
+    ("Failed requests", "{{reason}}"),
+    ("Attempts that moved on", "{{reason}}"),
+    ("Workers that left", "lossless: {{lossless}}"),
+    ("Requests that were refused", "{{status}} {{verb}} {{resource}}"),
+}
+"""(panel, legend) of queries that may have no series."""
 
 
 @pytest.fixture
@@ -32,9 +52,19 @@ async def shifting(cluster: LocalCluster) -> AsyncIterator[Served]:
         await service.until("the end of the service", lambda view: view.service is None and not view.workers)
 
 
+@pytest.fixture
+def watched(cluster: LocalCluster) -> Iterator[PrometheusServer]:
+    """A Prometheus that scrapes what the chart's PodMonitors say."""
+    values = ("--set", "monitoring.podMonitors.enabled=true", "--show-only", "templates/pod-monitors.yaml")
+    monitors = yaml.safe_load_all(cluster.helm("template", RELEASE, str(CHART), *values))
+    with running_prometheus(scrape_configs(monitors, cluster.kubeconfig, f"{SCRAPE_SECONDS}s")) as server:
+        yield server
+
+
 async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_it_back_when_they_are_gone(
-    shifting: Served,
+    shifting: Served, watched: PrometheusServer
 ) -> None:
+    began_s = time.time()
     measured = await measure(shifting.endpoint, seed=SEED)
     policy = with_objectives(read_policy(), measured.objectives)
     policy["metadata"]["name"] = "shifting"
@@ -67,6 +97,47 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
     assert newest.decoding_per_decode_worker is not None
     assert newest.slack_milliseconds is not None
     await _computes_where_the_threshold_says(shifting)
+    _is_scraped(watched, shifting)
+    _is_on_the_dashboards(watched, shifting, began_s)
+
+
+def _is_scraped(watched: PrometheusServer, service: Served) -> None:
+    """Every pod of the service, planner and operator are scraped, once, with the labels that queries choose by."""
+
+    def names(*arguments: str) -> set[str]:
+        items: list[dict[str, Any]] = json.loads(service.cluster.kubectl("get", "pods", *arguments, "-o", "json"))[
+            "items"
+        ]
+        return {item["metadata"]["name"] for item in items}
+
+    up = watched.query("up == 1")
+    targets = [series["metric"]["pod"] for series in up]
+    assert len(targets) == len(set(targets)), up
+    of_service = names("-n", service.namespace, "-l", f"pointsman.dev/service={service.name}")
+    system = names("-n", SYSTEM_NAMESPACE, "-l", "app.kubernetes.io/component in (operator,planner)")
+    assert of_service | system <= set(targets)
+    assert len(system) == 2
+    chosen = f'namespace="{service.namespace}",service="{service.name}"'
+    for metric in ("pointsman_gateway_in_flight", "pointsman_worker_in_flight", "vllm:num_requests_running"):
+        assert {series["metric"]["pod"] for series in watched.query(f"{metric}{{{chosen}}}")} <= of_service
+        assert watched.query(f"{metric}{{{chosen}}}"), metric
+    assert watched.query(f"pointsman_planner_gpus{{{chosen}}}"), "about the service, though scraped elsewhere"
+
+
+def _is_on_the_dashboards(watched: PrometheusServer, service: Served, began_s: float) -> None:
+    """Each query of each panel had a number at some time of this load."""
+    silent = set()
+    for board in DASHBOARDS:
+        for panel in board.panels:
+            for query in panel.queries:
+                expr = query.expr.replace("$__rate_interval", f"{8 * SCRAPE_SECONDS}s")
+                expr = expr.replace("$namespace", service.namespace).replace("$service", service.name)
+                found = watched.range(expr, began_s, time.time(), SCRAPE_SECONDS)
+                values = [float(value) for series in found for _, value in series["values"]]
+                if not any(math.isfinite(value) for value in values):
+                    silent.add((panel.title, query.legend))
+    print("without a number:", sorted(silent))
+    assert silent - MAY_BE_EMPTY == set()
 
 
 def _says_why(plan: Plan) -> None:

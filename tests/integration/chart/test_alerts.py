@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from pointsman.api.protocol import metrics as names
+from fixtures.exported import exported
+from pointsman.api.v1alpha1.conditions import ConditionType, Reason
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.gateway.errors import Overloaded
-from pointsman.gateway.metrics import GatewayMetrics
+from pointsman.gateway.metrics import SERVERS_FAULTS, GatewayMetrics
+from pointsman.planner.core.types import Reason as PlannerReason
 
 CHART = Path(__file__).parents[3] / "charts" / "pointsman"
 RULES = CHART / "files" / "alerts.yaml"
@@ -71,17 +74,113 @@ def test_the_first_request_that_is_refused_is_an_alert_and_its_memory_fades(
     fires(series, "PointsmanRequestsRefused", {5: [], 6: [{**CHAT, "reason": reason}], 12: []})
 
 
+CONDITION = (
+    'pointsman_operator_service_condition{namespace="models",service="chat",pod="%s",type="%s",status="%s",reason="%s"}'
+)
+PLANNER = 'pointsman_planner_%s{namespace="models",service="chat"%s}'
+
+
+def test_a_service_that_answered_and_does_not_is_an_alert_one_that_never_did_is_not(fires: Callable[..., None]) -> None:
+    up, down = ("a", "Available", "True", "Serving"), ("a", "Available", "False", "NoDecodeWorker")
+    gone = {CONDITION % up: "1x9 _x30", CONDITION % down: "_x9 1x30"}
+    fires(gone, "PointsmanServiceUnavailable", {13: [], 20: [CHAT]})
+    fires({CONDITION % down: "1x40"}, "PointsmanServiceUnavailable", {40: []})
+    deleting = {**gone, CONDITION % ("a", "Progressing", "True", "Deleting"): "_x9 1x30"}
+    fires(deleting, "PointsmanServiceUnavailable", {20: []})
+
+
+def test_a_new_leader_of_the_operator_says_nothing_new_of_a_service(fires: Callable[..., None]) -> None:
+    series = {
+        CONDITION % ("a", "Available", "True", "Serving"): "1x5 stale",
+        CONDITION % ("b", "Available", "False", "NoDecodeWorker"): "_x5 1x10",
+        CONDITION % ("b", "Degraded", "True", "CrashLoop"): "_x5 1x20",
+    }
+    fires(series, "PointsmanServiceUnavailable", {13: [CHAT]})
+    fires(series, "PointsmanServiceDegraded", {14: [], 17: [{**CHAT, "reason": "CrashLoop"}]})
+
+
+def test_a_service_that_is_not_ready_for_longer_than_a_start_takes_is_an_alert(fires: Callable[..., None]) -> None:
+    why = {**CHAT, "reason": "WorkersStarting"}
+    series = {CONDITION % ("a", "Ready", "False", "WorkersStarting"): "1x60"}
+    fires(series, "PointsmanServiceNotReady", {44: [], 46: [why]})
+    fires({CONDITION % ("a", "Ready", "False", "Deleting"): "1x60"}, "PointsmanServiceNotReady", {50: []})
+
+
+def test_one_of_a_hundred_requests_that_fail_is_no_alert_and_two_are(fires: Callable[..., None]) -> None:
+    arrivals = 'pointsman_gateway_arrivals_total{namespace="models",service="chat",pod="a",endpoint="%s"}'
+    failed = REFUSED % "workers-failed"
+    whole = {arrivals % "completions": "0+50x30", arrivals % "chat/completions": "0+50x30"}
+    fires({**whole, failed: "0+1x30"}, "PointsmanRequestsFail", {20: []})
+    fires({**whole, failed: "0+2x30"}, "PointsmanRequestsFail", {20: [CHAT]})
+    fires({**whole, REFUSED % "invalid-request": "0+50x30"}, "PointsmanRequestsFail", {20: []})
+
+
+def test_a_planner_that_cannot_plan_a_service_says_why(fires: Callable[..., None]) -> None:
+    series = {
+        PLANNER % ("healthy", ',reason="StaleMetrics"'): "0x20",
+        'pointsman_planner_healthy{namespace="models",service="other",reason="Planning"}': "1x20",
+    }
+    fires(series, "PointsmanPlannerUnhealthy", {9: [], 11: [{**CHAT, "reason": "StaleMetrics"}]})
+
+
+def test_missed_objectives_are_an_alert_while_requests_come(fires: Callable[..., None]) -> None:
+    arrivals = 'pointsman_gateway_arrivals_total{namespace="models",service="chat",pod="a",endpoint="completions"}'
+    missed = {
+        PLANNER % ("input", ',name="observedAttainment"'): "0.8x60",
+        PLANNER % ("attainment_objective", ""): "0.95x60",
+    }
+    fires({**missed, arrivals: "0+60x30 1800x30"}, "PointsmanObjectivesMissed", {10: [], 20: [CHAT], 50: []})
+    kept = {**missed, PLANNER % ("attainment_objective", ""): "0.8x60", arrivals: "0+60x60"}
+    fires(kept, "PointsmanObjectivesMissed", {30: []})
+
+
+def test_a_policy_that_allows_too_little_for_ten_minutes_is_an_alert(fires: Callable[..., None]) -> None:
+    ticks = PLANNER % ("ticks_total", ',reason="%s"')
+    fires({ticks % "Unsatisfiable": "0x5 0+10x30"}, "PointsmanPolicyTooSmall", {10: [], 20: [CHAT]})
+    fires({ticks % "Unsatisfiable": "0x30", ticks % "Steady": "0+10x30"}, "PointsmanPolicyTooSmall", {25: []})
+
+
+def test_the_third_switch_of_an_hour_that_goes_back_is_an_alert(fires: Callable[..., None]) -> None:
+    ended = 'pointsman_operator_role_switches_total{namespace="models",service="chat",pod="a",phase="%s",reason="%s"}'
+    series = {
+        ended % ("RolledBack", "VerifyFailed"): "0 1x10 2x10 3x60",
+        ended % ("Completed", "Switched"): "0+1x80",
+    }
+    fires(series, "PointsmanSwitchesFail", {15: [], 30: [{**CHAT, "reason": "VerifyFailed"}]})
+
+
+def test_without_a_leader_there_are_alerts_and_with_a_standby_there_are_none(fires: Callable[..., None]) -> None:
+    leads = 'pointsman_%s_leader{namespace="pointsman-system",pod="%s"}'
+    both = {leads % (part, pod): f"{int(pod == 'a')}x20" for part in ("operator", "planner") for pod in "ab"}
+    nobody = dict.fromkeys(both, "0x20")
+    for alert in ("PointsmanOperatorWithoutLeader", "PointsmanPlannerWithoutLeader"):
+        fires(both, alert, {15: []})
+        fires(nobody, alert, {4: [], 10: [{}]})
+    fires({"unrelated": "1x20"}, "PointsmanOperatorWithoutLeader", {10: [{}]})
+    fires({"unrelated": "1x20"}, "PointsmanPlannerWithoutLeader", {10: []})
+
+
+def test_an_operator_that_fails_at_services_for_long_is_an_alert(fires: Callable[..., None]) -> None:
+    fires({'pointsman_operator_queue_failing{pod="a"}': "2x30"}, "PointsmanOperatorFails", {14: [], 16: [{}]})
+    fires({'pointsman_operator_queue_failing{pod="a"}': "2x10 0x20"}, "PointsmanOperatorFails", {25: []})
+
+
 def test_a_gateway_counts_what_it_refuses_from_zero_so_that_the_first_is_an_increase() -> None:
     page = GatewayMetrics("chat").expose().decode()
-    for reason in Overloaded.reasons:
+    for reason in SERVERS_FAULTS:
         assert f'pointsman_gateway_failures_total{{reason="{reason}",service="chat"}} 0.0' in page
 
 
 def test_the_rules_name_metrics_and_reasons_that_there_are() -> None:
-    known = {metric.name for metric in vars(names).values() if isinstance(metric, names.Metric)}
     asked = " ".join(rule["expr"] for group in GROUPS for rule in group["rules"])
-    assert set(re.findall(r"pointsman_\w+", asked)) <= known
-    assert re.findall(r'reason=~"([^"]*)"', asked) == ["|".join(Overloaded.reasons)]
+    assert set(re.findall(r"pointsman_\w+", asked)) <= exported().keys()
+    refused, failed = "|".join(Overloaded.reasons), "|".join(SERVERS_FAULTS[len(Overloaded.reasons) :])
+    assert set(re.findall(r'reason=~"([^"]*)"', asked)) == {refused, failed}
+    assert set(re.findall(r'[{,]type="([^"]*)"', asked)) <= {kind.value for kind in ConditionType}
+    phases = {phase for found in re.findall(r'phase=~"([^"]*)"', asked) for phase in found.split("|")}
+    assert phases <= {phase.value for phase in SwitchPhase}
+    reasons = {*Reason, *PlannerReason}
+    assert set(re.findall(r'reason!?="([^"]*)"', asked)) <= {str(reason) for reason in reasons}
 
 
 def test_the_chart_makes_a_rule_of_them_only_when_asked_to(binary: Binary) -> None:

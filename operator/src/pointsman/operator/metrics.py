@@ -60,6 +60,8 @@ class OperatorMetrics:
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800),
             registry=self.registry,
         )
+        for lossless in ("true", "false"):
+            self.drain_seconds.labels(lossless)
         self.switches = Counter(
             "pointsman_operator_role_switches",
             "Role switches that ended.",

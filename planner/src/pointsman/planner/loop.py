@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pointsman.api.protocol.names import API_VERSION
-from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType
+from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, PlannerHealth
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 SAVE_EVERY_S: Final = 30.0
 LOOK_FOR_SERVICES_S: Final = 1.0
-_OUT_OF_REACH: Final = "ObjectivesOutOfReach"
+_OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
 
 @dataclass
@@ -50,7 +50,7 @@ class _Planned:
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
     said: tuple[Reason, str] | None = None
-    condition: tuple[bool, str] | None = None
+    condition: tuple[bool, PlannerHealth] | None = None
     last: memory.Last | None = None
     prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
     news_s: float | None = None  # Unix time of the newest page of a gateway that was decided on
@@ -164,7 +164,7 @@ class Planner:
         self._say(key, kept, decision)
         await self._write(key, service, policy, kept, observed, decision, asked)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
-        missed = out_of_reach(decision, settings.objectives, said=kept.condition == (False, _OUT_OF_REACH))
+        missed = out_of_reach(decision, settings.objectives, said=kept.condition == _OUT_OF_REACH)
         await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed)
         return next_tick.after_s
 
@@ -279,17 +279,17 @@ class Planner:
         """The condition PlannerHealthy, written when it changes: frozen metrics are said, not hidden."""
         frozen = decision.reason is Reason.STALE_METRICS
         if unreachable is not None:
-            healthy, reason, message = False, "PrometheusUnreachable", unreachable
+            healthy, reason, message = False, PlannerHealth.PROMETHEUS_UNREACHABLE, unreachable
         elif frozen:
-            healthy, reason, message = False, "StaleMetrics", decision.message
+            healthy, reason, message = False, PlannerHealth.STALE_METRICS, decision.message
         elif unknown_table is not None:
-            healthy, reason, message = False, "UnknownTable", unknown_table
+            healthy, reason, message = False, PlannerHealth.UNKNOWN_TABLE, unknown_table
         elif missed is not None:
-            healthy, reason, message = False, _OUT_OF_REACH, missed
-        elif not decision.inputs and kept.condition == (False, _OUT_OF_REACH):
+            (healthy, reason), message = _OUT_OF_REACH, missed
+        elif not decision.inputs and kept.condition == _OUT_OF_REACH:
             return  # it says nothing about them
         else:
-            healthy, reason, message = True, "Planning", f"decides; now {decision.reason}"
+            healthy, reason, message = True, PlannerHealth.PLANNING, f"decides; now {decision.reason}"
         self._metrics.health(*key, healthy, reason)
         if kept.condition == (healthy, reason):
             return
