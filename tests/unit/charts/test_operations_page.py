@@ -1,0 +1,62 @@
+"""docs/operations.md: who looks up a panel, an alert, a condition or a reason finds it, and no other is there."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from charts.dashboards.health import HEALTH
+from charts.dashboards.service import SERVICE
+
+from pointsman.api.v1alpha1.conditions import ConditionType, PlannerHealth, Reason
+from pointsman.planner.core.types import Reason as PlannerReason
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs/operations.md").read_text()
+RULES: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((ROOT / "charts/pointsman/files/alerts.yaml").read_text())["groups"]
+    for rule in group["rules"]
+]
+
+
+def table(first_heading: str) -> list[list[str]]:
+    """The rows of the table whose first column is headed so, cell by cell."""
+    lines = PAGE.split(f"| {first_heading} |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def first_words(first_heading: str) -> list[str]:
+    return [word for row in table(first_heading) for word in re.findall(r"`([A-Za-z]+)`", row[0])]
+
+
+def test_every_alert_is_there_once_with_its_severity() -> None:
+    told = {row[0].strip("` "): row[1] for row in table("alert")}
+    assert told == {rule["alert"]: rule["labels"]["severity"] for rule in RULES}
+
+
+def test_every_condition_and_every_reason_is_there_once_and_no_other() -> None:
+    assert sorted(first_words("condition")) == sorted(kind.value for kind in ConditionType)
+    assert sorted(first_words("reason")) == sorted(str(reason) for reason in Reason)
+    assert sorted(first_words("reason of `PlannerHealthy`")) == sorted(str(reason) for reason in PlannerHealth)
+
+
+def test_reasons_of_decisions_that_it_names_are_reasons() -> None:
+    (row,) = (row for row in table("what you see") if "nothing happens" in row[0])
+    named = set(re.findall(r"`([A-Z][a-z]+[A-Z][A-Za-z]+|Unsatisfiable)`", row[1]))
+    assert len(named) == 3
+    assert named <= {str(reason) for reason in PlannerReason}
+
+
+def test_every_row_of_the_service_dashboard_is_described_in_its_order() -> None:
+    assert [row[0].strip() for row in table("row")] == [row.title for row in SERVICE.rows]
+
+
+def test_every_dashboard_and_every_panel_that_it_quotes_is_one() -> None:
+    for board in (SERVICE, HEALTH):
+        assert f"**{board.title}**" in PAGE
+    titles = {panel.title for board in (SERVICE, HEALTH) for panel in board.panels}
+    titles |= {row.title for row in SERVICE.rows} | {board.title for board in (SERVICE, HEALTH)}
+    quoted = set(re.findall(r'"([A-Z][^"]+)"', PAGE.split("## Alerts", 1)[1])) - {"Shadow"}
+    assert len(quoted) > 4
+    assert quoted <= titles
