@@ -233,6 +233,28 @@ def test_that_nobody_was_refused_is_said_where_it_is_so(
     assert next(remark for name, _, remark in rows if name == "held back") == said
 
 
+def test_the_engine_is_the_policys_unless_another_is_named(tmp_path: Path) -> None:
+    named = tmp_path / "policy.yaml"
+    named.write_text(POLICY.replace("gpu: h100_sxm", "gpu: h100_sxm, engine: sglang"))
+
+    def simulated(*arguments: str) -> Any:
+        found = tmp_path / "found.json"
+        assert run(named, *arguments, "--json", str(found), trace="steady:rate=1,duration_s=10") == 0
+        return json.loads(found.read_text())["simulation"]["engine"]
+
+    assert simulated() == "sglang"
+    assert simulated("--engine", "vllm") == "vllm"
+
+
+def test_a_table_that_flags_make_and_that_is_not_shipped_is_refused_by_them(
+    policy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(policy, "--model", "meta-llama/Meta-Llama-3.1-70B") == 2
+    said = capsys.readouterr().err
+    assert "--model, --gpu, --engine and --tp make 'Meta-Llama-3.1-70B h100_sxm vllm tp1': not shipped" in said
+    assert "Meta-Llama-3.1-70B h100_sxm vllm tp4" in said
+
+
 def test_a_policy_without_a_table_needs_model_and_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = tmp_path / "bare.yaml"
     bare.write_text("objectives: {ttftMs: 1500, tpotMs: 40}\nbudget: {maxGpus: 6}\n")

@@ -45,7 +45,7 @@ class Options:
     policy: Path
     model: str | None = None
     gpu: str | None = None
-    engine: str = "vllm"
+    engine: str | None = None
     tp: int | None = None
     table: Path | None = None
     max_sequences: int | None = None  # None: as the table's source has it
@@ -81,8 +81,8 @@ def parse(argv: list[str]) -> Options:
     given = parser.parse_args(argv)
     if given.fail_if_worse is not None and given.compare is None:
         parser.error("--fail-if-worse needs --compare FILE: worse than what?")
-    if given.table is not None and (given.model or given.gpu or given.tp):
-        parser.error("--table FILE is the engine: --model, --gpu and --tp choose a shipped one instead")
+    if given.table is not None and (given.model or given.gpu or given.engine or given.tp):
+        parser.error("--table FILE is the engine: --model, --gpu, --engine and --tp choose a shipped one instead")
     if given.sweep and (given.compare or given.html or given.svg):
         parser.error("--sweep goes with --json only: it makes a table, not one report")
     return Options(
@@ -125,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     engine("--table", type=Path, metavar="FILE", help="a table of your own, made by 'pointsman profile'")
     engine("--model", metavar="NAME", help="e.g. meta-llama/Meta-Llama-3.1-8B")
     engine("--gpu", metavar="NAME", help="e.g. h100_sxm")
-    engine("--engine", default="vllm", metavar="NAME", help="vllm or sglang (default: vllm)")
+    engine("--engine", metavar="NAME", help="vllm or sglang (default: the policy's, or vllm)")
     engine("--tp", type=_whole, metavar="N", help="tensor-parallel size: GPUs of one worker")
     engine(
         "--max-sequences",

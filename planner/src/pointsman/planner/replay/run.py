@@ -11,7 +11,7 @@ import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Mode, Policy
-from pointsman.planner.errors import ReplayError
+from pointsman.planner.errors import ReplayError, UnknownTable
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay import summary
 from pointsman.planner.replay.generators import generate, named_shape
@@ -179,12 +179,20 @@ def _engine(options: Options, spec: PlannerPolicySpec) -> _Chosen:
     if model is None or gpu is None:
         missing = " and ".join(flag for flag, value in (("--model", model), ("--gpu", gpu)) if value is None)
         raise ReplayError(f"{missing} is needed: the policy names no performance.table to take it from")
+    engine = options.engine or (table.engine if table else "vllm")
     tp = options.tp or (table.tp if table else 1)
+    try:
+        shipped = shipped_engine(model, gpu, engine, tp)
+    except UnknownTable as error:
+        if not (options.model or options.gpu or options.engine or options.tp):
+            raise  # it is the policy's, as the message has it
+        told = str(error).removeprefix("performance.table is ")
+        raise ReplayError(f"--model, --gpu, --engine and --tp make {told}") from None
     return _Chosen(
-        shipped_engine(model, gpu, options.engine, tp),
+        shipped,
         Network(),
         options.engine_factors or COMPOSED_FACTORS,
-        {"model": model, "gpu": gpu, "engine": options.engine, "tp": tp},
+        {"model": model, "gpu": gpu, "engine": engine, "tp": tp},
     )
 
 
