@@ -266,6 +266,21 @@ def test_who_is_in_time_passes_those_that_are_late() -> None:
     on_stage(play, bounds=FlowBounds(190, None))
 
 
+def test_a_prompt_longer_than_may_wait_takes_up_one_prefill_worker_and_no_other() -> None:
+    async def play(stage: Stage) -> None:
+        stage.discover(prefill=3)
+        three = [await stage.ask() for _ in range(3)]  # each of a hundred tokens, where forty may be ahead
+        assert stage.went == three
+        late = await stage.ask()
+        assert stage.held == [late]
+        assert three[0].pick is not None
+        three[0].pick.entry.produced(1)
+        await settle()
+        assert stage.went == [*three, late]
+
+    on_stage(play, bounds=FlowBounds(40, None))
+
+
 def test_who_can_still_be_in_time_waits_for_room_to_decode_and_goes_before_newcomers() -> None:
     async def play(stage: Stage) -> None:
         running = await stage.begin()

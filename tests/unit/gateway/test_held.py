@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pointsman.gateway.core.held import BoundedLine
 from pointsman.serving.flow_control import FlowBounds, UnderWay
 
-IDLE, FULL = UnderWay(0, 0, 1, 1), UnderWay(1000, 0, 1, 1)
+IDLE, FULL = UnderWay(0, 0, 1, 1, 0), UnderWay(1000, 0, 1, 1, 1)
 BOUNDS = FlowBounds(100)  # what finds FULL is late
 _STEPS = st.lists(st.tuples(st.sampled_from(["join", "leave", "release", "wait"]), st.integers(0, 20)), max_size=60)
 
@@ -57,7 +57,7 @@ def test_each_release_is_judged_with_the_one_before_it() -> None:
     def send(item: int) -> None:
         pending[0] += 5 * (item + 1)
 
-    held.release(0.0, lambda: UnderWay(pending[0], 0, 1, 1), BOUNDS, send)
+    held.release(0.0, lambda: UnderWay(pending[0], 0, 1, 1, 10 - len(held)), BOUNDS, send)
     assert (pending[0], len(held)) == (50, 6)  # 5, 10, 15 and 20: the first beyond thirty ended it
 
 

@@ -25,11 +25,12 @@ def test_a_request_is_pending_until_its_first_token_and_then_active() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.integers(0, 600), st.lists(st.integers(0, 9), max_size=5))))
 def test_when_all_have_ended_nothing_is_left(requests: list[tuple[int, int, list[int]]]) -> None:
-    book = LoadBook()
-    entries = [
-        book.begin(W, prompt_tokens=prompt, overlap_tokens=overlap, streamed=bool(prompt % 2))
-        for prompt, overlap, _ in requests
-    ]
+    counted = [0]
+    book = LoadBook(counted=lambda new_tokens: min(new_tokens, counted[0]))
+    entries = []
+    for most, (prompt, overlap, _) in enumerate(requests):  # another bound for each
+        counted[0] = 50 * most
+        entries.append(book.begin(W, prompt_tokens=prompt, overlap_tokens=overlap, streamed=bool(prompt % 2)))
     for entry, (_, _, bursts) in zip(entries, requests, strict=True):
         for tokens in bursts:
             entry.produced(tokens)
@@ -37,7 +38,7 @@ def test_when_all_have_ended_nothing_is_left(requests: list[tuple[int, int, list
     for entry in entries:
         entry.end()
     totals = book.of(W)
-    assert book.awaited_tokens == 0
+    assert (book.awaited_tokens, book.awaited_prompts) == (0, 0)
     assert (totals.pending_requests, totals.pending_tokens, totals.active_requests, totals.active_tokens) == (0,) * 4
 
 

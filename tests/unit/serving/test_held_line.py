@@ -7,9 +7,9 @@ from pointsman.serving.flow_control import FlowBounds, UnderWay, can_decode, has
 from pointsman.serving.held_line import HeldLine
 
 BOUNDS = FlowBounds(1000, 10, slack_ms=5000)
-IDLE, DECODES_FULL, PROMPTS_FULL = UnderWay(0, 0, 1, 1), UnderWay(0, 10, 1, 1), UnderWay(1500, 0, 1, 1)
+IDLE, DECODES_FULL, PROMPTS_FULL = UnderWay(0, 0, 1, 1, 0), UnderWay(0, 10, 1, 1, 0), UnderWay(1500, 0, 1, 1, 2)
 _UNDER_WAY = st.sampled_from(
-    [IDLE, DECODES_FULL, PROMPTS_FULL, UnderWay(500, 5, 1, 1), UnderWay(200, 9, 1, 1), UnderWay(900, 3, 2, 2)]
+    [IDLE, DECODES_FULL, PROMPTS_FULL, UnderWay(500, 5, 1, 1, 1), UnderWay(200, 9, 1, 1, 1), UnderWay(900, 3, 2, 2, 1)]
 )
 _STEPS = st.lists(st.tuples(st.sampled_from(["come", "look", "leave"]), _UNDER_WAY, st.floats(0, 3)), max_size=60)
 

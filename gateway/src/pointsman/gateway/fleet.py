@@ -85,6 +85,7 @@ class Fleet:
         self._room_listeners: list[Callable[[], None]] = []
         self._prefill_workers = 0
         self.book.on_less = self._room_changed
+        self.book.counted = lambda new_tokens: self.bounds.counted(new_tokens)
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -196,6 +197,7 @@ class Fleet:
             decoding=sum(self.book.of(one.key).decoding for one in self._usable),
             prefill_workers=self._prefill_workers,
             decode_workers=len(self._usable),
+            pending_prompts=self.book.awaited_prompts,
         )
 
     def suspect(self, key: WorkerKey) -> None:

@@ -40,18 +40,31 @@ class FlowBounds:
             if value is not None and value < 1:
                 raise ValueError(f"{field} is {value}: it must be at least 1, or None for no bound")
 
+    def counted(self, prompt_tokens: int) -> int:
+        """What a prompt counts among the pending tokens: at most just more than one prefill worker may have.
+
+        It keeps its worker busy for longer than others may wait, but that one only: the others are as free as before.
+        """
+        most = self.pending_tokens_per_prefill_worker
+        return prompt_tokens if most is None else min(prompt_tokens, most + 1)
+
 
 NOTHING_HELD: Final = FlowBounds()
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """What one gateway has at its workers now, and how many of those serve."""
+    """What one gateway has at its workers now, and how many of those serve.
+
+    ``pending_tokens``: of all prompts without a first token, ``pending_prompts``, each as ``FlowBounds.counted`` when
+    it was sent.
+    """
 
     pending_tokens: float
     decoding: int
     prefill_workers: int
     decode_workers: int
+    pending_prompts: int
 
 
 def in_time(under_way: UnderWay, bounds: FlowBounds, held_ms: float = 0.0) -> bool:
@@ -71,11 +84,12 @@ def can_decode(under_way: UnderWay, bounds: FlowBounds) -> bool:
 def has_room(under_way: UnderWay, bounds: FlowBounds) -> bool:
     """Whether a late request may go: without making those late that are still to come.
 
-    What is idle is always given work: with nothing pending, and less than one request a decode worker.
+    What is idle is always given work: with less than one prompt a prefill worker, and less than one request a decode
+    worker. Where a prompt takes as long as it may wait, the share alone would let most workers stand idle.
     """
-    return _pending_share(under_way, bounds) <= LATE_PENDING_SHARE and _decodes_below(
-        under_way, bounds, LATE_DECODING_SHARE
-    )
+    pending = _pending_share(under_way, bounds)
+    idle = under_way.pending_prompts < _that_prefill(under_way) and pending <= 1.0
+    return (idle or pending <= LATE_PENDING_SHARE) and _decodes_below(under_way, bounds, LATE_DECODING_SHARE)
 
 
 def _pending_share(under_way: UnderWay, bounds: FlowBounds) -> float:
@@ -83,8 +97,12 @@ def _pending_share(under_way: UnderWay, bounds: FlowBounds) -> float:
     tokens = bounds.pending_tokens_per_prefill_worker
     if tokens is None or under_way.pending_tokens <= 0:
         return 0.0
-    # Without a prefill worker the decode workers prefill.
-    return under_way.pending_tokens / (tokens * max(1, under_way.prefill_workers or under_way.decode_workers))
+    return under_way.pending_tokens / (tokens * _that_prefill(under_way))
+
+
+def _that_prefill(under_way: UnderWay) -> int:
+    """Workers; without a prefill worker the decode workers do it."""
+    return max(1, under_way.prefill_workers or under_way.decode_workers)
 
 
 def _decodes_below(under_way: UnderWay, bounds: FlowBounds, share: float) -> bool:

@@ -36,6 +36,7 @@ class Entry:
     _totals: Totals
     _prompt_tokens: int
     _new_tokens: int
+    _awaited_tokens: int
     _streamed: bool
     _generated: int = 0
     _state: str = "pending"
@@ -73,7 +74,8 @@ class Entry:
 
     def _no_longer_awaited(self) -> None:
         if self._streamed:
-            self._book.awaited_tokens -= self._new_tokens
+            self._book.awaited_tokens -= self._awaited_tokens
+            self._book.awaited_prompts -= 1
         else:
             self._totals.unseen_requests -= 1
 
@@ -83,11 +85,14 @@ class LoadBook:
     """Totals per worker. A worker that discovery forgot stays until its last request ended.
 
     ``on_less`` is called whenever less is pending or in flight than before. ``awaited_tokens``: of the pending tokens
-    everywhere those whose requests' first token will be seen.
+    everywhere those whose requests' first token will be seen, each prompt's as ``counted`` has it when it is sent;
+    ``awaited_prompts``: how many those are.
     """
 
     on_less: Callable[[], None] = lambda: None
+    counted: Callable[[int], int] = lambda new_tokens: new_tokens
     awaited_tokens: int = 0
+    awaited_prompts: int = 0
     _totals: dict[WorkerKey, Totals] = field(default_factory=dict)
     _sequence: int = 0
 
@@ -102,11 +107,13 @@ class LoadBook:
         new_tokens = max(prompt_tokens - overlap_tokens, 0)
         totals.pending_requests += 1
         totals.pending_tokens += new_tokens
+        awaited_tokens = self.counted(new_tokens)
         if streamed:
-            self.awaited_tokens += new_tokens
+            self.awaited_tokens += awaited_tokens
+            self.awaited_prompts += 1
         else:
             totals.unseen_requests += 1
-        return Entry(self, totals, prompt_tokens, new_tokens, streamed)
+        return Entry(self, totals, prompt_tokens, new_tokens, awaited_tokens, streamed)
 
     def of(self, worker: WorkerKey) -> Totals:
         """Totals of ``worker``."""

@@ -22,5 +22,6 @@ class Request:
     ends_at_step: int = -1  # of its decode worker's count; -1: not decoding there
     first_token_s: float = float("nan")
     preemptions: int = 0
-    pending_tokens: int = 0  # what it adds to its worker's pending work, until its first token
+    pending_tokens: int = 0  # what it adds to its worker's pending work, until its first token …
+    counted_tokens: int = 0  # … and to what flow control counts as pending
     worker: "SimulatedWorker | None" = None  # the decode worker it is assigned to

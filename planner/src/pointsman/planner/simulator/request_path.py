@@ -51,7 +51,8 @@ class RequestPath:
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
         self.held: HeldLine[Request] = HeldLine()
-        self._pending_tokens = 0  # at all workers, also at those that take nothing new
+        self._pending_tokens = 0  # as flow control counts, at all workers, also at those that take nothing new …
+        self._pending_prompts = 0  # … and of how many prompts
         self._looking = False  # an event that looks for room is under way
         self.route(simulation.routing)
         self.decoders: list[SimulatedWorker] = []  # that take new requests
@@ -104,7 +105,9 @@ class RequestPath:
     def _under_way(self) -> UnderWay:
         """Prompts wait wherever they were sent; what decodes counts where more would go."""
         decoding = sum(worker.decoding for worker in self.decoders)
-        return UnderWay(self._pending_tokens, decoding, self.prefillers, len(self.decoders))
+        return UnderWay(
+            self._pending_tokens, decoding, self.prefillers, len(self.decoders), pending_prompts=self._pending_prompts
+        )
 
     def _look_for_room(self) -> None:
         """Soon: not in the middle of what an engine is doing."""
@@ -122,9 +125,14 @@ class RequestPath:
             self.dispatch(request, now_s)
 
     def _wait_at(self, worker: SimulatedWorker, request: Request, tokens: int) -> None:
+        if not math.isnan(request.first_token_s):
+            worker.decoding += 1  # it goes on here
+            return
         request.pending_tokens = tokens
+        request.counted_tokens = self.routing.flow.counted(tokens)
         worker.pending_tokens += tokens
-        self._pending_tokens += tokens
+        self._pending_tokens += request.counted_tokens
+        self._pending_prompts += 1
 
     def dispatch(self, request: Request, now_s: float) -> None:
         """Choose its decode worker and where its prompt is computed."""
@@ -142,10 +150,7 @@ class RequestPath:
             rule=self._rule,
         )
         request.new_tokens = where.new_tokens
-        if math.isnan(request.first_token_s):
-            self._wait_at(worker, request, where.new_tokens)
-        else:
-            worker.decoding += 1  # it goes on here
+        self._wait_at(worker, request, where.new_tokens)
         if where.remote:
             self.prefilled[request.index] = PrefillPlace.REMOTE
             self.queue.append(request)
@@ -265,8 +270,9 @@ class RequestPath:
         worker = request.worker
         if worker is not None:
             worker.pending_tokens -= request.pending_tokens
-            self._pending_tokens -= request.pending_tokens
-            request.pending_tokens = 0
+            self._pending_tokens -= request.counted_tokens
+            self._pending_prompts -= 1
+            request.pending_tokens = request.counted_tokens = 0
             worker.decoding += 1
             if request.blocks:
                 worker.cache.hold(request.blocks)
@@ -343,12 +349,13 @@ class RequestPath:
         computing = {request.index for request in worker.engine.empty(now_s)}
         moved = list(worker.assigned.values())
         worker.assigned = {}
-        self._pending_tokens -= worker.pending_tokens
+        self._pending_tokens -= sum(request.counted_tokens for request in moved)
+        self._pending_prompts -= len(moved) - worker.decoding
         worker.pending_tokens = worker.decoding = 0
         self._follow(worker)
         waiting = {id(request) for request in self.queue}
         for request in moved:
-            request.pending_tokens = 0
+            request.pending_tokens = request.counted_tokens = 0
             if request.index in computing:
                 request.worker = None
                 self.dispatch(request, now_s)
