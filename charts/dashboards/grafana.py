@@ -37,7 +37,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """``unit`` is one of Grafana's; ``worse_above`` and ``worse_below`` colour what lies beyond them.
+    """``unit`` is one of Grafana's; what is above ``worse_above`` is red.
 
     ``empty`` is what stands there without any series: unknown, unless the panel shows what happens now and then.
     """
@@ -49,7 +49,6 @@ class Panel:
     kind: Kind = Kind.LINES
     most: float | None = None
     worse_above: float | None = None
-    worse_below: float | None = None
     empty: str = UNKNOWN
 
 
@@ -127,7 +126,8 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "label": variable.label,
         "type": "query",
         "datasource": _DATASOURCE,
-        "query": {"qryType": 1, "query": variable.query, "refId": variable.name},
+        "definition": variable.query,
+        "query": {"qryType": 1, "query": variable.query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
         "refresh": 2,  # also when the time range changes: services come and go
         "sort": 1,
         "multi": False,
@@ -199,26 +199,25 @@ def _panel(panel: Panel) -> dict[str, Any]:
 def _defaults(panel: Panel) -> dict[str, Any]:
     bars = panel.kind is Kind.BARS
     stacked = panel.kind in (Kind.BARS, Kind.STACKED)
-    bound = next((b for b in (panel.worse_above, panel.worse_below) if b is not None), None)
-    ends = ("green", "red") if panel.worse_above is not None else ("red", "green")
-    steps: list[dict[str, Any]] = [{"color": ends[0] if bound is not None else "green", "value": None}]
-    if bound is not None:
-        steps.append({"color": ends[1], "value": bound})
+    steps: list[dict[str, Any]] = [{"color": "green", "value": None}]
+    if panel.worse_above is not None:
+        steps.append({"color": "red", "value": panel.worse_above})
     found: dict[str, Any] = {
         "unit": panel.unit,
         "noValue": panel.empty,
         "min": 0,
         "thresholds": {"mode": "absolute", "steps": steps},
-        "custom": {
+    }
+    if panel.kind is not Kind.NAMES:
+        found["custom"] = {
             "drawStyle": "bars" if bars else "line",
             "fillOpacity": 60 if bars else 20 if stacked else 0,
             "lineWidth": 1,
             "showPoints": "auto",  # a sample between two gaps is a point, not nothing
             "spanNulls": False,
             "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
-            "thresholdsStyle": {"mode": "dashed" if bound is not None else "off"},
-        },
-    }
+            "thresholdsStyle": {"mode": "off" if panel.worse_above is None else "dashed"},
+        }
     if panel.most is not None:
         found["max"] = panel.most
     return found

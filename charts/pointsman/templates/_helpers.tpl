@@ -97,6 +97,9 @@ interval: {{ . }}
 {{- with .scrapeTimeout }}
 scrapeTimeout: {{ . }}
 {{- end }}
+{{- with .metricRelabelings }}
+metricRelabelings: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end -}}
 
 {{/* A Kubernetes quantity as NATS writes sizes: 256Mi -> 256MiB. */}}

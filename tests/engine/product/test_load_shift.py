@@ -121,6 +121,8 @@ def _is_scraped(watched: PrometheusServer, service: Served) -> None:
     for metric in ("pointsman_gateway_in_flight", "pointsman_worker_in_flight", "vllm:num_requests_running"):
         assert {series["metric"]["pod"] for series in watched.query(f"{metric}{{{chosen}}}")} <= of_service
         assert watched.query(f"{metric}{{{chosen}}}"), metric
+    asked = watched.query(f'pointsman_gateway_arrivals_total{{{chosen},endpoint="chat"}}')
+    assert asked, "what was asked for, not the port that was scraped"
     assert watched.query(f"pointsman_planner_gpus{{{chosen}}}"), "about the service, though scraped elsewhere"
 
 

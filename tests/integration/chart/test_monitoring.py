@@ -10,6 +10,7 @@ import pytest
 import yaml
 from charts.dashboards.__main__ import DASHBOARDS, generated
 
+from fixtures.exported import exported
 from fixtures.pod_monitors import scrape_configs
 from pointsman.api.protocol.names import Role
 from pointsman.operator.core.adapters import adapter_for
@@ -87,6 +88,20 @@ def test_a_container_that_a_user_adds_with_a_port_of_the_same_name_is_left_out(r
     assert not finds(monitor, both), "both containers would be scraped"
 
 
+def test_no_label_that_is_added_takes_the_place_of_one_of_ours(rendered: Rendered) -> None:
+    prefixes = {"operator": "pointsman_operator_", "planner": "pointsman_planner_", "gateway": "pointsman_gateway_"}
+    for monitor in rendered("PodMonitor", *MONITORS):
+        component = monitor["metadata"]["labels"]["app.kubernetes.io/component"]
+        families = ("pointsman_worker_", "vllm:") if component == "worker" else (prefixes[component],)
+        (config,) = scrape_configs([monitor], Path("kubeconfig"), "1s")
+        rules = config["relabel_configs"]
+        dropped = {rule["regex"] for rule in rules if rule.get("action") == "labeldrop"}
+        added = {rule["target_label"] for rule in rules if "target_label" in rule} - dropped
+        ours = {label for name, labels in exported().items() if name.startswith(families) for label in labels}
+        assert config["honor_labels"] or added & ours == set(), component
+        assert added >= {"namespace", "pod"}
+
+
 def test_labels_of_pods_in_users_namespaces_never_count_and_those_of_the_planner_do(rendered: Rendered) -> None:
     honoured = {
         monitor["metadata"]["name"]: monitor["spec"]["podMetricsEndpoints"][0].get("honorLabels", False)
@@ -128,7 +143,11 @@ def test_what_the_monitors_say_is_a_configuration_that_prometheus_takes(
     rendered: Rendered, binary: Binary, tmp_path: Path
 ) -> None:
     (tmp_path / "kubeconfig").write_text("")
-    configs = scrape_configs(rendered("PodMonitor", *MONITORS), tmp_path / "kubeconfig", "1s")
+    rule = "monitoring.podMonitors.metricRelabelings[0]"
+    drop = (f"{rule}.action=drop", f"{rule}.sourceLabels[0]=__name__", f"{rule}.regex=http_.*")
+    configs = scrape_configs(rendered("PodMonitor", *MONITORS, *drop), tmp_path / "kubeconfig", "1s")
+    told = {"action": "drop", "source_labels": ["__name__"], "regex": "http_.*"}
+    assert [config["metric_relabel_configs"] for config in configs] == [[told]] * 4
     file = tmp_path / "prometheus.yaml"
     file.write_text(yaml.safe_dump({"scrape_configs": configs}))
     command = [str(binary("promtool")), "check", "config", str(file)]

@@ -1,8 +1,9 @@
 """A real Prometheus beside the cluster: it finds Pointsman's pods by the API server and scrapes them.
 
-What a PodMonitor for all of Pointsman's pods gives on a cluster with the Prometheus operator: a target for each port
-named ``http`` (gateways, workers) or ``metrics`` (operator, planner), with the labels namespace, pod, container,
-service, role and component. The planner's source ``Prometheus`` and ``pointsman record`` read those.
+What the chart's PodMonitors give on a cluster with the Prometheus operator: a target for each port named ``http``
+(gateways, workers) or ``metrics`` (operator, planner), with the labels namespace, pod, container and service, and role
+and component besides. Where a metric has such a label itself, it counts: the planner's are about services in other
+namespaces. The planner's source ``Prometheus``, ``pointsman record`` and the chart's dashboards read those.
 """
 
 import time
@@ -84,6 +85,7 @@ def configuration(kubeconfig: Path) -> dict[str, Any]:
         "scrape_configs": [
             {
                 "job_name": "pointsman",
+                "honor_labels": True,
                 "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
                 "relabel_configs": [
                     # Ours: what the chart installed, or a part of a service.
