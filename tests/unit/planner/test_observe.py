@@ -231,3 +231,4 @@ def test_rates_of_gateways_that_were_read_over_different_times_add_up() -> None:
     assert load is not None
     assert load.arrivals_per_s == pytest.approx(20.0)
     assert load.started_per_s == pytest.approx(20.0)
+    assert load.ended_per_s == pytest.approx(20.0)

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.planner.core.first_answers import FirstAnswers
 from pointsman.planner.core.residence import Residence
 from pointsman.planner.core.types import Load
 
@@ -52,18 +53,19 @@ class Lengths:
     changed_s: float | None = None  # when requests were last seen to be of another kind than before
     longer_s: float | None = None  # when outputs were last seen to be longer than before
     residence: Residence = field(default_factory=Residence)
+    first: FirstAnswers = field(default_factory=FirstAnswers)
     longer: tuple[float, float] | None = None  # what decodes was last proven to be, in tokens, and when
 
     def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
-        residence = self.residence.observe(load, window_s, now_s)
+        residence, first = self.residence.observe(load, window_s, now_s), self.first.observe(load, window_s)
         requests = load.measured if load.measured is not None else load.arrivals_per_s * window_s
         # Prompts are measured when they arrive, outputs when they end: a window may have one without the other.
         prompt_seen = self.prompt_tokens if load.prompt_tokens is None else load.prompt_tokens
         output_seen = self.finished_tokens if load.output_tokens is None else load.output_tokens
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
-            return replace(self, residence=residence)
+            return replace(self, residence=residence, first=first)
         windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_LENGTH_WINDOWS:]
         total = sum(w.requests for w in windows)
         while (
@@ -100,11 +102,12 @@ class Lengths:
         return Lengths(
             tuple(windows), cached, shares,
             prompt_tokens=prompt,
-            output_tokens=longer or output,
+            output_tokens=max(longer or output, first.output_tokens or 0.0),
             finished_tokens=output,
             changed_s=now_s if recent > 0 else self.changed_s,
             longer_s=longer_s,
             residence=residence,
+            first=first,
             longer=(proven, now_s) if proven is not None else self.longer,
         )  # fmt: skip
 

@@ -142,7 +142,10 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
     rates = [count / seconds for count, seconds in counted if count is not None]
     if not rates:
         return None
-    started = sum(_together([r], named.GATEWAY_TTFT.name).count / r.seconds for r in gateways)
+    started, ended = (
+        sum(_together([r], name).count / r.seconds for r in gateways)
+        for name in (named.GATEWAY_TTFT.name, named.GATEWAY_OUTPUT_TOKENS.name)
+    )
     prompts, outputs = (
         _together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
         _together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
@@ -157,6 +160,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
         output_tokens=outputs.mean,
         prompt_length_shares=prompts.shares(),
         started_per_s=started,
+        ended_per_s=ended,
         decoding=decoding,
         step_ms=step_ms,
         pulled_tokens=pulled_tokens,

@@ -58,6 +58,7 @@ class Load:
     arrival_scv: float = 1.0  # squared coefficient of variation of inter-arrival times
     measured: float | None = None  # requests behind the means; None: about as many as arrived
     started_per_s: float | None = None  # requests that got their first token
+    ended_per_s: float | None = None  # requests that got their last one
     decoding: float | None = None  # sequences that decode now, on all decode workers
     step_ms: float | None = None  # between two tokens of a sequence, mean over tokens of the window
     pulled_tokens: float | None = None  # whose KV came from prefill workers …

@@ -72,6 +72,7 @@ class Window:
             output_tokens=self.output_tokens / self.ended if self.ended else None,
             prompt_length_shares=prompts.shares(),
             started_per_s=len(self.ttft_ms) / window_s,
+            ended_per_s=self.ended / window_s,
             decoding=None if blind else float(sum(engine.running for engine in decoding)),
             step_ms=sum(engine.itl_sum_s for engine in decoding) / tokens * 1000 if tokens and not blind else None,
             pulled_tokens=float(sum(worker.pulled_tokens for worker in workers)),

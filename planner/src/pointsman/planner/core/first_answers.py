@@ -1,0 +1,48 @@
+"""How long answers are while most of those that were begun have not ended.
+
+Those that end first are the short ones: ten seconds after a start their mean may be a third of the truth, and a decode
+pool made for it is overrun. So all tokens that were decoded are shared among those that ended: right at once where
+lengths are spread as exponential ones are, too much for a moment where they are all alike, right in the long run
+whatever they are (Little's law).
+
+Source: the estimate of a mean from those still under test, total time on test over failures (Epstein and Sobel, "Life
+Testing", JASA 48, 1953).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pointsman.planner.core.types import Load
+
+YOUNG_SHARE: Final = 0.1  # of those begun that still run: with less, those that ended say enough
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAnswers:
+    """Sums since answers were first seen. ``decoded``: tokens of all sequences; ``advance``: of one that always ran."""
+
+    decoded: float = 0.0
+    advance: float = 0.0
+    ended: float = 0.0
+    running: float = 0.0
+    over: bool = False
+
+    def observe(self, load: Load, window_s: float) -> "FirstAnswers":
+        """Take one window; of one that is not known whole neither the tokens nor the ends are counted."""
+        if self.over or load.decoding is None or load.ended_per_s is None:
+            return self
+        tokens = window_s * 1000 / load.step_ms if load.step_ms else 0.0
+        ended = self.ended + load.ended_per_s * window_s
+        over = ended > 0 and load.decoding <= YOUNG_SHARE * (ended + load.decoding)
+        decoded = self.decoded + tokens * (self.running + load.decoding) / 2
+        return FirstAnswers(decoded, self.advance + tokens, ended, load.decoding, over)
+
+    @property
+    def output_tokens(self) -> float | None:
+        """The mean output, in tokens; None: nothing ended, or those that did say enough.
+
+        Nobody is taken for longer than what one could have decoded since the start.
+        """
+        if self.over or self.ended <= 0:
+            return None
+        return min(self.decoded / self.ended, self.advance)
