@@ -99,6 +99,21 @@ def test_the_worker_that_holds_the_prefix_is_picked() -> None:
     assert (pick.worker.name, pick.choice.chosen.overlap_tokens) == ("b", 40)
 
 
+def test_prompts_that_prefill_workers_compute_do_not_drive_others_from_a_cached_prefix() -> None:
+    chosen = {}
+    for prefill in (None, "p"):
+        world = World("a", "b", prefill=prefill)
+        prompt = tuple(range(40))
+        world.fleet.index.stored(
+            WorkerKey("b"), engine_hashes=list(range(10)), engine_parent=None, token_ids=prompt, block_size=4
+        )
+        world.fleet.book.begin(WorkerKey("b"), prompt_tokens=60, overlap_tokens=0)
+        pick = world.pick(tokens=prompt)
+        assert pick is not None
+        chosen[prefill] = pick.worker.name
+    assert chosen == {None: "a", "p": "b"}
+
+
 def test_a_worker_that_left_is_forgotten_with_its_cache_and_the_last_model_stays_known() -> None:
     world = World("a")
     world.fleet.index.stored(

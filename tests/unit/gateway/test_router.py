@@ -101,6 +101,8 @@ def test_a_cached_prefix_wins_until_the_queue_before_it_costs_more() -> None:
     assert choose(token_load, 1200, [candidate("warm", **cached), idle], Random(1)).chosen.key == "warm"
     busy = candidate("warm", pending_requests=1, pending_tokens=1500, **cached)
     assert choose(token_load, 1200, [busy, idle], Random(1)).chosen.key == "idle"
+    computed_elsewhere = [one._replace(prefilled_elsewhere=True) for one in (busy, idle)]
+    assert choose(token_load, 1200, computed_elsewhere, Random(1)).chosen.key == "warm"
 
 
 def test_requests_sent_a_moment_ago_count_before_any_metric_shows_them() -> None:

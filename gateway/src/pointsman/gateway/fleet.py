@@ -178,6 +178,7 @@ class Fleet:
                     totals.active_requests,
                     totals.active_tokens,
                     totals.last_chosen,
+                    self._prefill_workers > 0,
                 )
             )
         choice = choose(self._cost, prompt_tokens, candidates, self._rng)

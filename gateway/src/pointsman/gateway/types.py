@@ -68,6 +68,7 @@ class Candidate(NamedTuple):
     active_requests: int = 0
     active_tokens: int = 0
     last_chosen: int = 0  # sequence number of this gateway's last choice of it; 0: never
+    prefilled_elsewhere: bool = False  # there are prefill workers: what is pending there is computed by them
 
 
 class Choice(NamedTuple):

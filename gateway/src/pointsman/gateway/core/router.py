@@ -10,16 +10,10 @@ from enum import StrEnum
 from random import Random
 
 from pointsman.gateway.types import Candidate, Choice
+from pointsman.serving import worker_cost
 
 CostFunction = Callable[[int, Sequence[Candidate]], list[float]]
 """(prompt tokens, candidates) -> one cost each."""
-
-DECODE_TOKEN_WEIGHT = 0.05
-"""What one token of context in a running decode costs beside one token to prefill: a decode step reads it, a prefill
-computes it. It decides only between workers whose prefill work is about equal."""
-
-KV_PRESSURE_FROM = 0.9
-"""Above this share of used KV blocks a new request is likely to preempt another, whose prompt is computed again."""
 
 
 class RouterName(StrEnum):
@@ -46,15 +40,16 @@ def token_load(prompt_tokens: int, candidates: Sequence[Candidate]) -> list[floa
     usage = _known_or_worst([c.load.kv_usage for c in candidates])
     costs = []
     for candidate, queued, used in zip(candidates, waiting, usage, strict=True):
-        new_tokens = max(prompt_tokens - candidate.overlap_tokens, 0)
         queued_by_others = max(queued - candidate.pending_requests, 0) * prompt_tokens
-        pressure = max(used - KV_PRESSURE_FROM, 0) / (1 - KV_PRESSURE_FROM)
         costs.append(
-            new_tokens
-            + candidate.pending_tokens
-            + queued_by_others
-            + DECODE_TOKEN_WEIGHT * (candidate.active_tokens + prompt_tokens)
-            + pressure * prompt_tokens
+            worker_cost.token_load(
+                prompt_tokens=prompt_tokens,
+                cached_tokens=candidate.overlap_tokens,
+                pending_tokens=candidate.pending_tokens + queued_by_others,
+                prefilled_elsewhere=candidate.prefilled_elsewhere,
+                context_tokens=candidate.active_tokens,
+                kv_usage=used,
+            )
         )
     return costs
 

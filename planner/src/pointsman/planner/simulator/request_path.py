@@ -1,9 +1,8 @@
 """The way of a request: routed to a decode worker, prefilled there or remotely, its KV sent, decoded, ended.
 
-The rules are the production ones where they are arithmetic: local or remote (``pointsman.serving.local_remote``) and
-the prefill worker's admission by token budget (``pointsman.serving.token_budget``). The router's cost is that of the
-gateway's default: prompt tokens still to compute there, plus the running context at a twentieth, plus pressure near a
-full KV cache.
+The rules are the production ones where they are arithmetic: local or remote (``pointsman.serving.local_remote``), the
+prefill worker's admission by token budget (``pointsman.serving.token_budget``), and the cost of a decode worker for the
+gateway's default router (``pointsman.serving.worker_cost``).
 """
 
 import math
@@ -23,9 +22,8 @@ from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.held_line import HeldLine
 from pointsman.serving.local_remote import RoutingRule, decide
 from pointsman.serving.token_budget import take_pending
+from pointsman.serving.worker_cost import token_load
 
-RUNNING_TOKEN_WEIGHT = 0.05
-KV_PRESSURE_FROM = 0.9
 MAX_PREFILLS_AT_ONCE = 256
 
 
@@ -170,9 +168,14 @@ class RequestPath:
             engine = worker.engine
             cached = min(worker.cache.matched(blocks) * self._block_tokens, prompt) if blocks else assumed
             used = (engine.context + engine.held) / capacity
-            cost = prompt - cached + worker.pending_tokens + RUNNING_TOKEN_WEIGHT * engine.context
-            if used > KV_PRESSURE_FROM:
-                cost += (used - KV_PRESSURE_FROM) / (1 - KV_PRESSURE_FROM) * prompt
+            cost = token_load(
+                prompt_tokens=prompt,
+                cached_tokens=cached,
+                pending_tokens=worker.pending_tokens,
+                prefilled_elsewhere=self.prefillers > 0,
+                context_tokens=engine.context,
+                kv_usage=used,
+            )
             if cost < lowest:
                 best, lowest, best_cached = worker, cost, cached
         request.cached_tokens = best_cached
