@@ -47,8 +47,8 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
   from the true times; the others have none. *Without flow control* is the planner alone: beside the others' rows it
   compares planners, and with the row above it says what holding back gives.
 
-Mean over the seeds, and the range in brackets; other ablations of Pointsman ran with the first seed only. Bold: the
-most requests within objectives among the planners that do not know the future.
+Mean over the seeds, and the range in brackets. Bold: the most
+requests within objectives among the planners that do not know the future.
 """
 QUICK = f"""\
 The same loads and engines where a new worker serves after {FAST_START_S:.0f} s, and the policy says so
