@@ -28,8 +28,8 @@ NOTES = {
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
     "late waits longer.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
-    "figures. `best static` and `clairvoyant` know the trace beforehand. The two speeds are in seconds of one core, on a computer that others used at the "
-    "time.",
+    "figures. `best static` and `clairvoyant` know the trace beforehand. The two speeds are in seconds of one core, on "
+    "a computer that others used at the time.",
     "planner_dynamo": "Dynamo's own planner beside ours in NVIDIA's simulator: see [the planner beside others]"
     "(planner-evaluation.md#beside-dynamos-own-planner-in-nvidias-simulator). Values are means over seeds, `runs` "
     "counts ours. Targets are those of the cell's kind: beside Dynamo's best configuration of the cell, beside a "
