@@ -11,6 +11,7 @@ from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
 
 READY_REQUESTS: Final = 25.0  # before anything is scaled
+SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 ANSWERS_S: Final = 30.0  # after prompts changed their kind, until the answers show what they need
 
 
@@ -32,6 +33,10 @@ def layout(
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
+    if reason in SHORT and target != now and max(target[0] - now[0], target[1] - now[1]) <= 0:
+        # What is short at this moment no start would reach in time, and what it could reach needs fewer.
+        reason = Reason.SPARE_CAPACITY
+        sentence += f"; what is started now would come too late, and {target[0]}P{target[1]}D is enough then"
     alternatives = considered(state, observation, policy, wanted, now, target, likely)
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)

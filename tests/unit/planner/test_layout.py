@@ -1,0 +1,42 @@
+"""What a decision says is what it does."""
+
+from dataclasses import replace
+
+from pointsman.planner.core.layout import layout
+from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.state import State
+from pointsman.planner.core.targets import Targets
+from pointsman.planner.core.types import Bounds, Reason
+from unit.planner.test_decide import POLICY, observed
+from unit.planner.test_sizing import point
+
+SCALES = replace(
+    POLICY, role_switch=False, scale_in=True, scale_out=True, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9)
+)
+KNOWN = State(requests=1000.0, lengths=Lengths(prompt_tokens=4000.0, output_tokens=200.0))
+
+
+def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:
+    """Workers that this moment needs, and that are needed when one started now would serve."""
+    return Targets(
+        prefill=then[0], decode=then[1], rate_per_s=8.0, high_rate_per_s=4.0, backlog=20.0, needed_now=now,
+        load_now=(float(now[0]), float(now[1])), up=then, needed=then, kept=(1, 1),
+    )  # fmt: skip
+
+
+def test_workers_that_come_too_late_are_spare_although_some_are_short_now() -> None:
+    seen = observed(100.0, None, prefill=2, decode=6)
+    _, decision = layout(KNOWN, seen, SCALES, 100.0, wanted((3, 2), (2, 2)), point(), point())
+    assert (decision.prefill, decision.decode) == (2, 2)
+    assert decision.reason is Reason.SPARE_CAPACITY
+    assert "3P2D needed, 2P6D there; what is started now would come too late, and 2P2D is enough then" in (
+        decision.message
+    )
+    assert decision.message.endswith("scale-in from 2P6D to 2P2D")
+
+
+def test_what_is_short_is_the_reason_while_more_is_started_for_it() -> None:
+    seen = observed(100.0, None, prefill=2, decode=6)
+    _, decision = layout(KNOWN, seen, SCALES, 100.0, wanted((3, 2), (3, 6)), point(), point())
+    assert (decision.prefill, decision.decode) == (3, 6)
+    assert decision.reason is Reason.PREFILL_SHORT
