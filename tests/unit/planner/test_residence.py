@@ -71,6 +71,14 @@ def test_held_requests_that_begin_all_at_once_do_not_make_answers_short_again() 
     assert before.output_tokens == after.output_tokens == pytest.approx(600, rel=0.1)
 
 
+def test_the_few_that_decode_from_before_a_pause_make_no_long_answers_of_those_that_began_after_it() -> None:
+    pause = 20
+    rates = [24] * 39 + [2] + [0] * pause + [24] * 8
+    outputs = [200] * 39 + [4000] + [200] * (pause + 8)
+    for ticks in range(40 + pause + 1, len(rates) + 1):
+        assert served(rates[:ticks], outputs[:ticks]).output_tokens == pytest.approx(200, rel=0.3), ticks
+
+
 def test_that_answers_were_long_is_forgotten_when_they_are_short_again() -> None:
     rates = [30] * 44 + [30] * 16
     lengths = served(rates, [100] * 40 + [400] * 4 + [100] * 16)

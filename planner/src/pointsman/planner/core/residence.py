@@ -14,6 +14,7 @@ from pointsman.planner.core.types import Load
 
 LEAST_DECODING: Final = 20.0  # sequences, before their number says anything
 CHANCE_DEVIATIONS: Final = 4.0  # of that number: by so much chance explains it
+MOST_OLD: Final = 0.1  # of that number may have begun before a pause, and say nothing of the others
 LEAST_EXCESS: Final = 0.15  # of the mean: what is longer by less is not said
 BEGAN_KEPT_S: Final = 180.0
 MOST_BEGAN: Final = 120
@@ -44,7 +45,7 @@ class Residence:
         tokens = window_s * 1000 / load.step_ms if load.step_ms else 0.0
         kept = [w for w in self.windows[1 - MOST_BEGAN :] if w.at_s > now_s - BEGAN_KEPT_S]
         windows = (*kept, Began(now_s, load.started_per_s * window_s, tokens))
-        return Residence(windows, load.decoding, _tokens_since(windows, load.decoding), self.tokens)
+        return Residence(windows, load.decoding, _tokens_so_far(windows, load.decoding), self.tokens)
 
     def longer_than(self, output_tokens: float) -> float | None:
         """The mean output so far of what decodes, where chance does not explain that it is above ``output_tokens``.
@@ -56,6 +57,17 @@ class Residence:
         tokens = min(self.tokens, self.tokens_before)
         unlikely = 1 + max(LEAST_EXCESS, CHANCE_DEVIATIONS / math.sqrt(self.decoding))
         return tokens if tokens > unlikely * output_tokens else None
+
+
+def _tokens_so_far(windows: tuple[Began, ...], decoding: float) -> float | None:
+    """What those that decode got so far, by when so many began, and by when all but the oldest few did.
+
+    Where requests begin evenly these are the same. After a pause the few that still decode from before it would have
+    it that all the others do.
+    """
+    since_all = _tokens_since(windows, decoding)
+    since_most = _tokens_since(windows, (1 - MOST_OLD) * decoding)
+    return since_all if since_all is None or since_most is None else min(since_all, since_most / (1 - MOST_OLD))
 
 
 def _tokens_since(windows: tuple[Began, ...], requests: float) -> float | None:
