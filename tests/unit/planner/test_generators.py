@@ -79,6 +79,17 @@ def test_a_wrong_name_or_parameter_is_said_with_the_nearest(text: str, said: str
     assert said.rstrip("; ") in str(raised.value)
 
 
-def test_a_load_of_nothing_is_refused() -> None:
+@pytest.mark.parametrize("text", ["steady:rate=0", "onoff:duration_s=0", "step:duration_s=0"])
+def test_a_load_of_nothing_is_refused(text: str) -> None:
     with pytest.raises(TraceError, match="gives no request"):
-        generate(named_shape("steady:rate=0"), 1)
+        generate(named_shape(text), 1)
+
+
+@pytest.mark.parametrize("name", ["on_s", "off_s"])
+def test_a_pause_or_a_burst_without_length_is_refused(name: str) -> None:
+    with pytest.raises(TraceError, match=f"onoff: {name} is 0: a number above 0 is needed"):
+        generate(named_shape(f"onoff:{name}=0"), 1)
+
+
+def test_a_mean_length_of_nothing_is_the_least_there_is() -> None:
+    assert set(generate(named_shape("steady:output_tokens=0,duration_s=10"), 1).output_tokens) == {2}

@@ -51,6 +51,8 @@ def test_a_service_in_the_same_file_is_passed_over(tmp_path: Path) -> None:
         (BARE.replace("1500", "soon"), "objectives.ttftMs: 'soon' is written"),
         (BARE + "budget: {maxGpus: 9}\n", "'budget' is written twice"),
         (BARE + "  nonsense", "it is no YAML"),
+        (BARE.replace("1500", "2026-13-01"), "it is no YAML: month must be in 1..12"),
+        (BARE.replace("1500", "[" * 3000), "it is no YAML: maximum recursion depth"),
         ("", "no PlannerPolicy"),
         ("kind: LLMService\n", "no PlannerPolicy"),
         (WHOLE + "---\n" + WHOLE, "2 policies"),
@@ -78,3 +80,5 @@ def test_a_variant_changes_one_field_and_nothing_else(tmp_path: Path) -> None:
         policy.variant("budget.maxGpu", "12")
     with pytest.raises(PolicyFileError, match="maxGpus has no fields"):
         policy.variant("budget.maxGpus.x", "12")
+    with pytest.raises(PolicyFileError, match=r"budget.maxGpus: '\[12' is no YAML"):
+        policy.variant("budget.maxGpus", "[12")

@@ -2,6 +2,7 @@
 
 import gzip
 import lzma
+import re
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,7 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         ('{"at": 3}', "line 1: neither 'timestamp' nor 'format' is there"),
         (MOONCAKE + '\n{"timestamp": 2', "line 2: it is no JSON object"),
         (MOONCAKE + "\n[]", "line 2: it is no JSON object but '[]'"),
+        (MOONCAKE + "\n" + "[" * 100_000, "line 2: it is no JSON object: maximum recursion depth"),
         (MOONCAKE + '\n\n{"timestamp": 2, "output_length": 3}', "line 3: input_length is missing"),
         (MOONCAKE.replace("1200", '"long"'), "line 1: input_length is 'long'; a whole number of 0 or more"),
         (MOONCAKE.replace("1200", "-1"), "line 1: input_length is -1;"),
@@ -108,7 +110,8 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         (MOONCAKE.replace("[46", '["46"'), "line 1: hash_ids is"),
         (
             MOONCAKE.replace("1200", "1024"),
-            "hash_ids is [46, 47, 2353], 3 ids; input_length 1024 has 2 at most, one for",
+            "hash_ids is [46, 47, 2353], 3 ids; input_length 1024 has 2 at most, one for every 512 tokens; a "
+            "recording's first line says block_tokens of another size",
         ),
         (
             OWN + '\n{"arrival_s": 1, "prompt_tokens": 256, "output_tokens": 1, "prefix_blocks": [1, 2]}',
@@ -143,6 +146,11 @@ def test_a_request_without_an_answer_counts_as_one_token_and_is_said(tmp_path: P
     loaded = load_trace(written(tmp_path, AZURE.replace(",44", ",0")))
     assert loaded.trace.output_tokens.tolist() == [1]
     assert any("1 requests have a length of 0" in note for note in loaded.notes)
+
+
+def test_ids_that_are_null_are_not_known(tmp_path: Path) -> None:
+    without = re.sub(r"\[46.*\]", "null", MOONCAKE)
+    assert load_trace(written(tmp_path, without)).trace.prefix_blocks is None
 
 
 def test_unordered_lines_are_put_in_order(tmp_path: Path) -> None:

@@ -148,6 +148,9 @@ class OnOff:
     length_cv: float = 0.25
 
     def segments(self, rng: random.Random) -> list[Segment]:
+        for name in ("on_s", "off_s"):
+            if getattr(self, name) <= 0:
+                raise TraceError(f"{self.name}: {name} is {getattr(self, name):g}: a number above 0 is needed")
         marks, at_s, on = [], 0.0, False
         while at_s < self.duration_s:
             marks.append((at_s, self.high if on else self.low))
@@ -186,7 +189,7 @@ def named_shape(text: str) -> Shape:
 
 
 def generate(shape: Shape, seed: int) -> Trace:
-    """The load's requests. Raises TraceError if the shape gives none."""
+    """The load's requests. Raises TraceError if the shape gives none, or cannot be."""
     rng = random.Random(seed)
     requests = [
         Arrived(
@@ -214,14 +217,14 @@ def _arrivals(rng: random.Random, piece: Segment) -> Iterator[float]:
 
 
 def _length(rng: random.Random, mean: float, cv: float, least: int) -> int:
-    if cv <= 0:
+    if cv <= 0 or mean <= 0:
         return max(least, round(mean))
     return max(least, round(rng.gammavariate(1 / cv**2, mean * cv**2)))
 
 
 def _pieces(shape: "Step | Burst | OnOff", marks: list[tuple[float, float]]) -> list[Segment]:
     """Constant rates from each mark to the next, cut at the shape's end."""
-    ends = [*(at_s for at_s, _ in marks[1:]), shape.duration_s]
+    ends = [*(at_s for at_s, _ in marks), shape.duration_s][1:]
     lengths = shape.prompt_tokens, shape.output_tokens
     return [
         Segment(at_s, min(end_s, shape.duration_s), rate, rate, *lengths)

@@ -4,13 +4,15 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.api.v1alpha1.strict import StrictError
 from pointsman.planner.errors import PolicyFileError
+
+_NO_YAML: Final = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: a date or a number that cannot be
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,10 @@ class PolicyFile:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
                 raise PolicyFileError(f"{self.path}: {key}: {part} has no fields")
-        place[last] = yaml.safe_load(value)
+        try:
+            place[last] = yaml.safe_load(value)
+        except _NO_YAML as error:
+            raise PolicyFileError(f"{self.path}: {key}: '{value}' is no YAML: {' '.join(str(error).split())}") from None
         return PolicyFile(self.path, self.name, document, _parse(self.path, document))
 
 
@@ -48,7 +53,7 @@ def load_policy(path: Path) -> PolicyFile:
         documents = [made for made in yaml.load_all(text, _UniqueKeys) if made is not None]
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyFileError(f"{path}: it cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except yaml.YAMLError as error:
+    except _NO_YAML as error:
         raise PolicyFileError(f"{path}: it is no YAML: {' '.join(str(error).split())}") from None
     policies = [made for made in documents if _may_be_a_policy(made)]
     if len(policies) != 1:

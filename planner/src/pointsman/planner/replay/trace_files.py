@@ -212,7 +212,7 @@ class _Line:
     def fields(self) -> dict[str, Any]:
         try:
             fields = json.loads(self.text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TraceError(f"{self.where}: it is no JSON object: {error}") from None
         if not isinstance(fields, dict):
             raise TraceError(f"{self.where}: it is no JSON object but {self.text[:60]!r}")
@@ -262,7 +262,9 @@ def _count(line: _Line, fields: Mapping[str, Any], name: str, least: int = 0) ->
 
 def _ids(line: _Line, fields: Mapping[str, Any], name: str, prompt: str, block_tokens: int) -> tuple[int, ...]:
     """Ids of the blocks of the prompt, whose length is in the field ``prompt``; its last block may be part of one."""
-    ids = fields.get(name, ())
+    ids = fields.get(name)
+    if ids is None:  # not known, as where it is not there
+        return ()
     if not isinstance(ids, list | tuple) or not all(type(block) is int for block in ids):
         line.wrong(name, ids, "a list of whole numbers")
     tokens = _count(line, fields, prompt)
@@ -270,7 +272,7 @@ def _ids(line: _Line, fields: Mapping[str, Any], name: str, prompt: str, block_t
     if len(ids) > most:
         raise TraceError(
             f"{line.where}: {name} is {_shown(ids)}, {len(ids)} ids; {prompt} {tokens} has {most} at most, "
-            f"one for every {block_tokens} tokens"
+            f"one for every {block_tokens} tokens; a recording's first line says block_tokens of another size"
         )
     return tuple(ids)
 
