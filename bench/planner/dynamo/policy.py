@@ -18,8 +18,8 @@ except ImportError:
 
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.learning import LearnedModel, Learner
+from pointsman.planner.core.moment import Tuning
 from pointsman.planner.core.state import State
-from pointsman.planner.core.targets import Tuning
 from pointsman.planner.core.types import (
     Bounds,
     EngineSample,

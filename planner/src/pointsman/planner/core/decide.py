@@ -11,13 +11,14 @@ from typing import Final
 from pointsman.planner.core.flow import flow_bounds, in_words
 from pointsman.planner.core.layout import layout
 from pointsman.planner.core.margin import Margin
+from pointsman.planner.core.moment import SHIPPED, Moment, Pool, Tuning
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.routing import highest, threshold
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
 from pointsman.planner.core.stuck import beside_stuck, without_stuck
-from pointsman.planner.core.targets import SHIPPED, Pool, Targets, Tuning, targets
+from pointsman.planner.core.targets import Targets, targets
 from pointsman.planner.core.types import (
     Decision,
     Load,
@@ -128,12 +129,11 @@ def _targets(
         switching = of_role.count(WorkerCondition.SWITCHING)
         starting = state.leads.ready_in_s(role, now_s, policy.start_s)
         pools[role] = Pool(observation.serving(role), tuple(sorted([*starting, *[SWITCH_S] * switching])))
-    memory, wanted = targets(
-        state.memory,
-        state.forecaster,
-        point,
-        pools[WorkerRole.PREFILL],
-        pools[WorkerRole.DECODE],
+    moment = Moment(
+        point=point,
+        forecaster=state.forecaster,
+        prefill=pools[WorkerRole.PREFILL],
+        decode=pools[WorkerRole.DECODE],
         waiting=waiting(observation, point) + held(observation),
         holds_back=observation.routing.flow != NOTHING_HELD,
         most_queued=most_queued(observation),
@@ -145,6 +145,7 @@ def _targets(
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
         tuning=tuning,
     )
+    memory, wanted = targets(state.memory, moment)
     return replace(state, memory=memory), wanted
 
 
