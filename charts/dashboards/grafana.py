@@ -126,7 +126,6 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "label": variable.label,
         "type": "query",
         "datasource": _DATASOURCE,
-        "definition": variable.query,
         "query": {"qryType": 1, "query": variable.query, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
         "refresh": 2,  # also when the time range changes: services come and go
         "sort": 1,

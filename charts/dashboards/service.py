@@ -177,6 +177,15 @@ LOAD = Row(
             ),
         ),
         Panel(
+            "Tokens a second",
+            "Of prompts that came and of answers that ended.",
+            "short",
+            (
+                Query(_rate("pointsman_gateway_prompt_tokens_sum"), "prompts"),
+                Query(_rate("pointsman_gateway_output_tokens_sum"), "answers"),
+            ),
+        ),
+        Panel(
             "Where prompts are computed",
             "remote: by a prefill worker; all others by the decode worker itself, for the reason given.",
             "reqps",
@@ -196,6 +205,14 @@ WORKERS = Row(
     (
         _workers("Prefill"),
         _workers("Decode"),
+        Panel(
+            "Workers that gateways use",
+            "As they see them, also without a policy. suspect: a connection failed a moment ago; unknown-model: it "
+            "does not say yet what it serves.",
+            "short",
+            (Query(f"max by (role, state) (pointsman_gateway_workers{{{_S}}})", "{{role}} {{state}}"),),
+            Kind.STACKED,
+        ),
         Panel(
             "GPUs and budget",
             "What all workers take, those that start or leave included, beside budget.maxGpus of the policy. A "

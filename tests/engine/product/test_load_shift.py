@@ -19,6 +19,7 @@ from pointsman.local.cluster import CHART, RELEASE, SYSTEM_NAMESPACE, LocalClust
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.quickstart.shift import measure, read_policy, shift_load, with_objectives
 from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
+from waiting import until
 
 SEED = 91
 SCRAPE_SECONDS = 2
@@ -110,13 +111,14 @@ def _is_scraped(watched: PrometheusServer, service: Served) -> None:
         ]
         return {item["metadata"]["name"] for item in items}
 
-    up = watched.query("up == 1")
-    targets = [series["metric"]["pod"] for series in up]
-    assert len(targets) == len(set(targets)), up
+    def scraped() -> list[str]:
+        return [series["metric"]["pod"] for series in watched.query("up == 1")]
+
     of_service = names("-n", service.namespace, "-l", f"pointsman.dev/service={service.name}")
     system = names("-n", SYSTEM_NAMESPACE, "-l", "app.kubernetes.io/component in (operator,planner)")
-    assert of_service | system <= set(targets)
     assert len(system) == 2
+    until(lambda: of_service | system <= set(scraped()), f"all of {of_service | system} are scraped")
+    assert len(scraped()) == len(set(scraped())), "no pod twice"
     chosen = f'namespace="{service.namespace}",service="{service.name}"'
     for metric in ("pointsman_gateway_in_flight", "pointsman_worker_in_flight", "vllm:num_requests_running"):
         assert {series["metric"]["pod"] for series in watched.query(f"{metric}{{{chosen}}}")} <= of_service
