@@ -6,7 +6,7 @@ from pointsman.planner.core.layout import layout
 from pointsman.planner.core.lengths import Lengths
 from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Targets
-from pointsman.planner.core.types import Bounds, Reason
+from pointsman.planner.core.types import Bounds, Reason, Worker, WorkerCondition, WorkerRole
 from unit.planner.test_decide import POLICY, observed
 from unit.planner.test_sizing import point
 
@@ -40,3 +40,19 @@ def test_what_is_short_is_the_reason_while_more_is_started_for_it() -> None:
     _, decision = layout(KNOWN, seen, SCALES, 100.0, wanted((3, 2), (3, 6)), point(), point())
     assert (decision.prefill, decision.decode) == (3, 6)
     assert decision.reason is Reason.PREFILL_SHORT
+
+
+def test_a_switch_in_place_of_a_start_is_told_as_one() -> None:
+    """Two decode workers are enough when the second one has started, and one is not until then."""
+    starts = Worker("w9", WorkerRole.DECODE, WorkerCondition.STARTING)
+    seen = observed(100.0, None, prefill=3, decode=1)
+    seen = replace(seen, workers=(*seen.workers, starts))
+    eager = replace(SCALES, role_switch=True, min_dwell_s=0.0)
+    state = KNOWN
+    for _ in range(3):
+        state, decision = layout(state, seen, eager, 100.0, wanted((3, 2), (3, 2)), point(), point())
+    assert decision.switches
+    assert (decision.prefill, decision.decode) == (3, 2)
+    assert decision.message.endswith(
+        "switch of a prefill worker that serves, and a prefill worker starts instead of a decode one"
+    )

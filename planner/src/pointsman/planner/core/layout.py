@@ -62,6 +62,11 @@ def layout(
         if reason in (Reason.STEADY, Reason.SPARE_CAPACITY):  # what starts would be enough, what serves is not
             base = replace(base, reason=short)
     words = f"{sentence}; {in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+    if target == now:
+        gives, gets = switches[0].source.value.lower(), switches[0].target.value.lower()
+        words = (
+            f"{sentence}; switch of a {gives} worker that serves, and a {gives} worker starts instead of a {gets} one"
+        )
     done = replace(base, message=words, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
     return replace(state, history=history), done
 
