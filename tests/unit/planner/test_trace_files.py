@@ -1,6 +1,7 @@
 """Trace files: three formats, and what each says when a line is wrong."""
 
 import gzip
+import json
 import lzma
 import re
 from pathlib import Path
@@ -146,6 +147,20 @@ def test_a_request_without_an_answer_counts_as_one_token_and_is_said(tmp_path: P
     loaded = load_trace(written(tmp_path, AZURE.replace(",44", ",0")))
     assert loaded.trace.output_tokens.tolist() == [1]
     assert any("1 requests have a length of 0" in note for note in loaded.notes)
+
+
+@pytest.mark.parametrize("name", ["azure.csv", "mooncake.jsonl"])
+def test_the_first_seconds_are_the_same_whether_or_not_the_rest_was_read(name: str) -> None:
+    whole, part = (first(load_trace(TRACES / name, 3, first_s).trace, 9.0) for first_s in (None, 9.0))
+    assert part.arrival_s.tolist() == whole.arrival_s.tolist()
+    assert part.prefix_blocks == whole.prefix_blocks
+
+
+def test_of_a_long_file_only_its_beginning_is_kept_wherever_that_stands(tmp_path: Path) -> None:
+    moments = [7000, 100, 90_000, 0, 50, 800, 86_400]
+    lines = [json.dumps({"timestamp": 1000 * at_s, "input_length": at_s + 1, "output_length": 9}) for at_s in moments]
+    loaded = load_trace(written(tmp_path, "\n".join(lines)), first_s=100.0)
+    assert loaded.trace.prompt_tokens.tolist() == [1, 51, 101]
 
 
 def test_ids_that_are_null_are_not_known(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def load(options: Options) -> Load:
     """The trace the options ask for. Raises TraceError."""
     path = Path(options.trace)
     if path.exists() or "/" in options.trace:
-        loaded = load_trace(path, options.seed)
+        loaded = load_trace(path, options.seed, _of_file_s(options))
         trace, notes = loaded.trace, list(loaded.notes)
     else:
         trace, notes = generate(named_shape(options.trace), options.seed), [f"it is synthetic: {options.trace}"]
@@ -78,6 +78,11 @@ def load(options: Options) -> Load:
         trace = first(trace, options.first_s)
         notes.append(f"only its first {options.first_s:g} s")
     return Load(trace, tuple(notes))
+
+
+def _of_file_s(options: Options) -> float | None:
+    """Seconds of the file that are needed; None: all, for copies begin at other points of it."""
+    return None if options.first_s is None or options.copies > 1 else options.first_s * options.speed
 
 
 def replay(options: Options, policy: PolicyFile, load: Load, command: str, progress: Progress) -> Replay:
