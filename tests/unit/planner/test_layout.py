@@ -20,7 +20,8 @@ def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:
     """Workers that this moment needs, and that are needed when one started now would serve."""
     return Targets(
         prefill=then[0], decode=then[1], rate_per_s=8.0, high_rate_per_s=4.0, backlog=20.0, needed_now=now,
-        load_now=(float(now[0]), float(now[1])), up=then, needed=then, kept=(1, 1),
+        load_now=(float(now[0]), float(now[1])), load_ahead=(float(then[0]), float(then[1])), up=then, needed=then,
+        kept=(1, 1),
     )  # fmt: skip
 
 

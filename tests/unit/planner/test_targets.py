@@ -47,7 +47,13 @@ class Ran:
         )
 
 
-def run(rate: Callable[[float], float], seconds: float, policy: Policy = POLICY, start_s: float = 45.0) -> Ran:
+def run(
+    rate: Callable[[float], float],
+    seconds: float,
+    policy: Policy = POLICY,
+    start_s: float = 45.0,
+    output_tokens: Callable[[float], float] = lambda _: 250,
+) -> Ran:
     """Poisson arrivals of 4000+250 tokens; nothing queues, workers serve ``start_s`` after they were wanted."""
     draw, ran = random.Random(17), Ran([], [], State())
     born = {(role, 0): -math.inf for role in WorkerRole}
@@ -64,7 +70,9 @@ def run(rate: Callable[[float], float], seconds: float, policy: Policy = POLICY,
         arrived = sum(draw.random() < rate(now_s) * TICK_S / 200 for _ in range(200))
         seen = Observation(
             at_s=now_s, window_s=TICK_S, age_s=0.0, workers=workers, routing=RoutingNumbers(0, 0),
-            load=Load(arrived / TICK_S, 4000 * draw.uniform(0.95, 1.05), 0.0, 250 * draw.uniform(0.95, 1.05)),
+            load=Load(
+                arrived / TICK_S, 4000 * draw.uniform(0.95, 1.05), 0.0, output_tokens(now_s) * draw.uniform(0.95, 1.05)
+            ),
             kv_capacity_tokens=262_144.0, max_sequences=64.0, max_batch_tokens=8192.0,
         )  # fmt: skip
         ran.state, decision, _ = decide(ran.state, seen, policy, now_s, ENGINE)
@@ -177,3 +185,19 @@ def test_the_budget_holds_whatever_comes() -> None:
     ran = run(lambda t: 60 if 200 < t < 400 else 5, 700, replace(POLICY, max_gpus=7))
     assert max(sum(layout) for layout in ran.layouts) == 7
     assert min(min(layout) for layout in ran.layouts) >= 1
+
+
+@pytest.mark.parametrize(("budget", "peak"), [(6, 24.0), (8, 30.0), (10, 42.0), (13, 54.0)])
+def test_where_the_budget_is_less_than_both_roles_need_the_split_comes_to_rest(budget: int, peak: float) -> None:
+    ran = run(lambda t: 2 + peak * min(1.0, t / 300), 600, replace(POLICY, max_gpus=budget, start_s=90.0), 90.0)
+    assert sum(ran.layouts[-1]) == budget
+    assert ran.reversals(180.0) == 0
+
+
+def test_where_the_budget_is_full_a_role_that_needs_far_less_gives_its_workers_to_the_other() -> None:
+    policy = replace(POLICY, max_gpus=10)
+    for seconds, enough in ((300, (5, 1)), (900, (1, 6))):
+        ran = run(lambda t: 50.0, seconds, policy, output_tokens=lambda t: 20 if t < 300 else 400)
+        prefill, decode = ran.layouts[-1]
+        assert prefill >= enough[0]
+        assert decode >= enough[1]

@@ -6,7 +6,7 @@ from typing import Final
 from pointsman.planner.core.alternatives import considered, in_short
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import switch, switches_between
+from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, switch, switches_between
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
 
@@ -142,7 +142,10 @@ def _scaled(
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
         may_shrink = policy.scale_in and not policy.role_switch and not deferred and switched == now
-        p, d = _squeezed((p, d), switched, most, may_shrink)
+        # Rounded needs differ with what is there (one more is wanted for a while first): by them a split has no rest.
+        need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
+        starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
+        p, d = _squeezed((p, d), switched, starting, most, need, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
     need_p, need_d = (max(a, b) for a, b in zip(wanted.needed_now, wanted.up, strict=True))
@@ -150,13 +153,32 @@ def _scaled(
     return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
 
 
-def _squeezed(target: tuple[int, int], has: tuple[int, int], most: int, may_shrink: bool) -> tuple[int, int]:
-    """Within ``most`` workers, in the proportion of the target; a pool shrinks for the other only if it may."""
-    least = (1, 1) if may_shrink else (min(has[0], target[0]), min(has[1], target[1]))
-    share = round(most * target[0] / sum(target))
-    p = max(least[0], min(share, target[0], most - least[1]))
-    d = max(least[1], min(most - p, target[1]))
-    return max(least[0], min(most - d, target[0])), d
+def _squeezed(
+    target: tuple[int, int],
+    has: tuple[int, int],
+    starting: tuple[int, int],
+    most: int,
+    need: tuple[float, float],
+    may_shrink: bool,
+) -> tuple[int, int]:
+    """Within ``most`` workers, so that the scarcer pool has the most of its ``need``.
+
+    A pool shrinks for the other only if it may, and if clearly more is served then, since who goes serves no more at
+    once and who comes only after a start: far more, if the pool that gives is itself only just growing.
+    """
+
+    def served(p: int) -> float:
+        return min(p / need[0], (most - p) / need[1])
+
+    def best(least: tuple[int, int]) -> int:
+        within = range(max(least[0], most - target[1]), min(target[0], most - least[1]) + 1)
+        return max(within, key=served, default=least[0])
+
+    stays = best((min(has[0], target[0]), min(has[1], target[1])))
+    moves = best((min(1, target[0]), min(1, target[1]))) if may_shrink else stays
+    band = REVERSAL_BAND if starting[0 if moves < stays else 1] > 0 else DEAD_BAND
+    p = moves if served(moves) > (1 + band) * served(stays) else stays
+    return p, most - p
 
 
 def _inputs(

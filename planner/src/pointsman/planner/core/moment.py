@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Final
 
 from pointsman.planner.core.forecast import Forecast, RateForecaster
-from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
+from pointsman.planner.core.sizing import OperatingPoint
 
 DEVIATIONS: Final = 1.0  # of staffing, and of the forecast's upper bound
 CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
@@ -161,8 +161,12 @@ class Moment:
         """Needs to compare layouts by: beyond what there can be, in proportion to the work."""
         if needed[0] + needed[1] <= self.most:
             return float(needed[0]), float(needed[1])
-        p = self.rate_per_s / self.point.prefill_per_s / MAX_UTILISATION
-        return max(p, min(1.0, needed[0])), max(self.decode_workers(self.rate_per_s), min(1.0, needed[1]))
+        return self.work(needed, self.rate_per_s)
+
+    def work(self, needed: tuple[int, int], rate_per_s: float) -> tuple[float, float]:
+        """What a rate takes of each role, in workers but not in whole ones; something of a role that is needed."""
+        p, d = self.point.busy_prefill_workers(rate_per_s), self.decode_workers(rate_per_s)
+        return max(p, min(1.0, needed[0])), max(d, min(1.0, needed[1]))
 
     @property
     def _quantile(self) -> float:

@@ -114,6 +114,10 @@ class OperatingPoint:
                 return workers
         return most
 
+    def busy_prefill_workers(self, rate_per_s: float) -> float:
+        """Workers that such a rate keeps as busy as they may be, or their network; no less and no whole number."""
+        return max(rate_per_s / self.prefill_per_s / MAX_UTILISATION, self._links(rate_per_s * self.remote_share))
+
     def _links(self, rate_per_s: float) -> float:
         """Workers whose network carries the KV of so many prompts a second, sent or pulled."""
         return rate_per_s * self.transfer_s / MAX_LINK_USE

@@ -48,6 +48,7 @@ class Targets:
     backlog: float
     needed_now: Counts  # for what arrives at this moment and what is queued
     load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
+    load_ahead: tuple[float, float]  # of the rate at the lead, without rounding: as even as the rate is
     up: Counts  # of what is needed at the lead, less a passing one-worker change; and for bursts
     needed: Counts  # when a worker started now would serve
     kept: Counts  # for what was, and may come back
@@ -74,6 +75,7 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
         backlog=backlog,
         needed_now=needed_now,
         load_now=moment.load(needed_now),
+        load_ahead=moment.work(needed, ahead.high),
         up=up,
         needed=needed,
         kept=kept,
