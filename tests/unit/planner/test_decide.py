@@ -518,3 +518,14 @@ def test_a_page_that_could_not_be_read_once_is_no_worker_that_is_missing(load: L
         if tick > 8:
             bounds.add(decision.routing.flow)
     assert len(bounds) == 1
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(0, 2), (2, 0), (0, 0)])
+def test_a_role_that_has_lost_all_its_workers_is_given_some(prefill: int, decode: int) -> None:
+    policy, state = replace(POLICY, scale_out=True, max_gpus=8), State()
+    for tick in range(12):
+        seen = observed(2.5 * tick, LONG, prefill, decode)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+    assert decision.prefill >= 1
+    assert decision.decode >= 1
+    assert f"{prefill}P{decode}D would keep 0% within objectives" in decision.message

@@ -39,7 +39,8 @@ def layout(
         sentence += f"; what is started now would come too late, and {target[0]}P{target[1]}D is enough then"
     alternatives = considered(state, observation, policy, wanted, now, target, likely)
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
-        here = next(a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now)
+        # A layout without a worker of some role is no alternative: nobody is served by it.
+        here = next((a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now), 0.0)
         sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
         if here >= policy.objectives.attainment:  # an estimate for a load that is even and has no past
             sentence += ", were nothing waiting" if wanted.backlog > 0 else ", with no margin for peaks"
