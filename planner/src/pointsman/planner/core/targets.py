@@ -16,6 +16,7 @@ from pointsman.planner.core.retention import Highest, Recent, Returns
 BOUND_S: Final = 60.0  # one more worker that only the forecast's bound asks for waits no longer than this
 TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
+SPARE_MARGIN: Final = 1.05  # times the load that those who stay must serve: where one more hardly matters it stays
 Counts = tuple[int, int]
 """Workers of each role: prefill, decode."""
 
@@ -189,7 +190,9 @@ def _down(memory: Memory, moment: Moment, up: Counts, kept: Counts) -> Counts:
     # once: what it takes is no need of the load.
     tops = [
         min(top, pool.active) if moment.fallen else top
-        for top, pool in zip(moment.needs(memory.highest.rate_per_s, 0.0), (moment.prefill, moment.decode), strict=True)
+        for top, pool in zip(
+            moment.needs(SPARE_MARGIN * memory.highest.rate_per_s, 0.0), (moment.prefill, moment.decode), strict=True
+        )
     ]
     p, d = (
         max(u, min(has, max(keep, s, top)))
