@@ -16,7 +16,7 @@ from pointsman.planner.core.retention import Highest, Recent, Returns
 BOUND_S: Final = 60.0  # one more worker that only the forecast's bound asks for waits no longer than this
 TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
-SPARE_MARGIN: Final = 1.05  # times the load that those who stay must serve: where one more hardly matters it stays
+SPARE_MARGIN: Final = 1.05  # times the load that prefill workers who stay must serve: what hardly matters stays
 Counts = tuple[int, int]
 """Workers of each role: prefill, decode."""
 
@@ -188,10 +188,11 @@ def _down(memory: Memory, moment: Moment, up: Counts, kept: Counts) -> Counts:
     ]
     # The highest need of the stabilisation counts; after a sudden fall for those only that serve. A queue is cleared
     # once: what it takes is no need of the load.
+    highest, pools = memory.highest.rate_per_s, (moment.prefill, moment.decode)
     tops = [
         min(top, pool.active) if moment.fallen else top
         for top, pool in zip(
-            moment.needs(SPARE_MARGIN * memory.highest.rate_per_s, 0.0), (moment.prefill, moment.decode), strict=True
+            (moment.prefill_workers(SPARE_MARGIN * highest), moment.needs(highest, 0.0)[1]), pools, strict=True
         )
     ]
     p, d = (
