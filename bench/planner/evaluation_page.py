@@ -56,7 +56,9 @@ The same loads and engines where a new worker serves after {FAST_START_S:.0f} s,
 WRONG = f"""\
 Pointsman alone, and {CAUSAL} where it is named; the rest as above. The policy says nothing of the start-up, so that
 {Policy().start_s:.0f} s are believed at first, but where it is *told*. What a start-up of 300 s costs beside
-*nothing* is what nobody can serve meanwhile; what not knowing of it costs is the difference to *told*."""
+*nothing* is what nobody can serve meanwhile; what not knowing of it costs is the difference to *told*. A faster engine
+needs fewer workers: at κ 1.0 two prefill workers and one decode worker do before the step, where the rows above have
+2P2D. The step then meets a smaller layout, and that, not a wrong belief, is what is lost, for fewer GPU-hours."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 620, 300, 60, 40
 _COLOURS = ["#2f6fb2", "#c4682d", "#3d8b4f", "#8a4fb0", "#b5a12e", "#7f7f7f", "#c14d76", "#4fb0a8", "#222222"]
