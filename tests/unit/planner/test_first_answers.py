@@ -92,3 +92,9 @@ def test_it_is_over_when_answers_become_short() -> None:
         lengths = lengths.observe(load, TICK_S, tick * TICK_S)
     assert lengths.first.over
     assert lengths.output_tokens == pytest.approx(20, rel=0.1)
+
+
+def test_tokens_that_nobody_counted_are_not_none() -> None:
+    lengths = served(6, exponential)
+    load = Load(24.0, 1000.0, started_per_s=24.0, ended_per_s=24.0, decoding=200.0, step_ms=None)
+    assert lengths.observe(load, TICK_S, 7 * TICK_S).first == lengths.first

@@ -31,6 +31,8 @@ class FirstAnswers:
         """Take one window; of one that is not known whole neither the tokens nor the ends are counted."""
         if self.over or load.decoding is None or load.ended_per_s is None:
             return self
+        if load.step_ms is None and load.decoding > 0:
+            return self  # they got tokens, and nobody says how many
         tokens = window_s * 1000 / load.step_ms if load.step_ms else 0.0
         ended = self.ended + load.ended_per_s * window_s
         over = ended > 0 and load.decoding <= YOUNG_SHARE * (ended + load.decoding)
