@@ -60,7 +60,7 @@ def test_a_decision_names_what_a_transfer_takes() -> None:
 
 
 def replayed(bytes_per_s: float) -> Result:
-    trace = generate(named_shape("steady:rate=8,prompt_tokens=4000,duration_s=240"), 5)
+    trace = generate(named_shape("steady:rate=8,prompt_tokens=4000,duration_s=240"), 3)
     service = Simulation(ENGINE, 2, 2, network=Network(bytes_per_s=bytes_per_s))
     return simulate(trace, service, POLICY, PLANNERS["pointsman"]())
 
