@@ -8,6 +8,8 @@ objectives back.
 from dataclasses import replace
 from typing import Final
 
+from pointsman.planner.core.encode import EncodeTarget, target
+from pointsman.planner.core.encode_decision import shared, unplanned, with_encode
 from pointsman.planner.core.flow import flow_bounds, in_words
 from pointsman.planner.core.layout import layout
 from pointsman.planner.core.margin import Margin
@@ -60,25 +62,36 @@ def decide(
         lead_s = state.leads.lead_s(policy.start_s)
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
         leads = seen_starting(state, observation, policy)  # who starts and who serves is known all the same
-        frozen = replace(state, forecaster=gap, leads=leads, wanting=None, wanting_ticks=0, unwanted_s=None)
-        return frozen, _stay(observation, Reason.STALE_METRICS, sentence), next_tick
+        frozen = replace(
+            state, forecaster=gap, leads=leads, encode=state.encode.observe(replace(observation, encode=None), policy),
+            wanting=None, wanting_ticks=0, unwanted_s=None,
+        )  # fmt: skip
+        stays = _stay(observation, Reason.STALE_METRICS, sentence)
+        return frozen, unplanned(stays, observation, policy), next_tick
 
     state = learn(state, observation, load, policy, base)
     state = seen_switching(state, observation, policy)
     model = model_of(state, base)
     if model is None or state.lengths.prompt_tokens is None:
         sentence = "no prefill and no decode step was measured yet: nothing is changed"
-        return replace(state, unwanted_s=None), _stay(observation, Reason.NOT_ENOUGH_DATA, sentence), next_tick
+        stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
+        return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
 
     point = _point(state, observation, policy, model, state.margin.share)
     # What is planned for on the safe side is no prediction.
     likely = point if state.margin.share >= 1 else _point(state, observation, policy, model, 1.0)
+    state, encode = _encode(state, observation, policy, load, point)
+    if encode is not None:
+        # A mean over all requests: those without images have more time for their prefill, those with images less.
+        point, likely = (replace(at, encode_s=encode.share * encode.mean_s) for at in (point, likely))
     counted, within = without_stuck(state, observation, policy)
     state, wanted = _targets(state, counted, within, load, point, tuning)
+    shares = shared(encode, observation, within, wanted)
+    within, wanted = shares.policy, shares.wanted
     state = replace(
         state,
         margin=_margin(state, observation, policy, load, wanted, point),
-        score=_scored(state, observation, policy, load, wanted, likely),
+        score=_scored(state, observation, policy, load, wanted, likely, encode),
     )
     routing = threshold(
         observation, policy, point, wanted.rate_per_s, tuning.deviations, prefill_wait_ms(observation, point)
@@ -89,10 +102,12 @@ def decide(
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
-        return replace(state, unwanted_s=None), _with_routing(awaited, routing), next_tick
+        decision = with_encode(awaited, state.encode, observation, policy, encode, shares)
+        return replace(state, unwanted_s=None), _with_routing(decision, routing), next_tick
     state, decision = layout(state, counted, within, now_s, wanted, point, likely)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
     state, decision = withdrawal(state, decision, observation, policy)
+    decision = with_encode(decision, state.encode, observation, policy, encode, shares)
     return state, _with_routing(decision, routing), next_tick
 
 
@@ -117,6 +132,15 @@ def _point(
         context_scv=state.shape.context_scv,
         transfer_s_per_token=state.transfers.s_per_token,
     )
+
+
+def _encode(
+    state: State, observation: Observation, policy: Policy, load: Load, point: OperatingPoint
+) -> tuple[State, EncodeTarget | None]:
+    trend = state.forecaster.trend
+    all_per_s = trend.level if trend is not None else load.arrivals_per_s
+    memory, wanted = target(state.encode, observation, policy, point, all_per_s)
+    return replace(state, encode=memory), wanted
 
 
 def _targets(
@@ -163,7 +187,13 @@ def _margin(
 
 
 def _scored(
-    state: State, observation: Observation, policy: Policy, load: Load, wanted: Targets, point: OperatingPoint
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    load: Load,
+    wanted: Targets,
+    point: OperatingPoint,
+    encode: EncodeTarget | None,
 ) -> Score:
     """What is predicted for the workers that serve, and for those that are wanted, beside what clients got."""
     service, serving = observation.service, [observation.serving(role) for role in WorkerRole]
@@ -176,6 +206,8 @@ def _scored(
 
     here = kept(serving[0], serving[1], observation.routing.flow != NOTHING_HELD)
     as_wished = kept(wanted.prefill, wanted.decode, policy.flow_control)
+    if encode is not None:
+        here, as_wished = here * encode.kept, as_wished * encode.kept_as_wished
     observed = service.ttft_attainment * service.tpot_attainment
     return state.score.observe(here, as_wished, observed, load.arrivals_per_s * observation.window_s)
 
@@ -211,5 +243,6 @@ def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     if routing.flow != before.flow:
         words.append(in_words(routing.flow))
     why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
-    reason = decision.reason if decision.changes_layout or decision.withdraws else why
+    keeps = decision.changes_layout or decision.changes_encode or decision.withdraws
+    reason = decision.reason if keeps else why
     return replace(decision, reason=reason, message="; ".join(words), routing=routing, routing_reason=why)

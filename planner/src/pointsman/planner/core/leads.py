@@ -7,10 +7,11 @@ the median by a little; a start-up that was told wrong moves it as soon as the w
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.types import Observation, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import EncodeWorker, Observation, Worker, WorkerCondition, WorkerRole
 
 MOST_STARTING: Final = 256  # remembered by name
 MOST_ENDED: Final = 16  # starts remembered
@@ -23,20 +24,26 @@ SHORTEST_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Leads:
-    """``starting``: (name, role, when it was first seen starting) of those that still are."""
+    """``starting``: (name, role, when it was first seen starting) of those that still are; who encodes has no role."""
 
     start_s: float | None = None  # learned; None: nothing started yet
-    starting: tuple[tuple[str, WorkerRole, float], ...] = ()
+    starting: tuple[tuple[str, WorkerRole | None, float], ...] = ()
     ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
 
     def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
         """Compare who starts and who serves with before."""
-        now_s = observation.at_s
+        return self.look(observation.workers, observation.at_s, window_s, believed_s)
+
+    def look(
+        self, workers: Iterable[Worker | EncodeWorker], now_s: float, window_s: float, believed_s: float
+    ) -> "Leads":
+        """The same, of these workers."""
+        workers = tuple(workers)
         # What happened since the last look happened half of that ago, on average.
         half_s = (window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)) / 2
-        conditions = {w.name: w.condition for w in observation.workers}
+        conditions = {w.name: w.condition for w in workers}
         known = {name: since_s for name, _, since_s in self.starting}
         lead_s = self.lead_s(believed_s)
         ended, overtaken_s = list(self.ended), self.overtaken_s
@@ -49,7 +56,7 @@ class Leads:
                 ended.insert(0, (took_s, False))  # it was taken away before it served
         starting = tuple(
             (w.name, w.role, known.get(w.name, now_s - half_s))
-            for w in observation.workers
+            for w in workers
             if w.condition is WorkerCondition.STARTING
         )[:MOST_STARTING]
         seen = replace(
@@ -61,7 +68,7 @@ class Leads:
         """How long a start typically takes, learned or believed."""
         return self.start_s if self.start_s is not None else believed_s
 
-    def ready_in_s(self, role: WorkerRole, now_s: float, believed_s: float) -> list[float]:
+    def ready_in_s(self, role: WorkerRole | None, now_s: float, believed_s: float) -> list[float]:
         """When each starting worker of a role is expected to serve, soonest first, in seconds from now.
 
         Those that are stuck are not among them.

@@ -58,6 +58,7 @@ class OperatingPoint:
     transfer_s_per_token: float = 0.0
     local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
     beside_local: tuple[tuple[float, float, float], ...] = ()  # (share of its time left for steps, batch, step_s)
+    encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
         """The same, with prompts of at most ``tokens`` that are not cached prefilled where they decode."""
@@ -92,8 +93,12 @@ class OperatingPoint:
     @property
     def slack_s(self) -> float:
         """What a request may wait for a prefill worker."""
-        left_s = USABLE_TTFT_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
-        return max(LEAST_SLACK_SHARE * self.ttft_s, left_s)
+        return max(LEAST_SLACK_SHARE * self.ttft_s, self.room_s - self.encode_s)
+
+    @property
+    def room_s(self) -> float:
+        """What the objective leaves of a request's time beside its prefill, transfer and first step."""
+        return USABLE_TTFT_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
 
     def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
         """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""

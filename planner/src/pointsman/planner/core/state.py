@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core import guards
+from pointsman.planner.core.encode import EncodeMemory
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
 from pointsman.planner.core.learning import Errors, LearnedModel, Learner, undisturbed
@@ -43,6 +44,7 @@ class State:
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
     transfers: Transfers = field(default_factory=Transfers)
+    encode: EncodeMemory = field(default_factory=EncodeMemory)
     leads: Leads = field(default_factory=Leads)
     memory: Memory = field(default_factory=Memory)
     margin: Margin = field(default_factory=Margin)
@@ -98,7 +100,7 @@ def learn(
         learned_error=learned_error,
         calibrated_prefill=prefill, calibrated_decode=decode, ticks=state.ticks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
-        shape=state.shape.observe(samples, lengths),
+        shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
 
 

@@ -47,6 +47,31 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
+class EncodeWorker:
+    """One worker that makes embeddings of images. It runs another engine than the others: no role switch reaches it."""
+
+    name: str
+    condition: WorkerCondition
+    gpus: int = 1
+
+    @property
+    def role(self) -> None:
+        """None of the two that can be switched."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeLoad:
+    """What came to the encode workers in the observation's window."""
+
+    requests_per_s: float  # that have images
+    images: float | None = None  # of those requests, mean; None: none came
+    squared_images: float | None = None  # mean of the squares
+    image_ms: float | None = None  # of a worker's time, mean over images; None: none was encoded
+    waiting: float | None = None  # images that no worker has begun
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """What arrived in the observation's window. Token counts are means per request."""
 
@@ -118,6 +143,9 @@ class Observation:
     gateways: int = 1  # that share the requests
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
     awaiting_approval: tuple[int, int] | None = None  # (prefill, decode) of the plan that waits for a person
+    encode_workers: tuple[EncodeWorker, ...] = ()
+    encode_replicas: int | None = None  # that are asked for; None: as many as there are
+    encode: EncodeLoad | None = None  # None: not known, or there is no encode pool
 
     @property
     def gpus_each(self) -> int:
@@ -183,6 +211,7 @@ class Policy:
     min_gpus: int = 2
     prefill: Bounds = Bounds(1, 8)
     decode: Bounds = Bounds(1, 12)
+    encode: Bounds | None = None  # None: the service has no encode pool
     interval_s: float = 2.5
     stale_after_s: float = 20.0
     remote_prefill: bool = True
@@ -235,6 +264,7 @@ class Reason(StrEnum):
     PREFILL_SHORT = "PrefillShort"
     DECODE_SHORT = "DecodeShort"
     BOTH_SHORT = "BothShort"
+    ENCODE_SHORT = "EncodeShort"
     SPARE_CAPACITY = "SpareCapacity"
     UNSATISFIABLE = "Unsatisfiable"
 
@@ -272,6 +302,8 @@ class Decision:
     routing: RoutingNumbers
     switches: tuple[Switch, ...] = ()
     changes_layout: bool = False
+    encode: int | None = None  # replicas that encode; None: there is no such pool, or it could not be seen
+    changes_encode: bool = False
     routing_reason: Reason | None = None  # why routing changes; None: it does not
     withdraws: bool = False  # the plan that awaits approval: nobody wants it any more
     inputs: tuple[tuple[str, float], ...] = ()  # the numbers used, by name with unit

@@ -20,7 +20,7 @@ from pointsman.planner.replay.pictures import layout_changes, picture
 from pointsman.planner.replay.policy_files import PolicyFile, load_policy
 from pointsman.planner.replay.run import Load, Replay, load, replay
 from pointsman.planner.replay.sweep import cells, headings, variants
-from pointsman.planner.replay.table import figure_rows
+from pointsman.planner.replay.table import at_start, figure_rows, layout
 
 EXIT_WORSE: Final = 1
 EXIT_UNUSABLE: Final = 2
@@ -104,7 +104,7 @@ def _show(done: Replay, loaded: Load, console: Console) -> None:
     console.print(f"[bold]{_heading(document['policy']['name'], loaded)}[/bold]")
     console.print(
         f"{simulation['model']} on {simulation['gpu']}, TP {simulation['tp']}; at the start "
-        f"{simulation['prefill_workers']}P{simulation['decode_workers']}D; a new worker takes "
+        f"{at_start(simulation)}; a new worker takes "
         f"{simulation['startup_s']:g} s; planner {simulation['planner']}; seed {simulation['seed']}"
     )
     for note in loaded.notes:
@@ -125,8 +125,7 @@ def _show(done: Replay, loaded: Load, console: Console) -> None:
 
 
 def _line(decision: Mapping[str, Any]) -> str:
-    layout = f"{decision['prefill']}P{decision['decode']}D"
-    return f"  {decision['at_s']:>6.0f} s  → {layout:<6} {decision['reason']}: {decision['message']}"
+    return f"  {decision['at_s']:>6.0f} s  → {layout(decision):<6} {decision['reason']}: {decision['message']}"
 
 
 def _show_comparison(found: comparison.Comparison, options: Options, console: Console) -> None:

@@ -1,7 +1,8 @@
 """Synthetic loads by name: ``step``, ``ramp``, ``burst``, ``mixshift``, ``onoff``, ``steady``.
 
 Arrivals are an inhomogeneous Poisson process (thinning, Lewis and Shedler 1979), lengths are gamma distributed with
-the stated mean. No request shares a prefix with another. The same parameters and seed give the same trace.
+the stated mean. No request shares a prefix with another. The same parameters and seed give the same trace; images do
+not change the rest of it.
 
 A name may be followed by parameters: ``burst:high=20,length_s=90``.
 """
@@ -31,10 +32,19 @@ class Segment:
     end_rate: float
     prompt_tokens: float
     output_tokens: float
+    image_share: float | None = None  # None: the shape's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WithImages:
+    """``images``: mean of a request that has any, at least 1, or 0 where none has; ``image_share``: of requests."""
+
+    images: float = 0.0
+    image_share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
+class Steady(_WithImages):
     """A constant rate: the load nothing should be switched for."""
 
     name: ClassVar[str] = "steady"
@@ -49,7 +59,7 @@ class Steady:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(_WithImages):
     """A sudden rise, and back: nothing announces it."""
 
     name: ClassVar[str] = "step"
@@ -67,7 +77,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Ramp:
+class Ramp(_WithImages):
     """A steady rise over minutes, and a quicker fall: what a forecast is for."""
 
     name: ClassVar[str] = "ramp"
@@ -93,7 +103,7 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True)
-class Burst:
+class Burst(_WithImages):
     """Ten times the load for a minute: shorter than a cold start of most models."""
 
     name: ClassVar[str] = "burst"
@@ -111,7 +121,7 @@ class Burst:
 
 
 @dataclass(frozen=True, slots=True)
-class MixShift:
+class MixShift(_WithImages):
     """Long prompts and short answers turn into short prompts and long answers: the same workers, other roles."""
 
     name: ClassVar[str] = "mixshift"
@@ -121,6 +131,7 @@ class MixShift:
     later_rate: float = 15.0
     later_prompt_tokens: float = 500.0
     later_output_tokens: float = 600.0
+    later_image_share: float | None = None  # None: as before
     at_s: float = 600.0
     duration_s: float = 1200.0
     length_cv: float = 0.25
@@ -129,12 +140,12 @@ class MixShift:
         later = self.later_prompt_tokens, self.later_output_tokens
         return [
             Segment(0.0, self.at_s, self.rate, self.rate, self.prompt_tokens, self.output_tokens),
-            Segment(self.at_s, self.duration_s, self.later_rate, self.later_rate, *later),
+            Segment(self.at_s, self.duration_s, self.later_rate, self.later_rate, *later, self.later_image_share),
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class OnOff:
+class OnOff(_WithImages):
     """Bursts of random length with random pauses (both exponential): waiting for a cold start is always too late."""
 
     name: ClassVar[str] = "onoff"
@@ -160,7 +171,8 @@ class OnOff:
 
 
 Shape = Steady | Step | Ramp | Burst | MixShift | OnOff
-"""A load over time: rates are requests a second, lengths mean tokens, ``length_cv`` their coefficient of variation."""
+"""A load over time: rates are requests a second, lengths mean tokens, ``length_cv`` their coefficient of variation and
+that of images a request."""
 
 SHAPES: Mapping[str, type[Shape]] = {made.name: made for made in (Steady, Step, Ramp, Burst, MixShift, OnOff)}
 
@@ -190,12 +202,19 @@ def named_shape(text: str) -> Shape:
 
 def generate(shape: Shape, seed: int) -> Trace:
     """The load's requests. Raises TraceError if the shape gives none, or cannot be."""
-    rng = random.Random(seed)
+    rng, images = random.Random(seed), random.Random(f"{seed} images")
+    for name in ("image_share", "later_image_share"):
+        share = getattr(shape, name, None)
+        if share is not None and share > 1:
+            raise TraceError(f"{shape.name}: {name} is {share:g}: a share of 0 to 1 is needed")
+    if 0 < shape.images < 1:
+        raise TraceError(f"{shape.name}: images is {shape.images:g}: 1 or more of a request that has any, or 0")
     requests = [
         Arrived(
             arrival_s=at_s,
             prompt_tokens=_length(rng, piece.prompt_tokens, shape.length_cv, MIN_PROMPT_TOKENS),
             output_tokens=_length(rng, piece.output_tokens, shape.length_cv, MIN_OUTPUT_TOKENS),
+            images=_images(images, shape, piece),
         )
         for piece in shape.segments(rng)
         for at_s in _arrivals(rng, piece)
@@ -220,6 +239,13 @@ def _length(rng: random.Random, mean: float, cv: float, least: int) -> int:
     if cv <= 0 or mean <= 0:
         return max(least, round(mean))
     return max(least, round(rng.gammavariate(1 / cv**2, mean * cv**2)))
+
+
+def _images(rng: random.Random, shape: Shape, piece: Segment) -> int:
+    share = shape.image_share if piece.image_share is None else piece.image_share
+    if shape.images <= 0 or rng.random() >= share:
+        return 0
+    return _length(rng, shape.images, shape.length_cv, 1)
 
 
 def _pieces(shape: "Step | Burst | OnOff", marks: list[tuple[float, float]]) -> list[Segment]:

@@ -24,6 +24,7 @@ examples:
   pointsman replay … --compare before.json --fail-if-worse 1%        exit status 1 if the policy became worse
   pointsman replay … --sweep budget.maxGpus=8,12,16                  one row a value, any field of the policy
   pointsman replay … --sweep startup-seconds=30,120,300 --sweep objectives.ttftMs=500,1500
+  pointsman replay --trace step:images=3 --policy chat.yaml --encode-milliseconds 80    requests with images
 
 exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used
 """
@@ -63,6 +64,10 @@ class Options:
     metric_dropout: float = 0.0
     start_failures: float = 0.0
     switch_failures: float = 0.0
+    encode_ms: float | None = None  # of an encode worker's time, for one image
+    encode_workers: int | None = None
+    encode_bounds: tuple[int, int] | None = None
+    encode_gpus: int | None = None
     json: Path | None = None
     html: Path | None = None
     svg: Path | None = None
@@ -83,6 +88,10 @@ def parse(argv: list[str]) -> Options:
         parser.error("--fail-if-worse needs --compare FILE: worse than what?")
     if given.table is not None and (given.model or given.gpu or given.engine or given.tp):
         parser.error("--table FILE is the engine: --model, --gpu, --engine and --tp choose a shipped one instead")
+    if given.encode_milliseconds is None:
+        for flag in ("encode_workers", "encode_bounds", "encode_gpus"):
+            if getattr(given, flag) is not None:
+                parser.error(f"--{flag.replace('_', '-')} needs --encode-milliseconds MS: what does an image take?")
     if given.sweep and (given.compare or given.html or given.svg):
         parser.error("--sweep goes with --json only: it makes a table, not one report")
     return Options(
@@ -91,6 +100,8 @@ def parse(argv: list[str]) -> Options:
         switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
         table=given.table, max_sequences=given.max_sequences, engine_factors=given.engine_factors, noise=given.noise,
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
+        encode_ms=given.encode_milliseconds, encode_workers=given.encode_workers,
+        encode_bounds=given.encode_bounds, encode_gpus=given.encode_gpus,
         start_failures=given.start_failures, switch_failures=given.switch_failures, json=given.json, html=given.html,
         svg=given.svg, compare=given.compare, fail_if_worse=given.fail_if_worse, sweeps=tuple(given.sweep),
     )  # fmt: skip
@@ -158,6 +169,14 @@ def _parser() -> argparse.ArgumentParser:
     service("--switch-failures", type=_share, default=0.0, metavar="SHARE", help="switches that fail (default: 0)")
     service("--planner", default="pointsman", metavar="NAME", help="or a baseline to see beside it; see docs/replay.md")
 
+    images = parser.add_argument_group(
+        "encode workers", "for requests with images: a third pool, which makes their embeddings before the prefill"
+    ).add_argument
+    images("--encode-milliseconds", type=_factor, metavar="MS", help="a worker takes for one image; without: no pool")
+    images("--encode-workers", type=_whole, metavar="N", help="at the start (default: the least of the bounds)")
+    images("--encode-bounds", type=_bounds, metavar="A-B", help="least and most (default: 1 to what the budget leaves)")
+    images("--encode-gpus", type=_whole, metavar="N", help="of one worker (default: 1)")
+
     load = parser.add_argument_group("the load").add_argument
     load("--seed", type=int, default=1, metavar="N", help="of everything random (default: 1)")
     load("--speed", type=_factor, default=1.0, metavar="X", help="the trace in 1/X of its time (default: 1)")
@@ -213,6 +232,13 @@ def _whole(text: str) -> int:
     if value != int(value):
         raise argparse.ArgumentTypeError(f"'{text}' is no whole number of 1 or more")
     return int(value)
+
+
+def _bounds(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)-(\d+)", text)
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise argparse.ArgumentTypeError(f"'{text}': write 1-6 for one worker at least and six at most")
+    return int(found[1]), int(found[2])
 
 
 def _factors(text: str) -> tuple[float, float]:

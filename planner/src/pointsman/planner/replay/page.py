@@ -5,7 +5,7 @@ from html import escape
 from typing import Any, Final
 
 from pointsman.planner.replay.pictures import layout_changes, picture
-from pointsman.planner.replay.table import figure_rows
+from pointsman.planner.replay.table import at_start, figure_rows, layout
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#24292f;--dim:#57606a;--bg:#fff;--edge:#d0d7de;--soft:#f6f8fa}
@@ -51,7 +51,7 @@ def page(document: Mapping[str, Any], comparison: Sequence[str] = ()) -> str:
 
 
 def _what_ran(trace: Mapping[str, Any], simulation: Mapping[str, Any]) -> str:
-    workers = f"{simulation['prefill_workers']}P{simulation['decode_workers']}D at the start"
+    workers = f"{at_start(simulation)} at the start"
     return (
         f"{trace['requests']} requests in {trace['duration_s'] / 60:.1f} min; {simulation['model']} on "
         f"{simulation['gpu']}, {simulation['engine']}, TP {simulation['tp']}; {workers}, a new worker takes "
@@ -87,6 +87,6 @@ def _decision(number: int, decision: Mapping[str, Any]) -> str:
     more = f"<p>Numbers used:</p><ul>{inputs}</ul>" + (f"<p>Considered:</p><ul>{others}</ul>" if others else "")
     return (
         f'<tr id="d{number}"><td class="n">{number}</td><td class="n">{decision["at_s"]:.0f} s</td>'
-        f'<td class="n">{decision["prefill"]}P{decision["decode"]}D</td><td>{escape(decision["reason"])}</td>'
+        f'<td class="n">{layout(decision)}</td><td>{escape(decision["reason"])}</td>'
         f"<td><details><summary>{escape(decision['message'])}</summary>{more}</details></td></tr>"
     )

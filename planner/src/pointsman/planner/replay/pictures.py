@@ -52,7 +52,7 @@ class Panel:
 def panels(document: Mapping[str, Any]) -> list[Panel]:
     """The panels of a replay's document."""
     windows, timeline = document["windows"], document["timeline"]
-    objectives = document["objectives"]
+    objectives, encodes = document["objectives"], "encode_workers" in document["simulation"]
     return [
         Panel(
             "requests per second",
@@ -75,6 +75,7 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
             ],
             stacked=True,
         ),
+        *(_encoding(timeline) if encodes else ()),
         Panel(
             "share within objectives",
             [Curve("of arrivals", "green", [(w["at_s"], _share(w)) for w in windows], "steps")],
@@ -111,9 +112,27 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
     ]
 
 
+def _encoding(timeline: Sequence[Mapping[str, Any]]) -> tuple[Panel, Panel]:
+    workers = (("serving", "active", "green"), ("starting", "starting", "grey"), ("draining", "draining", "red"))
+    return (
+        Panel(
+            "encode workers",
+            [
+                Curve(name, colour, [(point["at_s"], point[f"encode_{key}"]) for point in timeline], "area")
+                for name, key, colour in workers
+            ],
+            stacked=True,
+        ),
+        Panel(
+            "images waiting",
+            [Curve("images", "green", [(point["at_s"], point["images_waiting"]) for point in timeline], "steps")],
+        ),
+    )
+
+
 def layout_changes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The decisions that changed the layout, in order: the numbered marks of picture and table."""
-    return [decision for decision in document["decisions"] if decision["changes_layout"]]
+    return [d for d in document["decisions"] if d["changes_layout"] or d.get("changes_encode")]
 
 
 def picture(document: Mapping[str, Any], title: str) -> str:

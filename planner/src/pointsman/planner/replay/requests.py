@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pointsman.planner.errors import TraceError
-from pointsman.planner.simulator.types import Trace
+from pointsman.planner.simulator.types import Ints, Trace
 
 
 class Arrived(NamedTuple):
@@ -17,6 +17,7 @@ class Arrived(NamedTuple):
     prompt_tokens: int
     output_tokens: int
     prefix_blocks: tuple[int, ...] = ()
+    images: int = 0
 
 
 def trace_of(name: str, requests: Iterable[Arrived], block_tokens: int = 512) -> Trace:
@@ -30,7 +31,14 @@ def trace_of(name: str, requests: Iterable[Arrived], block_tokens: int = 512) ->
         output_tokens=np.array([request.output_tokens for request in ordered], dtype=np.int64),
         prefix_blocks=tuple(request.prefix_blocks for request in ordered) if prefixes_known else None,
         block_tokens=block_tokens,
+        images=_images(request.images for request in ordered),
     )
+
+
+def _images(counts: Iterable[int]) -> Ints | None:
+    """None where nobody has any."""
+    found = np.array(list(counts), dtype=np.int64)
+    return found if found.any() else None
 
 
 def faster(trace: Trace, times: float) -> Trace:
@@ -52,6 +60,7 @@ def first(trace: Trace, seconds: float) -> Trace:
         prompt_tokens=trace.prompt_tokens[:count],
         output_tokens=trace.output_tokens[:count],
         prefix_blocks=trace.prefix_blocks[:count] if trace.prefix_blocks is not None else None,
+        images=_images(trace.images[:count].tolist()) if trace.images is not None else None,
     )
 
 
@@ -81,4 +90,5 @@ def superposed(trace: Trace, copies: int) -> Trace:
         prompt_tokens=np.tile(trace.prompt_tokens, copies)[order],
         output_tokens=np.tile(trace.output_tokens, copies)[order],
         prefix_blocks=blocks,
+        images=np.tile(trace.images, copies)[order] if trace.images is not None else None,
     )

@@ -23,6 +23,7 @@ from pointsman.planner.shipped_engines import shipped_engine, table_engine, tabl
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import (
+    EncodePool,
     Engine,
     Faults,
     Leads,
@@ -38,6 +39,8 @@ from pointsman.planner.table_files import read_table
 
 COMPOSED_FACTORS: Final = (1.15, 1.2)  # shipped tables are composed from kernels' times, and optimistic
 MEASURED_FACTORS: Final = (1.0, 1.0)
+PLAN_ENCODE: Final = ("pointsman", "static")
+"""Planners that may be given an encode pool: the others are as published, for two pools."""
 
 Progress = Callable[[float], None]
 """Called now and then with the simulated seconds since the trace's start."""
@@ -88,7 +91,12 @@ def _of_file_s(options: Options) -> float | None:
 def replay(options: Options, policy: PolicyFile, load: Load, command: str, progress: Progress) -> Replay:
     """Simulate. Raises ReplayError, UnknownTable or PolicyFileError for what cannot be used."""
     simulation, described = _simulation(options, policy.spec)
-    core = _core_policy(policy.spec, simulation)
+    if load.trace.images is not None and simulation.encode is None:
+        raise ReplayError(
+            f"{load.trace.name}: {int((load.trace.images > 0).sum())} requests have images, "
+            f"{int(load.trace.images.sum())} in all: --encode-milliseconds MS is needed, what a worker takes for one"
+        )
+    core = _core_policy(options, policy.spec, simulation)
     result = simulate(load.trace, simulation, core, _planner(options.planner), progress=progress)
     digest = summary.digest(load.trace)
     document = summary.document(
@@ -97,6 +105,7 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
             "name": load.trace.name,
             "given": options.trace,
             "requests": len(load.trace),
+            **({"images": int(load.trace.images.sum())} if load.trace.images is not None else {}),
             "duration_s": round(load.trace.duration_s, 3),
             "digest": digest,
             "notes": list(load.notes),
@@ -124,6 +133,7 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
             f"--workers {prefill}P{decode}D needs {(prefill + decode) * engine.gpus} GPUs, "
             f"budget.maxGpus is {spec.budget.max_gpus}"
         )
+    encode = _encode_pool(options, spec, (prefill + decode) * engine.gpus)
     simulation = Simulation(
         engine=engine,
         prefill_workers=prefill,
@@ -137,6 +147,7 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
             switch_failure_share=options.switch_failures,
             metric_dropout_share=options.metric_dropout,
         ),
+        encode=encode,
         seed=options.seed,
     )
     described: dict[str, object] = {
@@ -155,7 +166,28 @@ def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, 
         "switch_failures": options.switch_failures,
         "seed": options.seed,
     }
+    if encode is not None:
+        described |= {"encode_ms": encode.image_ms, "encode_workers": encode.workers, "encode_gpus": encode.gpus}
     return simulation, described
+
+
+def _encode_pool(options: Options, spec: PlannerPolicySpec, others_gpus: int) -> EncodePool | None:
+    """The pool the options ask for. Raises ReplayError where the budget has no room for it, or nobody plans it."""
+    if options.encode_ms is None:
+        return None
+    if options.planner not in PLAN_ENCODE:
+        known = " or ".join(PLAN_ENCODE)
+        raise ReplayError(f"--planner {options.planner} knows no encode pool: with --encode-milliseconds use {known}")
+    bounds, gpus = options.encode_bounds, options.encode_gpus or 1
+    workers = options.encode_workers or (bounds[0] if bounds else 1)
+    if bounds and not bounds[0] <= workers <= bounds[1]:
+        raise ReplayError(f"--encode-workers {workers} is not within --encode-bounds {bounds[0]}-{bounds[1]}")
+    if others_gpus + workers * gpus > spec.budget.max_gpus:
+        raise ReplayError(
+            f"{workers} encode worker(s) of {gpus} GPU(s) and {others_gpus} GPUs of the others at the start: "
+            f"budget.maxGpus is {spec.budget.max_gpus}"
+        )
+    return EncodePool(options.encode_ms, workers, gpus)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +240,18 @@ def _smallest(spec: PlannerPolicySpec, gpus: int) -> tuple[int, int]:
     return prefill, workers - prefill
 
 
-def _core_policy(spec: PlannerPolicySpec, simulation: Simulation) -> Policy:
-    """Each pool may take what the budget leaves beside one worker of the other.
+def _core_policy(options: Options, spec: PlannerPolicySpec, simulation: Simulation) -> Policy:
+    """Each pool may take what the budget leaves beside one worker of each other.
 
     Whatever the policy's mode, decisions are carried out: a replay shows what they would bring.
     """
-    most = spec.budget.max_gpus // simulation.engine.gpus - 1
-    return replace(planner_policy(spec, Bounds(1, most), Bounds(1, most)), mode=Mode.ACTIVE)
+    gpus, encode, bounds = spec.budget.max_gpus, simulation.encode, None
+    if encode is not None:
+        rest = (gpus - 2 * simulation.engine.gpus) // encode.gpus
+        bounds = Bounds(*(options.encode_bounds or (1, max(encode.workers, rest))))
+        gpus -= bounds.least * encode.gpus
+    most = max(1, gpus // simulation.engine.gpus - 1)
+    return replace(planner_policy(spec, Bounds(1, most), Bounds(1, most)), mode=Mode.ACTIVE, encode=bounds)
 
 
 def _planner(name: str) -> Planner:

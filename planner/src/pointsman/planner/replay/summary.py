@@ -15,6 +15,7 @@ import numpy as np
 
 from pointsman.planner.core.types import Alternative, Objectives
 from pointsman.planner.errors import CompareError
+from pointsman.planner.replay.table import ENCODE
 from pointsman.planner.simulator.types import Floats, Outcome, PrefillPlace, Result, Trace
 
 FORMAT: Final = "pointsman-replay"
@@ -123,7 +124,7 @@ def document(
         "windows": _windows(result),
         "timeline": [asdict(point) for point in result.timeline],
         "decisions": [_decision(record.at_s, asdict(record.decision)) for record in result.decisions],
-        "transitions": [{**asdict(change), "role": change.role.value} for change in result.transitions],
+        "transitions": [{**asdict(change), "role": change.role or ENCODE} for change in result.transitions],
     }
     cleaned: dict[str, Any] = _without_nan(made)
     return cleaned
@@ -145,7 +146,10 @@ def read_document(path: Path) -> dict[str, Any]:
 def digest(trace: Trace) -> str:
     """Tells one trace from another by its requests, whatever the file is called."""
     blocks = json.dumps(trace.prefix_blocks).encode() if trace.prefix_blocks is not None else b""
-    parts = (trace.arrival_s.round(6).tobytes(), trace.prompt_tokens.tobytes(), trace.output_tokens.tobytes(), blocks)
+    images = trace.images.tobytes() if trace.images is not None else b""
+    parts = (
+        trace.arrival_s.round(6).tobytes(), trace.prompt_tokens.tobytes(), trace.output_tokens.tobytes(), blocks, images
+    )  # fmt: skip
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 

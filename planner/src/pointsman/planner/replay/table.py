@@ -1,7 +1,10 @@
 """A replay's figures as rows of name, value and remark: for the terminal and the page alike."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+ENCODE: Final = "Encode"
+"""The role of an encode worker in a document."""
 
 
 def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -23,10 +26,43 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("TPOT", _three(found["tpot_ms"]), "P50 / P90 / P99, ms; mean per request"),
         ("ITL", _three(found["itl_ms"]), "P50 / P90 / P99, ms; every gap"),
         ("held back", f"{found['held']}", _held(found)),
+        *_encode_rows(document),
         ("prefilled remotely", f"{found['prefilled_remotely']:.0%}", f"{found['preemptions']} preemptions"),
         ("role switches", f"{found['switches']}", f"{found['reversals']} reversals within 10 min"),
         ("workers started", f"{found['starts']}", f"{found['stops']} stopped"),
     ]
+
+
+def _encode_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Of a service with an encode pool."""
+    if "encode_workers" not in document["simulation"]:
+        return []
+    serving = [point["encode_active"] for point in document["timeline"]]
+    changes = [change["kind"] for change in document["transitions"] if change["role"] == ENCODE]
+    waited = max((point["images_waiting"] for point in document["timeline"]), default=0)
+    images = document["trace"].get("images", 0)
+    return [
+        ("images", f"{images}", f"at most {waited} waiting"),
+        (
+            "encode workers",
+            f"{min(serving, default=0)} to {max(serving, default=0)}",
+            f"{changes.count('start')} started, {changes.count('stop')} stopped",
+        ),
+    ]
+
+
+def layout(decision: Mapping[str, Any]) -> str:
+    """``2P4D``, or ``2P4D1E`` with an encode pool, of a decision."""
+    return _layout(decision["prefill"], decision["decode"], decision.get("encode"))
+
+
+def at_start(simulation: Mapping[str, Any]) -> str:
+    """The same of a simulation."""
+    return _layout(simulation["prefill_workers"], simulation["decode_workers"], simulation.get("encode_workers"))
+
+
+def _layout(prefill: int, decode: int, encode: int | None) -> str:
+    return f"{prefill}P{decode}D" + ("" if encode is None else f"{encode}E")
 
 
 def _rate(per_s: float | None) -> str:

@@ -2,11 +2,12 @@
 
 ==========  =====================================================================================================
 Mooncake    one JSON object a line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (512 tokens
-            each); github.com/kvcache-ai/Mooncake, FAST25-release/traces
+            each), optionally ``images``; github.com/kvcache-ai/Mooncake, FAST25-release/traces
 Azure       CSV with the columns ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
             github.com/Azure/AzurePublicDataset
 Pointsman   a header line ``{"format": "pointsman-trace", "version": 1, …}``, then one JSON object a line:
-            ``arrival_s``, ``prompt_tokens``, ``output_tokens``, optionally ``prefix_blocks``; see docs/replay.md
+            ``arrival_s``, ``prompt_tokens``, ``output_tokens``, optionally ``prefix_blocks`` and ``images``; see
+            docs/replay.md
 ==========  =====================================================================================================
 
 Any of them may be compressed (gzip, xz, bzip2). What a line says wrong is said with file, line number and field.
@@ -39,6 +40,7 @@ VERSION: Final = 1
 MOONCAKE_BLOCK_TOKENS: Final = 512
 SHOWN_CHARACTERS: Final = 80  # of a wrong value
 MOST_TOKENS: Final = 1_000_000_000  # of one prompt or answer: above that a number is a mistake
+MOST_IMAGES: Final = 10_000  # of one request
 BEYOND_FIRST_S: Final = 600.0  # that are read of a trace that is cut: by them bins are told from times
 BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -109,16 +111,19 @@ def load_trace(path: Path, seed: int = 0, first_s: float | None = None) -> Loade
 def write_trace(path: Path, trace: Trace, header: Mapping[str, object]) -> None:
     """Write a trace in our own format. ``header`` is added to the first line; its keys are free."""
     blocks = trace.prefix_blocks or ((),) * len(trace)
+    images = trace.images if trace.images is not None else [0] * len(trace)
     head = {"format": FORMAT, "version": VERSION, "name": trace.name, "block_tokens": trace.block_tokens, **header}
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(head) + "\n")
-        for at_s, prompt, output, ids in zip(
-            trace.arrival_s, trace.prompt_tokens, trace.output_tokens, blocks, strict=True
+        for at_s, prompt, output, ids, count in zip(
+            trace.arrival_s, trace.prompt_tokens, trace.output_tokens, blocks, images, strict=True
         ):
             row: dict[str, object] = {"arrival_s": round(float(at_s), 6), "prompt_tokens": int(prompt)}
             row["output_tokens"] = int(output)
             if ids:
                 row["prefix_blocks"] = list(ids)
+            if count:
+                row["images"] = int(count)
             file.write(json.dumps(row) + "\n")
 
 
@@ -184,6 +189,7 @@ def _mooncake(line: "_Line") -> Arrived:
         _count(line, fields, "input_length"),
         _count(line, fields, "output_length"),
         _ids(line, fields, "hash_ids", "input_length", MOONCAKE_BLOCK_TOKENS),
+        _images(line, fields),
     )
 
 
@@ -194,6 +200,7 @@ def _own(line: "_Line", block_tokens: int) -> Arrived:
         _count(line, fields, "prompt_tokens"),
         _count(line, fields, "output_tokens"),
         _ids(line, fields, "prefix_blocks", "prompt_tokens", block_tokens),
+        _images(line, fields),
     )
 
 
@@ -274,6 +281,15 @@ def _count(line: _Line, fields: Mapping[str, Any], name: str, least: int = 0) ->
     if not least <= number <= MOST_TOKENS or number != int(number):
         line.wrong(name, value, f"a whole number of {least} or more, and {MOST_TOKENS} at most,")
     return int(number)
+
+
+def _images(line: _Line, fields: Mapping[str, Any]) -> int:
+    if fields.get("images") is None:  # as where it is not there
+        return 0
+    images = _count(line, fields, "images")
+    if images > MOST_IMAGES:
+        line.wrong("images", images, f"a whole number of 0 or more, and {MOST_IMAGES} at most,")
+    return images
 
 
 def _ids(line: _Line, fields: Mapping[str, Any], name: str, prompt: str, block_tokens: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from pointsman.planner.core.types import Decision, Policy, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import DecodeEngine
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.prefix_cache import PrefixBlocks
@@ -54,6 +55,7 @@ class Fleet:
         policy: Policy,
         path: RequestPath,
         events: Events,
+        budget: Budget,
         rng: Random,
         new_engine: Callable[[], DecodeEngine],
         block_tokens: int,
@@ -62,6 +64,8 @@ class Fleet:
         self._policy = policy
         self._path = path
         self._events = events
+        self._budget = budget
+        budget.when_given_back(self._find_room)
         self._rng = rng
         self._new_engine = new_engine
         self._cache_blocks = simulation.engine.kv_capacity_tokens // block_tokens
@@ -72,7 +76,6 @@ class Fleet:
         self._billed_s = 0.0
         self._transitions: list[_Transition] = []
         self.workers: list[SimulatedWorker] = []
-        self.peak = 0
         self.wanted = {WorkerRole.PREFILL: simulation.prefill_workers, WorkerRole.DECODE: simulation.decode_workers}
         for role, count in self.wanted.items():
             for _ in range(count):
@@ -133,8 +136,8 @@ class Fleet:
 
     def _refusal(self, decision: Decision) -> str:
         policy, gpus = self._policy, self._simulation.engine.gpus
-        if (decision.prefill + decision.decode) * gpus > policy.max_gpus:
-            total = (decision.prefill + decision.decode) * gpus
+        total = (decision.prefill + decision.decode) * gpus
+        if total > policy.max_gpus:
             return f"it takes {total} GPUs, budget.maxGpus of the policy is {policy.max_gpus}"
         for role, replicas in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
             bounds = policy.bounds(role)
@@ -177,7 +180,6 @@ class Fleet:
 
         All that live are within the budget, leaving ones included: what has no room there is started as others go.
         """
-        most = self._policy.max_gpus // self._simulation.engine.gpus
         self._lacks_room = False
         for role, wanted in self.wanted.items():
             counted = [w for w in self.workers if w.shown_role is role and w.condition not in NOT_CAPACITY_SOON]
@@ -187,7 +189,7 @@ class Fleet:
                 for worker in sorted(leaving, key=lambda w: -w.drain_ends_s)[:missing]:
                     self._return(worker)
                     missing -= 1
-                room = max(0, most - len(self.workers))
+                room = max(0, self._budget.left // self._simulation.engine.gpus)
                 self._lacks_room = self._lacks_room or room < missing
                 for _ in range(min(missing, room)):
                     self._start(role)
@@ -212,7 +214,7 @@ class Fleet:
             cache=PrefixBlocks(self._cache_blocks),
         )
         self.workers.append(worker)
-        self.peak = max(self.peak, len(self.workers))
+        self._budget.take(self._simulation.engine.gpus)
         return worker
 
     def _start(self, role: WorkerRole) -> None:
@@ -322,9 +324,12 @@ class Fleet:
         worker.removed = True
         self.workers.remove(worker)
         self._billed_s += self._events.now_s - worker.since_s
+        self._budget.give_back(self._simulation.engine.gpus)
+        self._go_on()
+
+    def _find_room(self) -> None:
         if self._lacks_room:
             self._events.at(self._events.now_s, self._reconcile)
-        self._go_on()
 
     def _arm(self, worker: SimulatedWorker) -> None:
         """Draw when it crashes."""

@@ -20,6 +20,7 @@ class Request:
     new_tokens: int = 0  # to be computed, where it is prefilled
     computed_tokens: int = 0  # of a local prefill that takes several steps
     ends_at_step: int = -1  # of its decode worker's count; -1: not decoding there
+    ready_s: float = float("nan")  # its images, if it has any, were encoded
     first_token_s: float = float("nan")
     preemptions: int = 0
     pending_tokens: int = 0  # what it adds to its worker's pending work, until its first token …

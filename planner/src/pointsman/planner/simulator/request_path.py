@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pointsman.planner.core.types import Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.simulator.encoders import Encoders
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
@@ -49,6 +50,8 @@ class RequestPath:
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
         self.held: HeldLine[Request] = HeldLine()
+        self._images: list[int] | None = trace.images.tolist() if trace.images is not None else None
+        self.encoders: Encoders | None = None
         self._pending_tokens = 0  # as flow control counts, at all workers, also at those that take nothing new …
         self._pending_prompts = 0  # … and of how many prompts
         self._looking = False  # an event that looks for room is under way
@@ -90,6 +93,15 @@ class RequestPath:
         self.open += 1
         blocks = self._blocks[index] if self._blocks is not None else ()
         request = Request(index, prompt, output, now_s, blocks)
+        images = self._images[index] if self._images is not None else 0
+        if images > 0 and self.encoders is not None:
+            self.encoders.add(request, images, now_s)
+        else:
+            self.enter(request, now_s)
+
+    def enter(self, request: Request, now_s: float) -> None:
+        """A request that could be prefilled: it has no image, or all are encoded."""
+        request.ready_s = now_s
         flow = self.routing.flow
         if flow != NOTHING_HELD and self.decoders:
             under_way = self._under_way()
@@ -119,7 +131,7 @@ class RequestPath:
         if not self.decoders and flow != NOTHING_HELD:
             return  # they are held until one comes
         while (request := self.held.next(now_s, self._under_way(), flow)) is not None:
-            self.held_s[request.index] = now_s - request.arrived_s
+            self.held_s[request.index] = now_s - request.ready_s
             self.dispatch(request, now_s)
 
     def _wait_at(self, worker: SimulatedWorker, request: Request, tokens: int) -> None:
@@ -311,7 +323,7 @@ class RequestPath:
     def stop(self, now_s: float) -> None:
         """The simulation ends; who is held was held until then."""
         for request in self.held.came_by(now_s):
-            self.held_s[request.index] = now_s - request.arrived_s
+            self.held_s[request.index] = now_s - request.ready_s
 
     # --- workers come and go ---
 

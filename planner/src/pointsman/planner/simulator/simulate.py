@@ -8,13 +8,24 @@ from random import Random
 
 import numpy as np
 
-from pointsman.planner.core.types import Mode, Observation, Policy, Reason, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import (
+    Decision,
+    Mode,
+    Observation,
+    Policy,
+    Reason,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import (
     ITL_BINS,
     ITL_BINS_PER_DECADE,
     ITL_LEAST_S,
     DecodeEngine,
 )
+from pointsman.planner.simulator.encoders import Encoders
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.fleet import Fleet
 from pointsman.planner.simulator.request_path import RequestPath
@@ -27,6 +38,7 @@ from pointsman.planner.simulator.types import (
     Simulation,
     TimelinePoint,
     Trace,
+    TransitionRecord,
 )
 from pointsman.planner.simulator.window import Window, engine_samples, reset_samples
 
@@ -60,7 +72,9 @@ class _Run:
         # Whatever the mode, decisions are carried out: a simulation shows what they would bring.
         self._policy = policy = replace(policy, mode=Mode.ACTIVE, role_switch_needs_approval=False)
         # One source of chance each, so that a fault drawn does not change the noise of what would have run anyhow.
-        noise, fleet, metrics = (Random(f"{simulation.seed} {of}") for of in ("noise", "fleet", "metrics"))
+        noise, fleet, metrics, images = (
+            Random(f"{simulation.seed} {of}") for of in ("noise", "fleet", "metrics", "images")
+        )
         self._metrics_rng = metrics
         self._events = Events()
         timing = Timing(simulation.engine, simulation.truth, noise)
@@ -70,7 +84,15 @@ class _Run:
         def new_engine() -> DecodeEngine:
             return DecodeEngine(simulation.engine, timing, self._itl_counts, path.started, path.finished)
 
-        self._fleet = Fleet(simulation, policy, path, self._events, fleet, new_engine, trace.block_tokens)
+        self._budget = budget = Budget(policy.max_gpus)
+        self._fleet = Fleet(simulation, policy, path, self._events, budget, fleet, new_engine, trace.block_tokens)
+        self._encoders: Encoders | None = None
+        if simulation.encode is not None:
+            path.encoders = self._encoders = Encoders(
+                simulation, simulation.encode, self._events, budget, images, path.enter
+            )
+        elif trace.images is not None and trace.images.any():
+            raise ValueError(f"{trace.name} has requests with images: simulation.encode must say who encodes them")
         self._state = planner.first_state()
         believed = simulation.engine.performance
         known = TrueModel(believed, simulation.truth) if planner.measured else believed
@@ -104,11 +126,21 @@ class _Run:
             itl_s=Distribution(edges, np.array(self._itl_counts)),
             timeline=tuple(self._timeline),
             decisions=tuple(self._decisions),
-            transitions=self._fleet.transitions(),
-            gpu_hours=self._fleet.gpu_hours(ended_s),
-            peak_gpus=self._fleet.peak * self._simulation.engine.gpus,
+            transitions=self._transitions(),
+            gpu_hours=self._gpu_hours(ended_s),
+            peak_gpus=self._budget.peak,
             ended_s=ended_s,
         )
+
+    def _transitions(self) -> tuple[TransitionRecord, ...]:
+        of_fleet = self._fleet.transitions()
+        if self._encoders is None:
+            return of_fleet
+        return tuple(sorted((*of_fleet, *self._encoders.transitions()), key=lambda change: change.began_s))
+
+    def _gpu_hours(self, now_s: float) -> float:
+        encoding = self._encoders.gpu_hours(now_s) if self._encoders is not None else 0.0
+        return self._fleet.gpu_hours(now_s) + encoding
 
     def _play(self) -> float:
         """Until every request ended, or ``drain_s`` after the last arrival; returns when that was."""
@@ -145,7 +177,7 @@ class _Run:
             self._seen.popleft()
         late = self._seen[0]
         if late.at_s > due_s:  # nothing is old enough to have come through
-            observation = replace(read, load=None, service=None, samples=(), age_s=math.inf)
+            observation = replace(read, load=None, service=None, encode=None, samples=(), age_s=math.inf)
         elif late is read:
             observation = read
         else:
@@ -156,6 +188,8 @@ class _Run:
                 age_s=late.age_s + now_s - late.at_s,
                 workers=read.workers,
                 routing=read.routing,
+                encode_workers=read.encode_workers,
+                encode_replicas=read.encode_replicas,
                 plan_in_progress=read.plan_in_progress,
             )
         self._state, decision, next_tick = self._planner.decide(
@@ -166,7 +200,10 @@ class _Run:
             self._path.route(decision.routing)
         if decision.changes_layout:
             refused = self._fleet.submit(decision)
-        if decision.changes_layout or decision.changes_routing or decision.reason is not self._said:
+        if decision.changes_encode:
+            refused = refused or self._scale_encode(decision)
+        acts = decision.changes_layout or decision.changes_routing or decision.changes_encode
+        if acts or decision.reason is not self._said:
             self._decisions.append(DecisionRecord(now_s, decision, refused))
         self._said = decision.reason
         self._timeline.append(self._point(now_s, observation))
@@ -174,6 +211,16 @@ class _Run:
         if self._progress is not None:
             self._progress(now_s)
         self._events.at(now_s + max(next_tick.after_s, 1e-3), self._tick)
+
+    def _scale_encode(self, decision: Decision) -> str:
+        """Have it carried out; returns why it is refused, "" if it is not."""
+        replicas, bounds, encoders = decision.encode, self._policy.encode, self._encoders
+        if replicas is None or bounds is None or encoders is None:
+            return "there is no encode pool"
+        if not bounds.least <= replicas <= bounds.most:
+            return f"Encode {replicas} is not within {bounds.least} to {bounds.most}"
+        self._events.at(self._events.now_s + self._simulation.leads.reaction_s, encoders.scale, replicas)
+        return ""
 
     def _read(self, now_s: float) -> Observation:
         """Scrape every target; each may fail."""
@@ -200,6 +247,7 @@ class _Run:
         gateway_read = not out and not (lost > 0 and self._metrics_rng.random() < lost)
         window_s = now_s - self._read_s
         samples = engine_samples(reached, window_s, now_s) if gateway_read else ()
+        encoders = self._encoders
         observation = Observation(
             at_s=now_s,
             window_s=window_s if gateway_read else 0.0,
@@ -212,6 +260,9 @@ class _Run:
             kv_capacity_tokens=float(self._simulation.engine.kv_capacity_tokens),
             max_sequences=float(self._simulation.engine.max_batch),
             plan_in_progress=fleet.plan_in_progress,
+            encode_workers=encoders.shown() if encoders is not None else (),
+            encode_replicas=encoders.wanted if encoders is not None else None,
+            encode=encoders.load(window_s) if encoders is not None and gateway_read else None,
         )
         if gateway_read:
             for worker in reached:
@@ -221,7 +272,7 @@ class _Run:
         return observation
 
     def _point(self, now_s: float, observation: Observation) -> TimelinePoint:
-        fleet, path = self._fleet, self._path
+        fleet, path, encoders = self._fleet, self._path, self._encoders
         decoders = [worker.engine for worker in fleet.workers if worker.role is WorkerRole.DECODE]
         capacity = self._simulation.engine.kv_capacity_tokens * max(len(decoders), 1)
         return TimelinePoint(
@@ -239,4 +290,8 @@ class _Run:
             max_local_prefill_tokens=path.routing.max_local_prefill_tokens,
             arrivals=self._arrivals,
             observed=observation.load is not None,
+            encode_active=encoders.count(WorkerCondition.ACTIVE) if encoders is not None else 0,
+            encode_starting=encoders.count(WorkerCondition.STARTING) if encoders is not None else 0,
+            encode_draining=encoders.count(WorkerCondition.DRAINING) if encoders is not None else 0,
+            images_waiting=encoders.waiting if encoders is not None else 0,
         )

@@ -35,7 +35,7 @@ class Trace:
 
     ``prefix_blocks``: per request the ids of its prompt's blocks of ``block_tokens`` tokens, equal ids for an equal
     prefix (Mooncake's ``hash_ids``); None: the trace does not know, see ``PrefixCache.assumed_hit_share``.
-    Raises ValueError naming the field that is wrong.
+    ``images``: per request how many it has; None: none has any. Raises ValueError naming the field that is wrong.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Trace:
     output_tokens: Ints
     prefix_blocks: tuple[tuple[int, ...], ...] | None = None
     block_tokens: int = 512
+    images: Ints | None = None
 
     def __post_init__(self) -> None:
         count = len(self.arrival_s)
@@ -59,6 +60,8 @@ class Trace:
             raise ValueError("arrival_s must be finite, 0 or more, and rising")
         if self.prefix_blocks is not None and len(self.prefix_blocks) != count:
             raise ValueError(f"prefix_blocks has {len(self.prefix_blocks)} entries, arrival_s has {count}")
+        if self.images is not None and (len(self.images) != count or (count and self.images.min() < 0)):
+            raise ValueError("images must be a whole number of 0 or more, one each a request")
         if self.block_tokens < 1:
             raise ValueError(f"block_tokens is {self.block_tokens}: at least 1")
 
@@ -96,6 +99,7 @@ class Truth:
     prefill_kappa: float = 1.0
     decode_kappa: float = 1.0
     noise_sigma: float = 0.0
+    encode_kappa: float = 1.0  # on ``EncodePool.image_ms``
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,15 @@ class Network:
 
     bytes_per_s: float = 25e9
     hop_s: float = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class EncodePool:
+    """Workers that make embeddings of images before prompts are prefilled, one image at a time each."""
+
+    image_ms: float  # of a worker's time
+    workers: int = 1  # at the start, ready
+    gpus: int = 1  # of one worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +168,7 @@ class Simulation:
     network: Network = Network()
     prefix_cache: PrefixCache = PrefixCache()
     faults: Faults = Faults()
+    encode: EncodePool | None = None  # needed where requests have images
     planner_knows_performance: bool = True  # ``base`` of decide; False: it learns from the service alone
     max_waiting: int | None = None  # requests waiting for prefill, per prefill worker, above which arrivals are shed
     drain_s: float = 300.0  # how long after the last arrival requests may end; later ones are UNFINISHED
@@ -221,6 +235,10 @@ class TimelinePoint:
     max_local_prefill_tokens: int
     arrivals: int  # since the point before
     observed: bool  # False: the metrics could not be read
+    encode_active: int = 0
+    encode_starting: int = 0
+    encode_draining: int = 0
+    images_waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +256,7 @@ class TransitionRecord:
 
     kind: str
     worker: str
-    role: WorkerRole  # the new one of a switch
+    role: WorkerRole | None  # the new one of a switch; None: it encodes
     began_s: float
     ended_s: float
     succeeded: bool
@@ -333,16 +351,16 @@ class Result:
     def reversals(self, within_s: float = 600.0) -> int:
         """How often a pool was moved one way and, less than ``within_s`` later, the other way."""
         found = 0
-        for role in WorkerRole:
+        for role in (*WorkerRole, None):
             moves = sorted((t.began_s, _direction(t, role)) for t in self.transitions if _direction(t, role))
             for (before_s, before), (at_s, sign) in itertools.pairwise(moves):
                 found += sign != before and at_s - before_s < within_s
         return found
 
 
-def _direction(transition: TransitionRecord, role: WorkerRole) -> int:
+def _direction(transition: TransitionRecord, role: WorkerRole | None) -> int:
     """+1 where a pool gets a worker by decision, -1 where it loses one, 0 where it is not concerned."""
-    if transition.kind == "switch":
+    if transition.kind == "switch" and role is not None:
         return 1 if transition.role is role else -1
     if transition.role is not role:
         return 0

@@ -1,0 +1,180 @@
+"""The encode pool: how many workers make embeddings of images, a third pool beside prefill and decode.
+
+Its workers run another engine configuration, so it is only scaled. What a request asks of it (images, their time) is
+learned from measurements alone; before any is there nothing is decided. Upwards at once to what is needed when a worker
+started now would serve; downwards when the highest need of the stabilisation is over. One budget holds for all pools.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pointsman.planner.core.encode_queue import EncodeQueue
+from pointsman.planner.core.forecast import RateForecaster
+from pointsman.planner.core.leads import Leads
+from pointsman.planner.core.moment import DEVIATIONS, Pool
+from pointsman.planner.core.moment import SHIPPED as TUNING
+from pointsman.planner.core.retention import Highest
+from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
+from pointsman.planner.core.targets import BOUND_S, QUIET_S, SPARE_MARGIN, TICK_FLOOR_S
+from pointsman.planner.core.types import EncodeLoad, Observation, Policy, WorkerCondition
+
+IMAGES_MEMORY: Final = 200.0  # images behind the mean time of one …
+REQUESTS_MEMORY: Final = 100.0  # … and requests behind the mean number of images
+FEWEST_REQUESTS: Final = 25.0  # that had images, before anything is scaled
+QUANTILE: Final = 0.5 * (1 + math.erf(DEVIATIONS / math.sqrt(2)))  # of the forecast's errors
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeMemory:
+    """What is remembered of the encode pool. ``forecaster``: of requests that have images."""
+
+    forecaster: RateForecaster = field(default_factory=RateForecaster)
+    requests: float = 0.0
+    images: float | None = None  # of a request that has any
+    squared_images: float | None = None
+    log_image_ms: float | None = None  # of a worker's time
+    leads: Leads = field(default_factory=Leads)
+    highest: Highest = field(default_factory=Highest)
+    more_ticks: int = 0
+    grew_s: float | None = None  # when one more was last wanted without a sudden change
+    first_s: float | None = None
+
+    def observe(self, observation: Observation, policy: Policy) -> "EncodeMemory":
+        """Take a look at the service; of one without an encode pool there is nothing to remember."""
+        if policy.encode is None:
+            return self
+        now_s, window_s = observation.at_s, observation.window_s
+        leads = self.leads.look(observation.encode_workers, now_s, window_s, policy.start_s)
+        seen = replace(self, leads=replace(leads, start_s=None) if policy.start_is_told else leads)
+        load, lead_s = observation.encode, seen.lead_s(policy)
+        if load is None or window_s <= 0:
+            return replace(seen, forecaster=self.forecaster.observe(None, policy.interval_s, now_s, lead_s))
+        requests = load.requests_per_s * window_s
+        return replace(
+            seen._measured(load, requests),
+            forecaster=self.forecaster.observe(requests, window_s, now_s, lead_s),
+            requests=min(self.requests + requests, 1e9),
+        )
+
+    def lead_s(self, policy: Policy) -> float:
+        """From a decision until a worker started for it serves."""
+        return self.leads.lead_s(policy.start_s) + policy.interval_s
+
+    def queue(self, point: OperatingPoint) -> EncodeQueue | None:
+        """What requests with images ask of the pool; None: not measured yet."""
+        if self.images is None or self.squared_images is None or self.log_image_ms is None:
+            return None
+        return EncodeQueue(
+            images=self.images,
+            images_scv=max(0.0, self.squared_images / (self.images * self.images) - 1),
+            image_s=math.exp(self.log_image_ms) / 1000,
+            room_s=point.room_s,
+            ttft_s=point.ttft_s,
+        )
+
+    def _measured(self, load: EncodeLoad, requests: float) -> "EncodeMemory":
+        images, squared, log_ms = self.images, self.squared_images, self.log_image_ms
+        if load.images is not None and load.squared_images is not None and requests > 0:
+            weight = min(1.0, requests / REQUESTS_MEMORY)
+            images = _mean(images, max(1.0, load.images), weight)
+            squared = _mean(squared, max(1.0, load.squared_images), weight)
+        if load.image_ms is not None and load.image_ms > 0:
+            weight = min(1.0, max(1.0, requests * (load.images or 1.0)) / IMAGES_MEMORY)
+            log_ms = _mean(log_ms, math.log(load.image_ms), weight)
+        return replace(self, images=images, squared_images=squared, log_image_ms=log_ms)
+
+
+def _mean(so_far: float | None, value: float, weight: float) -> float:
+    return value if so_far is None else so_far + weight * (value - so_far)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTarget:
+    """Workers that are wanted within the pool's bounds, and the numbers behind them; rates are of requests that have
+    images."""
+
+    workers: int
+    needed_now: int
+    needed: int  # when a worker started now would serve
+    busy: float  # … without rounding and waiting
+    rate_per_s: float
+    high_rate_per_s: float
+    queue: EncodeQueue
+    share: float  # of all requests that have images
+    mean_s: float  # from arrival to the last embedding, by the pool that is wanted; mean over requests with images
+    kept: float  # share of all requests that the workers that serve bring on in time …
+    kept_as_wished: float  # … and those that are wanted
+
+
+def target(
+    memory: EncodeMemory, observation: Observation, policy: Policy, point: OperatingPoint, all_per_s: float
+) -> tuple[EncodeMemory, EncodeTarget | None]:
+    """What is wanted of ``all_per_s`` requests, some of which have images; None: nothing can be said.
+
+    ``point``: what the requests are to the other pools.
+    """
+    bounds, queue, now_s = policy.encode, memory.queue(point), observation.at_s
+    lead_s = memory.lead_s(policy)
+    present, ahead = (memory.forecaster.at(s, now_s, lead_s, QUANTILE) for s in (0.0, lead_s))
+    if bounds is None or queue is None or present is None or ahead is None or memory.requests < FEWEST_REQUESTS:
+        return memory, None
+    pool = _pool(memory, observation, policy)
+    has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present.expected, 1e-3)
+    load = observation.encode
+    waiting = (load.waiting or 0.0 if load is not None else 0.0) / queue.images
+    late, least, most = 1 - policy.objectives.attainment, max(1, bounds.least), max(1, bounds.least, bounds.most)
+
+    def need(rate: float, queued: float = 0.0) -> int:
+        found = queue.workers(rate, scv, late, most)
+        extra = min(rate, queued / TUNING.clear_s) if queued > max(5.0, 2 * rate) else 0.0
+        return max(found, min(most, math.ceil((rate + extra) * queue.work_s / MAX_UTILISATION - 1e-9)))
+
+    needed, needed_now = need(ahead.high, waiting), need(rate_per_s, waiting)
+    memory, up = _up(memory, observation, has, needed, sooner=needed_now > has or ahead.expected > present.expected)
+    stabilised_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s), TICK_FLOOR_S)
+    memory = replace(memory, highest=memory.highest.observe(now_s, ahead.high, stabilised_s))
+    top = need(SPARE_MARGIN * memory.highest.rate_per_s)
+    forecaster = memory.forecaster
+    if forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s:  # who still starts comes too late
+        top = min(top, pool.active)
+    young = memory.grew_s is not None and now_s - memory.grew_s <= TUNING.grew_leads * lead_s
+    settled = young and (forecaster.fell_s or 0.0) <= (memory.grew_s or 0.0)
+    memory = replace(memory, first_s=now_s if memory.first_s is None else memory.first_s)
+    new = memory.first_s is not None and now_s - memory.first_s < stabilised_s
+    stays = has if settled or new or not policy.scale_in else min(has, top)
+    wanted = min(max(up if policy.scale_out else min(up, has), stays, least), most)
+    share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
+    enough = max(wanted, needed_now)
+    return memory, EncodeTarget(
+        workers=wanted,
+        needed_now=needed_now,
+        needed=needed,
+        busy=max(queue.busy(ahead.high), min(1.0, needed)),
+        rate_per_s=rate_per_s,
+        high_rate_per_s=ahead.high,
+        queue=queue,
+        share=share,
+        mean_s=queue.mean_s(rate_per_s, scv, enough),
+        kept=1 - share * queue.late_share(rate_per_s, scv, max(1, pool.active)),
+        kept_as_wished=1 - share * queue.late_share(rate_per_s, scv, wanted),
+    )
+
+
+def _pool(memory: EncodeMemory, observation: Observation, policy: Policy) -> Pool:
+    able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
+    starting = memory.leads.ready_in_s(None, observation.at_s, policy.start_s)
+    return Pool(sum(w.condition in able for w in observation.encode_workers), tuple(starting))
+
+
+def _up(
+    memory: EncodeMemory, observation: Observation, has: int, needed: int, *, sooner: bool
+) -> tuple[EncodeMemory, int]:
+    """What is needed, less one more worker that was not wanted for long enough yet."""
+    now_s, changed_s = observation.at_s, memory.forecaster.changed_s
+    quiet = changed_s is None or now_s - changed_s > QUIET_S
+    ticks = memory.more_ticks + 1 if needed > has else 0
+    patient = max(TUNING.sustained_ticks, min(TUNING.bound_ticks, BOUND_S / max(observation.window_s, 1e-3)))
+    passing = quiet and needed == has + 1 and ticks < (TUNING.sustained_ticks if sooner else patient)
+    up = has if passing else needed
+    return replace(memory, more_ticks=ticks, grew_s=now_s if quiet and up == has + 1 else memory.grew_s), up
