@@ -1,12 +1,13 @@
 """Pointsman's planner beside Dynamo's, in NVIDIA's simulator: ``make bench-planner-dynamo``.
 
-Six workloads, starts of 45 and 120 s, several seeds of everything that is random. Runs that were made are kept in
-``bench/results/planner_dynamo_runs.json`` and not made again, except ours when the planner has changed, so the whole,
-more than an hour of computing, can be made in pieces of ``--seconds``.
+Measured is what is published (``published.py``): workloads, starts of 45 and 120 s, the seeds of each, what an operator
+believes wrongly. Runs that were made are kept in ``bench/results/planner_dynamo_runs.json`` and not made again, except
+ours when the planner has changed, so the whole, hours of computing, can be made in pieces of ``--seconds``.
+
+    ARGS="--parts ours"    # only our planner, wrong beliefs and pulses too, beside the others' kept runs
 """
 
 import argparse
-import hashlib
 import json
 import logging
 import math
@@ -22,16 +23,15 @@ from typing import Any
 warnings.filterwarnings("ignore")  # of the peer's statistics packages, thousands of lines
 logging.disable(logging.WARNING)
 
-from bench.planner.dynamo import figures, policy, references  # noqa: E402
+from bench.planner.dynamo import figures, policy, published, references  # noqa: E402
 from bench.planner.dynamo.configurations import CONFIGURATIONS  # noqa: E402
 from bench.planner.dynamo.dynamo_planner import run_dynamo  # noqa: E402
 from bench.planner.dynamo.dynosim import Hold, Schedule, calibration, known_before, run  # noqa: E402
-from bench.planner.dynamo.figures import COMMAND, PARTS, RUNS, STARTS_S, WORKLOADS, WRONG, Kept, Run  # noqa: E402
+from bench.planner.dynamo.figures import COMMAND, RUNS, STARTS_S, WORKLOADS, WRONG, Kept, Run  # noqa: E402
 from bench.planner.dynamo.workloads import Workload  # noqa: E402
 from bench.planner.dynamo.workloads import make as make_workloads  # noqa: E402
+from bench.planner.sources import in_dynosim as planner_digest  # noqa: E402
 from bench.rows import RESULTS, write  # noqa: E402
-
-from pointsman.planner import core  # noqa: E402
 
 DATA = RESULTS.parent / "data"
 RESULT = "planner_dynamo"
@@ -49,10 +49,7 @@ class Measurements:
         self.cells: Kept = figures.kept_runs()
         self._until = time.monotonic() + seconds
         for cell in self.cells.values():
-            changed = ("ours", "wrong") if cell.get("planner") != planner_digest() else ()
-            for part in (*again, *changed):
-                cell.pop(part, None)
-                cell["complete"] = [each for each in cell["complete"] if each != part]
+            _forget(cell, again)
 
     def known_by_another_seed(self, workload: Workload, seed: int, start_s: int) -> bool:
         """Whether this very trace, which no seed changes, is measured as one of another seed."""
@@ -70,6 +67,8 @@ class Measurements:
             key,
             {"trace": workload.digest, "workload": workload.name, "start_s": start_s, "seed": seed, "complete": []},
         )
+        if cell.get("planner") != planner_digest():
+            _forget(cell, published.OURS)
         cell["planner"] = planner_digest()
         return cell
 
@@ -97,40 +96,43 @@ class Measurements:
         RUNS.write_text(json.dumps(self.cells, indent=1, sort_keys=True) + "\n")
 
 
-@cache
-def planner_digest() -> str:
-    """Of the sources of the planner and of what drives it here: a run of another planner is not one of this one."""
-    paths = [*sorted(Path(core.__file__).parent.glob("*.py")), Path(policy.__file__)]
-    sources = b"".join(path.read_bytes() for path in paths)
-    return hashlib.sha256(sources).hexdigest()[:16]
+def _forget(cell: Cell, parts: Iterable[str]) -> None:
+    for part in parts:
+        cell.pop(part, None)
+        cell["complete"] = [each for each in cell["complete"] if each != part]
 
 
 def main(argv: list[str]) -> int:
     """Measure what is missing, write the rows of what is there; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="folder with azure-llm-2023/ and mooncake/")
-    parser.add_argument("--seeds", default="1,2,3", help="default: 1,2,3")
-    parser.add_argument("--only", default=",".join(WORKLOADS), help=f"workloads; also {', '.join(figures.PULSES)}")
-    parser.add_argument("--starts", default="45,120", help="seconds a worker takes to start")
-    parser.add_argument("--parts", default=",".join(PARTS), help="what is measured")
-    parser.add_argument("--again", default="", help="parts whose kept runs are forgotten")
-    parser.add_argument("--runs", type=int, default=3, help="of ours per cell: its results vary by some thousandths")
+    parser.add_argument("--seeds", type=_numbers, default=(), help="instead of the published ones of each workload")
+    known = (*WORKLOADS, *figures.PULSES)
+    parser.add_argument("--only", type=_words, default=(), help=f"workloads, of {', '.join(known)}")
+    parser.add_argument("--starts", type=_numbers, default=STARTS_S, help="seconds a worker takes to start")
+    parts = ", ".join((*published.OURS, *published.PEERS))
+    parser.add_argument("--parts", type=_words, default=(), help=f"of {parts}; ours: with what is believed wrongly")
+    parser.add_argument("--again", type=_words, default=(), help="parts whose kept runs are forgotten")
+    parser.add_argument("--runs", type=int, help="of ours per cell, instead of the published number")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long; the next call goes on")
     parser.add_argument("--tuning", default="{}", help="JSON: constants to vary; runs are printed, not kept")
     options = parser.parse_args(argv)
     tuning = json.loads(options.tuning)
-    measurements = Measurements(options.seconds, options.again.split(",") if options.again else ())
+    for name, asked, there in (("only", options.only, known), ("parts", options.parts, parts.split(", "))):
+        if unknown := sorted({*asked} - {*there}):
+            parser.error(f"--{name}: there is no {', '.join(unknown)}; known: {', '.join(there)}")
+    measurements = Measurements(options.seconds, options.again)
+    traces = cache(lambda seed: make_workloads(Path(__file__).with_name("traces") / str(seed), seed, options.data))
     try:
-        for seed in map(int, options.seeds.split(",")):
-            workloads = make_workloads(Path(__file__).with_name("traces") / str(seed), seed, options.data)
-            for name in options.only.split(","):
-                if name in workloads:
-                    _measure(measurements, workloads[name], seed, options, tuning)
+        for piece in published.wanted(options.only, options.seeds, options.parts, options.runs):
+            for seed in piece.seeds:
+                for name in piece.workloads:
+                    _measure(measurements, traces(seed)[name], seed, piece, options.starts, tuning)
     except OutOfTime:
         print(f"not all was measured within {options.seconds:.0f} s: call again")
     if tuning:
         return 0
-    rows = [*figures.rows(measurements.cells)]
+    rows = [*figures.rows(figures.kept_runs())]  # not of a cell that time ended in before anything was written
     path = write(RESULT, rows)
     for each in rows:
         print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit} (target {each.target})")
@@ -138,11 +140,23 @@ def main(argv: list[str]) -> int:
     return 0 if all(each.met for each in rows) else 1
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
+
+
 def _measure(
-    measurements: Measurements, workload: Workload, seed: int, options: argparse.Namespace, tuning: dict[str, Any]
+    measurements: Measurements,
+    workload: Workload,
+    seed: int,
+    piece: published.Piece,
+    starts_s: Iterable[int],
+    tuning: dict[str, Any],
 ) -> None:
     """Every wanted run of one workload and seed."""
-    parts = options.parts.split(",")
     samples = cache(lambda: calibration(workload))
     demand = cache(lambda: references.demand_of(workload))
 
@@ -163,7 +177,7 @@ def _measure(
     def causal(start_s: int, plan: Callable[[], references.Plan]) -> Run:
         return asdict(run(workload, Schedule(plan()), start_s))
 
-    for start_s in map(int, options.starts.split(",")):
+    for start_s in starts_s:
         if tuning:
             print(f"{workload.name}/{start_s}/{seed} {tuning}: {ours(start_s)}", flush=True)
             continue
@@ -173,13 +187,15 @@ def _measure(
         ahead = references.clairvoyant(workload, start_s, demand)
         reactions = references.causal(workload, start_s, demand)
         wanted: dict[str, dict[str, Callable[[], Run]]] = {
-            "ours": {f"run {n + 1}": partial(ours, start_s) for n in range(options.runs)},
+            "ours": {f"run {n + 1}": partial(ours, start_s) for n in range(piece.runs)},
             "wrong": {name: partial(ours, start_s, name) for name in WRONG},
             "dynamo": {name: partial(dynamo, start_s, name) for name in CONFIGURATIONS},
             "clairvoyant": {how: partial(clairvoyant, start_s, plan) for how, plan in ahead.items()},
             "causal": {how: partial(causal, start_s, plan) for how, plan in reactions.items()},
         }
-        for part in parts:
+        for part in piece.parts:
+            if part in published.PEERS and part in cell["complete"]:
+                continue  # what is tried of them may have grown since: it is measured by --again
             if part == "fixed" and start_s == STARTS_S[0]:
                 search = references.search_every if workload.name in figures.PULSES else references.search_fixed
                 search(partial(_goodput, measurements, cell, fixed))

@@ -19,7 +19,6 @@ RUNS = RESULTS / "planner_dynamo_runs.json"
 WORKLOADS = ("step", "ramp", "burst", "mixshift", "azure_conv", "moon_conv")
 PULSES = ("pulses", "pulses_hour", "pulses_uneven")  # on/off bursts shorter than a start: judged by themselves
 STARTS_S = (45, 120)
-PARTS = ("ours", "dynamo", "fixed", "clairvoyant", "causal")  # and "wrong": what the operator believes
 WRONG = ("told start-up x2.5", "told start-up x0.4", "calibration x1.3", "calibration x0.7")
 GOOD_ENOUGH = 0.95  # the goodput whose cheapest clairvoyant run is the measure of cost
 EQUAL = 0.01  # goodput that differs by less is equal: runs are not reproducible to the bit
@@ -63,6 +62,7 @@ class Cell:
     clairvoyant: Figure  # the cheapest run with GOOD_ENOUGH, of schedules and fixed layouts
     causal: Figure | None  # None for pulses
     equal: Figure | None  # … for which this is the cheapest layout with ours' goodput, every one having been tried
+    sources: frozenset[str]  # digests of the planner in ours' runs
 
     @property
     def name(self) -> str:
@@ -129,6 +129,7 @@ def _cell(kept: Kept, workload: str, start_s: int, runs: Sequence[Run]) -> Cell:
         clairvoyant=_figure("clairvoyant", [_known(_clairvoyant(kept, run)) for run in runs]),
         causal=None if pulses else _figure("causal", [_most(run["causal"].values()) for run in runs]),
         equal=_layout_figure([_known(_cheapest(_layouts(kept, run), enough)) for run in runs]) if pulses else None,
+        sources=frozenset(run.get("planner", "") for run in runs),
     )
 
 

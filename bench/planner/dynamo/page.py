@@ -6,6 +6,7 @@ from html import escape
 
 from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED
 from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, PULSES, WORKLOADS, Cell, Figure
+from bench.planner.sources import in_dynosim
 
 PICTURE = "planner-beside-dynamo.svg"
 LOADS = {
@@ -74,6 +75,7 @@ def section(cells: Sequence[Cell]) -> list[str]:
         return []
     return [
         HEAD,
+        *_older(cells),
         f"![All cells](pictures/{PICTURE})",
         "",
         "Dots: Dynamo's configurations (filled: documented), Pointsman, causal, fixed; up and left is better, "
@@ -81,14 +83,27 @@ def section(cells: Sequence[Cell]) -> list[str]:
         "",
         *_means(whole),
         "",
-        "Goodput / cost of each cell; bold where Pointsman has at least the goodput of Dynamo's best of all "
-        "for at most its GPU-hours.",
+        "Goodput / cost of each cell, means and the range of several runs; bold where Pointsman has at least the "
+        "goodput of Dynamo's best of all for at most its GPU-hours.",
         "",
         *_table(whole),
         "",
         *_configurations(whole),
         "",
         *_pulses([cell for cell in cells if cell.workload in PULSES]),
+    ]
+
+
+def _older(cells: Sequence[Cell]) -> list[str]:
+    """What must be said while ours was not measured again since the planner changed; nothing if it was."""
+    older = [cell.name for cell in cells if cell.sources != {in_dynosim()}]
+    if not older:
+        return []
+    which = "all cells" if len(older) == len(cells) else ", ".join(older)
+    return [
+        f"**Pointsman's figures are of an earlier state of its planner** in {which}: its sources have changed since "
+        'they were measured (`make bench-planner-dynamo ARGS="--parts ours"` measures them again).',
+        "",
     ]
 
 
@@ -114,7 +129,18 @@ def _pulses(cells: Sequence[Cell]) -> list[str]:
 
 def _plain(figure: Figure | None) -> str:
     """Goodput and GPU-hours."""
-    return f"{figure.goodput:.3f} / {figure.gpu_hours:.2f}" if figure is not None else "not run"
+    if figure is None:
+        return "not run"
+    return f"{_ranged(figure.goodput, figure.goodput_range, '.3f')} / {_hours(figure)}"
+
+
+def _hours(figure: Figure) -> str:
+    return _ranged(figure.gpu_hours, figure.gpu_hours_range, ".2f")
+
+
+def _ranged(mean: float, over: tuple[float, float], form: str) -> str:
+    middle, least, most = (f"{value:{form}}" for value in (mean, *over))
+    return middle if least == most else f"{middle} ({least}–{most})"
 
 
 def _means(cells: Sequence[Cell]) -> list[str]:
@@ -146,7 +172,9 @@ def _table(cells: Sequence[Cell]) -> list[str]:
 
 
 def _value(cell: Cell, figure: Figure) -> str:
-    return f"{figure.goodput:.3f} / {cell.cost(figure):.2f}×"
+    goodput = _ranged(figure.goodput, figure.goodput_range, ".3f")
+    least, most = (hours / cell.clairvoyant.gpu_hours for hours in figure.gpu_hours_range)
+    return f"{goodput} / {_ranged(cell.cost(figure), (least, most), '.2f')}×"
 
 
 def _configurations(cells: Sequence[Cell]) -> list[str]:

@@ -1,9 +1,11 @@
 """Pointsman as a policy of NVIDIA's simulator, and what the kept runs of that benchmark come to."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from bench.planner.dynamo import figures, page
+from bench.planner import sources
+from bench.planner.dynamo import figures, page, published
 from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED, TUNED
 from bench.planner.dynamo.figures import RUNS, Kept
 from bench.planner.dynamo.policy import PointsmanPolicy, make
@@ -211,6 +213,54 @@ def test_the_page_marks_cells_that_are_better_and_the_picture_shows_every_config
     assert page.picture(cells).count("objectives x0.55: 0.700") == 2
     assert page.picture(cells).count("<circle") == 6 + 2 * (len(CONFIGURATIONS) + 4)
     assert page.section([]) == []
+
+
+def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again() -> None:
+    runs = kept() | kept(workload="ramp")
+    runs["step/45/1"]["planner"] = sources.in_dynosim()
+    (said,) = [line for line in page.section(figures.cells(runs)) if "earlier state of its planner" in line]
+    assert "in ramp, 45 s:" in said
+    runs["ramp/45/1"]["planner"] = sources.in_dynosim()
+    assert not any("earlier state" in line for line in page.section(figures.cells(runs)))
+
+
+# --- plan ---
+
+
+def planned(pieces: Iterable[published.Piece]) -> dict[tuple[str, int], set[str]]:
+    return {(name, seed): {*piece.parts} for piece in pieces for name in piece.workloads for seed in piece.seeds}
+
+
+def test_the_plain_command_measures_the_published_cells_and_no_other() -> None:
+    whole = planned(published.wanted())
+    cells = figures.cells(figures.kept_runs())
+    for start_s in figures.STARTS_S:
+        shown = {(cell.workload, seed) for cell in cells if cell.start_s == start_s for seed in cell.seeds}
+        assert shown == whole.keys()
+    # Azure's trace is the same in every seed; no other was looked at while the planner was made.
+    assert {name for name, seed in whole if seed in figures.DEVELOPMENT} == {"azure_conv"}
+
+
+def test_the_plan_measures_everything_a_cell_needs_to_be_shown() -> None:
+    for (name, _), parts in planned(published.wanted()).items():
+        needed = {"ours", "fixed"} if name in figures.PULSES else {"ours", "wrong", "dynamo", "clairvoyant", "causal"}
+        assert needed <= parts
+
+
+def test_ours_again_is_ours_wrong_beliefs_and_pulses_in_all_published_seeds() -> None:
+    again = planned(published.wanted(parts=["ours"]))
+    assert again.keys() == planned(published.wanted()).keys()
+    for (name, _), parts in again.items():
+        assert parts == ({"ours"} if name in figures.PULSES else {"ours", "wrong"})
+
+
+def test_a_plan_can_be_cut_to_workloads_and_given_other_seeds() -> None:
+    assert planned(published.wanted(["ramp", "pulses"], [7], ["dynamo"])) == {
+        ("ramp", 7): {"dynamo"},
+        ("pulses", 7): {"dynamo"},
+    }
+    assert {piece.runs for piece in published.wanted(["moon_conv"])} == {3}
+    assert {piece.runs for piece in published.wanted(["moon_conv"], runs=1)} == {1}
 
 
 def test_the_committed_rows_are_those_of_the_committed_runs() -> None:
