@@ -9,20 +9,55 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.planner.core.bursts import Bursts
 from pointsman.planner.core.encode_queue import EncodeQueue
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
+from pointsman.planner.core.lengths import CERTAIN, LEAST_CHANGE, LEAST_SPREAD
 from pointsman.planner.core.moment import DEVIATIONS, Pool
 from pointsman.planner.core.moment import SHIPPED as TUNING
-from pointsman.planner.core.retention import Highest
+from pointsman.planner.core.retention import Highest, Returns
 from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
 from pointsman.planner.core.targets import BOUND_S, QUIET_S, SPARE_MARGIN, TICK_FLOOR_S
 from pointsman.planner.core.types import EncodeLoad, Observation, Policy, WorkerCondition
 
 IMAGES_MEMORY: Final = 200.0  # images behind the mean time of one …
-REQUESTS_MEMORY: Final = 100.0  # … and requests behind the mean number of images
+REQUESTS_MEMORY: Final = 600.0  # … and requests behind the mean number of images …
+RECENT_REQUESTS: Final = 60.0  # … or behind the one that takes its place when the two differ
 FEWEST_REQUESTS: Final = 25.0  # that had images, before anything is scaled
 QUANTILE: Final = 0.5 * (1 + math.erf(DEVIATIONS / math.sqrt(2)))  # of the forecast's errors
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """How many images a request with any has: over the last hundreds, or over the last few once those differ for
+    certain. ``mean`` None: none was seen."""
+
+    requests: float = 0.0  # behind the mean
+    mean: float | None = None
+    squared: float = 1.0  # mean of the squares
+    recent: float = 1.0
+    recent_squared: float = 1.0
+
+    def observe(self, images: float, squared: float, requests: float) -> "Images":
+        """Take the means over so many requests."""
+        if self.mean is None:
+            return Images(requests, images, squared, images, squared)
+        count = min(self.requests + requests, REQUESTS_MEMORY)
+        weight, quick = min(1.0, requests / count), min(1.0, requests / RECENT_REQUESTS)
+        mean, squares = self.mean + weight * (images - self.mean), self.squared + weight * (squared - self.squared)
+        recent = self.recent + quick * (images - self.recent)
+        recent_squared = self.recent_squared + quick * (squared - self.recent_squared)
+        variance = max(squares - mean * mean, (LEAST_SPREAD * mean) ** 2)
+        error = math.sqrt(variance / (2 * RECENT_REQUESTS))  # of a mean that fades
+        if count > 2 * RECENT_REQUESTS and abs(recent - mean) > max(CERTAIN * error, LEAST_CHANGE * mean):
+            return Images(RECENT_REQUESTS, recent, recent_squared, recent, recent_squared)
+        return Images(count, mean, squares, recent, recent_squared)
+
+    @property
+    def scv(self) -> float:
+        """Squared coefficient of variation."""
+        return max(0.0, self.squared / (self.mean * self.mean) - 1) if self.mean is not None else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +66,12 @@ class EncodeMemory:
 
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     requests: float = 0.0
-    images: float | None = None  # of a request that has any
-    squared_images: float | None = None
+    images: Images = field(default_factory=Images)
     log_image_ms: float | None = None  # of a worker's time
     leads: Leads = field(default_factory=Leads)
-    highest: Highest = field(default_factory=Highest)
+    highest: Highest = field(default_factory=Highest)  # of workers
+    bursts: Bursts = field(default_factory=Bursts)
+    returns: Returns = field(default_factory=Returns)
     more_ticks: int = 0
     grew_s: float | None = None  # when one more was last wanted without a sudden change
     first_s: float | None = None
@@ -63,30 +99,25 @@ class EncodeMemory:
 
     def queue(self, point: OperatingPoint) -> EncodeQueue | None:
         """What requests with images ask of the pool; None: not measured yet."""
-        if self.images is None or self.squared_images is None or self.log_image_ms is None:
+        if self.images.mean is None or self.log_image_ms is None:
             return None
         return EncodeQueue(
-            images=self.images,
-            images_scv=max(0.0, self.squared_images / (self.images * self.images) - 1),
+            images=self.images.mean,
+            images_scv=self.images.scv,
             image_s=math.exp(self.log_image_ms) / 1000,
             room_s=point.room_s,
             ttft_s=point.ttft_s,
         )
 
     def _measured(self, load: EncodeLoad, requests: float) -> "EncodeMemory":
-        images, squared, log_ms = self.images, self.squared_images, self.log_image_ms
+        images, log_ms = self.images, self.log_image_ms
         if load.images is not None and load.squared_images is not None and requests > 0:
-            weight = min(1.0, requests / REQUESTS_MEMORY)
-            images = _mean(images, max(1.0, load.images), weight)
-            squared = _mean(squared, max(1.0, load.squared_images), weight)
+            images = images.observe(max(1.0, load.images), max(1.0, load.squared_images), requests)
         if load.image_ms is not None and load.image_ms > 0:
+            seen = math.log(load.image_ms)
             weight = min(1.0, max(1.0, requests * (load.images or 1.0)) / IMAGES_MEMORY)
-            log_ms = _mean(log_ms, math.log(load.image_ms), weight)
-        return replace(self, images=images, squared_images=squared, log_image_ms=log_ms)
-
-
-def _mean(so_far: float | None, value: float, weight: float) -> float:
-    return value if so_far is None else so_far + weight * (value - so_far)
+            log_ms = seen if log_ms is None else log_ms + weight * (seen - log_ms)
+        return replace(self, images=images, log_image_ms=log_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +162,13 @@ def target(
         return max(found, min(most, math.ceil((rate + extra) * queue.work_s / MAX_UTILISATION - 1e-9)))
 
     needed, needed_now = need(ahead.high, waiting), need(rate_per_s, waiting)
-    memory, up = _up(memory, observation, has, needed, sooner=needed_now > has or ahead.expected > present.expected)
-    stabilised_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s), TICK_FLOOR_S)
-    memory = replace(memory, highest=memory.highest.observe(now_s, ahead.high, stabilised_s))
-    top = need(SPARE_MARGIN * memory.highest.rate_per_s)
-    forecaster = memory.forecaster
-    if forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s:  # who still starts comes too late
-        top = min(top, pool.active)
-    young = memory.grew_s is not None and now_s - memory.grew_s <= TUNING.grew_leads * lead_s
-    settled = young and (forecaster.fell_s or 0.0) <= (memory.grew_s or 0.0)
-    memory = replace(memory, first_s=now_s if memory.first_s is None else memory.first_s)
-    new = memory.first_s is not None and now_s - memory.first_s < stabilised_s
-    stays = has if settled or new or not policy.scale_in else min(has, top)
+    sooner = needed_now > has or ahead.expected > present.expected
+    memory, up = _up(memory, observation, has, needed, sooner=sooner)
+    memory, bursts = _for_bursts(memory, observation, lead_s)
+    if bursts is not None:
+        up = max(up, min(has, need(bursts)), need(TUNING.burst_share * bursts))
+    memory, kept = _kept(memory, observation, policy, pool, need(rate_per_s), need(SPARE_MARGIN * ahead.high))
+    stays = min(has, max(kept, up)) if policy.scale_in else has
     wanted = min(max(up if policy.scale_out else min(up, has), stays, least), most)
     share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
     enough = max(wanted, needed_now)
@@ -178,3 +204,45 @@ def _up(
     passing = quiet and needed == has + 1 and ticks < (TUNING.sustained_ticks if sooner else patient)
     up = has if passing else needed
     return replace(memory, more_ticks=ticks, grew_s=now_s if quiet and up == has + 1 else memory.grew_s), up
+
+
+def _for_bursts(memory: EncodeMemory, observation: Observation, lead_s: float) -> tuple[EncodeMemory, float | None]:
+    """The rate of bursts that come back before a worker could start for them; None: there are none."""
+    forecaster, now_s, load = memory.forecaster, observation.at_s, observation.encode
+    if load is None:
+        return memory, None
+    bursts = memory.bursts.observe(
+        load.requests_per_s * observation.window_s,
+        observation.window_s,
+        now_s,
+        rose_from=forecaster.before_jump if forecaster.jumped_s == now_s else None,
+        fell=forecaster.fell_s == now_s,
+        lead_s=lead_s,
+    )
+    expected = bursts.expected(now_s, TUNING.longest_keep_s, TUNING.attainment)
+    return replace(memory, bursts=bursts), expected.rate_per_s if expected is not None else None
+
+
+def _kept(
+    memory: EncodeMemory, observation: Observation, policy: Policy, pool: Pool, now: int, spare: int
+) -> tuple[EncodeMemory, int]:
+    """How many stay: for the stabilisation, after the last rise, and for levels that come back. ``now`` are needed at
+    this moment, ``spare`` where those that stay have some room."""
+    forecaster, now_s, lead_s = memory.forecaster, observation.at_s, memory.lead_s(policy)
+    stabilised_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s), TICK_FLOOR_S)
+    arrived = observation.encode.requests_per_s * observation.window_s if observation.encode is not None else 0.0
+    memory = replace(
+        memory,
+        highest=memory.highest.observe(now_s, float(spare), stabilised_s),
+        returns=memory.returns.observe(now, arrived, now_s, observation.window_s, 0.5 * stabilised_s),
+        first_s=now_s if memory.first_s is None else memory.first_s,
+    )
+    top = round(memory.highest.rate_per_s)
+    if forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s:  # who still starts comes too late
+        top = min(top, pool.active)
+    grew_s, first_s = memory.grew_s, memory.first_s
+    young = grew_s is not None and now_s - grew_s <= TUNING.grew_leads * lead_s
+    settled = young and (forecaster.fell_s or 0.0) <= (grew_s or 0.0)
+    new = first_s is not None and now_s - first_s < stabilised_s
+    keep = memory.returns.keep(now_s, TUNING.longest_keep_s, TUNING.attainment)
+    return memory, pool.committed if settled or new else max(top, keep)

@@ -103,7 +103,8 @@ def with_encode(
     left = policy.max_gpus - (decision.prefill + decision.decode) * observation.gpus_each
     stuck = len(memory.leads.stuck(observation.at_s, policy.start_s))
     active = sum(w.condition is WorkerCondition.ACTIVE for w in observation.encode_workers)
-    asked = shares.encode + (stuck if active < shares.encode else 0)  # others start in the place of the stuck
+    # Others start in the place of the stuck ones, which are given up when those serve.
+    asked = shares.encode + (stuck if active < max(shares.encode, target.needed) else 0)
     most = max(min(asked, has), left // _gpus_each(observation))
     encode = max(1, min(asked, most, max(policy.encode.most, shares.encode)))
     changed = encode != (has if observation.encode_replicas is None else observation.encode_replicas)

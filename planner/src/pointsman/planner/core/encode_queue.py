@@ -5,8 +5,8 @@ sends them), and the request goes on when the last is done. So c workers are to 
 of workers (one at least), each of which takes a request at a time and k·t·⌊c/k⌋/c seconds for it: the same work in the
 same number of steps. On these groups the formulas of ``core.queueing`` hold as they do for prefill: arrivals are those
 of requests, and a service varies as the number of images does, and a little as the images do. Against events that gives
-the mean wait within a fifth or on the safe side, where a queue of single images with their batches as dispersion is
-up to ten times too short (few batches find all workers busy, but those that do wait behind whole batches).
+the mean wait within a third or on the safe side; a queue of single images with their batches as its dispersion is up to
+ten times too short where workers are many, since who waits there waits behind a whole batch.
 
 A request cannot be quicker than its images one after the other on all workers, nor than its last image; of the others'
 images that are there, some are always before the last one.
@@ -19,7 +19,7 @@ from typing import Final
 from pointsman.planner.core.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.sizing import LEAST_SLACK_SHARE, MAX_UTILISATION
 
-IMAGE_SCV: Final = 0.5  # of the time of single images: their sizes differ; only the mean is measured
+IMAGE_SCV: Final = 0.5  # of the time of single images: their sizes differ, and only the mean is measured
 WAIT_SHARE: Final = 0.5  # of what TTFT leaves beside all services: as much may be waited for an encode as for a prefill
 
 
@@ -34,6 +34,7 @@ class EncodeQueue:
     image_s: float
     room_s: float
     ttft_s: float
+    image_scv: float = IMAGE_SCV
 
     @property
     def work_s(self) -> float:
@@ -54,7 +55,7 @@ class EncodeQueue:
         """(the share of requests that wait for their first image's begin, how long those wait on average)."""
         groups = max(1, math.floor(workers / self.images + 1e-9))
         service_s = self.work_s * groups / workers
-        scv = self.images_scv + IMAGE_SCV / self.images
+        scv = self.images_scv + self.image_scv / self.images
         return (
             erlang_c(groups, rate_per_s * service_s),
             delayed_wait_s(groups, rate_per_s, service_s, arrival_scv, scv),
