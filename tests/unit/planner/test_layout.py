@@ -21,7 +21,7 @@ def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:
     return Targets(
         prefill=then[0], decode=then[1], rate_per_s=8.0, high_rate_per_s=4.0, backlog=20.0, needed_now=now,
         load_now=(float(now[0]), float(now[1])), load_ahead=(float(then[0]), float(then[1])), up=then, needed=then,
-        kept=(1, 1),
+        kept=(1, 1), planned_per_s=8.0, clear_s=(30.0, 30.0),
     )  # fmt: skip
 
 
@@ -57,3 +57,26 @@ def test_a_switch_in_place_of_a_start_is_told_as_one() -> None:
     assert decision.message.endswith(
         "switch of a prefill worker that serves, and a prefill worker starts instead of a decode one"
     )
+
+
+def test_a_switch_that_spares_a_start_says_what_serves_and_takes_nobody_away() -> None:
+    """Three prefill workers are needed now and one serves; of the five that decode three are not needed."""
+    starts = tuple(Worker(f"s{n}", WorkerRole.PREFILL, WorkerCondition.STARTING) for n in range(2))
+    seen = observed(100.0, None, prefill=1, decode=5)
+    seen = replace(seen, workers=(*seen.workers, *starts))
+    eager = replace(SCALES, role_switch=True, min_dwell_s=0.0)
+    _, decision = layout(KNOWN, seen, eager, 100.0, wanted((3, 2), (2, 2)), point(), point())
+    assert (decision.prefill, decision.decode) == (3, 3)
+    assert decision.reason is Reason.PREFILL_SHORT
+    assert "2P2D is enough, 3P5D there (1P5D serve)" in decision.message
+    assert decision.message.endswith("; switch of 2 decode worker(s) in place of 2 prefill start(s), from 3P5D to 3P3D")
+    assert [a.action for a in decision.alternatives[:2]] == ["switch", "stay"]
+
+
+def test_what_is_said_to_be_needed_and_is_not_done_has_its_reason_in_the_sentence() -> None:
+    """Decode is short as well, but four will be enough when one started now would serve."""
+    seen = observed(100.0, None, prefill=2, decode=4)
+    _, decision = layout(KNOWN, seen, SCALES, 100.0, wanted((3, 5), (3, 4)), point(), point())
+    assert (decision.prefill, decision.decode) == (3, 4)
+    assert "3P5D needed, 2P4D there" in decision.message
+    assert "; not 3P5D: decode started now would come too late: 4 will do in 90 s; scale-out" in decision.message

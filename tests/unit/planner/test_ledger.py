@@ -24,7 +24,7 @@ def policy(**fields: Any) -> PlannerPolicySpec:
 DECISION = Decision(
     Reason.PREFILL_SHORT, "long prompts", 3, 2, RoutingNumbers(512, 32),
     switches=(Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1),), changes_layout=True,
-    inputs=(("ratePerSecond", 4.5),), alternatives=(Alternative(3, 2, 5, 0.97, -0.9, "switch"),),
+    inputs=(("ratePerSecond", 4.5),), alternatives=(Alternative(3, 2, 5, 0.97, 10.0, "switch"),),
 )  # fmt: skip
 
 
@@ -51,6 +51,7 @@ def test_a_plan_says_what_why_from_what_and_instead_of_what() -> None:
     assert made.spec.reason == "PrefillShort"
     assert made.spec.inputs[0].name == "ratePerSecond"
     assert made.spec.alternatives[0].expected_attainment == 0.97
+    assert made.spec.alternatives[0].lead_seconds == 10.0
     assert made.spec.expires_at == NOW + ledger.BEGIN_WITHIN
     assert not made.spec.approval.required
 

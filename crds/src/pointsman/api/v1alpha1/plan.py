@@ -106,14 +106,19 @@ class PlanInput(ApiModel):
 class PlanAlternative(ApiModel):
     """A layout that was considered."""
 
-    action: str = Field(max_length=64, description="What it would take: switch, scale-out, scale-in.")
+    action: str = Field(max_length=64, description="What it would take: stay, switch, scale-out, scale-in.")
     prefill: int = Field(ge=0, description="Prefill workers.")
     decode: int = Field(ge=0, description="Decode workers.")
     gpus: int = Field(ge=0, description="GPUs of both.")
-    expected_attainment: float = Field(ge=0, le=1, description="Share of requests expected within both objectives.")
-    cost: float = Field(description="What was compared: lower is better.")
+    expected_attainment: float = Field(
+        ge=0,
+        le=1,
+        description="Share of requests expected within both objectives once all its workers serve, "
+        "at the load planned for and with the queue that is to be cleared.",
+    )
+    lead_seconds: float = Field(ge=0, description="Until all its workers serve; 0: they do.")
     rejected_because: str = Field(
-        default="", max_length=512, description="Why it was not chosen; empty for the chosen."
+        default="", max_length=512, description="Why it was not chosen; empty for the chosen, which is the first."
     )
 
 

@@ -6,7 +6,6 @@ objectives back.
 """
 
 from dataclasses import replace
-from typing import Final
 
 from pointsman.planner.core.encode import EncodeTarget, target
 from pointsman.planner.core.encode_decision import shared, unplanned, with_encode
@@ -20,6 +19,7 @@ from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
 from pointsman.planner.core.stuck import beside_stuck, without_stuck
+from pointsman.planner.core.switching import SWITCH_S
 from pointsman.planner.core.targets import Targets, targets
 from pointsman.planner.core.types import (
     Decision,
@@ -35,8 +35,6 @@ from pointsman.planner.core.types import (
 from pointsman.planner.core.waiting import held, most_queued, prefill_wait_ms, waiting
 from pointsman.planner.core.withdrawal import withdrawal
 from pointsman.serving.flow_control import NOTHING_HELD
-
-SWITCH_S: Final = 10.0  # until a switched worker serves
 
 
 def decide(

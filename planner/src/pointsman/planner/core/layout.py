@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.planner.core.alternatives import considered, in_short
+from pointsman.planner.core.rejections import Choice
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, switch, switches_between
 from pointsman.planner.core.targets import Targets
-from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
 
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
@@ -27,7 +28,7 @@ def layout(
     """The decision but for its routing numbers, and the state that remembers it. ``point`` is what is planned for,
     ``likely`` without what is planned for on the safe side: what a layout achieves is estimated there."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
-    reason, sentence = _why(state, wanted, now)
+    reason, sentence = _why(state, observation, wanted, now)
     state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now)
     target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
@@ -37,13 +38,18 @@ def layout(
         # What is short at this moment no start would reach in time, and what it could reach needs fewer.
         reason = Reason.SPARE_CAPACITY
         sentence += f"; what is started now would come too late, and {target[0]}P{target[1]}D is enough then"
-    alternatives = considered(state, observation, policy, wanted, now, target, likely)
+    scales = state.requests >= READY_REQUESTS
+    holds = _holds(state, observation, switched != now, deferred is not None)
+    choice = Choice(state, observation, policy, wanted, now, switched, target, deferred, holds, scales)
+    alternatives = considered(choice, likely)
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A layout without a worker of some role is no alternative: nobody is served by it.
         here = next((a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now), 0.0)
         sentence = f"{sentence}; {now[0]}P{now[1]}D would keep {here:.0%} within objectives"
         if here >= policy.objectives.attainment:  # an estimate for a load that is even and has no past
-            sentence += ", were nothing waiting" if wanted.backlog > 0 else ", with no margin for peaks"
+            sentence += ", with no margin for peaks"
+    if reason in SHORT and not short and (deferred is None or target != now):
+        sentence += _not_followed(wanted, alternatives)
     base = Decision(
         reason, sentence, now[0], now[1], observation.routing,
         inputs=_inputs(state, wanted, point, now, observation),
@@ -62,20 +68,40 @@ def layout(
         short = Reason.PREFILL_SHORT if switches[0].target is WorkerRole.PREFILL else Reason.DECODE_SHORT
         if reason in (Reason.STEADY, Reason.SPARE_CAPACITY):  # what starts would be enough, what serves is not
             base = replace(base, reason=short)
-    words = f"{sentence}; {in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
-    if target == now:
-        gives, gets = switches[0].source.value.lower(), switches[0].target.value.lower()
-        words = (
-            f"{sentence}; switch of a {gives} worker that serves, and a {gives} worker starts instead of a {gets} one"
-        )
+    words = f"{sentence}; {_change(now, switched, target)}"
     done = replace(base, message=words, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
     return replace(state, history=history), done
 
 
-def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, str]:
+def _not_followed(wanted: Targets, alternatives: tuple[Alternative, ...]) -> str:
+    """Why what is said to be needed is not what is done."""
+    chosen, need = alternatives[0], wanted.at_least
+    enough = max(chosen.prefill, need[0]), max(chosen.decode, need[1])
+    why = next((a.rejected_because for a in alternatives if (a.prefill, a.decode) == enough), "")
+    return f"; not {enough[0]}P{enough[1]}D: {why}" if why else ""
+
+
+def _change(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, int]) -> str:
+    """What is done. A switch brings what only starts at once: what is spared then is that start, nobody who serves."""
+    switches = switches_between(now, switched)
+    if switches and sum(target) <= sum(now):
+        gives, gets = switches[0].source.value.lower(), switches[0].target.value.lower()
+        pool = 0 if switches[0].source is WorkerRole.PREFILL else 1
+        if target == now:
+            return f"switch of a {gives} worker that serves, and a {gives} worker starts instead of a {gets} one"
+        if sum(target) < sum(now):
+            also = f" and {target[pool] - switched[pool]} {gives} start(s)" if target[pool] > switched[pool] else ""
+            return (
+                f"switch of {switches[0].count} {gives} worker(s){also} in place of {sum(now) - sum(target)} {gets} "
+                f"start(s), from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+            )
+    return f"{in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+
+
+def _why(state: State, observation: Observation, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, str]:
     """What is expected and what that means for the present layout."""
     lengths = state.lengths
-    need_p, need_d = (max(a, b) for a, b in zip(wanted.needed_now, wanted.up, strict=True))
+    need_p, need_d = wanted.at_least
     seen = (
         f"{wanted.rate_per_s:.2f} requests/s of {lengths.prompt_tokens:.0f}+{lengths.output_tokens:.0f} tokens now, "
         f"up to {wanted.high_rate_per_s:.2f} expected"
@@ -84,7 +110,9 @@ def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, s
         seen += f", bursts of {wanted.bursts.rate_per_s:.2f} about every {wanted.bursts.every_s:.0f} s"
     if wanted.backlog > 0:
         seen += f", {wanted.backlog:.0f} waiting"
-    needs = f"{seen}: {need_p}P{need_d}D needed, {now[0]}P{now[1]}D there"
+    serves = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    there = f"{now[0]}P{now[1]}D there" + ("" if serves == now else f" ({serves[0]}P{serves[1]}D serve)")
+    needs = f"{seen}: {need_p}P{need_d}D needed, {there}"
     more_prefill, more_decode = need_p > now[0], need_d > now[1]
     if more_prefill and more_decode:
         return Reason.BOTH_SHORT, needs
@@ -93,8 +121,9 @@ def _why(state: State, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, s
     if more_decode:
         return Reason.DECODE_SHORT, needs
     if wanted.prefill < now[0] or wanted.decode < now[1]:
-        return Reason.SPARE_CAPACITY, f"{seen}: {wanted.prefill}P{wanted.decode}D is enough, {now[0]}P{now[1]}D there"
-    return Reason.STEADY, f"{seen}: {now[0]}P{now[1]}D is enough"
+        return Reason.SPARE_CAPACITY, f"{seen}: {wanted.prefill}P{wanted.decode}D is enough, {there}"
+    when = "" if serves == now else f" when all of it serves, {serves[0]}P{serves[1]}D does"
+    return Reason.STEADY, f"{seen}: {now[0]}P{now[1]}D is enough{when}"
 
 
 def _scaled(
@@ -110,8 +139,7 @@ def _scaled(
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
     if state.requests < READY_REQUESTS:
         return switched, ""
-    changed_s = state.lengths.changed_s
-    scale_in = policy.scale_in and (changed_s is None or observation.at_s - changed_s >= ANSWERS_S)
+    scale_in = policy.scale_in and _answers_known(state, observation)
     target, clipped = [], False
     pools = zip(
         WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
@@ -149,9 +177,24 @@ def _scaled(
         p, d = _squeezed((p, d), switched, starting, most, need, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
-    need_p, need_d = (max(a, b) for a, b in zip(wanted.needed_now, wanted.up, strict=True))
+    need_p, need_d = wanted.at_least
     less = p < need_p or d < need_d
     return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
+
+
+def _answers_known(state: State, observation: Observation) -> bool:
+    """Whether answers to prompts of the present kind were seen."""
+    changed_s = state.lengths.changed_s
+    return changed_s is None or observation.at_s - changed_s >= ANSWERS_S
+
+
+def _holds(state: State, observation: Observation, switches: bool, deferred: bool) -> str:
+    """Why workers that could go stay, where a policy lets them go; empty: nothing keeps them."""
+    if not _answers_known(state, observation):
+        return "prompts have just changed: answers must show first what they need"
+    if switches or deferred:
+        return f"nobody is taken away while a switch is {'made' if switches else 'awaited'}"
+    return ""
 
 
 def _squeezed(

@@ -211,7 +211,7 @@ def plan_manifest(
                     "decode": a.decode,
                     "gpus": a.gpus,
                     "expectedAttainment": min(max(a.expected_attainment, 0.0), 1.0),
-                    "cost": a.cost,
+                    "leadSeconds": a.lead_s,
                     "rejectedBecause": a.rejected_because,
                 }
                 for a in decision.alternatives[:MAX_ALTERNATIVES]

@@ -148,14 +148,30 @@ class Moment:
             mean = point.decode_workers(expected, 0.0)
             higher, uneven = point.decode_workers(rate_per_s, 0.0), self.decode_workers(expected)
             d = mean + math.hypot(higher - mean, uneven - mean)
-        clear_s = tuning.held_clear_s if self.holds_back and not at_once else tuning.clear_s
-        extra = min(rate_per_s, queued / clear_s) if queued > max(5.0, 2 * rate_per_s) else 0.0
+        extra = self.cleared_per_s(rate_per_s, queued, at_once=at_once)
         if extra > 0:
-            queue_per_s = min(extra, self.most_queued / clear_s)
+            queue_per_s = min(extra, self.most_queued / self.clear_s(at_once=at_once))
             p = max(p, math.ceil((rate_per_s + queue_per_s) / point.prefill_per_s - 1e-9))
             reachable = min(extra, self.prefill.active * point.prefill_per_s)
             d = max(d, self.decode_workers(1.04 * (rate_per_s + reachable)))
         return min(p, self.most), min(max(1, math.ceil(d - tuning.decode_round)), self.most)
+
+    def clear_s(self, *, at_once: bool) -> float:
+        """How long a queue may last once those serve who are to clear it."""
+        return self.tuning.held_clear_s if self.holds_back and not at_once else self.tuning.clear_s
+
+    def cleared_per_s(self, rate_per_s: float, queued: float, *, at_once: bool = False) -> float:
+        """Requests of a queue a second, beside those that arrive, so that it is cleared in time."""
+        return min(rate_per_s, queued / self.clear_s(at_once=at_once)) if queued > max(5.0, 2 * rate_per_s) else 0.0
+
+    @property
+    def planned_per_s(self) -> float:
+        """The most that is planned for: the bound of the rate at the lead, or the present, each with its queue."""
+        high_per_s, queued = self.ahead.high, self.backlog_at(self.lead_s)
+        return max(
+            high_per_s + self.cleared_per_s(high_per_s, queued),
+            self.rate_per_s + self.cleared_per_s(self.rate_per_s, self.backlog, at_once=True),
+        )
 
     def load(self, needed: tuple[int, int]) -> tuple[float, float]:
         """Needs to compare layouts by: beyond what there can be, in proportion to the work."""

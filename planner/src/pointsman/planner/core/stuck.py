@@ -41,6 +41,7 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
     if not words:
         return decision
     more = replicas[0] - decision.prefill, replicas[1] - decision.decode
+    beside = f", beside {sum(more)} that do not start" if sum(more) else ""
     return replace(
         decision,
         reason=Reason.SPARE_CAPACITY if given_up else decision.reason,
@@ -49,7 +50,13 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
         decode=replicas[1],
         changes_layout=decision.changes_layout or given_up,
         alternatives=tuple(
-            replace(a, prefill=a.prefill + more[0], decode=a.decode + more[1], gpus=a.gpus + sum(more) * each)
+            replace(
+                a,
+                prefill=a.prefill + more[0],
+                decode=a.decode + more[1],
+                gpus=a.gpus + sum(more) * each,
+                rejected_because=a.rejected_because and a.rejected_because + beside,
+            )
             for a in decision.alternatives
         ),
     )

@@ -1,5 +1,6 @@
 """Which workers change their role: another split of the same workers, if it serves the present clearly better."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -12,7 +13,8 @@ DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
 REVERSAL_BAND: Final = 0.2  # … and this much if the last one went the other way
 FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
 REVERSAL_S: Final = 300.0  # … so recently
-MOVE_COST: Final = 0.005  # per switch or start
+MOVE_COST: Final = 0.005  # … and so much for each worker
+SWITCH_S: Final = 10.0  # until a switched worker serves
 BOX: Final = 4  # how far a layout of the same size may be from the present one
 
 
@@ -49,9 +51,27 @@ def _fails(observation: Observation, wanted: Targets) -> bool:
 def _best_switch(
     observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int], history: guards.History
 ) -> tuple[int, int]:
-    """The layout of the same size that serves the present best; the present one when no other is clearly better.
+    """The layout of the same size that serves the present best; the present one when no other is clearly better."""
+    best, best_worth = now, 0.0
+    for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-BOX, BOX + 1)):
+        if worth > best_worth:
+            best, best_worth = layout, worth
+    return best
 
-    What only starts serves nobody yet: it is the workers that serve which are weighed.
+
+def weighed_switches(
+    observation: Observation,
+    policy: Policy,
+    wanted: Targets,
+    now: tuple[int, int],
+    history: guards.History,
+    moves: Sequence[int],
+) -> Iterator[tuple[tuple[int, int], float, float]]:
+    """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
+    that is beyond what a switch must bring).
+
+    What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
+    without one of these, or its bounds, are left out.
     """
     need_p, need_d = wanted.load_now
     serving = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
@@ -67,18 +87,14 @@ def _best_switch(
         way = WorkerRole.PREFILL if moved > 0 else WorkerRole.DECODE
         return DEAD_BAND if last is None or last is way else REVERSAL_BAND
 
-    best, best_worth = now, 0.0
-    for moved in range(-BOX, BOX + 1):
+    for moved in moves:
         p, d = now[0] + moved, now[1] - moved
         if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
             continue
         if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
         gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
-        worth = gain - band(moved) - MOVE_COST * abs(moved)
-        if worth > best_worth:
-            best, best_worth = (p, d), worth
-    return best
+        yield (p, d), gain, gain - band(moved) - MOVE_COST * abs(moved)
 
 
 def switches_between(now: tuple[int, int], target: tuple[int, int]) -> tuple[Switch, ...]:

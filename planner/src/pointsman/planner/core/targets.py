@@ -53,7 +53,14 @@ class Targets:
     up: Counts  # of what is needed at the lead, less a passing one-worker change; and for bursts
     needed: Counts  # when a worker started now would serve
     kept: Counts  # for what was, and may come back
+    planned_per_s: float  # requests that layouts are compared by: with those of the queue
+    clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
     bursts: Expected | None = None  # for what comes back sooner than a worker can start
+
+    @property
+    def at_least(self) -> Counts:
+        """For what arrives now and is queued, and when a worker started now would serve."""
+        return max(self.needed_now[0], self.up[0]), max(self.needed_now[1], self.up[1])
 
 
 def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
@@ -80,6 +87,8 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
         up=up,
         needed=needed,
         kept=kept,
+        planned_per_s=moment.planned_per_s,
+        clear_s=(moment.clear_s(at_once=True), moment.clear_s(at_once=False)),
         bursts=bursts,
     )
 

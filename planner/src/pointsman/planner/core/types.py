@@ -280,13 +280,14 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """A layout that was considered. ``rejected_because`` is empty for the chosen one."""
+    """A layout that was considered. ``expected_attainment`` is at the load that is planned for, with the queue to be
+    cleared, once all of its workers serve: in ``lead_s``. ``rejected_because`` is empty for the chosen one."""
 
     prefill: int
     decode: int
     gpus: int
     expected_attainment: float
-    cost: float
+    lead_s: float
     action: str
     rejected_because: str = ""
 

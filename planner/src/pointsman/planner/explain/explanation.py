@@ -21,7 +21,7 @@ from pointsman.planner.core.types import (
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
 from pointsman.serving.flow_control import NOTHING_HELD
 
-_SHOWN_ALTERNATIVES = 5
+_SHOWN_ALTERNATIVES = 8
 _WHAT_MODE_MEANS = {
     Mode.SHADOW: "I only write it down: the policy's mode is Shadow.",
     Mode.APPROVE: "A person must approve it: the policy's mode is Approve.",
@@ -56,7 +56,7 @@ def explanation(told: Told) -> str:
         sections += [
             _section("What I saw", _seen(told.observation, told.policy)),
             _section("What I expect", _expected(told.decision)),
-            _section("What I considered", _considered(told.observation, told.decision)),
+            _section("What I considered", _considered(told.decision)),
             _section("What I chose, and why", _chosen(told)),
             _section("What would change my mind", _turning(told)),
             _section("What my word is worth", _score(told)),
@@ -155,22 +155,20 @@ def _now_needed(numbers: dict[str, float]) -> str:
     return f" (the present load alone: {now[0]:.0f} and {now[1]:.0f})"
 
 
-def _considered(observation: Observation, decision: Decision) -> list[str]:
+def _considered(decision: Decision) -> list[str]:
     if not decision.alternatives:
         return ["no other layout"]
-    here = (observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE))
-    chosen = (decision.prefill, decision.decode) if decision.changes_layout else here
     shown = decision.alternatives[:_SHOWN_ALTERNATIVES]
-    lines = [f"{'→' if (other.prefill, other.decode) == chosen else ' '} {_alternative(other)}" for other in shown]
-    if here not in {(other.prefill, other.decode) for other in shown}:
-        lines.insert(0, f"{'→' if here == chosen else ' '} {here[0]}P{here[1]}D  stay")
-    return lines
+    return [f"{' ' if other.rejected_because else '→'} {_alternative(other)}" for other in shown]
 
 
 def _alternative(other: Alternative) -> str:
     why = f"; {other.rejected_because}" if other.rejected_because else ""
     gpus = f"{other.gpus} GPU{'s' if other.gpus != 1 else ''}"
-    return f"{other.prefill}P{other.decode}D  {other.action}, {gpus}: {other.expected_attainment:.0%} expected{why}"
+    when = f", serves in {other.lead_s:.0f} s" if other.lead_s > 0 else ""
+    return (
+        f"{other.prefill}P{other.decode}D  {other.action}, {gpus}{when}: {other.expected_attainment:.0%} expected{why}"
+    )
 
 
 def _chosen(told: Told) -> list[str]:

@@ -80,7 +80,7 @@ def _decision(number: int, decision: Mapping[str, Any]) -> str:
     inputs = "".join(f"<li>{escape(name)}: {value:g}</li>" for name, value in decision["inputs"].items())
     others = "".join(
         f"<li>{a['prefill']}P{a['decode']}D ({escape(a['action'])}, {a['gpus']} GPUs): "
-        f"{a['expected_attainment']:.1%} expected, cost {a['cost']:g}"
+        f"{a['expected_attainment']:.1%} expected, serves in {a['lead_s']:.0f} s"
         f"{'; ' + escape(a['rejected_because']) if a['rejected_because'] else ''}</li>"
         for a in decision["alternatives"]
     )

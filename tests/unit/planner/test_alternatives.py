@@ -1,0 +1,207 @@
+"""What else was considered, and why not: every reason agrees with the numbers beside it."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import (
+    Alternative,
+    Bounds,
+    Decision,
+    Load,
+    Mode,
+    Observation,
+    Policy,
+    Service,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers
+
+GOAL = 0.95
+Numbers = tuple[str, ...]
+Check = Callable[[Alternative, Alternative, Numbers], bool]
+
+
+def of(alternative: Alternative, role: str) -> int:
+    return alternative.prefill if role == "prefill" else alternative.decode
+
+
+def fewer(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
+    roles, needs = found[0].split(" and "), [int(need) for need in found[1].split(" and ")]
+    lacks = all(of(other, r) < need and of(other, r) < of(chosen, r) for r, need in zip(roles, needs, strict=True))
+    return lacks and bool(found[2]) == (other.expected_attainment >= GOAL)
+
+
+def fewer_and_queued(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
+    takes = re.fullmatch(r"would take (\d+) s to clear \((\d+) s wanted\)", found[3])
+    late = found[3] == "would never be cleared" or (takes is not None and int(takes[1]) >= int(takes[2]))
+    return fewer(other, chosen, found) and late
+
+
+def more(other: Alternative, chosen: Alternative, found: Numbers) -> bool:
+    roles, enough = found[0].split(" and "), [int(count) for count in found[1].split(" and ")]
+    return all(of(other, r) > count == of(chosen, r) for r, count in zip(roles, enough, strict=True))
+
+
+ROLES = r"(prefill and decode|prefill|decode)"
+COUNTS = r"(\d+ and \d+|\d+)"
+LESS = rf"less {ROLES} than needed: {COUNTS} needed(, with the margin for peaks)?"
+CHECKS: dict[str, Check] = {
+    LESS: fewer,
+    rf"{LESS}; the queue of \d+ (would never be cleared|would take .*)": fewer_and_queued,
+    rf"more {ROLES} than needed: {COUNTS} will do": more,
+    r"(\d+) GPUs, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
+    r"(\d+) GPUs, at least (\d+) are asked for": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
+    r"(\d+) (prefill|decode) workers, at most (\d+) are allowed": lambda o, _, n: of(o, n[1]) == int(n[0]) > int(n[2]),
+    r"(\d+) (prefill|decode) workers, at least (\d+) are asked for": (
+        lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])
+    ),
+    r"(\d+) (prefill|decode) kept (?:for what was lately, and may come back|until the present load has lasted)": (
+        lambda o, _, n: of(o, n[1]) < int(n[0])
+    ),
+    r"would take (\d+) s to start; a switch serves in (\d+) s": (
+        lambda o, c, n: round(o.lead_s) == int(n[0]) >= int(n[1]) and "switch" in c.action
+    ),
+    r"serves ([\d.]+)% more of what is needed now, a switch must bring ([\d.]+)%": (
+        lambda o, c, n: float(n[0]) <= float(n[1]) and "switch" in o.action and "switch" not in c.action
+    ),
+    r"(prefill|decode) started now would come too late: (\d+) will do in \d+ s": (
+        lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
+    ),
+    r"one more (prefill|decode) worker has not been wanted for long enough yet": lambda o, c, n: (
+        of(o, n[0]) > of(c, n[0])
+    ),
+    r"a switch is to bring (prefill|decode), not yet: .+": lambda o, c, n: of(o, n[0]) > of(c, n[0]),
+    r"not yet: .+": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
+    r"serves no more of what is needed now": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
+    r"would leave a role without a worker that serves": lambda o, c, _: (
+        "switch" in o.action and "switch" not in c.action
+    ),
+    r"scale-out is not allowed": lambda o, _, __: "scale-out" in o.action,
+    r"scale-in is not allowed": lambda o, c, _: sum((o.prefill, o.decode)) < sum((c.prefill, c.decode)) or o.lead_s > 0,
+    r"too few requests were seen yet to start or stop workers": lambda o, _, __: "scale" in o.action,
+    r"prompts have just changed: answers must show first what they need": lambda o, c, _: o.gpus < c.gpus,
+    r"nobody is taken away while a switch is (?:made|awaited)": lambda o, c, _: o.gpus < c.gpus,
+    r"takes away workers that serve, while a switch is made": lambda _, c, __: "switch" in c.action,
+    r"what only starts is not waited for": lambda _, c, __: "switch" in c.action,
+}
+
+
+def agree(decision: Decision) -> None:
+    chosen, *others = decision.alternatives
+    assert not chosen.rejected_because
+    assert (chosen.prefill, chosen.decode) == (decision.prefill, decision.decode)
+    assert (chosen.action == "stay") == (not decision.changes_layout)
+    for other in others:
+        said = [
+            (check, found) for words, check in CHECKS.items() if (found := re.fullmatch(words, other.rejected_because))
+        ]
+        assert said, (decision.message, other)
+        for check, found in said:
+            assert check(other, chosen, tuple(group or "" for group in found.groups())), (
+                decision.message,
+                other,
+                chosen,
+            )
+
+
+loads = st.builds(
+    lambda rate, long, queued: (
+        replace(LONG if long else SHORT, arrivals_per_s=rate),
+        Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=queued),
+    ),
+    st.floats(0.5, 120),
+    st.booleans(),
+    st.sampled_from([0.0, 20.0, 400.0]),
+)
+
+
+@given(
+    phases=st.lists(st.tuples(loads, st.integers(1, 14)), min_size=1, max_size=4),
+    layout=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    allowed=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    budget=st.integers(4, 14),
+)
+def test_exactly_one_layout_is_chosen_and_every_other_is_refused_in_numbers_that_agree(
+    phases: list[tuple[tuple[Load, Service], int]],
+    layout: tuple[int, int],
+    allowed: tuple[bool, bool, bool],
+    budget: int,
+) -> None:
+    switches, out, gives_back = allowed
+    policy = Policy(
+        mode=Mode.ACTIVE, max_gpus=budget, prefill=Bounds(1, 6), decode=Bounds(1, 6), role_switch=switches,
+        scale_out=out, scale_in=gives_back, min_dwell_s=0, scale_in_stabilization_s=10, start_s=30,
+    )  # fmt: skip
+    state, fleet, tick = State(), Fleet(*layout), 0
+    for (load, service), ticks in phases:
+        for _ in range(ticks):
+            tick += 1
+            seen = fleet.seen(2.5 * tick, load, service)
+            state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+            if decision.alternatives:
+                agree(decision)
+            fleet.follow(decision)
+
+
+class Fleet:
+    """Workers that do what is decided; whoever starts serves twelve looks later."""
+
+    def __init__(self, prefill: int, decode: int) -> None:
+        self.serve = {WorkerRole.PREFILL: prefill, WorkerRole.DECODE: decode}
+        self.starts: list[tuple[WorkerRole, int]] = []
+        self.looks = 0
+
+    def seen(self, at_s: float, load: Load, service: Service) -> Observation:
+        self.looks += 1
+        ready = [role for role, look in self.starts if look <= self.looks]
+        self.starts = [(role, look) for role, look in self.starts if look > self.looks]
+        for role in ready:
+            self.serve[role] += 1
+        starting = tuple(
+            Worker(f"s{look}-{n}", role, WorkerCondition.STARTING) for n, (role, look) in enumerate(self.starts)
+        )
+        serving = workers(self.serve[WorkerRole.PREFILL], self.serve[WorkerRole.DECODE])
+        return replace(observed(at_s, load, 1, 1), service=service, workers=(*serving, *starting))
+
+    def follow(self, decision: Decision) -> None:
+        for switch in decision.switches:
+            self.serve[switch.source] -= switch.count
+            self.serve[switch.target] += switch.count
+        for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
+            has = self.serve[role] + sum(r is role for r, _ in self.starts)
+            self.starts += [(role, self.looks + 12)] * max(0, count - has)
+            for _ in range(max(0, has - count)):
+                late = next((start for start in reversed(self.starts) if start[0] is role), None)
+                if late is not None:
+                    self.starts.remove(late)
+                else:
+                    self.serve[role] -= 1
+
+
+def test_a_switch_is_chosen_before_a_start_because_it_serves_sooner() -> None:
+    policy = Policy(mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6), min_dwell_s=0)
+    state = State()
+    for tick in range(80):
+        seen = observed(2.5 * tick, SHORT if tick < 40 else LONG, prefill=2, decode=4)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        if decision.switches:
+            break
+    chosen, *others = decision.alternatives
+    assert chosen.lead_s == pytest.approx(10.0)
+    starts = [
+        other for other in others if other.action == "scale-out" and "to start; a switch" in other.rejected_because
+    ]
+    assert starts, others
+    assert all(other.lead_s == pytest.approx(90.0) for other in starts)
+    stay = next(other for other in others if other.action == "stay")
+    assert stay.lead_s == 0
+    assert stay.expected_attainment < chosen.expected_attainment
