@@ -1,14 +1,19 @@
 """What one planner did in one cell, and how cells are kept."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
+
+from bench.planner.sources import in_own_simulator
 from bench.rows import RESULTS
+from pointsman.planner.simulator.types import Result
 
 CELLS = RESULTS / "planner_cells.json"
 OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ABLATION = "Pointsman without"
+COMMAND = "make bench-planner"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,33 @@ class Run:
     reversals: int
     peak_gpus: int
     note: str = ""
+    learned_s: float | None = (
+        None  # until what was believed wrongly is within a tenth of the truth, where that is asked
+    )
+    sources: str = ""  # digest of what ran, of ours; "": of the others, or not known
+
+
+Measurement = tuple[str, Callable[[], Run]]
+"""Whose run it is, and how to get it."""
+
+
+def run_of(scenario: str, seed: int, planner: str, result: Result, note: str = "") -> Run:
+    """The figures of a simulation."""
+    return Run(
+        scenario=scenario,
+        seed=seed,
+        planner=planner,
+        attainment=round(result.attainment, 4),
+        gpu_hours=round(result.gpu_hours, 4),
+        goodput_per_gpu_hour=round(result.goodput_per_gpu_hour, 1),
+        ttft_p99_s=round(float(np.nanquantile(result.ttft_s, 0.99)), 3),
+        tpot_p99_ms=round(float(np.nanquantile(result.tpot_s, 0.99)) * 1000, 2),
+        switches=result.switches,
+        reversals=result.reversals(),
+        peak_gpus=result.peak_gpus,
+        note=note,
+        sources=in_own_simulator() if result.planner.startswith(OURS) else "",
+    )
 
 
 def read_cells() -> list[Run]:

@@ -101,3 +101,14 @@ FAST = {
     for what in [f"{name} with starts of {FAST_START_S:.0f} s"]
 }
 """What one sees with starts as fast as a role switch: not the cold starts of ``SCENARIOS``."""
+RETURNING = {
+    "onoff": Scenario(
+        "onoff",
+        "1.5 requests/s, 12 for half a minute every two minutes, both of random length",
+        synthetic("onoff:low=1.5,high=12,on_s=30,off_s=90,prompt_tokens=4000,output_tokens=250"),
+        "a100_sxm",
+        CHAT,
+        (2, 2),
+    )
+}
+"""Bursts that come back before a worker could start for one: what the memory of bursts and of levels is for."""

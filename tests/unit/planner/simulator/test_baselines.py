@@ -7,15 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.planner.core.bursts import Burst, Bursts
+from pointsman.planner.core.forecast import RateForecaster, Trend
+from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.residence import Residence
+from pointsman.planner.core.retention import Level, Returns
+from pointsman.planner.core.state import State
+from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
 from pointsman.planner.simulator.baselines.layouts import DecodeLoad, decode_batch
-from pointsman.planner.simulator.baselines.pointsman import PARTS, without
+from pointsman.planner.simulator.baselines.pointsman import PARTS, PresentRate, without
 from pointsman.planner.simulator.baselines.static import static
 from pointsman.planner.simulator.simulate import simulate
-from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
+from pointsman.planner.simulator.types import Leads, Outcome, Result, Simulation, Trace
 from unit.planner.simulator.scenes import ENGINE, POLICY
 from unit.planner.test_decide import LLAMA_8B_H100
 
@@ -71,9 +79,51 @@ def test_ours_without_role_switch_switches_nothing() -> None:
     assert result.switches == 0
 
 
-@pytest.mark.parametrize("part", sorted(PARTS))
-def test_every_part_that_can_be_taken_away_is_a_field_of_the_policy(part: str) -> None:
-    assert isinstance(replace(Policy(), **PARTS[part]), Policy)
+@pytest.mark.parametrize("name", sorted(PARTS))
+def test_ours_without_any_part_still_serves_and_differs_from_the_whole_only_by_it(name: str) -> None:
+    planner, part = without(name), PARTS[name]
+    assert planner.name == f"Pointsman without {name}"
+    assert isinstance(replace(Policy(), **(part.policy or {})), Policy)
+    result = simulate(STEP, SIMULATION, POLICY, planner)
+    assert (result.outcome == int(Outcome.COMPLETED)).mean() > 0.5
+
+
+@pytest.mark.parametrize(
+    "name", ["memory of bursts", "memory of levels that return", "unfinished answers", "learned margin"]
+)
+def test_what_is_forgotten_is_empty_before_every_tick(name: str) -> None:
+    forget = PARTS[name].forget
+    assert forget is not None
+    remembered = State(
+        memory=Memory(
+            bursts=Bursts((Burst(1.0, 1.0, 9.0, 3.0),)),
+            for_bursts=(3, 3),
+            prefill_returns=Returns((Level(1.0),), 5.0),
+            decode_returns=Returns((Level(1.0),), 5.0),
+        ),
+        margin=Margin(0.8, 0.9),
+        lengths=Lengths(residence=Residence(decoding=30.0, tokens=9.0), longer=(500.0, 1.0)),
+    )
+    left = forget(remembered)
+    changed = {
+        "memory of bursts": left.memory.bursts == Bursts() and left.memory.for_bursts == (1, 1),
+        "memory of levels that return": left.memory.prefill_returns == left.memory.decode_returns == Returns(),
+        "unfinished answers": left.lengths.longer is None and left.lengths.residence == Residence(),
+        "learned margin": left.margin == Margin(),
+    }
+    assert [what for what, empty in changed.items() if empty] == [name]
+
+
+def test_without_a_forecast_what_is_now_is_expected_and_nothing_more() -> None:
+    rising = Trend(level=10.0, slope=0.1, var_level=0.5, covariance=0.0, var_slope=1e-6)
+    whole = replace(RateForecaster(), trend=rising).at(60.0, 0.0, 60.0, 0.9)
+    less = replace(PARTS["forecast"].first().forecaster, trend=rising).at(60.0, 0.0, 60.0, 0.9)
+    assert whole is not None and less is not None
+    assert whole.expected == pytest.approx(16.0)
+    assert whole.high > whole.expected
+    assert (less.expected, less.high) == (10.0, 10.0)
+    seen = PARTS["forecast"].first().forecaster.observe(5.0, 2.5, 2.5, 60.0).observe(5.0, 2.5, 5.0, 60.0)
+    assert isinstance(seen, PresentRate)
 
 
 # --- bounds ---

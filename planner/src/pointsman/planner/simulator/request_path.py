@@ -6,6 +6,7 @@ gateway's default router (``pointsman.serving.worker_cost``).
 """
 
 import math
+from array import array
 from collections import deque
 
 import numpy as np
@@ -16,7 +17,7 @@ from pointsman.planner.simulator.encoders import Encoders
 from pointsman.planner.simulator.events import Events
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
-from pointsman.planner.simulator.types import Ints, Outcome, PrefillPlace, Simulation, Trace
+from pointsman.planner.simulator.types import Floats, Ints, Outcome, PrefillPlace, Simulation, Trace
 from pointsman.planner.simulator.window import Window
 from pointsman.planner.simulator.worker import SimulatedWorker
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
@@ -40,9 +41,7 @@ class RequestPath:
         self._objectives = objectives
         self._timing = timing
         self._events = events
-        self._arrival_s: list[float] = trace.arrival_s.tolist()
-        self._prompt: list[int] = trace.prompt_tokens.tolist()
-        self._output: list[int] = trace.output_tokens.tolist()
+        self._prompt, self._output = _counts(trace.prompt_tokens), _counts(trace.output_tokens)
         self._blocks = trace.prefix_blocks if self._cache.enabled else None
         self._block_tokens = trace.block_tokens
         self._rule = RoutingRule(0, 0)
@@ -50,7 +49,7 @@ class RequestPath:
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
         self.held: HeldLine[Request] = HeldLine()
-        self._images: list[int] | None = trace.images.tolist() if trace.images is not None else None
+        self._images = _counts(trace.images) if trace.images is not None else None
         self.encoders: Encoders | None = None
         self._pending_tokens = 0  # as flow control counts, at all workers, also at those that take nothing new …
         self._pending_prompts = 0  # … and of how many prompts
@@ -61,13 +60,13 @@ class RequestPath:
         self.idle_prefillers: deque[SimulatedWorker] = deque()
         self.open = 0
         self.freed: list[SimulatedWorker] = []  # became free of work while leaving; the fleet looks
-        # results
+        # results: arrays, since they are kept for every request of the trace, of which few are under way at once
         self.outcome: NDArray[np.int8] = np.full(count, int(Outcome.UNFINISHED), dtype=np.int8)
         self.prefilled: NDArray[np.int8] = np.zeros(count, dtype=np.int8)
-        self.ttft_s = [math.nan] * count
-        self.tpot_s = [math.nan] * count
-        self.end_s = [math.nan] * count
-        self.held_s = [0.0] * count
+        self.ttft_s: Floats = np.full(count, math.nan)
+        self.tpot_s: Floats = np.full(count, math.nan)
+        self.end_s: Floats = np.full(count, math.nan)
+        self.held_s: Floats = np.zeros(count)
         self.preemptions: Ints = np.zeros(count, dtype=np.int64)
 
     def route(self, numbers: RoutingNumbers) -> None:
@@ -310,8 +309,8 @@ class RequestPath:
         self.preemptions[index] = request.preemptions
         tpot_ms = None
         if output > 1:
-            self.tpot_s[index] = (now_s - request.first_token_s) / (output - 1)
-            tpot_ms = self.tpot_s[index] * 1000
+            tpot_s = (now_s - request.first_token_s) / (output - 1)
+            self.tpot_s[index], tpot_ms = tpot_s, tpot_s * 1000
         self.window.finished(output, tpot_ms, self._objectives.tpot_ms)
         self.open -= 1
         self._look_for_room()
@@ -392,3 +391,8 @@ class RequestPath:
         fresh.first_token_s, fresh.preemptions = request.first_token_s, request.preemptions
         request.worker = None  # what comes of the old prefill is thrown away
         self.dispatch(fresh, now_s)
+
+
+def _counts(values: Ints) -> "array[int]":
+    """A column of the trace, whose entries are Python's ints: arithmetic with NumPy's is slow."""
+    return array("q", np.asarray(values, dtype=np.int64).tobytes())

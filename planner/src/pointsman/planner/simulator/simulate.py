@@ -1,6 +1,7 @@
 """One run: a trace through a simulated service, with the planner under test called as the live shell calls it."""
 
 import math
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -118,10 +119,10 @@ class _Run:
             output_tokens=self._trace.output_tokens,
             outcome=path.outcome,
             prefilled=path.prefilled,
-            ttft_s=np.array(path.ttft_s),
-            tpot_s=np.array(path.tpot_s),
-            end_s=np.array(path.end_s),
-            held_s=np.array(path.held_s),
+            ttft_s=path.ttft_s,
+            tpot_s=path.tpot_s,
+            end_s=path.end_s,
+            held_s=path.held_s,
             preemptions=path.preemptions,
             itl_s=Distribution(edges, np.array(self._itl_counts)),
             timeline=tuple(self._timeline),
@@ -145,7 +146,7 @@ class _Run:
     def _play(self) -> float:
         """Until every request ended, or ``drain_s`` after the last arrival; returns when that was."""
         events, path, fleet = self._events, self._path, self._fleet
-        arrivals: list[float] = self._trace.arrival_s.tolist()
+        arrivals = array("d", np.asarray(self._trace.arrival_s, dtype=np.float64).tobytes())  # of Python's floats
         count, index = len(arrivals), 0
         stop_s = self._trace.duration_s + self._simulation.drain_s
         events.at(self._policy.interval_s, self._tick)

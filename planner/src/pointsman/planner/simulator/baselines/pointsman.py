@@ -1,67 +1,109 @@
 """The production planner, and the same without one of its parts.
 
-What is left out is left out by the policy, so that no other code runs than the live one.
+What is left out is left out by the policy, by what the planner is shown, or by what it is let remember from tick to
+tick: no other code decides than the live one. Only a forecaster is put in another's place, as a state's field.
 """
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from pointsman.planner.core.bursts import Bursts
 from pointsman.planner.core.decide import decide as production
+from pointsman.planner.core.first_answers import FirstAnswers
+from pointsman.planner.core.forecast import Forecast, RateForecaster
+from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.residence import Residence
+from pointsman.planner.core.retention import Returns
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.simulator.types import Planner
 
-PARTS: dict[str, dict[str, Any]] = {
-    "threshold": {"remote_prefill": False},
-    "flow control": {"flow_control": False},
-    "role switch": {"role_switch": False},
-    "scaling": {"scale_out": False, "scale_in": False},
-    "patience": {
-        "min_dwell_s": 0.0,
-        "opposite_after_s": 0.0,
-        "scale_in_stabilization_s": 0.0,
-        "max_switches_per_10_min": 1_000_000,
-        "max_in_transition_share": 1.0,
-    },
+NAME: Final = "Pointsman"
+
+
+class PresentRate(RateForecaster):
+    """What is now, is expected: no trend, no bound above it, nothing known of how much of a rise lasts."""
+
+    def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
+        """The level, at every horizon."""
+        return None if self.trend is None else Forecast(self.trend.level, self.trend.level)
+
+
+def _no_bursts(state: State) -> State:
+    return replace(state, memory=replace(state.memory, bursts=Bursts(), for_bursts=(1, 1)))
+
+
+def _no_returns(state: State) -> State:
+    return replace(state, memory=replace(state.memory, prefill_returns=Returns(), decode_returns=Returns()))
+
+
+def _no_unfinished(state: State) -> State:
+    unknown = replace(state.lengths, residence=Residence(), first=FirstAnswers(over=True), longer=None)
+    return replace(state, lengths=unknown)
+
+
+def _no_margin(state: State) -> State:
+    return replace(state, margin=Margin())
+
+
+@dataclass(frozen=True)
+class Part:
+    """How it is taken away: ``policy``, fields of a Policy; ``forget``, of the state before every tick; ``first``, the
+    state to begin with; ``samples`` and ``table``: whether measurements of the engine, and a table, are given."""
+
+    policy: Mapping[str, Any] | None = None
+    forget: Callable[[State], State] | None = None
+    first: Callable[[], State] = State
+    samples: bool = True
+    table: bool = True
+
+
+PARTS: Final[Mapping[str, Part]] = {
+    "threshold": Part({"remote_prefill": False}),
+    "flow control": Part({"flow_control": False}),
+    "role switch": Part({"role_switch": False}),
+    "scaling": Part({"scale_out": False, "scale_in": False}),
+    "patience": Part(
+        {
+            "min_dwell_s": 0.0,
+            "opposite_after_s": 0.0,
+            "scale_in_stabilization_s": 0.0,
+            "max_switches_per_10_min": 1_000_000,
+            "max_in_transition_share": 1.0,
+        }
+    ),
+    "forecast": Part(first=lambda: State(forecaster=PresentRate())),
+    "memory of bursts": Part(forget=_no_bursts),
+    "memory of levels that return": Part(forget=_no_returns),
+    "unfinished answers": Part(forget=_no_unfinished),  # lengths are those of requests that ended
+    "learned start-up": Part({"start_is_told": True}),
+    "learned margin": Part(forget=_no_margin),
+    "calibration": Part(samples=False),  # the performance table is believed as it is
+    "a table": Part(table=False),  # it learns from the service alone
 }
-"""Each part, and the fields of a Policy that take it away."""
+"""Each part, and what takes it away."""
 
 
 def ours() -> Planner:
     """``core.decide`` as it runs live."""
-    return Planner("Pointsman", production, State)
+    return Planner(NAME, production, State)
 
 
-def without(part: str) -> Planner:
+def without(name: str) -> Planner:
     """``core.decide`` without one of ``PARTS``. Raises KeyError for another."""
-    fields = PARTS[part]
+    part = PARTS[name]
 
     def decide(
         state: State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
     ) -> tuple[State, Decision, NextTick]:
-        return production(state, observation, replace(policy, **fields), now_s, base)
+        if part.policy is not None:
+            policy = replace(policy, **part.policy)
+        if part.forget is not None:
+            state = part.forget(state)
+        if not part.samples:
+            observation = replace(observation, samples=())
+        return production(state, observation, policy, now_s, base if part.table else None)
 
-    return Planner(f"Pointsman without {part}", decide, State)
-
-
-def without_calibration() -> Planner:
-    """``core.decide`` that sees no measurement of the engine: it believes the performance table as it is."""
-
-    def decide(
-        state: State, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
-    ) -> tuple[State, Decision, NextTick]:
-        return production(state, replace(observation, samples=()), policy, now_s, base)
-
-    return Planner("Pointsman without calibration", decide, State)
-
-
-def without_table() -> Planner:
-    """``core.decide`` that is given no performance table: it learns from the service alone."""
-
-    def decide(
-        state: State, observation: Observation, policy: Policy, now_s: float, _base: PerformanceModel | None
-    ) -> tuple[State, Decision, NextTick]:
-        return production(state, observation, policy, now_s, None)
-
-    return Planner("Pointsman without a table", decide, State)
+    return Planner(f"{NAME} without {name}", decide, part.first)

@@ -1,0 +1,298 @@
+"""Ours with what goes wrong or is believed wrongly, beside the same without, or told, or that knows the present."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+from bench.planner.cells import CAUSAL, COMMAND, Measurement, Run, run_of
+from bench.planner.scenarios import LEADS, SCENARIOS
+from bench.rows import Row, row
+from pointsman.planner.core.decide import decide as production
+from pointsman.planner.core.first_answers import FirstAnswers
+from pointsman.planner.core.lengths import LENGTHS_KEPT_S, Lengths
+from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.state import State, model_of
+from pointsman.planner.core.types import (
+    Decision,
+    EngineSample,
+    Load,
+    NextTick,
+    Observation,
+    Policy,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.simulator.baselines import causal
+from pointsman.planner.simulator.baselines.pointsman import ours
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.timing import TrueModel
+from pointsman.planner.simulator.types import Faults, Planner, Simulation, Trace
+
+ROBUST: Final = "robust"
+LOAD: Final = SCENARIOS["step"]
+BELIEVED_RATE: Final = 3.0  # requests a second of what a restarted planner remembers, as before the step
+PROMPT_TOKENS, OUTPUT_TOKENS = 4000.0, 250.0  # the true means of LOAD
+ENOUGH: Final = (4, 4)  # workers for 8 requests a second of these
+NOTHING: Final = "nothing"
+FAILING: Final = "20 % of starts and switches fail"
+MOST_LOST: Final = 0.05
+MOST_LOST_TO_TOLD: Final = 0.03
+LEARNED: Final = 0.1  # of the truth: what is believed is as good as known
+LEARNED_MINUTES: Final = 10.0
+START_UP, ENGINE = "start-up", "engine"
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is other than in ``LOAD``, and what that is judged by.
+
+    ``kappa``: of the true engine, relative to the table. ``start_s``: what starts take; ``believed_start_s``: what the
+    policy's default says of it, ``told`` what the user says. ``lengths``: what a planner that is restarted in the
+    middle of a rise remembers of prompts and outputs, in multiples of the truth. ``later_output``: what outputs become
+    in the middle of a constant rate. ``beside``: the case without the error; None: this is one, or it is judged beside
+    causal. ``lost``: the most that may be. ``learned``: what must be found out within ten minutes.
+    """
+
+    faults: Faults = field(default_factory=Faults)
+    kappa: float | None = None
+    start_s: float | None = None
+    believed_start_s: float | None = None
+    told: bool = False
+    lengths: tuple[float, float] | None = None
+    later_output: float | None = None
+    beside: str | None = NOTHING
+    lost: float = MOST_LOST
+    learned: str | None = None
+    beside_causal: bool = False
+
+    def trace(self, seed: int) -> Trace:
+        """The load."""
+        if self.lengths is not None:
+            return _constant_mix(seed, "rate=14,later_rate=3,at_s=500,duration_s=900")
+        if self.later_output is not None:
+            return _constant_mix(seed, "rate=8,later_rate=8", self.later_output)
+        return LOAD.trace(seed)
+
+    def simulation(self, seed: int) -> Simulation:
+        """The service as it is."""
+        made = replace(LOAD.simulation(seed), faults=self.faults)
+        if self.kappa is not None:
+            made = replace(made, truth=replace(made.truth, prefill_kappa=self.kappa, decode_kappa=self.kappa))
+        if self.start_s is not None:
+            made = replace(made, leads=replace(made.leads, start_s=self.start_s))
+        if self.later_output is not None:
+            made = replace(made, prefill_workers=ENOUGH[0], decode_workers=ENOUGH[1])
+        return made
+
+    def policy(self) -> Policy:
+        """What is believed of starts."""
+        if self.told:
+            return replace(LOAD, told_start_s=self.start_s or LEADS.start_s).policy()
+        policy = LOAD.policy()
+        return policy if self.believed_start_s is None else replace(policy, start_s=self.believed_start_s)
+
+    def planner(self) -> Planner:
+        """Ours, with what it remembers."""
+        lengths = self.lengths
+        return ours() if lengths is None else replace(ours(), first_state=lambda: remembering(*lengths))
+
+
+TOLD = ", told"  # after what was told beforehand
+KNOWN_LENGTHS = "lengths remembered rightly"
+_TOLD_30, _TOLD_300, _TOLD = (f"start-up {what}{TOLD}" for what in ("30 s", "300 s", f"{LEADS.start_s:.0f} s"))
+CASES: Final = {
+    NOTHING: Case(beside=None),
+    "5 % of scrapes lost": Case(Faults(metric_dropout_share=0.05)),
+    "60 s outage of all metrics": Case(Faults(metric_outages_s=((310.0, 370.0),))),
+    "metrics 10 s late": Case(Faults(metric_delay_s=10.0)),
+    FAILING: Case(Faults(start_failure_share=0.2, switch_failure_share=0.2), beside_causal=True),
+    "a crash every two worker hours": Case(Faults(crashes_per_worker_hour=0.5)),
+    "engine κ 0.7": Case(kappa=0.7, learned=ENGINE),
+    "engine κ 1.0": Case(kappa=1.0),
+    "engine κ 1.3": Case(kappa=1.3, learned=ENGINE),
+    "start-up 30 s": Case(start_s=30.0, beside=_TOLD_30, lost=MOST_LOST_TO_TOLD, learned=START_UP),
+    _TOLD_30: Case(start_s=30.0, told=True, beside=None),
+    "start-up 300 s": Case(start_s=300.0, beside=_TOLD_300, lost=MOST_LOST_TO_TOLD, learned=START_UP),
+    _TOLD_300: Case(start_s=300.0, told=True, beside=None),
+    "start-up believed 2.5 times too long": Case(
+        believed_start_s=2.5 * LEADS.start_s, beside=_TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP
+    ),
+    "start-up believed 2.5 times too short": Case(
+        believed_start_s=LEADS.start_s / 2.5, beside=_TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP
+    ),
+    _TOLD: Case(told=True, beside=None),
+    "outputs remembered twice as long": Case(lengths=(1.0, 2.0), beside=KNOWN_LENGTHS),
+    "outputs remembered half as long": Case(lengths=(1.0, 0.5), beside=KNOWN_LENGTHS),
+    "prompts remembered twice as long": Case(lengths=(2.0, 1.0), beside=KNOWN_LENGTHS),
+    "prompts remembered half as long": Case(lengths=(0.5, 1.0), beside=KNOWN_LENGTHS),
+    KNOWN_LENGTHS: Case(lengths=(1.0, 1.0), beside=None),
+    "outputs double at a constant rate": Case(later_output=2.0, beside=None, beside_causal=True),
+    "outputs halve at a constant rate": Case(later_output=0.5, beside=None, beside_causal=True),
+}
+
+
+def _constant_mix(seed: int, rates: str, later_output: float = 1.0) -> Trace:
+    prompts = f"prompt_tokens={PROMPT_TOKENS:g},later_prompt_tokens={PROMPT_TOKENS:g}"
+    outputs = f"output_tokens={OUTPUT_TOKENS:g},later_output_tokens={later_output * OUTPUT_TOKENS:g}"
+    return generate(named_shape(f"mixshift:{rates},{prompts},{outputs}"), seed)
+
+
+def of_causal(what: str) -> str:
+    """The name of the reference's run in the same case."""
+    return f"{CAUSAL}, {what}"
+
+
+def is_ours(what: str) -> bool:
+    """Whether a run of these is to be made again when our planner has changed."""
+    return not what.startswith(CAUSAL)
+
+
+def cases(seed: int) -> Iterator[Measurement]:
+    """All of them, and the references."""
+    for what, case in CASES.items():
+        yield what, partial(_measured, what, case, seed)
+        if case.beside_causal:
+            yield of_causal(what), partial(_reference, what, case, seed)
+
+
+def _measured(what: str, case: Case, seed: int) -> Run:
+    simulation, planner = case.simulation(seed), case.planner()
+    watch = None if case.learned is None else Watch(case.learned, simulation)
+    result = simulate(case.trace(seed), simulation, case.policy(), planner if watch is None else watch.on(planner))
+    run = run_of(ROBUST, seed, what, result)
+    return run if watch is None else replace(run, learned_s=watch.learned_s)
+
+
+def _reference(what: str, case: Case, seed: int) -> Run:
+    found = causal.search(case.trace(seed), case.simulation(seed), case.policy())
+    return run_of(ROBUST, seed, of_causal(what), found)
+
+
+def remembering(prompts: float, outputs: float) -> State:
+    """What a planner that was restarted remembers of lengths, in multiples of ``LOAD``'s; of rates it knows nothing."""
+    window_s, lengths = LOAD.policy().interval_s, Lengths()
+    for number in range(-int(LENGTHS_KEPT_S / window_s), 0):
+        load = Load(
+            arrivals_per_s=BELIEVED_RATE,
+            prompt_tokens=prompts * PROMPT_TOKENS,
+            output_tokens=outputs * OUTPUT_TOKENS,
+            measured=BELIEVED_RATE * window_s,
+        )
+        lengths = lengths.observe(load, window_s, number * window_s)
+    return State(lengths=replace(lengths, first=FirstAnswers(over=True)))
+
+
+# --- when it is learned ---
+
+
+class Watch:
+    """How far what a planner believes is from the truth, tick by tick. One is for one run.
+
+    ``what``: ``START_UP``, counted from the first start, before which nobody can know; or ``ENGINE``, counted from the
+    beginning: the times of the passes that are measured, beside what another of our planners says of them, to which
+    the truth was given at first and everything else shown that this one sees. (What is measured of a prompt is no lone
+    prompt's time, where several share a pass: the planner has to learn that, whatever it was given.)
+    """
+
+    def __init__(self, what: str, simulation: Simulation) -> None:
+        self._what, self._simulation = what, simulation
+        self._informed = State()
+        self._began_s: float | None = None
+        self._wrong_s: float | None = None  # when it was last wrong
+
+    def on(self, planner: Planner) -> Planner:
+        """The planner, watched."""
+
+        def decide(
+            state: Any, observation: Observation, policy: Policy, now_s: float, base: PerformanceModel | None
+        ) -> tuple[Any, Decision, NextTick]:
+            after, decision, tick = planner.decide(state, observation, policy, now_s, base)
+            if self._what == START_UP:
+                error = self._start_up(after, observation, policy)
+            else:
+                error = self._engine(after, observation, policy, base)
+            if error is not None:
+                self._began_s = now_s if self._began_s is None else self._began_s
+                self._wrong_s = now_s if error > LEARNED else self._wrong_s
+            return after, decision, tick
+
+        return replace(planner, decide=decide)
+
+    @property
+    def learned_s(self) -> float | None:
+        """Until it was within a tenth for good; the rest of the run if never; None: nobody could know."""
+        if self._began_s is None:
+            return None
+        return 0.0 if self._wrong_s is None else round(self._wrong_s - self._began_s, 1)
+
+    def _start_up(self, state: State, observation: Observation, policy: Policy) -> float | None:
+        starting = any(worker.condition is WorkerCondition.STARTING for worker in observation.workers)
+        if self._began_s is None and not starting:
+            return None
+        true_s = self._simulation.leads.start_s
+        return abs(state.leads.lead_s(policy.start_s) - true_s) / true_s
+
+    def _engine(
+        self, state: State, observation: Observation, policy: Policy, base: PerformanceModel | None
+    ) -> float | None:
+        if base is None:
+            return None
+        truth = TrueModel(base, self._simulation.truth)
+        self._informed, _, _ = production(self._informed, observation, policy, observation.at_s, truth)
+        believed, right = model_of(state, base), model_of(self._informed, truth)
+        if believed is None or right is None or not observation.samples:
+            return None
+        return max(
+            abs(sum(_ms(believed, each) for each in of_role) / sum(_ms(right, each) for each in of_role) - 1)
+            for role in WorkerRole
+            if (of_role := [each for each in observation.samples if each.role is role])
+        )
+
+
+def _ms(model: PerformanceModel, sample: EngineSample) -> float:
+    """What a model says of a measured pass."""
+    tokens = sample.tokens or 0.0
+    if sample.role is WorkerRole.PREFILL:
+        return model.prefill_ms(tokens, 0)
+    return model.decode_step_ms(sample.batch, tokens)
+
+
+# --- rows ---
+
+
+BesideCausal = Callable[[str, Sequence[Run], Sequence[Run]], Iterator[Row]]
+
+
+def rows(found: dict[str, list[Run]], beside_causal: BesideCausal) -> Iterator[Row]:
+    """What each costs, and how soon it is learned. ``beside_causal``: the row that judges ours by that reference."""
+    for what, case in CASES.items():
+        runs = found.get(what)
+        if runs is None:
+            continue
+        if case.later_output is not None:
+            yield from _lost_to_causal(what, runs, found.get(of_causal(what)))
+            continue
+        reference = found.get(case.beside) if case.beside is not None else None
+        if reference is not None:
+            lost = [a.attainment - b.attainment for a, b in zip(reference, runs, strict=True)]
+            # What a slow start costs anybody is no error of the planner's: what it does not know of it costs is.
+            told = case.beside is not None and case.beside.endswith(TOLD)
+            of = "" if case.beside == NOTHING else " to being told so" if told else f" to {case.beside}"
+            name = f"step, {what}: share within objectives lost{of}"
+            yield row(name, "", lost, at_most=case.lost, command=COMMAND)
+        yield from beside_causal(f"step, {what}", runs, found.get(of_causal(what), []))
+        learned = [run.learned_s for run in runs if run.learned_s is not None]
+        if case.learned is not None and len(learned) == len(runs):
+            since = "the first start" if case.learned == START_UP else "the beginning"
+            name = f"step, {what}: from {since} until what is believed of it is within 10 % of the truth"
+            minutes = [seconds / 60 for seconds in learned]
+            yield row(name, "minutes", minutes, at_most=LEARNED_MINUTES, command=COMMAND)
+
+
+def _lost_to_causal(what: str, runs: Sequence[Run], reference: Sequence[Run] | None) -> Iterator[Row]:
+    if reference is not None:
+        lost = [a.attainment - b.attainment for a, b in zip(reference, runs, strict=True)]
+        name = f"8 requests/s, {what}: share within objectives lost to {CAUSAL}, which knows all lengths"
+        yield row(name, "", lost, at_most=MOST_LOST, command=COMMAND)
