@@ -13,7 +13,7 @@ from random import Random
 from typing import Final
 
 from aiohttp import web
-from prometheus_client import Counter, Gauge, generate_latest
+from prometheus_client import Counter, Gauge, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
@@ -42,6 +42,8 @@ class WorkerPage(Page):
     def __init__(self, kv_capacity_tokens: int, max_sequences: int) -> None:
         super().__init__()
         self.in_flight = self._made(Gauge, named.WORKER_IN_FLIGHT)
+        self.for_others = self._made(Histogram, named.WORKER_PREFILL_SECONDS)
+        self.engine_time = self._made(Counter, named.WORKER_PREFILL_ENGINE_SECONDS)
         self._made(Gauge, named.WORKER_MAX_SEQUENCES).set(max_sequences)
         self.kv_usage = Gauge("vllm:kv_cache_usage_perc", "x", registry=self.registry)
         self.waiting = Gauge("vllm:num_requests_waiting", "x", registry=self.registry)
@@ -54,8 +56,11 @@ class WorkerPage(Page):
 
     def count(self, worker: SimulatedWorker, engine: DecodeEngine) -> None:
         """What the engine did since it was last asked, as means: that is all it keeps."""
+        for _ in range(worker.prefill_count):
+            self.for_others.observe(worker.prefill_busy_s / worker.prefill_count)
+        self.engine_time.inc(worker.prefill_busy_s)
         for done, tokens, seconds in (
-            (worker.prefill_count, worker.prefill_tokens, worker.prefill_sum_s),
+            (worker.prefill_count, worker.prefill_tokens, worker.prefill_busy_s),
             (engine.prefill_count, engine.prefill_tokens, engine.prefill_sum_s),
         ):
             for _ in range(done):

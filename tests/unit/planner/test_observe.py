@@ -132,6 +132,21 @@ def test_prompts_that_were_prefilled_together_count_as_one_after_the_other() -> 
     assert sample_ms(took_s / 4) == pytest.approx(idle / 4), "four at a time: each kept the engine for a quarter"
 
 
+def test_what_prompts_of_one_pass_take_is_the_engines_time_where_the_worker_tells_it() -> None:
+    """The captured prompts again: four in each pass, in a window in which the engine was mostly idle."""
+    prefill = parse((CAPTURES / "vllm_metrics_prefill.txt").read_text())
+    took_s = sum(prefill["vllm:request_prefill_time_seconds_sum"].values())
+    count = sum(prefill["vllm:request_prefill_time_seconds_count"].values())
+    told: Page = {
+        **prefill,
+        f"{named.WORKER_PREFILL_SECONDS.name}_bucket": {(("le", "+Inf"),): count},
+        named.WORKER_PREFILL_ENGINE_SECONDS.name: {(): took_s / 4},
+    }
+    workers = [Seen(worker("p", WorkerRole.PREFILL), Reading({}, told, 10 * took_s))]
+    sample = seen([Reading({}, Gateway().page(), 10 * took_s)], workers).samples[0]
+    assert sample.observed_ms == pytest.approx(took_s / 4 / count * 1000)
+
+
 def test_a_prompt_whose_kv_was_pulled_teaches_nothing_about_prefill() -> None:
     """vLLM counts its tokens as computed, in the milliseconds of the transfer: a hundred times too fast."""
     page = parse((CAPTURES / "vllm_metrics_decode.txt").read_text())

@@ -16,11 +16,24 @@ POLICY = Policy(
 )
 
 
-@pytest.mark.parametrize("seed", [14, 15])
-def test_what_hardly_matters_is_not_taken_away_and_started_again(seed: int) -> None:
-    """Eight requests a second are served by three or by four prefill workers, as the noise has it."""
-    trace = generate(named_shape("steady:rate=8,prompt_tokens=4000,duration_s=900"), seed)
-    engine = shipped_engine("meta-llama/Meta-Llama-3.1-8B", "a100_sxm", "vllm", 1)
-    result = simulate(trace, Simulation(engine, 4, 4, truth=TRUTH, leads=LEADS, seed=seed), POLICY, ours())
+@pytest.mark.parametrize(
+    ("gpu", "rate", "prompt_tokens", "prefill", "decode", "seed"),
+    [
+        ("a100_sxm", 8, 4000, 4, 4, 14),
+        ("a100_sxm", 8, 4000, 4, 4, 15),
+        ("a100_sxm", 10, 4000, 5, 5, 11),
+        ("a100_sxm", 10, 4000, 5, 5, 12),
+        ("h100_sxm", 30, 2000, 4, 5, 11),
+    ],
+)
+def test_what_hardly_matters_is_not_taken_away_and_started_again(
+    gpu: str, rate: int, prompt_tokens: int, prefill: int, decode: int, seed: int
+) -> None:
+    """As the noise has it, these are served by one prefill worker more or less. The fewer there are the more prompts
+    share a pass, and the longer each of them takes: that is no reason to start another."""
+    trace = generate(named_shape(f"steady:rate={rate},prompt_tokens={prompt_tokens},duration_s=900"), seed)
+    engine = shipped_engine("meta-llama/Meta-Llama-3.1-8B", gpu, "vllm", 1)
+    begins = Simulation(engine, prefill, decode, truth=TRUTH, leads=LEADS, seed=seed)
+    result = simulate(trace, begins, POLICY, ours())
     assert result.attainment > 0.99
     assert result.reversals(2 * LEADS.start_s) == 0

@@ -33,6 +33,7 @@ class WorkerMetrics:
         self._prefill_seconds = Histogram(
             named.WORKER_PREFILL_SECONDS.name, named.WORKER_PREFILL_SECONDS.help, registry=registry, buckets=_SECONDS
         )
+        self._prefill_engine_seconds = counter(named.WORKER_PREFILL_ENGINE_SECONDS)
         self._late_leases = counter(named.WORKER_LATE_LEASES)
         for reason in PrefillReason:
             self._decisions.labels(path=_path(reason), reason=reason.value)
@@ -61,6 +62,10 @@ class WorkerMetrics:
         self._prefills.labels(outcome=outcome.value).inc()
         if seconds is not None:
             self._prefill_seconds.observe(seconds)
+
+    def engine_worked(self, seconds: float) -> None:
+        """So long the engine had prefills for others, and it was not counted yet."""
+        self._prefill_engine_seconds.inc(seconds)
 
 
 def _or_nan(value: int | None) -> float:

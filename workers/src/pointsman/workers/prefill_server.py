@@ -30,6 +30,7 @@ from pointsman.api.protocol.prefill import (
 from pointsman.process.ending import end
 from pointsman.workers.core.admission import PrefillLimits
 from pointsman.workers.core.duplicates import SeenRequests
+from pointsman.workers.core.engine_time import EngineTime
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
 from pointsman.workers.engine import Engine
@@ -92,6 +93,7 @@ class PrefillServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
         self._budget_tokens: int | None = None
+        self._engine_time = EngineTime()
         link.on_connected(self._subscribe)
 
     @property
@@ -221,6 +223,7 @@ class PrefillServer:
     async def _run(self, job: _Job) -> None:
         request = job.request
         reply: PrefillReply | None = None
+        self._engine_time.begun(self._clock())
         job.compute = asyncio.create_task(self._compute(job), name=f"prefill {request.request_id}")
         try:
             reply = await job.compute
@@ -233,6 +236,7 @@ class PrefillServer:
             if job.heartbeats is not None:
                 job.heartbeats.cancel()
             del self._running[request.request_id]
+            self._metrics.engine_worked(self._engine_time.ended(self._clock()))
             self._changed.set()
         if reply is None:
             await self._acknowledge(job.delivery)

@@ -73,6 +73,12 @@ WORKER_PREFILLS: Final = Metric(
 WORKER_PREFILL_SECONDS: Final = Metric(
     "pointsman_worker_remote_prefill_seconds", "histogram", (), "Time one prefill for another worker took."
 )
+WORKER_PREFILL_ENGINE_SECONDS: Final = Metric(
+    "pointsman_worker_remote_prefill_engine_seconds_total",
+    "counter",
+    (),
+    "Time the engine had prefills for other workers; what several of them had together counts once.",
+)
 WORKER_LATE_LEASES: Final = Metric(
     "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."
 )

@@ -18,6 +18,7 @@ DISPERSION_BOUNDS: Final = (1.0, 9.0)
 DISPERSION_WEIGHT: Final = 0.02
 SURPRISE: Final = 4.0  # standard deviations of one window that are no noise …
 SUSTAINED_SURPRISE: Final = 3.5  # … or of the mean of the last few
+LESS_SURPRISE: Final = 1.0  # more of both for a fall: that workers stay a moment longer costs less than to and fro
 FEWEST_SUSTAINED: Final = 4
 SURPRISES_KEPT: Final = 8
 TREND_BELIEVED: Final = 1.0  # standard deviations a trend must have to be used
@@ -142,7 +143,8 @@ class RateForecaster:
             (abs(sum(surprises[-n:])) / math.sqrt(n) for n in range(FEWEST_SUSTAINED, len(surprises) + 1)), default=0.0
         )
         slow = self.slow + min(1.0, window_s / SLOW_S) * (rate - self.slow)
-        if abs(deviation) <= SURPRISE and sustained <= SUSTAINED_SURPRISE:
+        more = LESS_SURPRISE if surprise < 0 else 0.0
+        if abs(deviation) <= SURPRISE + more and sustained <= SUSTAINED_SURPRISE + more:
             low, high = DISPERSION_BOUNDS
             spread = min(16.0, surprise * surprise * window_s / scale)
             dispersion = self.dispersion + DISPERSION_WEIGHT * (spread - self.dispersion)

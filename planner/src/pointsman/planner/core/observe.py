@@ -34,6 +34,7 @@ _HISTOGRAMS: Final = (
     named.GATEWAY_OUTPUT_TOKENS.name,
     named.GATEWAY_TTFT.name,
     named.GATEWAY_TPOT.name,
+    named.WORKER_PREFILL_SECONDS.name,
     "vllm:request_prefill_time_seconds",
     "vllm:request_prefill_kv_computed_tokens",
     "vllm:inter_token_latency_seconds",
@@ -41,6 +42,7 @@ _HISTOGRAMS: Final = (
 )
 FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
+    named.WORKER_PREFILL_ENGINE_SECONDS.name,
     "vllm:prompt_tokens_by_source_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
@@ -274,19 +276,24 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
 
 
 def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:
-    """The mean prefill of one prompt alone."""
+    """What a prompt takes of the engine's time, on average."""
     took = scrapes.observed(before, page, "vllm:request_prefill_time_seconds")
     computed = scrapes.observed(before, page, "vllm:request_prefill_kv_computed_tokens")
     pulled = scrapes.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
     # vLLM counts a prompt whose KV was pulled as computed, in the few milliseconds that the pull took.
     if pulled or seconds <= 0 or not took.mean or not computed.mean or computed.mean <= 1:
         return None
-    alone_ms = took.mean * 1000 / prefilled_together(took.total, took.mean, seconds)
-    return EngineSample(WorkerRole.PREFILL, observed_ms=alone_ms, tokens=computed.mean)
+    for_others = scrapes.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count
+    engine_s = scrapes.added(before, page, named.WORKER_PREFILL_ENGINE_SECONDS.name)
+    if for_others and engine_s:
+        each_s = engine_s / for_others
+    else:  # computed where they decode: the engine tells each one's time, and not what they had in common
+        each_s = took.mean / prefilled_together(took.total, took.mean, seconds)
+    return EngineSample(WorkerRole.PREFILL, observed_ms=each_s * 1000, tokens=computed.mean)
 
 
 def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:
-    """How many prompts were prefilled at a time, from how long those took that ended in a window.
+    """How many prompts were prefilled at a time, from how long those took that ended in a window; a guess.
 
     Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th. One after
     the other they take the window in all, and the first of them some time before it.

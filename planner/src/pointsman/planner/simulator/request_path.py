@@ -221,8 +221,8 @@ class RequestPath:
         if worker.removed:
             return
         now_s = self._events.now_s
+        worker.prefill_busy_s += worker.batch_s
         for request in worker.batch:
-            worker.prefill_sum_s += worker.batch_s
             worker.prefill_tokens += request.computed_tokens
             worker.asked_tokens += request.prompt_tokens
             worker.prefill_count += 1

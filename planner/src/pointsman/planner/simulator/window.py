@@ -105,11 +105,12 @@ def engine_samples(workers: Iterable[SimulatedWorker], window_s: float, now_s: f
         engine = worker.engine
         prefills = worker.prefill_count + engine.prefill_count
         if prefills and not worker.pulled:
-            took_s = worker.prefill_sum_s + engine.prefill_sum_s
+            # On a decode worker a prompt's time is counted by the prompt, as the engine does.
+            shared = prefilled_together(engine.prefill_sum_s, engine.prefill_sum_s / prefills, window_s)
+            took_s = worker.prefill_busy_s + engine.prefill_sum_s / shared
             tokens = (worker.prefill_tokens + engine.prefill_tokens) / prefills
             if tokens > 1:
-                took_ms = took_s / prefills * 1000 / prefilled_together(took_s, took_s / prefills, window_s)
-                found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took_ms, tokens=tokens))
+                found.append(EngineSample(WorkerRole.PREFILL, observed_ms=took_s / prefills * 1000, tokens=tokens))
         if worker.role is WorkerRole.DECODE and engine.itl_count >= MIN_SAMPLES:
             step_ms = engine.itl_sum_s / engine.itl_count * 1000
             batch = float(max(engine.running, 1))
@@ -129,7 +130,7 @@ def engine_samples(workers: Iterable[SimulatedWorker], window_s: float, now_s: f
 def reset_samples(worker: SimulatedWorker) -> None:
     """After a look that reached this worker."""
     engine = worker.engine
-    worker.prefill_sum_s = engine.prefill_sum_s = engine.itl_sum_s = 0.0
+    worker.prefill_busy_s = engine.prefill_sum_s = engine.itl_sum_s = 0.0
     worker.prefill_tokens = worker.asked_tokens = engine.prefill_tokens = worker.pulled_tokens = 0
     worker.pulling_s = 0.0
     worker.prefill_count = engine.prefill_count = engine.itl_count = worker.pulled = 0

@@ -33,7 +33,7 @@ class SimulatedWorker:
     sending: dict[int, Request] = field(default_factory=dict)  # prefilled; the KV is not pulled yet
     link_free_s: float = 0.0
     # the window between two looks of the planner
-    prefill_sum_s: float = 0.0
+    prefill_busy_s: float = 0.0  # of passes that ended, each once, whatever prompts were in it
     prefill_tokens: int = 0  # computed …
     asked_tokens: int = 0  # … of so many
     prefill_count: int = 0
