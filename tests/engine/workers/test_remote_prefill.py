@@ -376,11 +376,15 @@ async def test_a_prefill_longer_than_the_ack_wait_is_done_once(
         prefills = "pointsman_worker_remote_prefills_total"
         before = await client.metric(prefill, prefills) + await client.metric(idle, prefills)
         seconds = "pointsman_worker_remote_prefill_seconds_sum"
+        engine_time = "pointsman_worker_remote_prefill_engine_seconds_total"
+        worked = await client.metric(prefill, engine_time) + await client.metric(idle, engine_time)
         spent = await client.metric(prefill, seconds) + await client.metric(idle, seconds)
         assert (await client.complete(decode, prompt_of(dice, 5000)))[1] == "remote"
         took = await client.metric(prefill, seconds) + await client.metric(idle, seconds) - spent
         assert took > 2 * ack_wait_s, "else this shows nothing"
         assert await client.metric(prefill, prefills) + await client.metric(idle, prefills) - before == 1
+        worked = await client.metric(prefill, engine_time) + await client.metric(idle, engine_time) - worked
+        assert worked == pytest.approx(took, abs=0.2), "it was alone: the engine's time is the prefill's"
     finally:
         for worker in workers:
             worker.process.kill()
