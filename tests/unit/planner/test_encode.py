@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.encode import REQUESTS_MEMORY, Images
+from pointsman.planner.core.encode import FEWEST_REQUESTS, REQUESTS_MEMORY, EncodeMemory, Images
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -113,6 +113,7 @@ def test_a_service_without_such_a_pool_decides_as_if_images_were_unheard_of() ->
     assert decided(none, images(10), 3) == plain
     assert {d.encode for d in plain} == {None}
     beside = decided(POLICY, EncodeLoad(0.0), 1)
+    assert run([images(10)] * 5, none, 3)[0].encode == EncodeMemory()
     same = ("prefill", "decode", "routing", "switches", "changes_layout", "reason", "alternatives")
     for name in same:
         assert [getattr(d, name) for d in beside] == [getattr(d, name) for d in plain]
@@ -201,6 +202,34 @@ def test_at_a_constant_load_nothing_is_taken_away_and_given_back() -> None:
     moves = [(TICK_S * n, d.encode) for n, d in enumerate(decisions) if d.changes_encode]
     settled = [move for move in moves if move[0] > 120]
     assert len(settled) <= 1, moves
+
+
+def test_the_first_requests_scale_nothing() -> None:
+    _, decisions = run([images(4)] * 40, encode=1)
+    first = next(n for n, decision in enumerate(decisions) if decision.changes_encode)
+    assert (first - 1) * 4 * TICK_S < FEWEST_REQUESTS <= (first + 1) * 4 * TICK_S
+
+
+def waves(on_s: float, off_s: float, count: int) -> list[EncodeLoad]:
+    """Many requests with images for ``on_s`` and few for ``off_s``, again and again."""
+    one = [images(1.0)] * int(off_s / TICK_S) + [images(12.0)] * int(on_s / TICK_S)
+    return one * count
+
+
+def test_workers_are_held_for_bursts_that_come_back_before_one_could_start() -> None:
+    _, decisions = run(waves(20, 180, 4))
+    each = int(200 / TICK_S)
+    second, third = (decisions[each * n - int(20 / TICK_S) - 2].encode or 0 for n in (2, 3))
+    assert second < third  # just before the second burst, and before the third
+    assert third >= 4
+
+
+def test_a_level_that_keeps_coming_back_is_kept_for_the_usual_gap() -> None:
+    _, decisions = run([*waves(100, 100, 5), *[images(1.0)] * 200])
+    each = int(200 / TICK_S)
+    first, last = (decisions[each * n - int(100 / TICK_S) - 2].encode or 0 for n in (2, 5))
+    assert first < last
+    assert decisions[-1].encode == first  # it did not come back
 
 
 def test_a_queue_of_images_needs_more_than_the_rate_alone() -> None:
