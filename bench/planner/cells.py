@@ -14,6 +14,7 @@ CELLS = RESULTS / "planner_cells.json"
 OURS, STATIC, ORACLE, CAUSAL = "Pointsman", "best static", "clairvoyant", "causal"
 ABLATION = "Pointsman without"
 COMMAND = "make bench-planner"
+STEADY = "steady"  # the load nothing should be moved for
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ there), and the rows made of them to ``bench/results/planner.json``.
 """
 
 import argparse
-import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,24 +17,23 @@ from functools import cache
 
 from bench.planner import robust
 from bench.planner.cells import (
-    ABLATION,
     CAUSAL,
-    COMMAND,
     ORACLE,
     OURS,
     STATIC,
+    STEADY,
     Measurement,
     Run,
-    by_planner,
     read_cells,
     run_of,
     write_cells,
 )
 from bench.planner.evaluation_page import write_page
+from bench.planner.own_rows import RESULT, kept_speed_rows, rows
 from bench.planner.robust import ROBUST
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, Scenario
-from bench.planner.speed import SPEEDS, speed_rows
-from bench.rows import RESULTS, Row, read, row, write
+from bench.planner.speed import speed_rows
+from bench.rows import write
 from pointsman.planner.core.types import Policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
@@ -47,15 +45,10 @@ from pointsman.planner.simulator.types import Planner, Result, Simulation, Trace
 
 SEEDS = (11, 12, 13)
 OTHERS = ("hpa", "heteroscale", "tokenscale", "dynamo")
-TARGET_ATTAINMENT = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
-BELOW_CAUSAL = 0.03  # of requests: less is as good as what can be had without foresight
 GATEWAYS_PART = "flow control"  # which the planners beside ours do not have: left out of every scenario
-EQUAL_GPU_HOURS = 1.02  # what still counts as not dearer than ours
-STEADY = "steady"
 ALL = {**SCENARIOS, **FAST, **RETURNING}
 EVERYTHING = (STEADY, *ALL, ROBUST)
 SLOWEST = ("moon_conv", "azure_conv", ROBUST)  # first, so that none is left alone at the end of several processes
-RESULT = "planner"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,11 +59,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("scenario", choices=[*ALL])
     one.add_argument("planner", choices=[*PLANNERS, STATIC, ORACLE, CAUSAL, *(f"without {part}" for part in PARTS)])
     one.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="scenarios, separated by commas")
+    parser.add_argument("--only", help="loads, separated by commas; speed is not measured then")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
     parser.add_argument("--ours", action="store_true", help="run only ours again, beside the others' earlier runs")
-    parser.add_argument("--rows", action="store_true", help="only make the rows again, of what is kept; no speed")
+    parser.add_argument("--rows", action="store_true", help="only make the rows again, of what is kept")
     parser.add_argument("--jobs", type=int, default=1, help="processes that measure side by side")
     asked = parser.parse_args(arguments)
     if asked.command == "show":
@@ -98,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             new = {(run.scenario, run.seed, run.planner) for run in measured}
             done = [run for run in done if (run.scenario, run.seed, run.planner) not in new] + list(measured)
             write_cells(sorted(done, key=lambda run: (EVERYTHING.index(run.scenario), run.seed)))
-    write(RESULT, [*rows(done), *(kept_speed_rows() if asked.rows else speed_rows())])
+    write(RESULT, [*rows(done), *(kept_speed_rows() if asked.rows or asked.only else speed_rows())])
     print(f"wrote {write_page(done)}")
     return 0
 
@@ -207,127 +200,6 @@ def _steady(seed: int) -> Run:
     most = max((sum(at <= other < at + 600 for other in switched) for at in switched), default=0)
     run = run_of(STEADY, seed, OURS, result, f"most switches in 10 minutes: {most}")
     return replace(run, reversals=result.reversals(within_s), switches=most)
-
-
-# --- rows ---
-
-
-def rows(runs: Sequence[Run]) -> Iterator[Row]:
-    """The design's table from the cells."""
-    for name in SCENARIOS:
-        found = by_planner(runs, name)
-        if not {OURS, STATIC, ORACLE} <= found.keys():
-            continue
-        mine, fixed, oracle = found[OURS], found[STATIC], found[ORACLE]
-        yield row(
-            f"{name}: share of requests within objectives",
-            "",
-            [run.attainment for run in mine],
-            peer=[run.attainment for run in fixed],
-            peer_name=f"best static of the search, {statistics.median(r.gpu_hours for r in fixed):.2f} GPU-hours",
-            at_least=TARGET_ATTAINMENT.get(name, 0.95),
-            command=COMMAND,
-        )
-        yield from _beside_causal(name, mine, found.get(CAUSAL, []))
-        for peer, name_of_peer, least in ((oracle, ORACLE, 0.9), (fixed, "best static of the search", 0.99)):
-            yield row(
-                f"{name}: goodput per GPU-hour, {name_of_peer}",
-                "requests",
-                [run.goodput_per_gpu_hour for run in mine],
-                peer=[run.goodput_per_gpu_hour for run in peer],
-                peer_name=name_of_peer,
-                of_ratio=True,
-                at_least=least,
-                command=COMMAND,
-            )
-        rival, values = _best_rival(found)
-        if rival is not None:
-            yield row(
-                f"{name}: share within objectives, best causal planner that is not dearer",
-                "",
-                [run.attainment for run in mine],
-                peer=values,
-                peer_name=rival,
-                of_ratio=True,
-                at_least=1.0,
-                command=COMMAND,
-            )
-        yield from _ablated(name, found)
-    for name in FAST:
-        found = by_planner(runs, name)
-        if OURS in found:
-            target = TARGET_ATTAINMENT[name.split()[0]]
-            shares = [run.attainment for run in found[OURS]]
-            yield row(f"{name}: share of requests within objectives", "", shares, at_least=target, command=COMMAND)
-            yield from _beside_causal(name, found[OURS], found.get(CAUSAL, []))
-    for name in RETURNING:
-        found = by_planner(runs, name)
-        if {OURS, CAUSAL} <= found.keys():
-            yield from _beside_causal(name, found[OURS], found[CAUSAL])
-            yield from _ablated(name, found)
-    yield from robust.rows(by_planner(runs, ROBUST), _beside_causal)
-    steady = by_planner(runs, STEADY).get(OURS)
-    if steady is not None:
-        moves = [float(run.reversals) for run in steady]
-        yield row("constant load: reversals within twice the lead", "", moves, at_most=0, command=COMMAND)
-        most = [float(run.switches) for run in steady]
-        yield row("constant load: most switches in 10 minutes", "", most, at_most=6, command=COMMAND)
-
-
-def _ablated(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
-    """Ours beside ours without each part, in the seeds that this ran in."""
-    for planner, theirs in found.items():
-        if planner.startswith(ABLATION):
-            seeds = {run.seed for run in theirs}
-            yield row(
-                f"{name}: share within objectives, ablation",
-                "",
-                [run.attainment for run in found[OURS] if run.seed in seeds],
-                peer=[run.attainment for run in theirs],
-                peer_name=f"{planner}, {statistics.median(r.gpu_hours for r in theirs):.2f} GPU-hours",
-                of_ratio=True,
-                at_least=1.0,
-                command=COMMAND,
-            )
-
-
-def _beside_causal(name: str, mine: Sequence[Run], reference: Sequence[Run]) -> Iterator[Row]:
-    """Ours beside what is to be had without foresight, where that was measured."""
-    if reference:
-        shares = [run.attainment for run in reference]
-        hours = statistics.median(run.gpu_hours for run in reference)
-        yield row(
-            f"{name}: share within objectives, causal reference",
-            "",
-            [run.attainment for run in mine],
-            peer=shares,
-            peer_name=f"the best of {causal.TRIED} that know the present exactly, {hours:.2f} GPU-hours",
-            at_least=round(statistics.median(shares) - BELOW_CAUSAL, 4),
-            command=COMMAND,
-        )
-
-
-def _best_rival(found: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
-    """Of the causal planners whose mean GPU-hours are ours at most, the one that serves most requests well."""
-    limit = EQUAL_GPU_HOURS * statistics.mean(run.gpu_hours for run in found[OURS])
-    rivals = {
-        name: theirs
-        for name, theirs in found.items()
-        if name not in (OURS, STATIC, ORACLE, CAUSAL, "static")
-        and not name.startswith(ABLATION)
-        and statistics.mean(run.gpu_hours for run in theirs) <= limit
-    }
-    if not rivals:
-        return None, []
-    best = max(rivals, key=lambda name: statistics.mean(run.attainment for run in rivals[name]))
-    hours = statistics.median(run.gpu_hours for run in rivals[best])
-    return f"{best}, {hours:.2f} GPU-hours", [run.attainment for run in rivals[best]]
-
-
-def kept_speed_rows() -> Iterator[Row]:
-    """As they were last measured."""
-    path = RESULTS / f"{RESULT}.json"
-    return (each for each in (read(path) if path.exists() else ()) if each.name.startswith(SPEEDS))
 
 
 # --- one run ---

@@ -262,6 +262,15 @@ def _ms(model: PerformanceModel, sample: EngineSample) -> float:
 # --- rows ---
 
 
+WHY: Final = (
+    (
+        r"step, engine κ (0\.7|1\.0): share within objectives lost .*",
+        "**A faster engine needs fewer workers**: before the step two prefill workers and one decode worker do, where "
+        "the engine of the other rows has 2P2D. The step then meets a smaller layout; that, not a wrong belief, is "
+        "what is lost, for fewer GPU-hours.",
+    ),
+)
+"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 BesideCausal = Callable[[str, Sequence[Run], Sequence[Run]], Iterator[Row]]
 
 

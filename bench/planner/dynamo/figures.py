@@ -27,6 +27,32 @@ UNANNOUNCED = ("step", "mixshift")
 RECORDED = ("azure_conv", "moon_conv")
 RAMP_GOODPUT = {45: 0.99, 120: 0.96}
 MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "moon_conv": 1.12}
+_HEAD_ROOM = (
+    "The forecast's bound at the lead adds about a tenth to the bill of somebody who knows the trace, and what keeps "
+    "scale-in calm another; each way to give some of it up was measured and cost more goodput than it saved "
+    "([tried and left out](planner.md#tried-and-left-out))."
+)
+WHY = (
+    (
+        r"mean goodput of .*",
+        "**What comes before a new worker can serve is late** for everybody who does not know the future: step and "
+        "mixshift after 120 s, bursts after any start. The causal reference, which knows the present exactly, is below "
+        "the target as well.",
+    ),
+    (r"GPU-hours of .* cells, geometric mean .*", f"**Head-room.** {_HEAD_ROOM}"),
+    (
+        r"ramp, .* s: (goodput, bound|cost) .*",
+        "**A ramp is a ramp only after a while**: until its slope is certain the forecast is behind, and then workers "
+        "are started for its bound. Causal has more at a higher cost, or misses it too.",
+    ),
+    (r"(step|mixshift|azure_conv|moon_conv), .* s: cost .*", f"**Head-room.** {_HEAD_ROOM}"),
+    (
+        r"pulses.* s: cost at equal goodput .*",
+        "**The first two bursts are lost before anything can be known of the next**, where a fixed layout, chosen with "
+        "the trace in hand, serves them all: so the layout that comes to the same goodput is a small one.",
+    ),
+)
+"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 # By workload/start/seed: runs by part and name; ``complete`` names the parts of which nothing is missing.
 Kept = dict[str, dict[str, Any]]
 Run = dict[str, Any]

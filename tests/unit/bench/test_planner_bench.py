@@ -3,12 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from bench.planner import own_simulator, robust
+from bench.planner import own_rows, own_simulator, robust, sources, verdicts
 from bench.planner.cells import ABLATION, CAUSAL, OURS, Run, by_planner, read_cells
-from bench.planner.evaluation_page import scatter, table
+from bench.planner.dynamo import figures
+from bench.planner.evaluation_page import REASONS, older, scatter, table
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, synthetic
 from bench.planner.speed import ENDED_BYTES, SPEEDS, peak_memory
-from bench.rows import RESULTS, read
+from bench.rows import RESULTS, read, row
 
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines.pointsman import PARTS, without
@@ -30,7 +31,7 @@ FOUND = [
 
 
 def test_rows_judge_attainment_and_goodput_per_gpu_hour_against_bounds_and_rivals() -> None:
-    rows = {row.name.removeprefix("step: "): row for row in own_simulator.rows(FOUND)}
+    rows = {row.name.removeprefix("step: "): row for row in own_rows.rows(FOUND)}
     share = rows["share of requests within objectives"]
     assert (share.ours, share.spread, share.target, share.met) == (0.92, (0.91, 0.93), ">= 0.97", False)
     clairvoyant = rows["goodput per GPU-hour, clairvoyant"]
@@ -82,7 +83,7 @@ def test_what_a_slow_start_costs_is_judged_beside_the_same_planner_that_was_told
     shares = {"nothing": 0.9, "start-up 300 s": 0.58, "start-up 300 s, told": 0.6, robust.FAILING: 0.8}
     found = [run(what, 1, share, 3.0, "robust") for what, share in shares.items()]
     found.append(run(f"{CAUSAL}, {robust.FAILING}", 1, 0.82, 3.0, "robust"))
-    rows = {row.name.removeprefix("step, "): row for row in own_simulator.rows(found)}
+    rows = {row.name.removeprefix("step, "): row for row in own_rows.rows(found)}
     slow = rows["start-up 300 s: share within objectives lost to being told so"]
     assert slow.ours == pytest.approx(0.02)
     assert (slow.target, slow.met) == ("<= 0.03", True)
@@ -100,7 +101,7 @@ def test_starts_of_ten_seconds_are_told_to_the_planner_and_judged_by_the_same_ta
         assert (scenario.policy().start_s, scenario.policy().start_is_told) == (10.0, True)
         assert set(dict(own_simulator.cell(name, 1))) == {OURS, f"{ABLATION} flow control", CAUSAL}
     name = next(iter(FAST))
-    rows = [*own_simulator.rows([run(OURS, 1, 0.96, 2.0, name), run(CAUSAL, 1, 0.98, 3.0, name)])]
+    rows = [*own_rows.rows([run(OURS, 1, 0.96, 2.0, name), run(CAUSAL, 1, 0.98, 3.0, name)])]
     assert [(row.name.removeprefix(f"{name}: "), row.target, row.met) for row in rows] == [
         ("share of requests within objectives", ">= 0.97", False),
         ("share within objectives, causal reference", ">= 0.95", True),
@@ -155,7 +156,7 @@ def test_lost_is_judged_beside_the_case_without_the_error_and_learning_within_te
         run(robust.of_causal(doubled), 1, 0.97, 2.0, robust.ROBUST),
         replace(run("engine κ 0.7", 1, 0.9, 2.0, robust.ROBUST), learned_s=630.0),
     ]
-    rows = {row.name: row for row in own_simulator.rows(found)}
+    rows = {row.name: row for row in own_rows.rows(found)}
     lost = rows[f"step, {wrong}: share within objectives lost to {known}"]
     assert (round(lost.ours, 6), lost.target, lost.met) == (0.06, "<= 0.05", False)
     beside = rows[f"8 requests/s, {doubled}: share within objectives lost to causal, which knows all lengths"]
@@ -206,5 +207,81 @@ def test_a_request_that_ended_leaves_only_its_result() -> None:
 
 def test_the_committed_rows_are_those_of_the_committed_cells() -> None:
     committed = read(RESULTS / "planner.json")
-    made = [*own_simulator.rows(read_cells())]
+    made = [*own_rows.rows(read_cells())]
     assert made == [row for row in committed if not row.name.startswith(SPEEDS)]
+
+
+# --- what the page admits ---
+
+
+def test_every_missed_row_is_on_the_page_with_its_reason() -> None:
+    rows = [*read(RESULTS / "planner.json"), *read(RESULTS / "planner_dynamo.json")]
+    page = (RESULTS.parents[1] / "docs" / "planner-evaluation.md").read_text()
+    listed = page[page.index("## Missed, and why") :]
+    missed = [each for each in rows if not each.met]
+    for each in missed:
+        assert f"  * {each.name}: {each.ours:g}" in listed
+    assert listed.count("\n  * ") == len(missed)
+
+
+def test_a_missed_row_without_a_reason_is_refused_by_name() -> None:
+    fine = row("step: goodput", "", [0.9], at_least=0.5, command="make")
+    missed = row("step: something new", "", [0.9], at_least=0.95, peer=[1.0], peer_name="clairvoyant", command="make")
+    reasons = [(r"step: something new \| clairvoyant", "**Because.**")]
+    assert verdicts.missed([fine], []) == []
+    assert verdicts.missed([fine, missed], reasons) == [
+        "* **Because.**",
+        "  * step: something new: 0.9, clairvoyant: 1 (target >= 0.95)",
+    ]
+    with pytest.raises(verdicts.NoReason, match=r"step: something new \| clairvoyant.*own_rows"):
+        verdicts.missed([fine, missed], [])
+
+
+def test_every_ablation_has_a_reason_should_it_be_missed_and_none_hides_another_row() -> None:
+    for part in PARTS:
+        ablation = row(
+            "ramp: share within objectives, ablation", "", [0.9], peer=[1.0], of_ratio=True, at_least=1.0,
+            command="make", peer_name=f"{ABLATION} {part}, 2.00 GPU-hours",
+        )  # fmt: skip
+        reason = verdicts.reason_of(ablation, REASONS)
+        assert reason is not None and part in reason
+    assert verdicts.reason_of(row("mixshift: share", "", [0.9], at_least=1.0, command="make"), REASONS) is None
+
+
+def test_planners_that_serve_more_or_as_much_for_less_are_named_with_what_they_cost() -> None:
+    found = by_planner([*FOUND, *(run("thrifty", seed, 0.915, 1.5) for seed in (1, 2, 3))], "step")
+    lines = verdicts.others_win({"step": found, "ramp": {OURS: [run(OURS, 1, 0.99, 2.0, "ramp")]}})
+    assert lines[2:] == [
+        "| step | dear | 0.990 | 0.920 | 2.50 | 2.00 |",
+        "| step | thrifty | 0.915 | 0.920 | 1.50 | 2.00 |",
+        "| ramp | none | | 0.990 | | 2.00 |",
+    ]
+
+
+def test_dynamos_configurations_that_win_a_cell_are_named(dynamo_cell: figures.Cell) -> None:
+    line = "| step, 45 s | tuned (and 1 more) | 0.950 | 0.900 | 2.00 | 1.00 |"
+    assert verdicts.dynamo_wins([dynamo_cell])[-1] == line
+    alone = replace(dynamo_cell, beside_dynamo=figure("Pointsman", 0.99, 0.5))
+    assert verdicts.dynamo_wins([alone])[-1] == "None in step, 45 s."
+
+
+def figure(name: str, goodput: float, gpu_hours: float) -> figures.Figure:
+    return figures.Figure(name, goodput, gpu_hours, (goodput, goodput), (gpu_hours, gpu_hours), 1)
+
+
+@pytest.fixture
+def dynamo_cell() -> figures.Cell:
+    ours = figure("Pointsman", 0.9, 1.0)
+    dynamo = [figure("tuned", 0.95, 2.0), figure("thrifty", 0.895, 0.8), figure("worse", 0.5, 0.5)]
+    return figures.Cell(
+        "step", 45, (4,), ours, {each.name: each for each in dynamo}, (4,), ours, None, ours, None, None, frozenset()
+    )
+
+
+def test_the_page_says_of_which_loads_ours_is_older_than_its_sources() -> None:
+    now = replace(run(OURS, 1, 0.9, 2.0), sources=sources.in_own_simulator())
+    before = replace(run("nothing", 1, 0.9, 2.0, robust.ROBUST), sources="another")
+    causal_of_another = replace(run(f"{CAUSAL}, something", 1, 0.9, 2.0, robust.ROBUST), sources="")
+    assert older([now, causal_of_another, run("HPA", 1, 0.9, 2.0)]) == []
+    (said, _) = older([now, before])
+    assert "in robust:" in said

@@ -1,0 +1,198 @@
+"""The rows of our own simulator: what was measured, beside whom, and the target; and why one is missed, if it is."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from bench.planner import robust
+from bench.planner.cells import ABLATION, CAUSAL, COMMAND, ORACLE, OURS, STATIC, STEADY, Run, by_planner
+from bench.planner.scenarios import FAST, RETURNING, SCENARIOS
+from bench.planner.speed import SPEEDS
+from bench.rows import RESULTS, Row, read, row
+from pointsman.planner.simulator.baselines import causal
+
+RESULT: Final = "planner"
+TARGET_ATTAINMENT: Final = {"step": 0.97, "mixshift": 0.99, "burst": 0.85}
+BELOW_CAUSAL: Final = 0.03  # of requests: less is as good as what can be had without foresight
+EQUAL_GPU_HOURS: Final = 1.02  # what still counts as not dearer than ours
+
+_KEPT = (
+    "each way to keep less was measured and cost more than it saved "
+    "([tried and left out](planner.md#tried-and-left-out))"
+)
+_LATE = "is started when the rise is seen serves after 120 s"
+_ABLATION = "share within objectives, ablation"
+WHY: Final = (
+    (
+        r"step: share of requests within objectives .*",
+        f"**Nothing announces the step**, and what {_LATE}: most of what comes until then is late, also for {CAUSAL}, "
+        "which knows the present exactly. With [starts of 10 s](#starts-of-10-s) nothing else is different.",
+    ),
+    (
+        r"burst: share (of requests within objectives|within objectives, causal reference) .*",
+        f"**The burst is over before help comes**: it lasts a minute, and what {_LATE}. Before it the load needs fewer "
+        f"workers than the first layout has, and some were given back. {CAUSAL.capitalize()} keeps the first layout "
+        "for its hold time and pays twice the GPU-hours; who cannot scale keeps it, too.",
+    ),
+    (
+        r"(step|burst|ramp): goodput per GPU-hour, clairvoyant .*",
+        "**Who knows the trace starts workers before the rise** and stops them at its end. Pointsman starts them when "
+        f"it sees the rise, and keeps them for what may come back: {_KEPT}.",
+    ),
+    (
+        r"step: goodput per GPU-hour, best static of the search .*",
+        "**A fixed layout has its workers when the step comes.** What Pointsman saves before and after it hardly pays "
+        "for the requests that were late until its new workers served.",
+    ),
+    (
+        r"(moon_conv|azure_conv): goodput per GPU-hour, .*",
+        "**A load that hardly changes is served best by a layout that never does**: no schedule that was found with "
+        "the trace in hand is better than the best fixed one. Pointsman has to find it (moon_conv begins with another "
+        f"one) and keeps head-room that this half hour did not need: {_KEPT}.",
+    ),
+    (
+        r"moon_conv: share within objectives, best causal planner that is not dearer .*Arrow-like.*",
+        "**Arrow-like is given the GPUs of the best fixed layout** from the beginning and cannot scale; Pointsman "
+        "begins with two fewer and has to find that it needs them.",
+    ),
+    *(
+        (rf".*: {_ABLATION} \| {ABLATION} {part},.*", f"**Without {part}** most seeds were served better here: {why}.")
+        for part, why in {
+            "flow control": "who is held back is late, and of those that would have been late anyhow some would not",
+            "threshold": "without it every prompt is remote, and no decode step waits for one",
+            "role switch": "a worker that changes its role serves nobody while it drains and flips",
+            "scaling": "the first layout stays, which before a sudden rise is more than the load needs and in it is "
+            "there at once. On the loads that it is too small for it loses far more",
+            "patience": "to wait until it is certain, and to keep what may be wanted again, is late where the first "
+            "sign was right. What it prevents is to and fro: see reversals and the other loads",
+            "forecast": "where the load has no trend its bound only shifts when one more worker comes or goes",
+            "memory of bursts": "where no burst came back in time there is nothing to remember",
+            "memory of levels that return": "a level that is kept changes when other workers come and go, sometimes "
+            "for the worse",
+            "unfinished answers": "lengths of those that ended were enough here",
+            "learned start-up": "the believed 90 s are near enough to the true 120 s here",
+            "learned margin": "what was missed once was no sign of what comes",
+            "calibration": "a table that is too fast orders fewer workers, and here they were enough",
+            "a table": "a table that is a fifth too fast must be corrected first, what is learned from nothing not",
+        }.items()
+    ),
+)
+"""Why a row is missed: a pattern of its name and, after a bar, its peer's."""
+
+
+def rows(runs: Sequence[Run]) -> Iterator[Row]:
+    """The design's table from the cells."""
+    for name in SCENARIOS:
+        found = by_planner(runs, name)
+        if not {OURS, STATIC, ORACLE} <= found.keys():
+            continue
+        mine, fixed, oracle = found[OURS], found[STATIC], found[ORACLE]
+        yield row(
+            f"{name}: share of requests within objectives",
+            "",
+            [run.attainment for run in mine],
+            peer=[run.attainment for run in fixed],
+            peer_name=f"best static of the search, {statistics.median(r.gpu_hours for r in fixed):.2f} GPU-hours",
+            at_least=TARGET_ATTAINMENT.get(name, 0.95),
+            command=COMMAND,
+        )
+        yield from _beside_causal(name, mine, found.get(CAUSAL, []))
+        for peer, name_of_peer, least in ((oracle, ORACLE, 0.9), (fixed, "best static of the search", 0.99)):
+            yield row(
+                f"{name}: goodput per GPU-hour, {name_of_peer}",
+                "requests",
+                [run.goodput_per_gpu_hour for run in mine],
+                peer=[run.goodput_per_gpu_hour for run in peer],
+                peer_name=name_of_peer,
+                of_ratio=True,
+                at_least=least,
+                command=COMMAND,
+            )
+        rival, values = _best_rival(found)
+        if rival is not None:
+            yield row(
+                f"{name}: share within objectives, best causal planner that is not dearer",
+                "",
+                [run.attainment for run in mine],
+                peer=values,
+                peer_name=rival,
+                of_ratio=True,
+                at_least=1.0,
+                command=COMMAND,
+            )
+        yield from _ablated(name, found)
+    for name in FAST:
+        found = by_planner(runs, name)
+        if OURS in found:
+            target = TARGET_ATTAINMENT[name.split()[0]]
+            shares = [run.attainment for run in found[OURS]]
+            yield row(f"{name}: share of requests within objectives", "", shares, at_least=target, command=COMMAND)
+            yield from _beside_causal(name, found[OURS], found.get(CAUSAL, []))
+    for name in RETURNING:
+        found = by_planner(runs, name)
+        if {OURS, CAUSAL} <= found.keys():
+            yield from _beside_causal(name, found[OURS], found[CAUSAL])
+            yield from _ablated(name, found)
+    yield from robust.rows(by_planner(runs, robust.ROBUST), _beside_causal)
+    steady = by_planner(runs, STEADY).get(OURS)
+    if steady is not None:
+        moves = [float(run.reversals) for run in steady]
+        yield row("constant load: reversals within twice the lead", "", moves, at_most=0, command=COMMAND)
+        most = [float(run.switches) for run in steady]
+        yield row("constant load: most switches in 10 minutes", "", most, at_most=6, command=COMMAND)
+
+
+def _ablated(name: str, found: dict[str, list[Run]]) -> Iterator[Row]:
+    """Ours beside ours without each part, in the seeds that this ran in."""
+    for planner, theirs in found.items():
+        if planner.startswith(ABLATION):
+            seeds = {run.seed for run in theirs}
+            yield row(
+                f"{name}: share within objectives, ablation",
+                "",
+                [run.attainment for run in found[OURS] if run.seed in seeds],
+                peer=[run.attainment for run in theirs],
+                peer_name=f"{planner}, {statistics.median(r.gpu_hours for r in theirs):.2f} GPU-hours",
+                of_ratio=True,
+                at_least=1.0,
+                command=COMMAND,
+            )
+
+
+def _beside_causal(name: str, mine: Sequence[Run], reference: Sequence[Run]) -> Iterator[Row]:
+    """Ours beside what is to be had without foresight, where that was measured."""
+    if reference:
+        shares = [run.attainment for run in reference]
+        hours = statistics.median(run.gpu_hours for run in reference)
+        yield row(
+            f"{name}: share within objectives, causal reference",
+            "",
+            [run.attainment for run in mine],
+            peer=shares,
+            peer_name=f"the best of {causal.TRIED} that know the present exactly, {hours:.2f} GPU-hours",
+            at_least=round(statistics.median(shares) - BELOW_CAUSAL, 4),
+            command=COMMAND,
+        )
+
+
+def _best_rival(found: dict[str, list[Run]]) -> tuple[str | None, list[float]]:
+    """Of the causal planners whose mean GPU-hours are ours at most, the one that serves most requests well."""
+    limit = EQUAL_GPU_HOURS * statistics.mean(run.gpu_hours for run in found[OURS])
+    rivals = {
+        name: theirs
+        for name, theirs in found.items()
+        if name not in (OURS, STATIC, ORACLE, CAUSAL, "static")
+        and not name.startswith(ABLATION)
+        and statistics.mean(run.gpu_hours for run in theirs) <= limit
+    }
+    if not rivals:
+        return None, []
+    best = max(rivals, key=lambda name: statistics.mean(run.attainment for run in rivals[name]))
+    hours = statistics.median(run.gpu_hours for run in rivals[best])
+    return f"{best}, {hours:.2f} GPU-hours", [run.attainment for run in rivals[best]]
+
+
+def kept_speed_rows() -> Iterator[Row]:
+    """As they were last measured."""
+    path = RESULTS / f"{RESULT}.json"
+    return (each for each in (read(path) if path.exists() else ()) if each.name.startswith(SPEEDS))
