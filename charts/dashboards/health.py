@@ -69,10 +69,15 @@ PLANNER = Row(
     (
         Panel(
             "Age of what is seen",
-            "Of the oldest gateway's page, by service. Beyond the policy's metrics.staleAfterSeconds nothing is "
-            "decided.",
+            "Of the oldest page of a gateway and of a worker that serves, by service. Where a gateway's is beyond the "
+            "policy's metrics.staleAfterSeconds, or half of the workers cannot be read, nothing is decided.",
             "s",
-            (Query("max by (namespace, service) (pointsman_planner_observation_age_seconds{} < Inf)", _SERVICE),),
+            (
+                Query(
+                    "max by (namespace, service, source) (pointsman_planner_observation_age_seconds{} < Inf)",
+                    f"{_SERVICE}: {{{{source}}}}",
+                ),
+            ),
         ),
         Panel(
             "Time of a look",

@@ -79,14 +79,23 @@ async def test_a_planner_killed_in_the_middle_of_a_plan_awaits_its_end(world: Wo
 
         await eventually(awaits, "the new planner sees the plan of the old one")
         await world.load(3, **LONG)
-        assert [plan.metadata.name for plan in world.layouts()] == [first.metadata.name], "nothing beside it"
+        [kept] = world.layouts()
+        assert kept.spec == first.spec, "nothing beside it"
+        assert kept.status.phase is PlanPhase.EXECUTING, "it is the operator's to end"
+        await healthy(world, ConditionStatus.TRUE)
+        assert (condition(world).reason, condition(world).observed_generation) == ("Planning", 1)
         for switch in first.spec.switches:
             for number in range(switch.count):
                 moved = f"chat-{4 - number}" if switch.to_role == "Prefill" else f"chat-{number}"
                 role = {"metadata": {"labels": {names.ROLE_LABEL: switch.to_role.label}}}
                 await world.kube.patch(resources.PODS, moved, world.namespace, role)
         await phase(world, first.metadata.name, PlanPhase.COMPLETED)
+        await world.until(
+            lambda: any(p.spec == first.spec and p.status.phase is PlanPhase.COMPLETED for p in world.layouts()),
+            "the plan of the old planner has ended as the operator said",
+        )
         await healthy(world, ConditionStatus.TRUE)
+    assert condition(world).reason == "Planning"
     sequences = [plan.spec.sequence for plan in world.plans.objects()]
     assert len(sequences) == len(set(sequences)), "no number was used twice"
 

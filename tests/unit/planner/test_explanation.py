@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pydantic import TypeAdapter
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.planner.core.decide import decide
@@ -151,12 +152,33 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     text = told(seen, decision, points)
     assert text.startswith("serving/chat: policy fast, mode Active; I looked 3 s ago")
     assert "2 prefill and 1 decode workers serve" in text
+    assert "page" not in text, "nobody says how old they are"
     assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
     assert "→ 2P1D  stay" in text
     assert decision.message in text
     assert points.more_requests is not None
     assert f"more than {points.more_requests.value:.2f} requests a second: I would go to" in text
     assert "nothing: no plan was made" in text
+
+
+def test_how_old_what_was_read_is_is_told_of_gateways_and_of_workers() -> None:
+    _, seen, decision = settled(None)
+    known = told(replace(seen, gateways_age_s=2.2, workers_age_s=31.0), decision, None)
+    assert "the oldest gateway's page is 2 s old, the oldest worker's page is 31 s old" in known
+    unread = replace(seen, gateways_age_s=float("inf"))
+    saved = TypeAdapter(Last).validate_json(last_to_json(Last(unread, decision)))
+    assert "the oldest gateway's page was never read" in told(saved.observation, decision, None)
+
+
+def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_chosen(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    _, seen, decision, points = calm
+    lines = told(seen, decision, points).splitlines()
+    assert [line.strip()[0] for line in lines if "P1D  stay" in line] == ["→"]
+    more = next(line for line in lines if "3P1D  scale-out, 4 GPUs" in line)
+    assert "serves in 90 s" in more
+    assert more.endswith("; more prefill than needed: 2 will do")
 
 
 def test_bursts_that_are_held_for_are_told_and_when_their_workers_would_go(

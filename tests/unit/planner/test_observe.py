@@ -1,5 +1,6 @@
 """From pages to an Observation, with pages that a gateway and vLLM workers really write."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,8 @@ def test_load_and_attainment_come_from_what_changed_between_two_readings() -> No
     assert found.service is not None
     assert found.service.ttft_attainment == pytest.approx(0.8)
     assert found.service.tpot_attainment == pytest.approx(0.8)
-    assert found.age_s == 1
+    assert found.age_s == found.gateways_age_s == 1
+    assert found.workers_age_s is None, "there is none"
 
 
 def test_without_requests_attainment_is_unknown() -> None:
@@ -247,3 +249,14 @@ def test_rates_of_gateways_that_were_read_over_different_times_add_up() -> None:
     assert load.arrivals_per_s == pytest.approx(20.0)
     assert load.started_per_s == pytest.approx(20.0)
     assert load.ended_per_s == pytest.approx(20.0)
+
+
+def test_the_age_of_workers_is_that_of_the_oldest_page_of_those_that_serve() -> None:
+    page = Gateway().page()
+    read = Reading(page, page, 5.0)
+    starts = replace(worker("w2"), condition=WorkerCondition.STARTING)
+    pages = [Seen(worker("w0"), read, age_s=2.0), Seen(worker("w1"), read, scrape_failed=True, age_s=9.0)]
+    found = seen([read], [*pages, Seen(starts, None, age_s=float("inf"))])
+    assert found.workers_age_s == 9.0
+    assert found.age_s == float("inf"), "half of the workers cannot be read"
+    assert found.gateways_age_s == 1

@@ -1,5 +1,7 @@
 """The planner's own /metrics: what is unknown is not there, and nothing is left of a service that is not planned."""
 
+from dataclasses import replace
+
 from prometheus_client import generate_latest
 
 from pointsman.planner.core.types import (
@@ -56,12 +58,18 @@ def test_a_look_is_shown_with_objectives_budget_workers_and_the_numbers_in_force
 def test_what_was_known_and_is_not_any_more_is_absent_and_not_what_it_was() -> None:
     metrics = PlannerMetrics()
     metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
-    blind = Observation(105, 0, float("inf"), WORKERS, RoutingNumbers(512, 32))
+    blind = Observation(105, 0, float("inf"), WORKERS, RoutingNumbers(512, 32), gateways_age_s=float("inf"))
     metrics.ticked("models", "chat", blind, Decision(Reason.STALE_METRICS, "", 1, 2, blind.routing), POLICY)
     assert shown(metrics, "input") == {}
     assert shown(metrics, "ttft_objective_seconds") == {}, "it depends on prompts that nobody knows"
     assert shown(metrics, "routing") == {("maxLocalPrefillTokens",): 512, ("maxPrefillQueueSize",): 32}
-    assert shown(metrics, "observation_age_seconds") == {(): float("inf")}
+    assert shown(metrics, "observation_age_seconds") == {("gateways",): float("inf")}, "of workers nobody says"
+
+
+def test_the_age_of_what_was_read_is_told_of_gateways_and_of_workers() -> None:
+    metrics = PlannerMetrics()
+    metrics.ticked("models", "chat", replace(SEEN, gateways_age_s=1.5, workers_age_s=9.0), DECIDED, POLICY)
+    assert shown(metrics, "observation_age_seconds") == {("gateways",): 1.5, ("workers",): 9.0}
 
 
 def test_every_reason_is_counted_from_zero_so_that_the_first_of_it_is_an_increase() -> None:

@@ -144,7 +144,8 @@ class Planner:
             name = f"{key}/{target.key}" if target else ""
             dated = replace(worker, role_since_s=self._role_since(kept, worker, at_s))
             reading = source.reading(name) if target else None
-            seen.append(Seen(dated, reading, source.failed(name) if target else False))
+            failed, age = (source.failed(name), source.age_s(name)) if target else (False, None)
+            seen.append(Seen(dated, reading, failed, age))
         kept.role_since_s = {w.name: kept.role_since_s[w.name] for _, w in workers if w.name in kept.role_since_s}
         readings = [source.reading(name) for name in names]
         observed = observation(

@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 CONFIG_MAP_SUFFIX: Final = "-planner-state"
 _KEY: Final = "state.json"
 _LAST_KEY: Final = "last.json"
-_NEVER_S: Final = 1e9
+NEVER_S: Final = 1e9  # what stands for infinite in JSON
 _STATE: TypeAdapter[State] = TypeAdapter(State)
 
 
@@ -39,8 +39,18 @@ def to_json(state: State) -> str:
 def last_to_json(last: Last) -> str:
     """The last look as JSON, which has no infinity: what was never read is older than anything."""
     observation = last.observation
-    finite = replace(observation, age_s=min(observation.age_s, _NEVER_S), samples=())
+    finite = replace(
+        observation,
+        age_s=min(observation.age_s, NEVER_S),
+        gateways_age_s=_finite(observation.gateways_age_s),
+        workers_age_s=_finite(observation.workers_age_s),
+        samples=(),
+    )
     return _LAST.dump_json(replace(last, observation=finite)).decode()
+
+
+def _finite(age_s: float | None) -> float | None:
+    return None if age_s is None else min(age_s, NEVER_S)
 
 
 def from_json(text: str) -> State | None:

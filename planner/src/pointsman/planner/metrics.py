@@ -32,7 +32,7 @@ class PlannerMetrics:
         self._ticks = self._counter("ticks", "Ticks, by reason of the decision.", "reason")
         self._plans = self._counter("plans", "Plans written.", "reason")
         self._inputs = self._gauge("input", "Numbers the last decision was made from.", "name")
-        self._age = self._gauge("observation_age_seconds", "Age of the oldest part of the last observation.")
+        self._age = self._gauge("observation_age_seconds", "Age of the oldest page of the last look.", "source")
         self._workers = self._gauge("workers", "Workers, as the last look found them.", "role", "condition")
         self._gpus = self._gauge("gpus", "GPUs of all workers; a worker on CPU weighs 1.")
         self._budget = self._gauge("budget_gpus", "GPUs that the policy allows at most.")
@@ -55,7 +55,8 @@ class PlannerMetrics:
             self._of(self._ticks, *key, reason.value)
             self._of(self._plans, *key, reason.value)
         self._of(self._ticks, *key, decision.reason.value).inc()
-        self._show(self._age, key, {(): observation.age_s})
+        ages_s = (("gateways", observation.gateways_age_s), ("workers", observation.workers_age_s))
+        self._show(self._age, key, {(source,): age_s for source, age_s in ages_s if age_s is not None})
         self._show(self._inputs, key, {(name,): value for name, value in decision.inputs})
         counts: dict[_Labels, float] = {(role.value, c.value): 0.0 for role in WorkerRole for c in WorkerCondition}
         for worker in observation.workers:

@@ -7,7 +7,13 @@ from pointsman.process.settings import LeaderSettings
 
 
 class PlannerSettings(LeaderSettings):
-    """One field a setting; ``POINTSMAN_BIND_PORT`` and ``--bind-port`` set ``bind_port``."""
+    """Plan for every LLMService that names a PlannerPolicy, in the cluster of KUBECONFIG, ~/.kube/config or the pod's.
+
+    Each setting is a flag or, named alike, an environment variable: --bind-port or POINTSMAN_BIND_PORT.
+
+    example:
+      python -m pointsman.planner --namespace pointsman-system --identity planner-1 --bind-port 0
+    """
 
     model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.planner")
 

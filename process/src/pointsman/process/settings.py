@@ -1,5 +1,6 @@
 """What a process is told when it starts: environment ``POINTSMAN_*``, or the flag of the same name."""
 
+import inspect
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -34,6 +35,12 @@ class ProcessSettings(BaseSettings):
 
     log_level: LogLevel = Field(default="info", description="Pointsman's own records from this level on.")
     log_format: LogFormat = Field(default="json", description="One line a record, as text or as JSON.")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """``--help`` shows the docstring, without its indentation."""
+        if cls.__doc__:
+            cls.__doc__ = inspect.cleandoc(cls.__doc__)
 
     @property
     def log_fields(self) -> dict[str, str]:

@@ -71,6 +71,7 @@ class Seen:
     worker: Worker
     reading: Reading | None
     scrape_failed: bool = False
+    age_s: float | None = None  # of its newest page; infinite: it was never read; None: nobody says
 
 
 def observation(
@@ -104,8 +105,17 @@ def observation(
         kv_capacity_tokens=_kv_capacity(readings),
         max_sequences=_max_sequences(readings),
         gateways=max(1, len(gateways)),
+        gateways_age_s=age_s,
+        workers_age_s=_oldest_s(workers),
         plan_in_progress=plan_in_progress,
         awaiting_approval=awaiting_approval,
+    )
+
+
+def _oldest_s(workers: Sequence[Seen]) -> float | None:
+    """Of workers that serve: one that starts has no page yet."""
+    return max(
+        (s.age_s for s in workers if s.age_s is not None and s.worker.condition is WorkerCondition.ACTIVE), default=None
     )
 
 

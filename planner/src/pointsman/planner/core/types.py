@@ -125,7 +125,8 @@ class RoutingNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One service at one moment. A part that could not be read is None; ``age_s`` is the age of the oldest part."""
+    """One service at one moment. A part that could not be read is None; ``age_s`` is the age of the oldest gateway's
+    page, infinite where one or half of the workers cannot be read; beside it those of both sources, as they are."""
 
     at_s: float
     window_s: float
@@ -141,6 +142,8 @@ class Observation:
     # those that shared a pass say already what that saves.
     max_batch_tokens: float | None = None
     gateways: int = 1  # that share the requests
+    gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
+    workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
     awaiting_approval: tuple[int, int] | None = None  # (prefill, decode) of the plan that waits for a person
     encode_workers: tuple[EncodeWorker, ...] = ()

@@ -31,7 +31,7 @@ examples:
 
 def main(argv: list[str]) -> int:
     """Tell the planner's last decision for a service, and what would change it."""
-    options = _parse(argv)
+    options = parse(argv)
     try:
         print(asyncio.run(_explained(options.service, options.namespace, options.kubeconfig)), end="")
     except (PlannerError, KubeError) as error:
@@ -78,7 +78,7 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
     )
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def parse(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="pointsman explain",
         description="What the planner saw, expects, considered and chose for a service, why, and what would change it.",

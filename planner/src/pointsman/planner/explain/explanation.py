@@ -19,6 +19,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
+from pointsman.planner.memory import NEVER_S
 from pointsman.serving.flow_control import NOTHING_HELD
 
 _SHOWN_ALTERNATIVES = 8
@@ -80,6 +81,12 @@ def _section(title: str, lines: Sequence[str]) -> str:
 def _seen(observation: Observation, policy: Policy) -> list[str]:
     prefill, decode = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
     lines = [f"{prefill} prefill and {decode} decode workers serve{_others(observation)}"]
+    ages = [
+        f"the oldest {source}'s page {'was never read' if age_s >= NEVER_S else f'is {age_s:.0f} s old'}"
+        for source, age_s in (("gateway", observation.gateways_age_s), ("worker", observation.workers_age_s))
+        if age_s is not None
+    ]
+    lines += [", ".join(ages)] if ages else []
     load, service = observation.load, observation.service
     if load is None:
         return [*lines, "the load could not be read: it is unknown, not zero"]

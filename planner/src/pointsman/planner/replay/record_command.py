@@ -33,7 +33,7 @@ _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 def main(argv: list[str]) -> int:
     """Record a live service's history in Prometheus as a trace for replay."""
-    options = _parse(argv)
+    options = parse(argv)
     end_s = options.to or time.time()
     begin_s = options.begin or end_s - options.last
     if begin_s >= end_s:
@@ -80,7 +80,7 @@ def _stamp(at_s: float) -> str:
     return datetime.fromtimestamp(at_s).astimezone().isoformat(timespec="seconds")
 
 
-def _parse(argv: list[str]) -> argparse.Namespace:
+def parse(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="pointsman record",
         description=_DESCRIPTION,
