@@ -7,7 +7,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit programs integration engine verify crds dashboards bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format sync clean
+.PHONY: help quickstart test lint unit programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,10 +55,15 @@ format: sync ## format and mend what ruff can mend
 verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
+BENCHES := bench-foundation bench-overload bench-predicted bench-planner bench-planner-dynamo
+
+bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
+	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
+
 bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
 	@$(RUN) python -m bench.foundation $(ARGS)
 
-bench-planner: sync ## our planner beside others in our simulator, half an hour; writes bench/results/planner.json
+bench-planner: sync ## our planner beside others in our simulator, an hour of a core (ARGS="--jobs 2"); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
 
 bench-predicted: sync ## the simulator's word against the real engine; writes bench/results/predicted.json

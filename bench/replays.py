@@ -1,9 +1,10 @@
 """One replay of each example policy: ``make replays`` writes docs/replays (reports, pictures, a table of figures)."""
 
+import argparse
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -28,12 +29,17 @@ decision with its reason, and what was assumed. What the figures mean: [replay.m
 """
 
 
-def main() -> int:
-    """Run them all, or those named on the command line; returns 1 if one could not be run."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run them all, or those that are named; returns 1 if one could not be run."""
+    parser = argparse.ArgumentParser(prog="python -m bench.replays", description=__doc__)
+    parser.add_argument("policy", nargs="*", help=f"of {', '.join(REPLAYS)}; all of them if none is named")
+    named = parser.parse_args(arguments).policy
+    if unknown := sorted({*named} - {*REPLAYS}):
+        parser.error(f"there is no example policy {', '.join(unknown)}; there are {', '.join(REPLAYS)}")
     kept = ROOT / FOLDER / "figures.json"
     found: dict[str, Any] = json.loads(kept.read_text()) if kept.exists() else {}
     with TemporaryDirectory() as folder:
-        for name in sys.argv[1:] or list(REPLAYS):
+        for name in named or REPLAYS:
             document = Path(folder) / f"{name}.json"
             if replay([*_arguments(name), *_outputs(name), "--json", str(document)]) != 0:
                 return 1

@@ -1,0 +1,71 @@
+"""Figures that pages say in their own words are those that were measured and committed."""
+
+import re
+from pathlib import Path
+
+import pytest
+from bench import replays, report
+from bench.rows import RESULTS, Row, read
+
+ROOT = RESULTS.parents[1]
+DOCS = ROOT / "docs"
+
+
+def rows(name: str) -> dict[str, Row]:
+    return {row.name: row for row in read(RESULTS / f"{name}.json")}
+
+
+def test_the_simulators_page_says_how_far_off_it_was_when_last_measured() -> None:
+    said = re.search(
+        r"Last measured: TTFT ([\d.]+) % too (short|long), TPOT ([\d.]+) % too (short|long)\.",
+        (DOCS / "simulator.md").read_text(),
+    )
+    assert said is not None
+    measured = rows("predicted")
+    for what, share, direction in (("TTFT", said[1], said[2]), ("TPOT", said[3], said[4])):
+        (means,) = (row for name, row in measured.items() if re.fullmatch(rf"mean {what} of .* by the simulator", name))
+        assert means.ratio is not None
+        assert float(share) == pytest.approx(100 * abs(means.ratio - 1), abs=0.1)
+        assert direction == ("short" if means.ratio < 1 else "long")
+
+
+def test_the_page_of_when_separation_does_not_pay_shows_the_measured_stalls() -> None:
+    page = (DOCS / "when-pd-does-not-pay.md").read_text()
+    measured = rows("foundation")
+    names = ("worst ITL of 3 streams, 2 000-token prompts", "p99 ITL of the same", "TTFT p50 of the long prompts")
+    for line, ours in (("one prefill and one decode worker", True), ("one plain vLLM server", False)):
+        cells = next(each for each in page.splitlines() if each.startswith(f"| {line} |")).split("|")[2:5]
+        for cell, name in zip(cells, names, strict=True):
+            number, unit = re.fullmatch(r"\s*([\d. ]+) (ms|s)\s*", cell).groups()  # type: ignore[union-attr]
+            value = measured[name].ours if ours else measured[name].peer
+            assert value is not None
+            shown = float(number.replace(" ", "")) * (1000 if unit == "s" else 1)
+            assert shown == pytest.approx(value, abs=60 if unit == "s" else 0.5)
+
+
+def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Path) -> None:
+    page = (DOCS / "benchmarks.md").read_text()
+    for name in ("planner", "planner_dynamo", "foundation", "overload", "predicted"):
+        assert "\n".join(report.table([*rows_of(name)])) in page
+    assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (DOCS / "pictures").iterdir()}
+    assert all(file in page for files in report.PICTURES.values() for file in files)
+
+
+def rows_of(name: str) -> list[Row]:
+    return read(RESULTS / f"{name}.json")
+
+
+def test_replays_explain_themselves_and_refuse_a_policy_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code, said in ((["--help"], 0, "chat"), (["chatt"], 2, "there is no example policy chatt")):
+        with pytest.raises(SystemExit) as ended:
+            replays.main(arguments)
+        assert ended.value.code == code
+        captured = capsys.readouterr()
+        assert said in captured.out + captured.err
+
+
+def test_make_bench_runs_every_benchmark_there_is() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = {*re.findall(r"^(bench-[a-z-]+):", makefile, re.M)} - {"bench-report"}
+    (listed,) = re.findall(r"^BENCHES := (.*)$", makefile, re.M)
+    assert set(listed.split()) == targets
