@@ -107,7 +107,7 @@ def with_encode(
     asked = shares.encode + (stuck if active < max(shares.encode, target.needed) else 0)
     most = max(min(asked, has), left // _gpus_each(observation))
     encode = max(1, min(asked, most, max(policy.encode.most, shares.encode)))
-    changed = encode != (has if observation.encode_replicas is None else observation.encode_replicas)
+    before = has if observation.encode_replicas is None else observation.encode_replicas
     message = f"{decision.message}; {_in_words(target, has, stuck)}"
     reason, short = decision.reason, target.needed_now > has
     if shares.scarce:
@@ -119,25 +119,25 @@ def with_encode(
             f"{prefill}P{decode}D is wanted, and {_in_words(target, has, stuck)}: more than {policy.max_gpus} GPUs, "
             f"which are split by the work: {decision.prefill}P{decision.decode}D for the others"
         )
-    elif changed and not decision.changes_layout and not decision.withdraws:
-        reason = Reason.ENCODE_SHORT if encode > has else Reason.SPARE_CAPACITY
+    elif encode != before and not decision.changes_layout and not decision.withdraws:
+        reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY
     elif short and encode <= has and reason in _QUIET:
         reason = Reason.UNSATISFIABLE
-    if changed:
-        message += f"; scale-{'out' if encode > has else 'in'} of those that encode from {has} to {encode}"
+    if encode != before:
+        message += f"; scale-{'out' if encode > before else 'in'} of those that encode from {before} to {encode}"
     return replace(
         decision,
         reason=reason,
         message=message,
         encode=encode,
-        changes_encode=changed,
+        changes_encode=encode != before,
         inputs=(*decision.inputs, *_inputs(target, has)),
     )
 
 
 def _in_words(target: EncodeTarget, has: int, stuck: int) -> str:
     images, queue = target.queue.images, target.queue
-    idle = f", of which {stuck} do(es) not start" if stuck else ""
+    idle = f", of which do not start: {stuck}" if stuck else ""
     return (
         f"{target.rate_per_s * images:.2f} images/s of {queue.image_s * 1000:.0f} ms now, up to "
         f"{target.high_rate_per_s * images:.2f} expected: {max(target.needed_now, target.workers)} to encode needed, "
