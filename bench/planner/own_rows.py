@@ -35,6 +35,17 @@ WHY: Final = (
         "for its hold time and pays twice the GPU-hours; who cannot scale keeps it, too.",
     ),
     (
+        r"mixshift: share of requests within objectives .*",
+        "**The mix changes at once and nothing announces it**: a switch takes seconds, a start two minutes, and until "
+        "then those decode workers serve that happen to be there. Where a seed has few, it loses some per cent.",
+    ),
+    (
+        r"onoff: share within objectives, causal reference .*",
+        "**The first bursts are lost, and what comes at random is not expected for certain**: workers are held while "
+        f"the next burst is due by the gaps between the last ones, and let go after a longer pause. The best {CAUSAL}, "
+        "chosen for each seed afterwards, holds them for up to a quarter of an hour, whatever comes, and pays for it.",
+    ),
+    (
         r"(step|burst|ramp): goodput per GPU-hour, clairvoyant .*",
         "**Who knows the trace starts workers before the rise** and stops them at its end. Pointsman starts them when "
         f"it sees the rise, and keeps them for what may come back: {_KEPT}.",
@@ -65,7 +76,8 @@ WHY: Final = (
             "there at once. On the loads that it is too small for it loses far more",
             "patience": "to wait until it is certain, and to keep what may be wanted again, is late where the first "
             "sign was right. What it prevents is to and fro: see reversals and the other loads",
-            "forecast": "where the load has no trend its bound only shifts when one more worker comes or goes",
+            "forecast": "it learns how much of a rise lasts, and where rises do not last starts less for the next; "
+            "without it, every burst starts workers for the one after it, and they are paid for",
             "memory of bursts": "where no burst came back in time there is nothing to remember",
             "memory of levels that return": "a level that is kept changes when other workers come and go, sometimes "
             "for the worse",

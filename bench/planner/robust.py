@@ -32,7 +32,7 @@ from pointsman.planner.simulator.types import Faults, Planner, Simulation, Trace
 
 ROBUST: Final = "robust"
 LOAD: Final = SCENARIOS["step"]
-BELIEVED_RATE: Final = 3.0  # requests a second of what a restarted planner remembers, as before the step
+BELIEVED_RATE: Final = 3.0  # requests a second of what is remembered from before a pause
 PROMPT_TOKENS, OUTPUT_TOKENS = 4000.0, 250.0  # the true means of LOAD
 ENOUGH: Final = (4, 4)  # workers for 8 requests a second of these
 NOTHING: Final = "nothing"
@@ -49,8 +49,8 @@ class Case:
     """What is other than in ``LOAD``, and what that is judged by.
 
     ``kappa``: of the true engine, relative to the table. ``start_s``: what starts take; ``believed_start_s``: what the
-    policy's default says of it, ``told`` what the user says. ``lengths``: what a planner that is restarted in the
-    middle of a rise remembers of prompts and outputs, in multiples of the truth. ``later_output``: what outputs become
+    policy's default says of it, ``told`` what the user says. ``lengths``: what the planner remembers of
+    prompts and outputs from before a pause, in multiples of what then comes. ``later_output``: what outputs become
     in the middle of a constant rate. ``beside``: the case without the error; None: this is one, or it is judged beside
     causal. ``lost``: the most that may be. ``learned``: what must be found out within ten minutes.
     """
@@ -171,7 +171,7 @@ def _reference(what: str, case: Case, seed: int) -> Run:
 
 
 def remembering(prompts: float, outputs: float) -> State:
-    """What a planner that was restarted remembers of lengths, in multiples of ``LOAD``'s; of rates it knows nothing."""
+    """What a planner remembers of lengths from before a pause, in multiples of ``LOAD``'s; of rates nothing."""
     window_s, lengths = LOAD.policy().interval_s, Lengths()
     for number in range(-int(LENGTHS_KEPT_S / window_s), 0):
         load = Load(
@@ -269,6 +269,17 @@ WHY: Final = (
         "the engine of the other rows has 2P2D. The step then meets a smaller layout; that, not a wrong belief, is "
         "what is lost, for fewer GPU-hours.",
     ),
+    (
+        r"14 requests/s after a pause, (outputs|prompts) remembered .*: share within objectives lost .*",
+        "**The first orders are made of what is remembered, and of the first answers, which are the short ones**: "
+        "within ten seconds the lengths are known, but what was switched or started meanwhile is undone only slowly.",
+    ),
+    (
+        r"8 requests/s, outputs double .*: share within objectives lost .*",
+        "**Longer answers have not ended when they matter.** That they are longer shows in how many decode at once, "
+        "for certain only after some seconds, and what is started then serves after 120 s; causal knows it of every "
+        "request that comes.",
+    ),
 )
 """Why a row is missed: a pattern of its name and, after a bar, its peer's."""
 BesideCausal = Callable[[str, Sequence[Run], Sequence[Run]], Iterator[Row]]
@@ -289,7 +300,8 @@ def rows(found: dict[str, list[Run]], beside_causal: BesideCausal) -> Iterator[R
             # What a slow start costs anybody is no error of the planner's: what it does not know of it costs is.
             told = case.beside is not None and case.beside.endswith(TOLD)
             of = "" if case.beside == NOTHING else " to being told so" if told else f" to {case.beside}"
-            name = f"step, {what}: share within objectives lost{of}"
+            load = "step" if case.lengths is None else "14 requests/s after a pause"
+            name = f"{load}, {what}: share within objectives lost{of}"
             yield row(name, "", lost, at_most=case.lost, command=COMMAND)
         yield from beside_causal(f"step, {what}", runs, found.get(of_causal(what), []))
         learned = [run.learned_s for run in runs if run.learned_s is not None]

@@ -157,7 +157,7 @@ def test_lost_is_judged_beside_the_case_without_the_error_and_learning_within_te
         replace(run("engine κ 0.7", 1, 0.9, 2.0, robust.ROBUST), learned_s=630.0),
     ]
     rows = {row.name: row for row in own_rows.rows(found)}
-    lost = rows[f"step, {wrong}: share within objectives lost to {known}"]
+    lost = rows[f"14 requests/s after a pause, {wrong}: share within objectives lost to {known}"]
     assert (round(lost.ours, 6), lost.target, lost.met) == (0.06, "<= 0.05", False)
     beside = rows[f"8 requests/s, {doubled}: share within objectives lost to causal, which knows all lengths"]
     assert (round(beside.ours, 6), beside.met) == (0.07, False)
