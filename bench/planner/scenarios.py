@@ -112,3 +112,19 @@ RETURNING = {
     )
 }
 """Bursts that come back before a worker could start for one: what the memory of bursts and of levels is for."""
+
+STEADY_LOADS = (
+    ("a100_sxm", 4, 4000, 2, 2),
+    ("a100_sxm", 6, 4000, 3, 3),
+    ("a100_sxm", 7, 4000, 3, 3),
+    ("a100_sxm", 8, 4000, 4, 4),
+    ("a100_sxm", 9, 4000, 4, 4),
+    ("a100_sxm", 10, 4000, 5, 5),
+    ("a100_sxm", 12, 4000, 6, 6),
+    ("a100_sxm", 13, 4000, 5, 6),
+    ("h100_sxm", 20, 2000, 3, 4),
+    ("h100_sxm", 30, 2000, 4, 5),
+    ("h100_sxm", 40, 2000, 5, 6),
+)
+"""GPU, requests a second, prompt tokens, first layout. Which of them lies between two layouts, noise decides."""
+STEADY_SEEDS = 40  # beyond the others': the first ones were looked at
