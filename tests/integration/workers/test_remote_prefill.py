@@ -49,6 +49,8 @@ async def test_a_long_prompt_is_prefilled_by_the_prefill_worker_and_answered_fro
     assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, 1, {})
     await eventually(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
     assert decode.decisions("remote") == 1
+    for name in ("pointsman_worker_prompt_tokens_total", "pointsman_worker_uncached_prompt_tokens_sum"):
+        assert decode.registry.get_sample_value(name) == len(PROMPT), name
 
 
 async def test_a_chat_with_the_gateways_token_ids_decodes_exactly_those(prefill: Worker, decode: Worker) -> None:

@@ -9,8 +9,18 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.observe import Reading, Seen, observation, prefilled_together
 from pointsman.planner.core.scrapes import Page
-from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import (
+    Objectives,
+    Observation,
+    RoutingNumbers,
+    Uncached,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
 from pointsman.planner.scraper import parse
+from pointsman.serving.local_remote import PrefillReason
+from pointsman.workers.metrics import WorkerMetrics
 
 OBJECTIVES = Objectives(ttft_ms=1000, tpot_ms=50)
 ROUTING = RoutingNumbers(512, 32)
@@ -195,6 +205,46 @@ def test_a_prompt_longer_than_the_window_was_not_prefilled_together_with_others(
     assert prefilled_together(total_s=20.0, mean_s=20.0, window_s=2.5) == 1
     assert prefilled_together(total_s=3.0, mean_s=1.5, window_s=2.5) == 1, "the first began before the window"
     assert prefilled_together(total_s=10.0, mean_s=0.1, window_s=2.5) == 4
+
+
+def test_prompts_of_one_pass_that_is_longer_than_the_window_each_cost_their_share_of_it() -> None:
+    """Never less, however short the window: two prompts of 15 s together cost 7.5 s each."""
+    for window_s in (1.0, 2.5, 10.0):
+        assert prefilled_together(total_s=30.0, mean_s=15.0, window_s=window_s) == 2
+
+
+def test_decode_workers_say_what_they_lack_of_prompts_and_prefill_workers_what_they_computed() -> None:
+    registry = CollectorRegistry()
+    metrics = WorkerMetrics(registry)
+    metrics.decided(PrefillReason.SHORT, prompt_tokens=9000, new_tokens=9000)  # before: it must not count
+    before = parse(generate_latest(registry).decode())
+    metrics.decided(PrefillReason.SHORT, prompt_tokens=5000, new_tokens=200)
+    metrics.decided(PrefillReason.CACHED, prompt_tokens=4000, new_tokens=0)
+    metrics.decided(PrefillReason.REMOTE, prompt_tokens=3000, new_tokens=2900)
+    metrics.decided(PrefillReason.UNSUPPORTED, prompt_tokens=0, new_tokens=None)
+    decode = Reading(before, parse(generate_latest(registry).decode()), 5.0)
+    computed = Histogram(
+        "vllm:request_prefill_kv_computed_tokens", "…", registry=(other := CollectorRegistry()), buckets=(1024, 4096)
+    )
+    computed.observe(2500)
+    page = dict(parse(generate_latest(other).decode()))
+    page |= {"vllm:prefix_cache_queries_total": {(): 3000.0}, "vllm:prefix_cache_hits_total": {(): 500.0}}
+    workers = [Seen(worker("d"), decode), Seen(worker("p", WorkerRole.PREFILL), Reading({}, page, 5.0))]
+    found = seen([Reading({}, Gateway().page(), 5.0)], workers).load
+    assert found is not None
+    assert found.uncached is not None
+    shares = dict(found.uncached.length_shares)
+    assert sum(share for tokens, share in shares.items() if tokens <= 1) == pytest.approx(1 / 3)
+    assert sum(share for tokens, share in shares.items() if 128 < tokens < 256) == pytest.approx(1 / 3)
+    assert sum(share for tokens, share in shares.items() if 2048 < tokens < 4096) == pytest.approx(1 / 3)
+    assert replace(found.uncached, length_shares=()) == Uncached(3.0, 12_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0)
+
+
+def test_of_workers_that_do_not_say_what_they_lack_nothing_is_known() -> None:
+    workers = [Seen(worker("d"), Reading({}, parse((CAPTURES / "vllm_metrics_decode.txt").read_text()), 5.0))]
+    found = seen([Reading({}, Gateway().page(), 5.0)], workers).load
+    assert found is not None
+    assert found.uncached is None
 
 
 def test_prefill_workers_say_how_much_of_the_prompts_was_cached() -> None:

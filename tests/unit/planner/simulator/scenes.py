@@ -1,5 +1,6 @@
 """Small simulated services for the tests, and planners that only do what a test tells them."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -33,6 +34,26 @@ def poisson(rate_per_s: float, seconds: float, prompt: int, output: int, seed: i
     rng = np.random.default_rng(seed)
     at_s = np.cumsum(rng.exponential(1 / rate_per_s, int(rate_per_s * seconds)))
     return Trace("poisson", at_s, np.full(len(at_s), prompt), np.full(len(at_s), output))
+
+
+def conversations(
+    rate_per_s: float, seconds: float, *, first: int, further: int, turns: int, output: int, seed: int = 0
+) -> Trace:
+    """Poisson arrivals, each of which begins a conversation or goes on with one; prompts in blocks of 256 tokens."""
+    rng = np.random.default_rng(seed)
+    at_s = np.cumsum(rng.exponential(1 / rate_per_s, int(rate_per_s * seconds)))
+    numbers, open_ones, blocks = itertools.count(), list[list[int]](), []
+    for _ in at_s:
+        if open_ones and rng.random() < 1 - 1 / turns:
+            conversation = open_ones[rng.integers(max(0, len(open_ones) - 30), len(open_ones))]
+            conversation += [next(numbers) for _ in range(further)]
+        else:
+            open_ones.append(conversation := [next(numbers) for _ in range(first)])
+        blocks.append(tuple(conversation))
+    prompts = np.array([256 * len(each) for each in blocks])
+    return Trace(
+        "conversations", at_s, prompts, np.full(len(at_s), output), prefix_blocks=tuple(blocks), block_tokens=256
+    )
 
 
 def stay(observation: Observation) -> Decision:

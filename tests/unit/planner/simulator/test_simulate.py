@@ -37,7 +37,7 @@ from pointsman.planner.simulator.types import (
     Truth,
 )
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
-from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static, stay, to
+from unit.planner.simulator.scenes import ENGINE, POLICY, conversations, poisson, scripted, static, stay, to
 
 EXAMPLES = Path(__file__).parents[4] / "examples" / "policies"
 TO_PREFILL = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
@@ -426,3 +426,13 @@ def test_a_switch_takes_no_start_that_is_needed_and_a_policy_that_allows_more_is
         role, numbers = decision.switches[0].target.value.lower(), dict(decision.inputs)
         gained = numbers[f"{role}Workers"] + decision.switches[0].count
         assert getattr(decision, role) >= min(numbers[f"{role}NeededNow"], gained), decision.message
+
+
+def test_turns_of_conversations_that_decode_workers_hold_start_no_prefill_workers() -> None:
+    """One prefill worker does it: the end of a turn stays where the conversation is, and only beginnings are sent."""
+    trace = conversations(25.0, 300.0, first=12, further=1, turns=8, output=40, seed=1)
+    kept = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, static())
+    assert kept.attainment > 0.99
+    planned = simulate(trace, Simulation(ENGINE, 1, 1), POLICY, PLANNERS["pointsman"]())
+    assert planned.attainment > 0.99
+    assert planned.gpu_hours == pytest.approx(kept.gpu_hours)

@@ -29,6 +29,13 @@ class WorkerMetrics:
         self._queue_depth = gauge(named.WORKER_QUEUE_DEPTH)
         self._max_sequences = gauge(named.WORKER_MAX_SEQUENCES)
         self._decisions = counter(named.WORKER_DECISIONS)
+        self._prompt_tokens = counter(named.WORKER_PROMPT_TOKENS)
+        self._uncached_tokens = Histogram(
+            named.WORKER_UNCACHED_TOKENS.name,
+            named.WORKER_UNCACHED_TOKENS.help,
+            registry=registry,
+            buckets=named.TOKEN_BOUNDS,
+        )
         self._prefills = counter(named.WORKER_PREFILLS)
         self._prefill_seconds = Histogram(
             named.WORKER_PREFILL_SECONDS.name, named.WORKER_PREFILL_SECONDS.help, registry=registry, buckets=_SECONDS
@@ -51,11 +58,14 @@ class WorkerMetrics:
         self._queue_depth.set(_or_nan(queue_depth))
         self._max_sequences.set(_or_nan(facts.max_running_requests))
 
-    def decided(self, reason: PrefillReason) -> None:
-        """One client request was prefilled where ``reason`` says."""
+    def decided(self, reason: PrefillReason, prompt_tokens: int, new_tokens: int | None) -> None:
+        """One client request was prefilled where ``reason`` says; ``new_tokens``: not cached here, None: not known."""
         self._decisions.labels(path=_path(reason), reason=reason.value).inc()
         if reason is PrefillReason.LEASE_SPENT:
             self._late_leases.inc()
+        if new_tokens is not None:
+            self._prompt_tokens.inc(prompt_tokens)
+            self._uncached_tokens.observe(new_tokens)
 
     def prefilled(self, outcome: PrefillOutcome, seconds: float | None) -> None:
         """One prefill for another worker ended; ``seconds`` if the engine did it."""

@@ -209,10 +209,10 @@ class _Exchange:
         elif kv is not None:
             leg = with_remote_prefill(self._path, body, token_ids, kv.kv_transfer_params)
             if await self._engine(_dump(leg), path):
-                self._decided(path)
+                self._decided(path, len(token_ids))
                 return
             path = PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
-        self._decided(path)
+        self._decided(path, len(token_ids))
         await self._engine(raw, path)
 
     def _cleaned(self, body: Mapping[str, Any]) -> bytes:
@@ -220,8 +220,8 @@ class _Exchange:
         cleaned = without_client_transfer_params(body)
         return self._body if cleaned == body else _dump(cleaned)
 
-    def _decided(self, path: PrefillPath) -> None:
-        self._sidecar.metrics.decided(path.reason)
+    def _decided(self, path: PrefillPath, prompt_tokens: int) -> None:
+        self._sidecar.metrics.decided(path.reason, prompt_tokens, path.new_tokens)
         log.info(
             "request %s: prefilled %s: %s, %s new tokens%s",
             self._request_id,

@@ -67,6 +67,12 @@ WORKER_MAX_SEQUENCES: Final = Metric(
 WORKER_DECISIONS: Final = Metric(
     "pointsman_worker_prefill_decisions_total", "counter", ("path", "reason"), "Local/remote decisions, by reason."
 )
+WORKER_PROMPT_TOKENS: Final = Metric(
+    "pointsman_worker_prompt_tokens_total", "counter", (), "Prompt tokens of the client requests that were given here."
+)
+WORKER_UNCACHED_TOKENS: Final = Metric(
+    "pointsman_worker_uncached_prompt_tokens", "histogram", (), "… of which so many of a request were not cached here."
+)
 WORKER_PREFILLS: Final = Metric(
     "pointsman_worker_remote_prefills_total", "counter", ("outcome",), "Prefills done for other workers, by outcome."
 )

@@ -129,6 +129,7 @@ def _point(
         prefill_scv=state.shape.prefill_scv,
         context_scv=state.shape.context_scv,
         transfer_s_per_token=state.transfers.s_per_token,
+        prefixes=lengths.prefixes,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.planner.core.first_answers import FirstAnswers
+from pointsman.planner.core.prefixes import Prefixes
 from pointsman.planner.core.residence import Residence
 from pointsman.planner.core.types import Load
 
@@ -54,6 +55,7 @@ class Lengths:
     longer_s: float | None = None  # when outputs were last seen to be longer than before
     residence: Residence = field(default_factory=Residence)
     first: FirstAnswers = field(default_factory=FirstAnswers)
+    prefixes: Prefixes = field(default_factory=Prefixes)
     longer: tuple[float, float] | None = None  # what decodes was last proven to be, in tokens, and when
 
     def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
@@ -96,6 +98,10 @@ class Lengths:
             shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
         else:
             shares = self.shares if len(self.shares) > 1 else ((prompt, 1.0),)  # only means are known
+        prefixes = self.prefixes
+        if load.uncached is not None:
+            seen = load.uncached.length_shares
+            prefixes = prefixes.observe(load, _mix_shares(prefixes.shares, seen, weight if prefixes.shares else 1.0))
         proven = longer = residence.longer_than(output)
         if longer is None and residence.tokens is not None and self.longer and now_s - self.longer[1] < LONGER_S:
             longer = max(output, self.longer[0])
@@ -108,6 +114,7 @@ class Lengths:
             longer_s=longer_s,
             residence=residence,
             first=first,
+            prefixes=prefixes,
             longer=(proven, now_s) if proven is not None else self.longer,
         )  # fmt: skip
 

@@ -14,6 +14,7 @@ from pointsman.planner.core.types import (
     Observation,
     RoutingNumbers,
     Service,
+    Uncached,
     Worker,
     WorkerCondition,
     WorkerRole,
@@ -35,6 +36,7 @@ _HISTOGRAMS: Final = (
     named.GATEWAY_TTFT.name,
     named.GATEWAY_TPOT.name,
     named.WORKER_PREFILL_SECONDS.name,
+    named.WORKER_UNCACHED_TOKENS.name,
     "vllm:request_prefill_time_seconds",
     "vllm:request_prefill_kv_computed_tokens",
     "vllm:inter_token_latency_seconds",
@@ -43,6 +45,7 @@ _HISTOGRAMS: Final = (
 FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
+    named.WORKER_PROMPT_TOKENS.name,
     "vllm:prompt_tokens_by_source_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
@@ -177,6 +180,7 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
         step_ms=step_ms,
         pulled_tokens=pulled_tokens,
         pulling_s=pulling_s,
+        uncached=_uncached(workers),
     )
 
 
@@ -212,7 +216,13 @@ def _pulled(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
 
 def _cached_share(workers: Sequence[Seen]) -> float | None:
     """Of the prompt tokens that came to prefill workers, those whose KV was there; None: none came, or nobody says."""
-    queries = hits = 0.0
+    _, asked, computed = _prefilled(workers)
+    return 1 - computed / asked if asked > 0 else None
+
+
+def _prefilled(workers: Sequence[Seen]) -> tuple[float, float, float]:
+    """(prompts that prefill workers computed, tokens of them, those whose KV was not there)."""
+    prompts = queries = hits = 0.0
     for seen in workers:
         if seen.worker.role is not WorkerRole.PREFILL or seen.reading is None or seen.reading.page is None:
             continue
@@ -220,8 +230,25 @@ def _cached_share(workers: Sequence[Seen]) -> float | None:
         asked = scrapes.added(before, page, "vllm:prefix_cache_queries_total")
         found = scrapes.added(before, page, "vllm:prefix_cache_hits_total")
         if asked is not None and found is not None:
+            prompts += scrapes.observed(before, page, "vllm:request_prefill_kv_computed_tokens").count
             queries, hits = queries + asked, hits + found
-    return hits / queries if queries > 0 else None
+    return prompts, queries, queries - hits
+
+
+def _uncached(workers: Sequence[Seen]) -> Uncached | None:
+    """What the window's prompts lacked of cached tokens; None: no decode worker says."""
+    given, tokens = EMPTY, None
+    for seen in workers:
+        if seen.worker.role is not WorkerRole.DECODE or seen.reading is None or seen.reading.page is None:
+            continue
+        before, page = seen.reading.before, seen.reading.page
+        here = scrapes.added(before, page, named.WORKER_PROMPT_TOKENS.name)
+        if here is not None:
+            tokens = (tokens or 0.0) + here
+            given = given.plus(scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name))
+    if tokens is None:
+        return None
+    return Uncached(given.count, tokens, given.total, given.shares(), *_prefilled(workers))
 
 
 def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:
@@ -308,7 +335,7 @@ def prefilled_together(total_s: float, mean_s: float, window_s: float) -> float:
     Prompts that are prefilled together each take as long as all of them: of k at a time, one costs a k-th. One after
     the other they take the window in all, and the first of them some time before it.
     """
-    return max(total_s / window_s, 1.0) if total_s > window_s + mean_s else 1.0
+    return total_s / max(window_s, mean_s) if total_s > window_s + mean_s else 1.0
 
 
 def _kv_capacity(readings: Sequence[Reading]) -> float | None:

@@ -11,6 +11,7 @@ from typing import Final
 
 from pointsman.planner.core.learning import LearnedModel
 from pointsman.planner.core.performance import CalibratedModel, PerformanceModel
+from pointsman.planner.core.prefixes import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.queueing import delayed_wait_s, erlang_c, lost_share
 from pointsman.planner.core.types import Objectives, Observation
 
@@ -30,12 +31,13 @@ LEAST_SCV: Final = 0.05  # of prefill times
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Requests with prompts of about one length: tokens that are not cached, and seconds of a worker."""
+    """Requests with prompts of about one length: tokens, and seconds of a worker."""
 
-    new_tokens: float
+    new_tokens: float  # that are not cached where it decodes
     share: float  # of all requests
-    alone_s: float
-    amortised_s: float  # in a full pass
+    alone_s: float  # of a prefill worker …
+    amortised_s: float  # … in a full pass
+    local_s: float  # of the decode worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ class OperatingPoint:
     prefill_s: float  # of a worker's time, in a full pass
     prefill_alone_s: float
     prefill_scv: float
-    queued_tokens: float  # that are not cached, of a prompt that prefill workers compute
+    queued_tokens: float  # that are not cached where it decodes, of a prompt that prefill workers compute
     transfer_s: float  # of such a prompt's KV, alone on the network
     ttft_s: float  # objective
     output_tokens: float
@@ -82,7 +84,7 @@ class OperatingPoint:
             queued_tokens=queued_tokens,
             transfer_s=queued_tokens * self.transfer_s_per_token,
             remote_share=remote_share,
-            local_s=sum(p.alone_s * p.share for p in local),
+            local_s=sum(p.local_s * p.share for p in local),
         )
 
     @property
@@ -209,15 +211,17 @@ def operating_point(
     prefill_scv: float,
     context_scv: float,
     transfer_s_per_token: float = 0.0,
+    prefixes: Prefixes = NOTHING_CACHED,
 ) -> OperatingPoint:
     """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``, which is
-    never asked beyond ``highest_threshold_tokens``; ``context_tokens``: what a decoding sequence holds on average."""
+    never asked beyond ``highest_threshold_tokens``; ``context_tokens``: what a decoding sequence holds on average;
+    ``cached_share``: of every prompt, at every worker, where ``prefixes`` know no better."""
     batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
-    prompts = []
-    for tokens, share in _with_mean(lengths, prompt_tokens):
-        new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
-        alone_s = model.prefill_ms(new, cached) / 1000
-        prompts.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, observation.max_batch_tokens)))
+    prompts = (
+        _of_conversations(model, observation.max_batch_tokens, prefixes, prompt_tokens)
+        if prefixes.matter
+        else _all_alike(model, observation.max_batch_tokens, _with_mean(lengths, prompt_tokens), cached_share)
+    )
     full = observation.max_sequences or MOST_SEQUENCES
     if observation.kv_capacity_tokens is not None:
         full = min(full, observation.kv_capacity_tokens / context_tokens)
@@ -235,12 +239,45 @@ def operating_point(
         step_s=step_s,
         context_scv=context_scv,
         drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
-        prompts=tuple(prompts),
+        prompts=prompts,
         beside_local=tuple(
             (free, *_decode_batch(model, observation, free * objectives.tpot_ms, context_tokens, COARSE_BISECTIONS))
             for free in (FREE_SHARES if any(p.new_tokens <= highest_threshold_tokens for p in prompts) else ())
         ),
     ).at_threshold(threshold_tokens)
+
+
+def _all_alike(
+    model: PerformanceModel, batch_tokens: float | None, lengths: Sequence[tuple[float, float]], cached_share: float
+) -> tuple[Prompts, ...]:
+    """Prompts of ``lengths``, a share of each cached wherever it is computed."""
+    found = []
+    for tokens, share in lengths:
+        new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
+        alone_s = model.prefill_ms(new, cached) / 1000
+        found.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, batch_tokens), alone_s))
+    return tuple(found)
+
+
+def _of_conversations(
+    model: PerformanceModel, batch_tokens: float | None, prefixes: Prefixes, prompt_tokens: float
+) -> tuple[Prompts, ...]:
+    """Prompts by what decode workers lack of them, which have one part cached, and prefill workers another."""
+    held, cached = prompt_tokens * (1 - prefixes.missing_share), prefixes.held_by_prefill
+    found = []
+    for tokens, share in _with_mean(prefixes.shares, prompt_tokens * prefixes.missing_share):
+        missing = tokens if round(tokens) > 1 else 0.0  # nothing is to be computed but what gives the first token
+        computed = max(1.0, prefixes.computed_by_prefill(missing))
+        found.append(
+            Prompts(
+                missing,
+                share,
+                model.prefill_ms(computed, cached) / 1000,
+                _amortised_s(model, computed, cached, batch_tokens),
+                model.prefill_ms(missing, held) / 1000 if missing > 0 else 0.0,
+            )
+        )
+    return tuple(found)
 
 
 def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[tuple[float, float]]:

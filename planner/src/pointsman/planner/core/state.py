@@ -84,7 +84,8 @@ def learn(
             if sample.observed_ms <= 0:
                 continue
             if sample.role is WorkerRole.PREFILL:
-                predicted_ms = base.prefill_ms(tokens, 0) if tokens > 0 else 0.0
+                cached = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
+                predicted_ms = base.prefill_ms(tokens, cached) if tokens > 0 else 0.0
                 prefill = prefill.observe(
                     prefill_bucket(tokens), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
                 )

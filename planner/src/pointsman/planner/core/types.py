@@ -72,6 +72,19 @@ class EncodeLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Uncached:
+    """Tokens of the window's prompts that were not cached where they were asked for; sums."""
+
+    requests: float  # that were given to a decode worker …
+    prompt_tokens: float  # … tokens of their prompts …
+    tokens: float  # … and what it lacked of them
+    length_shares: tuple[tuple[float, float], ...] = ()  # (tokens it lacked, share of those requests)
+    prefilled: float = 0.0  # requests that prefill workers computed …
+    asked_tokens: float = 0.0  # … tokens of their prompts …
+    computed_tokens: float = 0.0  # … and what they lacked of them
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """What arrived in the observation's window. Token counts are means per request."""
 
@@ -88,6 +101,7 @@ class Load:
     step_ms: float | None = None  # between two tokens of a sequence, mean over tokens of the window
     pulled_tokens: float | None = None  # whose KV came from prefill workers …
     pulling_s: float | None = None  # … in so many seconds, all pulls together
+    uncached: Uncached | None = None
 
 
 @dataclass(frozen=True, slots=True)

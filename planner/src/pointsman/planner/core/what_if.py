@@ -12,7 +12,7 @@ from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Memory
-from pointsman.planner.core.types import Decision, Load, Observation, Policy, Worker, WorkerCondition
+from pointsman.planner.core.types import Decision, Load, Observation, Policy, Uncached, Worker, WorkerCondition
 
 SETTLING_TICKS = 30  # of the new load, before it is asked: longer ones than live, since nothing changes meanwhile
 SETTLED_S = 150.0  # at least
@@ -77,8 +77,26 @@ def _prompts(load: Load, factor: float) -> Load:
     return replace(
         load,
         prompt_tokens=None if load.prompt_tokens is None else load.prompt_tokens * factor,
-        prompt_length_shares=tuple((tokens * factor, share) for tokens, share in load.prompt_length_shares),
+        prompt_length_shares=_times(load.prompt_length_shares, factor),
+        pulled_tokens=None if load.pulled_tokens is None else load.pulled_tokens * factor,
+        pulling_s=None if load.pulling_s is None else load.pulling_s * factor,
+        uncached=None if load.uncached is None else _longer(load.uncached, factor),
     )
+
+
+def _longer(uncached: Uncached, factor: float) -> Uncached:
+    return replace(
+        uncached,
+        prompt_tokens=uncached.prompt_tokens * factor,
+        tokens=uncached.tokens * factor,
+        length_shares=_times(uncached.length_shares, factor),
+        asked_tokens=uncached.asked_tokens * factor,
+        computed_tokens=uncached.computed_tokens * factor,
+    )
+
+
+def _times(lengths: tuple[tuple[float, float], ...], factor: float) -> tuple[tuple[float, float], ...]:
+    return tuple((tokens * factor, share) for tokens, share in lengths)
 
 
 def _answers(load: Load, factor: float) -> Load:

@@ -159,6 +159,7 @@ class RequestPath:
             rule=self._rule,
         )
         request.new_tokens = where.new_tokens
+        self.window.given(prompt, where.new_tokens)
         self._wait_at(worker, request, where.new_tokens)
         if where.remote:
             self.prefilled[request.index] = PrefillPlace.REMOTE

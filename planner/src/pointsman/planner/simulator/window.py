@@ -8,11 +8,12 @@ happened.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from pointsman.api.protocol.metrics import TOKEN_BOUNDS
 from pointsman.planner.core.observe import MIN_SAMPLES, prefilled_together
 from pointsman.planner.core.scrapes import Histogram
-from pointsman.planner.core.types import EngineSample, Load, Service, WorkerRole
+from pointsman.planner.core.types import EngineSample, Load, Service, Uncached, WorkerRole
 from pointsman.planner.simulator.worker import SimulatedWorker
 
 _BOUNDS = (*TOKEN_BOUNDS, float("inf"))
@@ -26,6 +27,10 @@ class Window:
     arrivals: int = 0
     prompt_tokens: int = 0
     by_bound: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
+    decided: int = 0
+    decided_tokens: int = 0  # of their prompts
+    missing_tokens: int = 0  # of prompts, that their decode workers lacked
+    missing_by_bound: list[int] = field(default_factory=lambda: [0] * len(_BOUNDS))
     ended: int = 0
     output_tokens: int = 0
     ttft_ms: list[float] = field(default_factory=list)
@@ -38,6 +43,13 @@ class Window:
         self.arrivals += 1
         self.prompt_tokens += prompt_tokens
         self.by_bound[bisect_left(_BOUNDS, prompt_tokens)] += 1
+
+    def given(self, prompt_tokens: int, missing_tokens: int) -> None:
+        """A request was given to a decode worker that lacks so much of its prompt."""
+        self.decided += 1
+        self.decided_tokens += prompt_tokens
+        self.missing_tokens += missing_tokens
+        self.missing_by_bound[bisect_left(_BOUNDS, missing_tokens)] += 1
 
     def started(self, ttft_ms: float, objective_ms: float) -> None:
         """A request got its first token."""
@@ -57,14 +69,11 @@ class Window:
 
         ``blind``: some worker's page could not be read.
         """
-        cumulative, reached = [], 0
-        for count in self.by_bound:
-            reached += count
-            cumulative.append(float(reached))
         cached = _cached_share(workers)
         decoding = [worker.engine for worker in workers if worker.role is WorkerRole.DECODE]
         tokens = sum(engine.itl_count for engine in decoding)
-        prompts = Histogram(_BOUNDS, tuple(cumulative), float(self.prompt_tokens))
+        prompts = _histogram(self.by_bound, self.prompt_tokens)
+        prefilled, asked, computed = _prefilled(workers)
         return Load(
             arrivals_per_s=self.arrivals / window_s,
             prompt_tokens=prompts.mean,
@@ -77,6 +86,15 @@ class Window:
             step_ms=sum(engine.itl_sum_s for engine in decoding) / tokens * 1000 if tokens and not blind else None,
             pulled_tokens=float(sum(worker.pulled_tokens for worker in workers)),
             pulling_s=sum(worker.pulling_s for worker in workers),
+            uncached=Uncached(
+                float(self.decided),
+                float(self.decided_tokens),
+                float(self.missing_tokens),
+                _histogram(self.missing_by_bound, self.missing_tokens).shares(),
+                prefilled,
+                asked,
+                computed,
+            ),
         )
 
     def service(self, window_s: float, queue_depth: int, held: int) -> Service:
@@ -91,11 +109,24 @@ class Window:
         )
 
 
+def _histogram(counts: Sequence[int], total: int) -> Histogram:
+    return Histogram(_BOUNDS, tuple(float(count) for count in accumulate(counts)), float(total))
+
+
+def _prefilled(workers: Iterable[SimulatedWorker]) -> tuple[float, float, float]:
+    """(prompts that prefill workers were asked for, tokens of them, those that they computed)."""
+    prefilling = [worker for worker in workers if worker.role is WorkerRole.PREFILL]
+    return (
+        float(sum(worker.prefill_count for worker in prefilling)),
+        float(sum(worker.asked_tokens for worker in prefilling)),
+        float(sum(worker.prefill_tokens for worker in prefilling)),
+    )
+
+
 def _cached_share(workers: Iterable[SimulatedWorker]) -> float | None:
     """Of the tokens that prefill workers were asked for, those they had; None: they were asked for none."""
-    prefilling = [worker for worker in workers if worker.role is WorkerRole.PREFILL]
-    asked = sum(worker.asked_tokens for worker in prefilling)
-    return 1 - sum(worker.prefill_tokens for worker in prefilling) / asked if asked else None
+    _, asked, computed = _prefilled(workers)
+    return 1 - computed / asked if asked else None
 
 
 def engine_samples(workers: Iterable[SimulatedWorker], window_s: float, now_s: float) -> tuple[EngineSample, ...]:
