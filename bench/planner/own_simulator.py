@@ -59,11 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("scenario", choices=[*ALL])
     one.add_argument("planner", choices=[*PLANNERS, STATIC, ORACLE, CAUSAL, *(f"without {part}" for part in PARTS)])
     one.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", help="loads, separated by commas; speed is not measured then")
+    parser.add_argument("--only", help="loads, separated by commas")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
     parser.add_argument("--ours", action="store_true", help="run only ours again, beside the others' earlier runs")
     parser.add_argument("--rows", action="store_true", help="only make the rows again, of what is kept")
+    parser.add_argument("--speed", action="store_true", help="measure speed and memory, also with --rows and --only")
     parser.add_argument("--jobs", type=int, default=1, help="processes that measure side by side")
     asked = parser.parse_args(arguments)
     if asked.command == "show":
@@ -91,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             new = {(run.scenario, run.seed, run.planner) for run in measured}
             done = [run for run in done if (run.scenario, run.seed, run.planner) not in new] + list(measured)
             write_cells(sorted(done, key=lambda run: (EVERYTHING.index(run.scenario), run.seed)))
-    write(RESULT, [*rows(done), *(kept_speed_rows() if asked.rows or asked.only else speed_rows())])
+    timed = asked.speed or not (asked.rows or asked.only)
+    write(RESULT, [*rows(done), *(speed_rows() if timed else kept_speed_rows())])
     print(f"wrote {write_page(done)}")
     return 0
 

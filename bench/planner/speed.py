@@ -60,10 +60,10 @@ def memory_rows() -> Iterator[Row]:
         name, "bytes", [then], peer=[first], peer_name=f"{few[0]} to {more[0]} of them", of_ratio=True, at_most=1.2,
         command=COMMAND,
     )  # fmt: skip
-    lasted_s = (60.0, 240.0, 960.0)
-    peaks = [peak_memory(RATES[0], seconds)[1] for seconds in lasted_s]
+    lasted_s = (60.0, 120.0, 240.0)
+    peaks = [peak_memory(RATES[1], seconds)[1] for seconds in lasted_s]
     ended = [
-        (later - earlier) / (RATES[0] * (long_s - short_s))
+        (later - earlier) / (RATES[1] * (long_s - short_s))
         for (earlier, later), (short_s, long_s) in zip(pairwise(peaks), pairwise(lasted_s), strict=True)
     ]
     name = "simulator, memory of a request that ended, as many under way"

@@ -200,9 +200,9 @@ def test_every_load_is_measured_without_each_part() -> None:
 
 
 def test_a_request_that_ended_leaves_only_its_result() -> None:
-    (few, less), (as_few, more) = peak_memory(10, 60), peak_memory(10, 180)
+    (few, less), (as_few, more) = peak_memory(40, 30), peak_memory(40, 60)
     assert as_few < 1.5 * few
-    assert (more - less) / (10 * 120) < ENDED_BYTES
+    assert (more - less) / (40 * 30) < ENDED_BYTES
 
 
 def test_the_committed_rows_are_those_of_the_committed_cells() -> None:
