@@ -100,6 +100,9 @@ def test_stale_metrics_freeze_the_pool() -> None:
     stale = replace(observed(200.0, PROMPTS), age_s=900.0, encode=images(60), encode_workers=encoders(3))
     state, decision, _ = decide(state, stale, POLICY, 200.0, LLAMA_8B_H100)
     assert (decision.reason, decision.encode, decision.changes_encode) == (Reason.STALE_METRICS, 3, False)
+    starts = replace(stale, encode_workers=encoders(3, starting=1))
+    state, _, _ = decide(state, starts, POLICY, 202.5, LLAMA_8B_H100)
+    assert len(state.encode.leads.starting) == 1  # who starts is known all the same
 
 
 def test_a_service_without_such_a_pool_decides_as_if_images_were_unheard_of() -> None:
@@ -133,7 +136,7 @@ def test_the_mean_encoding_is_taken_off_what_a_request_may_wait_for_its_prefill(
 CONDITIONS = (WorkerCondition.ACTIVE, WorkerCondition.STARTING, WorkerCondition.DRAINING)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     rates=st.lists(st.floats(0, 40), min_size=4, max_size=10), each=st.floats(1, 9), ms=st.floats(5, 900),
     requests=st.floats(0.1, 60), gpus=st.integers(4, 16), encode_gpus=st.sampled_from([1, 2]),
@@ -198,7 +201,7 @@ def test_at_a_constant_load_nothing_is_taken_away_and_given_back() -> None:
             100 * draw.lognormvariate(0, 0.05), 0.0,
         )  # fmt: skip
 
-    _, decisions = run([window() for _ in range(720)])
+    _, decisions = run([window() for _ in range(480)])
     moves = [(TICK_S * n, d.encode) for n, d in enumerate(decisions) if d.changes_encode]
     settled = [move for move in moves if move[0] > 120]
     assert len(settled) <= 1, moves
@@ -230,6 +233,20 @@ def test_a_level_that_keeps_coming_back_is_kept_for_the_usual_gap() -> None:
     first, last = (decisions[each * n - int(100 / TICK_S) - 2].encode or 0 for n in (2, 5))
     assert first < last
     assert decisions[-1].encode == first  # it did not come back
+
+
+def test_a_pool_that_is_not_there_begins_when_the_budget_has_room() -> None:
+    full, room = (run([images(5)] * 20, replace(POLICY, max_gpus=gpus, scale_in=False), 0)[1] for gpus in (6, 8))
+    assert {(d.encode, d.changes_encode) for d in full} <= {(None, False), (0, False)}
+    assert room[-1].encode == 2
+
+
+def test_what_encode_workers_keep_waiting_is_part_of_what_is_predicted() -> None:
+    few, enough = (
+        run([images(9)] * 60, replace(POLICY, scale_out=False), encode)[0].score.predicted for encode in (1, 6)
+    )
+    assert few is not None and enough is not None
+    assert few < 0.2 < 0.9 < enough
 
 
 def test_a_queue_of_images_needs_more_than_the_rate_alone() -> None:

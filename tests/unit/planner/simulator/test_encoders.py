@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from pointsman.planner.core.types import Bounds, Decision, Observation, Reason, WorkerCondition
+from pointsman.planner.core.types import Bounds, Decision, Observation, Reason, RoutingNumbers, WorkerCondition
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.budget import Budget
@@ -29,6 +29,7 @@ from pointsman.planner.simulator.types import (
     TransitionRecord,
     Truth,
 )
+from pointsman.serving.flow_control import FlowBounds
 from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static, stay
 
 IMAGES = replace(POLICY, encode=Bounds(1, 8))
@@ -81,6 +82,17 @@ def test_a_first_token_waits_for_the_images_and_more_workers_share_them() -> Non
         assert simulate(one, service, IMAGES, static()).ttft_s[0] == pytest.approx(plain + 0.2 * steps)
 
 
+def test_what_flow_control_holds_is_counted_from_when_the_images_were_encoded() -> None:
+    two = Trace("two", np.array([0.0, 0.3]), np.array([500] * 2), np.array([100] * 2), images=np.array([1, 1]))
+    routing = RoutingNumbers(0, 32, FlowBounds(None, 1, None))
+    service = Simulation(ENGINE, 1, 1, encode=EncodePool(5000.0, 2), routing=routing)
+    plain = simulate(replace(two, images=None), service, POLICY, static())
+    shown = simulate(two, service, IMAGES, static())
+    assert plain.held_s[1] > 0
+    assert shown.held_s == pytest.approx(plain.held_s)
+    assert shown.ttft_s == pytest.approx(plain.ttft_s + 5.0)
+
+
 def test_an_idle_pool_changes_no_request_and_is_paid_for() -> None:
     trace, service = poisson(8.0, 60, 3000, 100), Simulation(ENGINE, 2, 2, truth=Truth(noise_sigma=0.1))
     plain = simulate(trace, service, POLICY, ours())
@@ -109,13 +121,29 @@ def test_workers_start_with_their_lead_end_their_image_before_they_leave_and_may
     starts = during(10, 60)
     assert [(change.kind, change.ended_s - change.began_s) for change in starts] == [("start", 30.0)] * 3
     assert [change.kind for change in during(60, 62)] == ["stop"] * 2
-    assert sorted(change.kind for change in during(62.5, 99)) == ["start"] * 2
+    assert [(change.kind, change.ended_s - change.began_s) for change in during(62.5, 99)] == [("start", 0.0)] * 2
     left = during(100, 110)
     assert len(left) == 3
     assert all(0 < change.ended_s - change.began_s <= 5.0 for change in left)
     refused = [record.refused for record in result.decisions if record.refused]
     assert refused == ["Encode 20 is not within 1 to 8"]
     assert (result.outcome == Outcome.COMPLETED).all()
+
+
+def test_who_encodes_starts_when_the_budget_has_room_and_is_billed_from_there_to_its_end() -> None:
+    events, budget = Events(), Budget(4)
+    simulation = Simulation(ENGINE, 1, 1, leads=Leads(start_s=30.0))
+    encoders = Encoders(simulation, EncodePool(100.0, 1, gpus=1), events, budget, Random(0), lambda *_: None)
+    budget.take(2)  # of others
+    events.at(10.0, encoders.scale, 4)
+    events.at(50.0, budget.give_back, 1)
+    events.at(100.0, encoders.scale, 1)
+    while events.next_s < math.inf:
+        events.step()
+    begun = [(change.kind, change.began_s, change.ended_s) for change in encoders.transitions()]
+    assert begun == [("start", 10.0, 40.0), ("start", 50.0, 80.0), ("stop", 100.0, 100.0), ("stop", 100.0, 100.0)]
+    assert budget.peak == 4
+    assert encoders.gpu_hours(200.0) * 3600 == pytest.approx(200 + 90 + 50)
 
 
 def test_images_without_anybody_who_encodes_are_refused() -> None:

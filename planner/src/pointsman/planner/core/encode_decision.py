@@ -106,7 +106,7 @@ def with_encode(
     # Others start in the place of the stuck ones, which are given up when those serve.
     asked = shares.encode + (stuck if active < max(shares.encode, target.needed) else 0)
     most = max(min(asked, has), left // _gpus_each(observation))
-    encode = max(1, min(asked, most, max(policy.encode.most, shares.encode)))
+    encode = min(asked, most, max(policy.encode.most, shares.encode))
     before = has if observation.encode_replicas is None else observation.encode_replicas
     message = f"{decision.message}; {_in_words(target, has, stuck)}"
     reason, short = decision.reason, target.needed_now > has
