@@ -47,6 +47,11 @@ WHY = (
     ),
     (r"(step|mixshift|azure_conv|moon_conv), .* s: cost .*", f"**Head-room.** {_HEAD_ROOM}"),
     (
+        r"(azure_conv|moon_conv), .* s: goodput, bound .*",
+        "**Recorded loads rise within a start, too**: what comes of such a rise before the worker that is started for it "
+        "serves is late where the head-room is less than the rise.",
+    ),
+    (
         r"pulses.* s: cost at equal goodput .*",
         "**The first two bursts are lost before anything can be known of the next**, where a fixed layout, chosen with "
         "the trace in hand, serves them all: so the layout that comes to the same goodput is a small one.",
