@@ -48,7 +48,7 @@ WHY = (
     (r"(step|mixshift|azure_conv|moon_conv), .* s: cost .*", f"**Head-room.** {_HEAD_ROOM}"),
     (
         r"(azure_conv|moon_conv), .* s: goodput, bound .*",
-        "**Recorded loads rise within a start, too**: what comes of such a rise before the worker that is started for it "
+        "**Recorded loads rise within a start, too**: what comes of a rise before the worker that is started for it "
         "serves is late where the head-room is less than the rise.",
     ),
     (
