@@ -16,7 +16,7 @@ from pointsman.planner.core.retention import Highest, Recent, Returns
 BOUND_S: Final = 60.0  # one more worker that only the forecast's bound asks for waits no longer than this
 TICK_FLOOR_S: Final = 1.0
 QUIET_S: Final = 15.0  # after a sudden change that does not hold
-SPARE_MARGIN: Final = 1.05  # times the load that prefill workers who stay must serve: what hardly matters stays
+SPARE_MARGIN: Final = 1.10  # times the load that prefill workers who stay must serve: what hardly matters stays
 Counts = tuple[int, int]
 """Workers of each role: prefill, decode."""
 
