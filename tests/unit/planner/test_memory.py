@@ -1,10 +1,27 @@
 """The saved state."""
 
+import random
+from dataclasses import replace
+
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.learning import LearnedModel
+from pointsman.planner.core.retention import KEPT_GAPS, MOST_LEVELS, Level, Returns
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import EngineSample, WorkerRole
+from pointsman.planner.core.types import (
+    Bounds,
+    EngineSample,
+    Load,
+    Mode,
+    Observation,
+    Policy,
+    WorkerCondition,
+    WorkerRole,
+)
 from pointsman.planner.memory import from_json, to_json
-from unit.planner.test_decide import LONG, POLICY, SHORT, observed
+from unit.planner.test_decide import LONG, POLICY, SHORT, observed, workers
+
+MOST_BYTES = 640 * 1024
+"""Of a state, as docs/planner.md says; a ConfigMap holds 1 MiB."""
 
 
 def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:
@@ -19,6 +36,54 @@ def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:
         assert decide(restored, seen, POLICY, seen.at_s)[:2] == (continued, decision)
         state = continued
     assert len(to_json(state)) < 64 * 1024
+
+
+def anything(rng: random.Random, at_s: float, look: int, layout: tuple[int, int]) -> Observation:
+    """Loads, lengths, engines and workers without any sense or order, as no service has them."""
+    rate, prompt, answer = 10 ** rng.uniform(-0.5, 1.5), 10 ** rng.uniform(1.5, 4), 10 ** rng.uniform(0, 2.5)
+    load = Load(
+        max(0.0, rng.gauss(rate, rate / 4)), prompt_tokens=prompt, output_tokens=answer,
+        cached_tokens=rng.uniform(0, prompt), started_per_s=rate,
+        prompt_length_shares=tuple((2.0**power, 1 / 12) for power in range(4, 16)),
+        ended_per_s=rate * rng.uniform(0.5, 1.2), decoding=rng.uniform(0, 500), step_ms=rng.uniform(5, 40),
+        pulled_tokens=1e4, pulling_s=rng.uniform(0.01, 2),
+    )  # fmt: skip
+    samples = tuple(
+        EngineSample(role, rng.uniform(3, 60), rng.uniform(10, 2e5), rng.uniform(1, 256)) for role in [*WorkerRole] * 2
+    )
+    conditions = [*WorkerCondition, *[WorkerCondition.ACTIVE] * 9]
+    seen = tuple(replace(w, name=f"{look // 50}-{w.name}", condition=rng.choice(conditions)) for w in workers(*layout))
+    made = observed(at_s, load if rng.random() > 0.05 else None, samples=samples)
+    return replace(made, workers=seen, plan_in_progress=rng.random() < 0.1)
+
+
+def test_whatever_comes_in_thousands_of_looks_the_state_stays_small() -> None:
+    rng, state, layout, at_s = random.Random(7), State(), (2, 2), 0.0
+    policy = Policy(
+        mode=Mode.ACTIVE, max_gpus=12, prefill=Bounds(1, 8), decode=Bounds(1, 8), min_dwell_s=0, opposite_after_s=0,
+        scale_in_stabilization_s=20,
+    )  # fmt: skip
+    sizes = []
+    for look in range(2000):
+        at_s += rng.choice((1.0, 2.5, 5.0))
+        state, decision, _ = decide(state, anything(rng, at_s, look, layout), policy, at_s)
+        layout = max(1, decision.prefill), max(1, decision.decode)
+        if look % 200 == 199:
+            text = to_json(state)
+            assert from_json(text) is not None, "what is written can be read"
+            sizes.append(len(text))
+    assert max(sizes) < MOST_BYTES / 4, sizes
+    assert max(sizes[5:]) < 1.25 * max(sizes[:5]), sizes
+    level = Level(1234567.8901234567, tuple(123.45678901234567 for _ in range(KEPT_GAPS)), 1234.5678901234567)
+    full = Returns(levels=(level,) * MOST_LEVELS)
+    most = replace(state, memory=replace(state.memory, prefill_returns=full, decode_returns=full))
+    assert len(to_json(most)) < MOST_BYTES, "as many workers as are remembered at all"
+
+
+def test_measurements_that_contradict_each_other_make_no_time_that_is_none() -> None:
+    fitted = LearnedModel(prefill=(-5.0, 0.02, 0.0), decode=(3.0, -0.5, 0.0, 0.0))
+    assert fitted.prefill_ms(1, 0) > 0
+    assert fitted.decode_step_ms(64, 1000) > 0
 
 
 def test_a_state_that_cannot_be_read_is_begun_anew() -> None:

@@ -14,6 +14,7 @@ from typing import Final
 from pointsman.planner.core.performance import KAPPA_WEIGHT, CalibratedModel, PerformanceModel
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
+LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
 BUCKETS_PER_OCTAVE: Final = 6.0
 MOST_BUCKETS: Final = 128  # of one role
 BUCKET_MEMORY: Final = 40.0  # samples
@@ -79,11 +80,11 @@ class LearnedModel:
         d0, d1, d2, d3 = self.decode
         if d3 < 0:
             kv_tokens = min(kv_tokens, -d2 / (2 * d3))  # beyond what was seen a step does not become shorter
-        return d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens
+        return max(LEAST_MS, d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens)
 
     def _pass_ms(self, tokens: float) -> float:
         a, b, c = self.prefill
-        return a + b * tokens + c * tokens * tokens
+        return max(LEAST_MS, a + b * tokens + c * tokens * tokens)
 
 
 @dataclass(frozen=True, slots=True)
