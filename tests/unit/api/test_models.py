@@ -17,6 +17,7 @@ from pointsman.api.v1alpha1 import (
     ModelSource,
     ModelSourceError,
     PathModel,
+    Plan,
     PlannerPolicySpec,
     Reason,
     StrictError,
@@ -126,6 +127,41 @@ def test_a_template_comes_back_exactly_as_it_was_written() -> None:
         }
     )
     assert service.spec.worker.template_dict() == template
+
+
+def test_a_plan_that_an_older_planner_wrote_is_still_read() -> None:
+    """Plans are kept and mirrored: one that could not be read would leave the operator without any."""
+    plan = Plan.model_validate(
+        {
+            "metadata": {"name": "chat-7"},
+            "spec": {
+                "serviceRef": {"name": "chat"},
+                "sequence": 7,
+                "mode": "Active",
+                "observedAt": "2026-01-01T12:00:00Z",
+                "pools": {"prefill": {"replicas": 3}, "decode": {"replicas": 2}},
+                "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 32},
+                "changesLayout": True,
+                "reason": "PrefillShort",
+                "message": "long prompts",
+                "alternatives": [
+                    {
+                        "action": "switch",
+                        "prefill": 3,
+                        "decode": 2,
+                        "gpus": 5,
+                        "expectedAttainment": 0.97,
+                        "cost": -0.9,
+                        "rejectedBecause": "",
+                    }
+                ],
+                "expiresAt": "2026-01-01T12:05:00Z",
+            },
+        }
+    )
+    [alternative] = plan.spec.alternatives
+    assert (alternative.expected_attainment, alternative.lead_seconds) == (0.97, None)
+    assert "leadSeconds" not in plan.manifest()["spec"]["alternatives"][0], "unknown is absent"
 
 
 POLICY = {"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}}

@@ -1,10 +1,13 @@
 """The saved state."""
 
+import json
 import random
 from dataclasses import replace
 
 from pointsman.planner.core.decide import decide
+from pointsman.planner.core.encode import EncodeMemory
 from pointsman.planner.core.learning import LearnedModel
+from pointsman.planner.core.prefixes import Prefixes
 from pointsman.planner.core.retention import KEPT_GAPS, MOST_LEVELS, Level, Returns
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -84,6 +87,15 @@ def test_measurements_that_contradict_each_other_make_no_time_that_is_none() -> 
     fitted = LearnedModel(prefill=(-5.0, 0.02, 0.0), decode=(3.0, -0.5, 0.0, 0.0))
     assert fitted.prefill_ms(1, 0) > 0
     assert fitted.decode_step_ms(64, 1000) > 0
+
+
+def test_what_an_older_planner_remembered_is_taken_over_without_what_it_did_not_know() -> None:
+    seen = observed(2.5, SHORT)
+    known = decide(State(), seen, POLICY, seen.at_s)[0]
+    saved = json.loads(to_json(known))
+    del saved["encode"], saved["lengths"]["prefixes"]
+    restored = from_json(json.dumps(saved))
+    assert restored == replace(known, encode=EncodeMemory(), lengths=replace(known.lengths, prefixes=Prefixes()))
 
 
 def test_a_state_that_cannot_be_read_is_begun_anew() -> None:

@@ -116,7 +116,9 @@ class PlanAlternative(ApiModel):
         description="Share of requests expected within both objectives once all its workers serve, "
         "at the load planned for and with the queue that is to be cleared.",
     )
-    lead_seconds: float = Field(ge=0, description="Until all its workers serve; 0: they do.")
+    lead_seconds: float | None = Field(
+        default=None, ge=0, description="Until all its workers serve; 0: they do. Absent in plans of older planners."
+    )
     rejected_because: str = Field(
         default="", max_length=512, description="Why it was not chosen; empty for the chosen, which is the first."
     )
