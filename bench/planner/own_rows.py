@@ -46,7 +46,7 @@ WHY: Final = (
         "chosen for each seed afterwards, holds them for up to a quarter of an hour, whatever comes, and pays for it.",
     ),
     (
-        r"(step|burst|ramp): goodput per GPU-hour, clairvoyant .*",
+        r"(step|mixshift|burst|ramp): goodput per GPU-hour, clairvoyant .*",
         "**Who knows the trace starts workers before the rise** and stops them at its end. Pointsman starts them when "
         f"it sees the rise, and keeps them for what may come back: {_KEPT}.",
     ),
