@@ -20,6 +20,7 @@ from pointsman.planner.core.types import (
     Policy,
     RoutingNumbers,
     Service,
+    Uncached,
     WorkerRole,
 )
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, workers
@@ -32,7 +33,7 @@ LOADS = {
 }
 OF_LOAD = (
     "prompt_tokens", "cached_tokens", "output_tokens", "measured", "started_per_s", "ended_per_s", "decoding",
-    "step_ms", "pulled_tokens", "pulling_s",
+    "step_ms", "pulled_tokens", "pulling_s", "uncached",
 )  # fmt: skip
 OF_SERVICE = ("ttft_attainment", "tpot_attainment", "ttft_p95_ms", "tpot_p95_ms", "prefill_queue_depth", "held")
 OF_LOOK = (
@@ -55,9 +56,15 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
     step_ms = 8.0
     decoding = rate * answers * step_ms / 1000
     prompt = load.prompt_tokens or 1.0
+    # Half of the prompts go on where they were, and lack a hundred tokens there; the others a beginning that is shared.
+    given, lacks = rate * 2.5, 0.8 * prompt
+    sent = given / 2
+    uncached = Uncached(
+        given, given * prompt, sent * (lacks + 100.0), ((100.0, 0.5), (lacks, 0.5)), sent, sent * prompt, sent * lacks
+    )
     full = replace(
-        load, cached_tokens=0.0, measured=rate * 2.5, started_per_s=rate, ended_per_s=rate, decoding=decoding,
-        step_ms=step_ms, pulled_tokens=rate * 2.5 * prompt, pulling_s=rate * 2.5 * 0.02,
+        load, cached_tokens=0.2 * prompt, measured=rate * 2.5, started_per_s=rate, ended_per_s=rate, decoding=decoding,
+        step_ms=step_ms, pulled_tokens=sent * lacks, pulling_s=sent * 0.02, uncached=uncached,
     )  # fmt: skip
     each = round(decoding / decode)
     seen = tuple(
@@ -65,7 +72,7 @@ def known(at_s: float, name: str, layout: tuple[int, int]) -> Observation:
         for w in workers(prefill, decode)
     )
     samples = (
-        EngineSample(WorkerRole.PREFILL, LLAMA_8B_H100.prefill_ms(prompt, 0), prompt),
+        EngineSample(WorkerRole.PREFILL, LLAMA_8B_H100.prefill_ms(lacks, 0.2 * prompt), lacks),
         EngineSample(WorkerRole.DECODE, step_ms, each * (prompt + answers / 2), max(1.0, each)),
     )
     return Observation(

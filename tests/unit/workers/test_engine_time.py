@@ -32,6 +32,16 @@ def test_one_that_waited_for_the_pass_before_it_counts_from_its_end() -> None:
     assert counted([(1.0, 2.0), (1.1, 3.0)]) == pytest.approx([1.0, 1.0])
 
 
+def test_one_that_was_given_up_counts_only_where_others_were_computed_beside_it() -> None:
+    engine = EngineTime()
+    engine.begun(0.0)
+    engine.given_up()
+    engine.begun(5.0)
+    engine.begun(5.5)
+    engine.given_up()
+    assert engine.ended(7.0) == 2.0, "not the five seconds before it"
+
+
 @given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.01, 5)), min_size=1, max_size=40))
 def test_in_all_it_is_the_time_in_which_anything_was_computed(spans: list[tuple[float, float]]) -> None:
     spans = [(begin, begin + took) for begin, took in spans]

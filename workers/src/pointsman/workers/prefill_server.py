@@ -236,7 +236,10 @@ class PrefillServer:
             if job.heartbeats is not None:
                 job.heartbeats.cancel()
             del self._running[request.request_id]
-            self._metrics.engine_worked(self._engine_time.ended(self._clock()))
+            if reply is not None and reply.outcome is PrefillOutcome.DONE:
+                self._metrics.engine_worked(self._engine_time.ended(self._clock()))
+            else:
+                self._engine_time.given_up()
             self._changed.set()
         if reply is None:
             await self._acknowledge(job.delivery)

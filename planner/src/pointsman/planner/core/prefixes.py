@@ -33,13 +33,16 @@ class Prefixes:
         if uncached is None:
             return self
         kept = max(0.0, 1 - uncached.requests / MEMORY_REQUESTS)
+        pulled = load.pulled_tokens
+        if pulled is None:  # no engine says: as much of what was computed as before
+            pulled = uncached.computed_tokens * self.pulled / self.computed if self.computed > 0 else 0.0
         return Prefixes(
             kept * self.prompts + uncached.prompt_tokens,
             kept * self.missing + uncached.tokens,
             kept * self.prefilled + uncached.prefilled,
             kept * self.asked + uncached.asked_tokens,
             kept * self.computed + uncached.computed_tokens,
-            kept * self.pulled + (load.pulled_tokens or 0.0),
+            kept * self.pulled + pulled,
             shares,
         )
 

@@ -20,8 +20,12 @@ class EngineTime:
         self._running += 1
 
     def ended(self, now_s: float) -> float:
-        """One of them ended, whatever became of it: the busy time that is not counted yet."""
+        """One of them is done: the busy time that is not counted yet."""
         since_s = now_s - self._counted_s
         self._running -= 1
         self._counted_s = now_s
         return since_s
+
+    def given_up(self) -> None:
+        """One of them was cancelled or failed: its time is that of those beside it, or nobody's."""
+        self._running -= 1
