@@ -164,3 +164,13 @@ def test_what_was_forecast_for_a_gap_is_compared_with_nothing() -> None:
         found = found.observe(None, TICK_S, TICK_S * tick, 30.0)
     found = found.observe(28.0, TICK_S, TICK_S * 55, 30.0)
     assert len(found.errors) <= errors + 1  # one window says something of one forecast
+
+
+def test_chance_does_not_look_like_a_fall() -> None:
+    """Two requests a second for ten hours: a fall gives workers back that a rise would have to start again."""
+    draw = random.Random(1)
+    forecaster, falls = RateForecaster(), 0
+    for tick in range(10 * 1440):
+        forecaster = forecaster.observe(poisson(draw, 2 * TICK_S), TICK_S, TICK_S * (tick + 1), LEAD_S)
+        falls += forecaster.fell_s == TICK_S * (tick + 1)
+    assert falls <= 1, "nine, were a fall believed as soon as a rise"

@@ -5,9 +5,11 @@ from dataclasses import replace
 import pytest
 
 from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.performance import prefill_bucket
 from pointsman.planner.core.prefixes import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
-from pointsman.planner.core.types import Load, Objectives, Uncached
+from pointsman.planner.core.state import State, learn
+from pointsman.planner.core.types import EngineSample, Load, Objectives, Policy, Uncached, WorkerRole
 from unit.planner.test_decide import LLAMA_8B_H100, observed
 
 # A hundred conversations a window: four of five turns go on where they were, with 256 tokens that are new.
@@ -52,6 +54,17 @@ def test_a_prompt_that_is_sent_costs_what_prefill_workers_lack_and_one_that_stay
     assert at.queued_tokens == pytest.approx(3000), "as a gateway counts it, and as it goes over the network"
     held = 6000 - TURNS.tokens / TURNS.requests
     assert at.local_s * 1000 == pytest.approx(0.8 * LLAMA_8B_H100.prefill_ms(256, held))
+
+
+def test_a_measured_prefill_is_held_against_what_its_prompt_and_what_was_cached_of_it_should_take() -> None:
+    took_ms = LLAMA_8B_H100.prefill_ms(3200, 300)
+    assert took_ms > 1.01 * LLAMA_8B_H100.prefill_ms(3200, 0), "else this shows nothing"
+    state = State()
+    for tick in range(10):
+        samples = (EngineSample(WorkerRole.PREFILL, took_ms, 3200.0),)
+        seen = replace(observed(5.0 * tick, LOAD), load=LOAD, samples=samples)
+        state = learn(state, seen, LOAD, Policy(), LLAMA_8B_H100)
+    assert state.calibrated_prefill.kappa(prefill_bucket(3200.0)) == pytest.approx(1.0, abs=1e-6)
 
 
 def test_a_prompt_that_is_cached_where_it_decodes_is_never_sent_and_costs_nobody_anything() -> None:
