@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -58,12 +59,14 @@ def _once(options: Options, policy: PolicyFile, command: str, console: Console) 
     found = None
     if baseline is not None:
         tolerance = options.fail_if_worse if options.fail_if_worse is not None else 0.0
-        found = comparison.compare(baseline, done.result, done.trace_digest, done.simulation, tolerance)
-        _show_comparison(found, options, console)
+        found = comparison.compare(
+            baseline, done.result, done.trace_digest, done.simulation, name=str(options.compare), tolerance=tolerance
+        )
+        _show_comparison(found, console)
     if options.json:
         _write(options.json, json.dumps(done.document, indent=1) + "\n")
     if options.html:
-        _write(options.html, page(done.document, found.sentences if found else ()))
+        _write(options.html, page(done.document, found))
     if options.svg:
         _write(options.svg, picture(done.document, f"{policy.name} on {loaded.trace.name}"))
     return EXIT_WORSE if found and found.worse and options.fail_if_worse is not None else 0
@@ -73,8 +76,8 @@ def _sweep(options: Options, policy: PolicyFile, command: str, console: Console)
     planned = list(variants(options.sweeps, options, policy))  # a wrong key is said before the first run
     loaded = load(options)
     table = Table(box=None, header_style="bold")
-    for heading in headings(options.sweeps):
-        table.add_column(heading, no_wrap=True)
+    for number, heading in enumerate(headings(options.sweeps)):
+        table.add_column(heading, no_wrap=True, justify="left" if number < len(options.sweeps) else "right")
     documents: list[dict[str, Any]] = []
     for number, variant in enumerate(planned, start=1):
         chosen = load(variant.options) if variant.reload else loaded
@@ -83,7 +86,7 @@ def _sweep(options: Options, policy: PolicyFile, command: str, console: Console)
             done = replay(variant.options, variant.policy, chosen, command, progress)
         documents.append({"settings": dict(variant.settings), "figures": done.document["figures"]})
         table.add_row(*cells(variant.settings, done.document["figures"]))
-    console.print(_heading(policy.name, loaded))
+    console.print(_heading(policy.name, loaded), markup=False)
     console.print(table)
     if options.json:
         _write(options.json, json.dumps({"command": command, "rows": documents}, indent=1) + "\n")
@@ -101,14 +104,14 @@ def _heading(policy: str, loaded: Load) -> str:
 def _show(done: Replay, loaded: Load, console: Console) -> None:
     document = done.document
     simulation = document["simulation"]
-    console.print(f"[bold]{_heading(document['policy']['name'], loaded)}[/bold]")
+    console.print(f"[bold]{escape(_heading(document['policy']['name'], loaded))}[/bold]")
     console.print(
         f"{simulation['model']} on {simulation['gpu']}, TP {simulation['tp']}; at the start "
         f"{at_start(simulation)}; a new worker takes "
         f"{simulation['startup_s']:g} s; planner {simulation['planner']}; seed {simulation['seed']}"
     )
-    for note in loaded.notes:
-        console.print(f"[dim]  {note}[/dim]")
+    for note in document["trace"]["notes"]:
+        console.print(f"[dim]  {escape(note)}[/dim]")
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column()
     table.add_column(justify="right")
@@ -128,14 +131,13 @@ def _line(decision: Mapping[str, Any]) -> str:
     return f"  {decision['at_s']:>6.0f} s  → {layout(decision):<6} {decision['reason']}: {decision['message']}"
 
 
-def _show_comparison(found: comparison.Comparison, options: Options, console: Console) -> None:
-    console.print(f"[bold]against {options.compare}[/bold]")
-    console.print(f"  attainment {found.attainment_before:.2%} → {found.attainment_after:.2%}")
-    console.print(f"  GPU-hours {found.gpu_hours_before:.2f} → {found.gpu_hours_after:.2f}")
+def _show_comparison(found: comparison.Comparison, console: Console) -> None:
+    console.print(f"[bold]against {escape(found.baseline)}[/bold]")
+    for name, before, after in found.rows:
+        console.print(f"  {name} {before} → {after}")
     for sentence in found.sentences:
         console.print(f"  {sentence}")
-    tolerance = f" by more than {options.fail_if_worse:.2%}" if options.fail_if_worse is not None else ""
-    console.print(f"  [red]worse{tolerance}[/red]" if found.worse else f"  [green]not worse{tolerance}[/green]")
+    console.print(f"  [{'red' if found.worse else 'green'}]{found.verdict}[/]")
 
 
 @contextmanager

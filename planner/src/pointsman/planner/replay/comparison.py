@@ -11,12 +11,12 @@ Both are judged by the objectives of the baseline: a policy does not get better 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pointsman.planner.core.types import Objectives
 from pointsman.planner.errors import CompareError
-from pointsman.planner.replay.summary import attainment_under
+from pointsman.planner.replay.summary import figures
 from pointsman.planner.simulator.types import Result
 
 
@@ -24,6 +24,8 @@ from pointsman.planner.simulator.types import Result
 class Comparison:
     """Before and after, and whether that is worse. ``sentences`` says why, one a finding."""
 
+    baseline: str
+    tolerance: float
     attainment_before: float
     attainment_after: float
     gpu_hours_before: float
@@ -31,11 +33,31 @@ class Comparison:
     worse: bool
     sentences: tuple[str, ...]
 
+    @property
+    def rows(self) -> tuple[tuple[str, str, str], ...]:
+        """(name, before, after) of what is compared."""
+        return (
+            ("attainment", f"{self.attainment_before:.2%}", f"{self.attainment_after:.2%}"),
+            ("GPU-hours", f"{self.gpu_hours_before:.2f}", f"{self.gpu_hours_after:.2f}"),
+        )
+
+    @property
+    def verdict(self) -> str:
+        """Whether it is worse, and by how much it may be."""
+        by = f" by more than {self.tolerance:.2%}" if self.tolerance else ""
+        return f"worse{by}" if self.worse else f"not worse{by}"
+
 
 def compare(
-    baseline: Mapping[str, Any], result: Result, trace_digest: str, simulation: Mapping[str, object], tolerance: float
+    baseline: Mapping[str, Any],
+    result: Result,
+    trace_digest: str,
+    simulation: Mapping[str, object],
+    *,
+    name: str,
+    tolerance: float,
 ) -> Comparison:
-    """The result against a baseline's document; ``tolerance`` is a share, 0.01 for 1 %.
+    """The result against a baseline's document of this name; ``tolerance`` is a share, 0.01 for 1 %.
 
     Raises CompareError when the two were not run on the same trace and simulation: a difference would say nothing.
     """
@@ -44,13 +66,14 @@ def compare(
             f"the baseline was run on another trace ({baseline['trace'].get('name')}, "
             f"{baseline['trace'].get('requests')} requests): replay both on the same one"
         )
-    for name, value in simulation.items():
-        before = baseline["simulation"].get(name)
+    for what, value in simulation.items():
+        before = baseline["simulation"].get(what)
         if before != value:
-            raise CompareError(f"the baseline was run with {name} {before}, this with {value}: use the same")
+            raise CompareError(f"the baseline was run with {what} {before}, this with {value}: use the same")
     objectives = Objectives(**baseline["objectives"])
-    before, after = float(baseline["figures"]["attainment"]), attainment_under(result, objectives)
-    hours_before, hours_after = float(baseline["figures"]["gpu_hours"]), result.gpu_hours
+    now = figures(replace(result, objectives=objectives))  # rounded as the baseline's: the same run is not worse
+    before, after = float(baseline["figures"]["attainment"]), now.attainment
+    hours_before, hours_after = float(baseline["figures"]["gpu_hours"]), now.gpu_hours
     fewer = before - after > tolerance * before + 1e-9
     dearer = hours_after - hours_before > tolerance * hours_before + 1e-9
     better = after - before > tolerance * before
@@ -62,7 +85,16 @@ def compare(
     if dearer:
         excuse = f", for an attainment of {after:.2%} instead of {before:.2%}" if better else ""
         sentences.append(f"GPU-hours rose from {hours_before:.2f} to {hours_after:.2f}{excuse}")
-    return Comparison(before, after, hours_before, hours_after, fewer or (dearer and not better), tuple(sentences))
+    return Comparison(
+        baseline=name,
+        tolerance=tolerance,
+        attainment_before=before,
+        attainment_after=after,
+        gpu_hours_before=hours_before,
+        gpu_hours_after=hours_after,
+        worse=fewer or (dearer and not better),
+        sentences=tuple(sentences),
+    )
 
 
 def parse_tolerance(text: str) -> float:

@@ -3,24 +3,44 @@
 Colours are CSS classes with their own style sheet, so that a picture is readable alone, in a page, and in the dark.
 """
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Final
-from xml.sax.saxutils import escape
+
+from pointsman.planner.replay.axes import (
+    Axis,
+    linear,
+    logarithmic,
+    moments,
+    number,
+    tick_clock,
+    tick_unit,
+    together,
+)
 
 _WIDTH: Final = 960
-_LEFT, _RIGHT = 64, 140
+_LEFT, _RIGHT = 64, 28
 _PLOT: Final = _WIDTH - _LEFT - _RIGHT
 _HEIGHT, _GAP, _TOP = 120, 34, 26
-_LABEL_WIDTH: Final = 14.0  # of the number of a decision
+_STRIP: Final = 14  # above a plot, for the numbers of the decisions
+_NUMBER_WIDTH: Final = 24.0  # of two of them: 10–12
+_LOG_FROM: Final = 100.0  # times the least value: below, a linear axis shows both
 
+_Points = list[tuple[float, float | None]]
+_Windows = Sequence[Mapping[str, Any]]
+_Place = Callable[[float], float]
+"""From a value to its place in the picture."""
+
+# Told apart by those who see no red or no green: what does not serve is grey, and neighbours differ in lightness.
 STYLE: Final = """
 .bg{fill:#fff}.ink{fill:#24292f}.dim{fill:#57606a}.grid{stroke:#d8dee4;stroke-width:1}.goal{stroke:#57606a;stroke-width:1;stroke-dasharray:4 3}
 .mark{stroke:#8250df;stroke-width:1;opacity:.55}.line{fill:none;stroke-width:1.6;stroke-linejoin:round}
-.f-blue{fill:#2f6fb2}.f-orange{fill:#c4682d}.f-grey{fill:#afb8c1}.f-purple{fill:#8250df}.f-red{fill:#cf222e}.f-green{fill:#2da44e}.f-pale{fill:#cfe0f2}
-.s-blue{stroke:#2f6fb2}.s-orange{stroke:#c4682d}.s-grey{stroke:#afb8c1}.s-purple{stroke:#8250df}.s-red{stroke:#cf222e}.s-green{stroke:#2da44e}
-@media (prefers-color-scheme:dark){.bg{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#8b949e}.grid{stroke:#30363d}.goal{stroke:#8b949e}.f-pale{fill:#1f3a57}}
+.f-blue{fill:#2f6fb2}.f-orange{fill:#e39552}.f-grey{fill:#c3cad1}.f-purple{fill:#8250df}.f-slate{fill:#57606a}.f-green{fill:#1f883d}.f-pale{fill:#cfe0f2}
+.s-blue{stroke:#2f6fb2}.s-orange{stroke:#c4682d}.s-purple{stroke:#8250df}.s-slate{stroke:#57606a}.s-green{stroke:#1f883d}
+@media (prefers-color-scheme:dark){.bg{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#8b949e}.grid{stroke:#30363d}.goal{stroke:#8b949e}.mark{stroke:#a371f7}
+.f-blue{fill:#4184c9}.f-purple{fill:#a371f7}.f-slate{fill:#7d8590}.f-green{fill:#3fb950}.f-pale{fill:#1f3a57}
+.s-blue{stroke:#4184c9}.s-purple{stroke:#a371f7}.s-slate{stroke:#7d8590}.s-green{stroke:#3fb950}}
 """  # noqa: E501 - a style sheet
 
 
@@ -39,14 +59,19 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One plot. ``stacked``: areas upon each other. ``goal``: a dashed line with its name. ``top``: least upper end."""
+    """One plot; its title names the unit. ``stacked``: areas upon each other, with the numbers of the decisions.
+
+    ``goal``: a dashed line with its name. ``percent``: shares of 0 to 1. ``whole``: what is counted, no fractions.
+    ``wide``: values that may lie so far apart that their logarithms are drawn.
+    """
 
     title: str
     curves: Sequence[Curve]
     stacked: bool = False
     goal: tuple[float, str] | None = None
-    top: float = 0.0
     percent: bool = False
+    whole: bool = False
+    wide: bool = False
 
 
 def panels(document: Mapping[str, Any]) -> list[Panel]:
@@ -57,8 +82,8 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
         Panel(
             "requests per second",
             [
-                Curve("arrived", "pale", [(w["at_s"], w["arrivals"] / w["width_s"]) for w in windows], "area"),
-                Curve("within objectives", "green", [(w["at_s"], w["met"] / w["width_s"]) for w in windows], "steps"),
+                Curve("arrived", "pale", _windowed(windows, lambda w: w["arrivals"] / w["width_s"]), "area"),
+                Curve("within objectives", "green", _windowed(windows, lambda w: w["met"] / w["width_s"]), "steps"),
             ],
         ),
         Panel(
@@ -70,28 +95,29 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
                     ("decode", "decode_active", "orange"),
                     ("switching", "switching", "purple"),
                     ("starting", "starting", "grey"),
-                    ("draining", "draining", "red"),
+                    ("draining", "draining", "slate"),
                 )
             ],
             stacked=True,
+            whole=True,
         ),
         *(_encoding(timeline) if encodes else ()),
         Panel(
             "share within objectives",
-            [Curve("of arrivals", "green", [(w["at_s"], _share(w)) for w in windows], "steps")],
+            [Curve("of arrivals", "green", _windowed(windows, _share), "steps")],
             goal=(objectives["attainment"], f"goal {objectives['attainment']:.0%}"),
-            top=1.0,
             percent=True,
         ),
         Panel(
             "time to first token, P95, seconds",
-            [Curve("P95", "blue", [(w["at_s"], _seconds(w["ttft_p95_ms"])) for w in windows], "steps")],
+            [Curve("P95", "blue", _windowed(windows, lambda w: _seconds(w["ttft_p95_ms"])), "steps")],
             goal=(objectives["ttft_ms"] / 1000, f"objective {objectives['ttft_ms'] / 1000:g} s")
             if not objectives["ttft_ms_per_prompt_token"]
             else None,
+            wide=True,
         ),
         Panel(
-            "prompts up to so many new tokens stay local",
+            "remote prefill above so many new tokens",
             [
                 Curve(
                     "threshold",
@@ -100,20 +126,22 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
                     "steps",
                 )
             ],
+            whole=True,
         ),
         Panel(
             "requests waiting",
             [
                 Curve("for prefill", "blue", [(p["at_s"], p["prefill_queue"]) for p in timeline], "steps"),
                 Curve("for decode", "orange", [(p["at_s"], p["decode_waiting"]) for p in timeline], "steps"),
-                Curve("held back", "grey", [(p["at_s"], p["held"]) for p in timeline], "steps"),
+                Curve("held back", "slate", [(p["at_s"], p["held"]) for p in timeline], "steps"),
             ],
+            whole=True,
         ),
     ]
 
 
 def _encoding(timeline: Sequence[Mapping[str, Any]]) -> tuple[Panel, Panel]:
-    workers = (("serving", "active", "green"), ("starting", "starting", "grey"), ("draining", "draining", "red"))
+    workers = (("serving", "active", "green"), ("starting", "starting", "grey"), ("draining", "draining", "slate"))
     return (
         Panel(
             "encode workers",
@@ -122,12 +150,20 @@ def _encoding(timeline: Sequence[Mapping[str, Any]]) -> tuple[Panel, Panel]:
                 for name, key, colour in workers
             ],
             stacked=True,
+            whole=True,
         ),
         Panel(
             "images waiting",
             [Curve("images", "green", [(point["at_s"], point["images_waiting"]) for point in timeline], "steps")],
+            whole=True,
         ),
     )
+
+
+def _windowed(windows: _Windows, value: Callable[[Mapping[str, Any]], float | None]) -> _Points:
+    """A value of each window, which holds until that ends."""
+    end = [(windows[-1]["at_s"] + windows[-1]["width_s"], None)] if windows else []
+    return [*((window["at_s"], value(window)) for window in windows), *end]
 
 
 def layout_changes(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -139,64 +175,105 @@ def picture(document: Mapping[str, Any], title: str) -> str:
     """All panels of a replay as one SVG document."""
     made = panels(document)
     end_s = max([1.0, *(point["at_s"] for point in document["timeline"]), *(w["at_s"] for w in document["windows"])])
-    height = _TOP + len(made) * (_HEIGHT + _GAP) + 24
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
-        f'font-family="system-ui, sans-serif" font-size="12" role="img" aria-label="{escape(title)}">',
-        f"<style>{STYLE}</style>",
-        f'<rect class="bg" width="{_WIDTH}" height="{height}"/>',
-    ]
-    marks = [(number, decision["at_s"]) for number, decision in enumerate(layout_changes(document), start=1)]
-    for index, panel in enumerate(made):
-        lines += _panel(panel, _TOP + index * (_HEIGHT + _GAP), end_s, marks, last=index == len(made) - 1)
-    return "\n".join([*lines, "</svg>"]) + "\n"
+    marks = [(f"{index}", decision["at_s"]) for index, decision in enumerate(layout_changes(document), start=1)]
+    lines: list[str] = []
+    y = _TOP
+    for panel in made:
+        y += _STRIP * panel.stacked
+        lines += _panel(panel, y, end_s, marks)
+        y += _HEIGHT + _GAP
+    height = y - _GAP + 24
+    lines += _times(y - _GAP, end_s)
+    said = f"{title} over time: {', '.join(panel.title for panel in made)}"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" '
+            f'font-family="system-ui, sans-serif" font-size="12" role="img" aria-label="{escape(said)}">',
+            f"<style>{STYLE}</style>",
+            f'<rect class="bg" width="{_WIDTH}" height="{height}"/>',
+            *lines,
+            "</svg>\n",
+        ]
+    )
 
 
 # --- drawing ---
 
 
-def _panel(panel: Panel, y: float, end_s: float, marks: list[tuple[int, float]], *, last: bool) -> Iterator[str]:
+def _panel(panel: Panel, y: float, end_s: float, marks: list[tuple[str, float]]) -> Iterator[str]:
     heights = _stack(panel.curves) if panel.stacked else [list(curve.points) for curve in panel.curves]
-    known = [value for points in heights for _, value in points if value is not None]
-    goal = [panel.goal[0]] if panel.goal else []
-    top = _nice(max([panel.top, 1e-9, *known, *(value * 1.05 for value in goal if not panel.percent)]))
-    if panel.percent:
-        top = 1.0
+    axis = _axis(panel, [value for points in heights for _, value in points if value is not None])
 
     def px(at_s: float) -> float:
-        return _LEFT + _PLOT * min(at_s, end_s) / end_s
+        return _x(at_s, end_s)
 
     def py(value: float) -> float:
-        return y + _HEIGHT * (1 - min(max(value, 0.0), top) / top)
+        return y + _HEIGHT * (1 - axis.share(value))
 
-    yield f'<text class="ink" x="{_LEFT}" y="{y - 8:.1f}" font-weight="600">{escape(panel.title)}</text>'
-    for part in (0, 0.5, 1.0):
-        value = top * part
-        label = f"{value:.0%}" if panel.percent else f"{value:g}"
+    yield _title(panel, y - 8 - (_STRIP if panel.stacked and marks else 0), log=axis.log)
+    for at_s in moments(end_s):
+        yield f'<line class="grid" x1="{px(at_s):.1f}" x2="{px(at_s):.1f}" y1="{y}" y2="{y + _HEIGHT}"/>'
+    for value in axis.ticks:
+        label = f"{value:.0%}" if panel.percent else number(value)
         yield f'<line class="grid" x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{py(value):.1f}" y2="{py(value):.1f}"/>'
         yield f'<text class="dim" x="{_LEFT - 6}" y="{py(value) + 4:.1f}" text-anchor="end">{label}</text>'
     order = list(zip(panel.curves, heights, strict=True))
     for curve, points in reversed(order) if panel.stacked else order:
         yield from _curve(curve, points, px, py, end_s)
-    labelled = -_LABEL_WIDTH
-    for number, at_s in marks:
+    for _, at_s in marks:
         yield f'<line class="mark" x1="{px(at_s):.1f}" x2="{px(at_s):.1f}" y1="{y}" y2="{y + _HEIGHT}"/>'
-        if panel.stacked and px(at_s) - labelled >= _LABEL_WIDTH:  # numbers upon each other could not be read
-            labelled = px(at_s)
-            yield f'<text class="f-purple" x="{px(at_s) + 2:.1f}" y="{y + 10}" font-size="10">{number}</text>'
+    if panel.stacked:
+        yield from _numbers(marks, y - 4, px)
     if panel.goal:
-        value, name = panel.goal
-        yield f'<line class="goal" x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{py(value):.1f}" y2="{py(value):.1f}"/>'
-        yield f'<text class="dim" x="{_LEFT + _PLOT + 8}" y="{py(value) + 4:.1f}">{escape(name)}</text>'
-    for row, curve in enumerate(panel.curves if len(panel.curves) > 1 else ()):
-        line = y + _HEIGHT - 16 * (len(panel.curves) - row) + 10
-        yield f'<rect class="f-{curve.colour}" x="{_LEFT + _PLOT + 8}" y="{line - 9}" width="10" height="10"/>'
-        yield f'<text class="dim" x="{_LEFT + _PLOT + 22}" y="{line}">{escape(curve.name)}</text>'
-    for at_s in _ticks(end_s) if last else ():
-        yield f'<text class="dim" x="{px(at_s):.1f}" y="{y + _HEIGHT + 16}" text-anchor="middle">{_clock(at_s)}</text>'
+        value = py(panel.goal[0])
+        yield f'<line class="goal" x1="{_LEFT}" x2="{_LEFT + _PLOT}" y1="{value:.1f}" y2="{value:.1f}"/>'
 
 
-def _curve(curve: Curve, points: Sequence[tuple[float, float | None]], px: Any, py: Any, end_s: float) -> Iterator[str]:
+def _title(panel: Panel, y: float, *, log: bool) -> str:
+    """With the legend behind it in one text, so that it is seen first where only a part of the picture is."""
+    keys = [(f"f-{curve.colour}", "■", curve.name) for curve in panel.curves if len(panel.curves) > 1]
+    keys += [("dim", "┅", panel.goal[1])] if panel.goal else []
+    legend = "".join(
+        f'<tspan class="{colour}" dx="14" font-weight="400">{sign}</tspan>'
+        f'<tspan class="dim" dx="4" font-weight="400">{escape(name)}</tspan>'
+        for colour, sign, name in keys
+    )
+    title = f"{panel.title} (logarithmic)" if log else panel.title
+    return f'<text class="ink" x="{_LEFT}" y="{y}" font-weight="600">{escape(title)}{legend}</text>'
+
+
+def _x(at_s: float, end_s: float) -> float:
+    return _LEFT + _PLOT * min(at_s, end_s) / end_s
+
+
+def _axis(panel: Panel, known: list[float]) -> Axis:
+    if panel.percent:
+        return Axis((0.0, 0.5, 1.0))
+    goal = [panel.goal[0]] if panel.goal else []
+    above = [value for value in (*known, *goal) if value > 0]
+    if panel.wide and above and max(above) >= _LOG_FROM * min(above):
+        return logarithmic(min(above), max(above))
+    return linear(max(known + [value * 1.05 for value in goal], default=0.0), whole=panel.whole)
+
+
+def _numbers(marks: list[tuple[str, float]], y: float, px: _Place) -> Iterator[str]:
+    """Of the decisions, above their lines; one label for those that lie close together."""
+    for first, last in together([px(at_s) for _, at_s in marks], _NUMBER_WIDTH):
+        label = marks[first][0] if first == last else f"{marks[first][0]}–{marks[last][0]}"
+        middle = (px(marks[first][1]) + px(marks[last][1])) / 2
+        yield f'<text class="f-purple" x="{middle:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle">{label}</text>'
+
+
+def _times(y: float, end_s: float) -> Iterator[str]:
+    for at_s in moments(end_s):
+        label = tick_clock(at_s, end_s)
+        yield f'<text class="dim" x="{_x(at_s, end_s):.1f}" y="{y + 16}" text-anchor="middle">{label}</text>'
+    yield f'<text class="dim" x="{_LEFT - 24}" y="{y + 16}" text-anchor="end">{tick_unit(end_s)}</text>'
+
+
+def _curve(
+    curve: Curve, points: Sequence[tuple[float, float | None]], px: _Place, py: _Place, end_s: float
+) -> Iterator[str]:
     for run in _runs(points, end_s):
         path = f"M{px(run[0][0]):.1f} {py(run[0][1]):.1f}"
         for at_s, value in run[1:]:
@@ -211,14 +288,14 @@ def _curve(curve: Curve, points: Sequence[tuple[float, float | None]], px: Any, 
 def _runs(points: Sequence[tuple[float, float | None]], end_s: float) -> Iterator[list[tuple[float, float]]]:
     """The pieces between unknown values, without the points that change nothing; the last value holds to the end."""
     run: list[tuple[float, float]] = []
-    for number, (at_s, value) in enumerate(points):
+    for index, (at_s, value) in enumerate(points):
         if value is None:
             if run:
                 yield [*run, (at_s, run[-1][1])]
             run = []
             continue
-        inner = 0 < number < len(points) - 1
-        if inner and run and run[-1][1] == value and points[number + 1][1] == value:
+        inner = 0 < index < len(points) - 1
+        if inner and run and run[-1][1] == value and points[index + 1][1] == value:
             continue
         run.append((at_s, value))
     if run:
@@ -234,27 +311,6 @@ def _stack(curves: Sequence[Curve]) -> list[list[tuple[float, float | None]]]:
             below[at_s] = below.get(at_s, 0.0) + (value or 0.0)
         found.append([(at_s, below[at_s]) for at_s, _ in curve.points])
     return [list(points) for points in found]
-
-
-def _nice(value: float) -> float:
-    """The next of 1, 2, 2.5, 4, 5, 8, 10 times a power of ten."""
-    scale = 10.0 ** math.floor(math.log10(value))
-    return next(scale * step for step in (1, 2, 2.5, 4, 5, 8, 10) if scale * step >= value * 0.999)
-
-
-def _ticks(end_s: float) -> Iterator[float]:
-    steps = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
-    step = next((step for step in steps if end_s / step <= 12), 86400.0)
-    at_s = 0.0
-    while at_s <= end_s + 1e-6:
-        yield at_s
-        at_s += step
-
-
-def _clock(at_s: float) -> str:
-    minutes, seconds = divmod(round(at_s), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
 def _share(window: Mapping[str, Any]) -> float | None:

@@ -108,13 +108,21 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
             **({"images": int(load.trace.images.sum())} if load.trace.images is not None else {}),
             "duration_s": round(load.trace.duration_s, 3),
             "digest": digest,
-            "notes": list(load.notes),
+            "notes": [*load.notes, *_start(options, simulation)],
         },
         policy={"name": policy.name, "text": _text(policy), "spec": policy.spec.model_dump(by_alias=True, mode="json")},
         simulation={**described, "planner": options.planner},
         command=command,
     )
     return Replay(result, digest, described, document)
+
+
+def _start(options: Options, simulation: Simulation) -> list[str]:
+    """What was assumed of the layout at the start."""
+    if options.workers is not None:
+        return []
+    layout = f"{simulation.prefill_workers}P{simulation.decode_workers}D"
+    return [f"begins with {layout}, the fewest workers of the budget: what runs already is said by --workers"]
 
 
 def _simulation(options: Options, spec: PlannerPolicySpec) -> tuple[Simulation, dict[str, object]]:

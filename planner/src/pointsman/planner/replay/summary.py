@@ -7,13 +7,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from pointsman.planner.core.types import Alternative, Objectives
+from pointsman.planner.core.types import Alternative
 from pointsman.planner.errors import CompareError
 from pointsman.planner.replay.table import ENCODE
 from pointsman.planner.simulator.types import Floats, Outcome, PrefillPlace, Result, Trace
@@ -96,11 +96,6 @@ def figures(result: Result) -> Figures:
         stops=sum(change.kind == "stop" for change in result.transitions),
         failed_transitions=sum(not change.succeeded for change in result.transitions),
     )
-
-
-def attainment_under(result: Result, objectives: Objectives) -> float:
-    """The share of the same requests that would have met other objectives."""
-    return replace(result, objectives=objectives).attainment
 
 
 def document(

@@ -21,15 +21,16 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("  within TPOT", f"{found['tpot_attainment']:.2%}", f"objective {goals['tpot_ms']:g} ms"),
         ("goodput", _rate(found["goodput_per_s"]), "requests within both objectives"),
         ("GPU-hours", f"{found['gpu_hours']:.2f}", f"at most {found['peak_gpus']} GPUs at once"),
-        ("goodput per GPU-hour", f"{found['goodput_per_gpu_hour']:.0f}", ""),
+        ("goodput per GPU-hour", f"{found['goodput_per_gpu_hour']:.0f}", "requests within both objectives"),
         ("TTFT", _three(found["ttft_ms"]), "P50 / P90 / P99, ms"),
         ("TPOT", _three(found["tpot_ms"]), "P50 / P90 / P99, ms; mean per request"),
         ("ITL", _three(found["itl_ms"]), "P50 / P90 / P99, ms; every gap"),
         ("held back", f"{found['held']}", _held(found)),
         *_encode_rows(document),
         ("prefilled remotely", f"{found['prefilled_remotely']:.0%}", f"{found['preemptions']} preemptions"),
-        ("role switches", f"{found['switches']}", f"{found['reversals']} reversals within 10 min"),
+        ("role switches", f"{found['switches']}", ""),
         ("workers started", f"{found['starts']}", f"{found['stops']} stopped"),
+        ("reversals", f"{found['reversals']}", "a pool that grew shrank within 10 min, or the other way"),
     ]
 
 

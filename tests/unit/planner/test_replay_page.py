@@ -1,0 +1,207 @@
+"""The report of a replay can be read: alone, on a phone, in the dark, and by those who do not see its colours."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.planner.replay.axes import clock, linear, logarithmic, moments, tick_clock, tick_unit, together
+from pointsman.planner.replay.command import main
+from pointsman.planner.replay.pictures import Curve, Panel, _axis, panels, picture
+
+SVG, HTML = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xhtml}"
+POLICY = """
+objectives: {ttftMs: 1500, tpotMs: 40}
+budget: {maxGpus: 6}
+actions: {scaleIn: {stabilizationSeconds: 60}}
+performance: {table: {model: meta-llama/Meta-Llama-3.1-8B, gpu: h100_sxm}}
+"""
+NAME = 'a "quoted" <name> [bold]'
+TRACE = "step:low=2,high=10,up_s=60,down_s=150,duration_s=200"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a policy that was replayed, and again against that."""
+    path = tmp_path_factory.mktemp("page")
+    (path / f"{NAME}.yaml").write_text(POLICY)
+    arguments = ["--trace", TRACE, "--policy", str(path / f"{NAME}.yaml"), "--startup-seconds", "30"]
+    assert main([*arguments, "--html", str(path / "out.html"), "--json", str(path / "out.json")]) == 0
+    assert main([*arguments, "--html", str(path / "again.html"), "--compare", str(path / "out.json")]) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    return made
+
+
+@pytest.fixture(scope="module")
+def root(folder: Path) -> ElementTree.Element:
+    return read(folder / "out.html")
+
+
+def read(path: Path) -> ElementTree.Element:
+    return ElementTree.fromstring(path.read_text().split("\n", 1)[1])  # without the doctype
+
+
+def styles(root: ElementTree.Element) -> str:
+    return "".join(node.text or "" for kind in (HTML, SVG) for node in root.iter(f"{kind}style"))
+
+
+def words(node: ElementTree.Element) -> str:
+    return "".join(node.itertext())
+
+
+def test_the_page_may_load_nothing_and_names_no_address(folder: Path, root: ElementTree.Element) -> None:
+    metas = [node.attrib for node in root.iter(f"{HTML}meta")]
+    (policy,) = (each["content"] for each in metas if each.get("http-equiv") == "Content-Security-Policy")
+    assert "default-src 'none'" in policy
+    text = (folder / "out.html").read_text()
+    assert {*re.findall(r"https?://[^\"' ]+", text)} == {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"}
+    assert "url(" not in text and "@import" not in text
+
+
+def test_the_page_fits_a_phone_and_only_the_picture_scrolls(root: ElementTree.Element) -> None:
+    metas = {node.attrib.get("name"): node.attrib.get("content", "") for node in root.iter(f"{HTML}meta")}
+    assert "width=device-width" in metas["viewport"]
+    (figure,) = root.iter(f"{HTML}figure")
+    assert [node.tag for node in figure] == [f"{SVG}svg"]
+    assert re.search(r"figure\{[^}]*overflow-x:auto", styles(root))
+    # Narrower, letters of 12 units would be smaller than 10 pixels.
+    least = re.search(r"figure svg\{[^}]*min-width:(\d+)px", styles(root))
+    (svg,) = figure
+    assert least is not None and 12 * int(least[1]) / float(svg.attrib["width"]) >= 10
+    for table in root.iter(f"{HTML}table"):
+        assert table.attrib.get("class") == "folded"  # its rows are lines under each other there
+    assert ".folded tr{display:flex" in styles(root).split("max-width:640px", 1)[1]
+
+
+def test_the_picture_says_what_it_shows(document: dict[str, Any], root: ElementTree.Element) -> None:
+    (svg,) = root.iter(f"{SVG}svg")
+    assert svg.attrib["role"] == "img"
+    assert svg.attrib["aria-label"].startswith(f"{NAME} on step over time: ")
+    for panel in panels(document):
+        assert panel.title in svg.attrib["aria-label"]
+
+
+def test_a_name_with_quotes_makes_a_picture_that_can_be_read(document: dict[str, Any]) -> None:
+    assert ElementTree.fromstring(picture(document, NAME)).attrib["aria-label"].startswith(NAME)
+
+
+def test_a_panel_has_its_legend_beside_its_title(document: dict[str, Any], root: ElementTree.Element) -> None:
+    texts = {node.text: [words(part) for part in node] for node in root.iter(f"{SVG}text")}
+    for panel in panels(document):
+        (found,) = (legend for title, legend in texts.items() if title and title.startswith(panel.title))
+        named = [curve.name for curve in panel.curves] if len(panel.curves) > 1 else []
+        goal = [panel.goal[1]] if panel.goal else []
+        assert [word for word in found if word.isascii()] == named + goal
+
+
+def test_every_colour_that_is_drawn_is_defined(root: ElementTree.Element) -> None:
+    (svg,) = root.iter(f"{SVG}svg")
+    drawn = {name for node in svg.iter() for name in node.attrib.get("class", "").split()}
+    assert {"f-blue", "f-orange", "line", "mark"} <= drawn
+    (style,) = (node.text or "" for node in svg.iter(f"{SVG}style"))
+    light, _ = style.split("@media (prefers-color-scheme:dark)")  # which changes only what must differ
+    assert drawn <= {*re.findall(r"\.([a-z-]+)\{", light)}
+
+
+def test_every_decision_has_its_number_in_the_picture_however_close_they_are(document: dict[str, Any]) -> None:
+    change = next(decision for decision in document["decisions"] if decision["changes_layout"])
+    many = [change | {"at_s": at_s} for at_s in (65.0, 66.0, 67.0, 120.0, 190.0, 191.0)]
+    root = ElementTree.fromstring(picture(document | {"decisions": many}, "many"))
+    labels = [node.text for node in root.iter(f"{SVG}text") if node.attrib.get("class") == "f-purple"]
+    assert labels == ["1–3", "4", "5–6"]
+
+
+def test_the_table_has_the_moments_of_the_time_axis(document: dict[str, Any], root: ElementTree.Element) -> None:
+    at_s = [decision["at_s"] for decision in document["decisions"] if decision["changes_layout"]]
+    rows = [row for row in root.iter(f"{HTML}tr") if row.attrib.get("id", "").startswith("d")]
+    assert [words(row[1]) for row in rows] == [clock(each) for each in at_s]
+    assert clock(65.0) == "1:05"
+
+
+def test_the_time_axis_has_a_unit(root: ElementTree.Element) -> None:
+    assert "min:s" in [node.text for node in root.iter(f"{SVG}text")]
+
+
+def test_a_figure_of_another_is_set_off_as_its_part(root: ElementTree.Element) -> None:
+    parts = [words(node) for node in root.iter(f"{HTML}th") if node.attrib.get("class") == "sub"]
+    assert parts == ["within TTFT", "within TPOT"]
+
+
+def test_a_comparison_shows_both_sides_and_the_same_run_is_not_worse(folder: Path, document: dict[str, Any]) -> None:
+    root = read(folder / "again.html")
+    assert f"Against {folder / 'out.json'}" in [words(node) for node in root.iter(f"{HTML}h2")]
+    (verdict,) = (words(node) for node in root.iter(f"{HTML}p") if node.attrib.get("class") == "good")
+    assert verdict == "not worse"
+    rows = [[*map(words, row)] for row in root.iter(f"{HTML}tr")]
+    share = f"{document['figures']['attainment']:.2%}"
+    assert rows[0] == ["", "before", "now"]
+    assert ["attainment", share, share] in rows
+
+
+def test_who_does_not_say_the_layout_at_the_start_is_told_which_was_assumed(
+    folder: Path, document: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert any("begins with 1P1D" in note and "--workers" in note for note in document["trace"]["notes"])
+    arguments = ["--trace", "steady:duration_s=20", "--policy", str(folder / f"{NAME}.yaml")]
+    assert main(arguments) == 0
+    assert "begins with 1P1D" in capsys.readouterr().out
+    assert main([*arguments, "--workers", "1P2D"]) == 0
+    said = capsys.readouterr().out
+    assert "begins with" not in said
+    assert f"{NAME} on steady" in said
+
+
+# --- axes ---
+
+
+@pytest.mark.parametrize(
+    ("most", "whole", "ticks"),
+    [
+        (5, True, (0, 2, 4, 6)),
+        (1, True, (0, 1)),
+        (0, True, (0, 1)),
+        (10, True, (0, 3, 6, 9, 12)),
+        (9, False, (0, 2.5, 5, 7.5, 10)),
+        (0.3, False, (0, 0.1, 0.2, 0.3)),
+        (100, True, (0, 25, 50, 75, 100)),
+    ],
+)
+def test_a_linear_axis_has_few_ticks_and_what_is_counted_no_fractions(
+    most: float, whole: bool, ticks: tuple[float, ...]
+) -> None:
+    assert linear(most, whole=whole).ticks == pytest.approx(ticks)
+
+
+def test_a_logarithmic_axis_has_the_powers_of_ten_around_the_values() -> None:
+    axis = logarithmic(0.3, 498)
+    assert axis.ticks == pytest.approx((0.1, 1, 10, 100, 1000))
+    assert [axis.share(value) for value in (0, 0.1, 10, 1000, 5000)] == pytest.approx([0, 0, 0.5, 1, 1])
+    assert logarithmic(1, 1).ticks == (1, 10)
+
+
+def test_an_objective_far_below_the_worst_is_still_seen() -> None:
+    curve = Curve("P95", "blue", [(0, 0.4), (1, 400.0)])
+    panel = Panel("seconds", [curve], goal=(1.5, "objective"), wide=True)
+    assert 0.2 < _axis(panel, [0.4, 400.0]).share(1.5) < 0.8
+    assert not _axis(panel, [0.4, 3.0]).log
+
+
+def test_moments_are_written_alike_along_an_axis() -> None:
+    assert [tick_clock(at_s, 3000) for at_s in (0, 300, 2700)] == ["0:00", "5:00", "45:00"]
+    assert [tick_clock(at_s, 7200) for at_s in (0, 600, 6600)] == ["0:00", "0:10", "1:50"]
+    assert (tick_unit(3000), tick_unit(7200)) == ("min:s", "h:min")
+    for end_s in (3, 59, 600, 3599, 7200, 86400, 30 * 86400):
+        assert 2 <= len([*moments(end_s)]) <= 13
+
+
+def test_labels_that_would_lie_upon_each_other_become_one() -> None:
+    assert together([], 24) == []
+    assert together([0, 10, 23, 24, 100], 24) == [(0, 2), (3, 3), (4, 4)]
