@@ -45,7 +45,7 @@ PICTURES = {  # of those whose rows are too many for one
     "planner_dynamo": ("planner-beside-dynamo.svg",),
 }
 MOST_PAIRS = 16  # more than these are read in the table, not in one picture
-_ROW_HEIGHT, _BAR_HEIGHT, _LABEL_WIDTH, _BAR_WIDTH = 46, 15, 330, 430
+_ROW_HEIGHT, _BAR_HEIGHT, _LEFT, _BAR_WIDTH = 66, 15, 8, 640
 _OURS, _PEER, _INK = "#2f6fb2", "#c4682d", "#57606a"
 
 
@@ -100,36 +100,37 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """Bars of ours and the peer, a pair a row, each pair on its own scale."""
+    """Bars of ours and the peer, a pair a row below its name, each pair on its own scale."""
     height = _ROW_HEIGHT * len(rows) + 30
-    width = _LABEL_WIDTH + _BAR_WIDTH + 110
+    width = _LEFT + _BAR_WIDTH + 122
+    said = escape("; ".join(row.name for row in rows), {'"': "&quot;"})
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="13" role="img">',
+        f'font-family="system-ui, sans-serif" font-size="13" role="img" aria-label="{said}">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     for index, row in enumerate(rows):
         assert row.peer is not None
-        top = index * _ROW_HEIGHT + 8
+        top = index * _ROW_HEIGHT + 24
         largest = max(row.ours, row.peer) or 1.0
-        lines.append(_text(0, top + _BAR_HEIGHT + 4, row.name, _INK))
+        lines.append(_text(_LEFT, top - 6, row.name, _INK))
         bars = [("Pointsman", row.ours, _OURS), (row.peer_name or "", row.peer, _PEER)]
         for number, (who, value, colour) in enumerate(bars):
             y = top + number * (_BAR_HEIGHT + 3)
             length = max(1.0, _BAR_WIDTH * value / largest)
             title = f"<title>{escape(who)}</title>"
             lines.append(
-                f'<rect x="{_LABEL_WIDTH}" y="{y}" width="{length:.1f}" height="{_BAR_HEIGHT}" fill="{colour}" rx="2">'
+                f'<rect x="{_LEFT}" y="{y}" width="{length:.1f}" height="{_BAR_HEIGHT}" fill="{colour}" rx="2">'
                 f"{title}</rect>"
             )
-            lines.append(_text(_LABEL_WIDTH + length + 6, y + 12, f"{value:g} {row.unit}", _INK))
+            lines.append(_text(_LEFT + length + 6, y + 12, f"{value:g} {row.unit}", _INK))
     legend = height - 10
     peer = rows[0].peer_name or "peer"
     lines += [
-        f'<rect x="{_LABEL_WIDTH}" y="{legend - 10}" width="11" height="11" fill="{_OURS}"/>',
-        _text(_LABEL_WIDTH + 16, legend, "Pointsman", _INK),
-        f'<rect x="{_LABEL_WIDTH + 110}" y="{legend - 10}" width="11" height="11" fill="{_PEER}"/>',
-        _text(_LABEL_WIDTH + 126, legend, peer, _INK),
+        f'<rect x="{_LEFT}" y="{legend - 10}" width="11" height="11" fill="{_OURS}"/>',
+        _text(_LEFT + 16, legend, "Pointsman", _INK),
+        f'<rect x="{_LEFT + 110}" y="{legend - 10}" width="11" height="11" fill="{_PEER}"/>',
+        _text(_LEFT + 126, legend, peer, _INK),
     ]
     return "\n".join([*lines, "</svg>"]) + "\n"
 

@@ -12,6 +12,7 @@ from bench.planner.dynamo import page as beside_dynamo
 from bench.planner.scenarios import FAST, FAST_START_S, LEADS, RETURNING, SCENARIOS, TRUTH
 from bench.planner.sources import in_own_simulator
 from pointsman.planner.core.types import Policy
+from pointsman.planner.replay.axes import linear
 from pointsman.planner.simulator.baselines.causal import TRIED
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -81,8 +82,13 @@ Every target of [benchmarks.md](benchmarks.md#planner) that Pointsman misses, in
 where ours served less than the same without a part, by however little."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
 REASONS: verdicts.Reasons = (*own_rows.WHY, *robust.WHY, *figures.WHY)
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 620, 300, 60, 40
-_COLOURS = ["#2f6fb2", "#c4682d", "#3d8b4f", "#8a4fb0", "#b5a12e", "#7f7f7f", "#c14d76", "#4fb0a8", "#222222"]
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 660, 320, 60, 46
+_PLOT_WIDTH, _PLOT_TOP = _WIDTH - _LEFT - 220, 34
+_PLOT_HEIGHT = _HEIGHT - _BOTTOM - _PLOT_TOP
+# No two planners of a picture have colour and shape alike: colours alone are not told apart by everybody.
+_OURS = "#2f6fb2"
+_COLOURS = ("#c4682d", "#222222", "#c14d76", "#00806a", "#8a6d00", "#7a5fc7")
+_SHAPES = ("circle", "square", "triangle", "diamond")
 
 
 def write_page(runs: Sequence[Run]) -> Path:
@@ -188,37 +194,55 @@ def table(found: dict[str, list[Run]], *, marks_best: bool = True) -> list[str]:
 
 
 def scatter(found: dict[str, list[Run]]) -> str:
-    """Share within objectives over GPU-hours: up and left is better. One dot a planner, at its means."""
+    """Share within objectives over GPU-hours: up and left is better. One mark a planner, at its means."""
     points = {
         who: (_mean([run.gpu_hours for run in theirs]), _mean([run.attainment for run in theirs]))
-        for who, theirs in found.items()
+        for who, theirs in sorted(found.items(), key=lambda each: each[0] != OURS)
     }
-    most = 1.1 * max(hours for hours, _ in points.values())
-    plot_width, plot_height = _WIDTH - _LEFT - 190, _HEIGHT - _BOTTOM - 20
+    axis = linear(max(hours for hours, _ in points.values()))
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '
-        'font-family="system-ui, sans-serif" font-size="12" role="img">',
+        'font-family="system-ui, sans-serif" font-size="12" role="img" '
+        'aria-label="Share of requests within objectives over GPU-hours, of each planner">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        f'<text x="{_LEFT}" y="16" font-weight="600">requests within objectives</text>',
+        f'<text x="{_LEFT + _PLOT_WIDTH / 2:.0f}" y="{_HEIGHT - 8}" text-anchor="middle" font-weight="600">'
+        "GPU-hours</text>",
     ]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        y = 20 + plot_height * (1 - share)
-        lines.append(f'<line x1="{_LEFT}" x2="{_LEFT + plot_width}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e1e4e8"/>')
-        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.0f}" text-anchor="end">{share:.0%}</text>')
-    for number in range(5):
-        x = _LEFT + plot_width * number / 4
-        label = f"{most * number / 4:.1f}"
-        lines.append(f'<text x="{x:.0f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{label}</text>')
-    lines.append(f'<text x="{_LEFT}" y="{_HEIGHT - 6}">GPU-hours; share of requests within objectives above</text>')
+        y = _PLOT_TOP + _PLOT_HEIGHT * (1 - share)
+        lines.append(f'<line x1="{_LEFT}" x2="{_LEFT + _PLOT_WIDTH}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e1e4e8"/>')
+        lines.append(f'<text x="{_LEFT - 10}" y="{y + 4:.0f}" text-anchor="end">{share:.0%}</text>')
+    for hours in axis.ticks:
+        x, low = _LEFT + _PLOT_WIDTH * axis.share(hours), _PLOT_TOP + _PLOT_HEIGHT
+        lines.append(f'<line x1="{x:.0f}" x2="{x:.0f}" y1="{_PLOT_TOP}" y2="{low}" stroke="#e1e4e8"/>')
+        lines.append(f'<text x="{x:.0f}" y="{low + 18}" text-anchor="middle">{hours:g}</text>')
     for number, (who, (hours, share)) in enumerate(points.items()):
-        x, y = _LEFT + plot_width * hours / most, 20 + plot_height * (1 - share)
-        colour = _COLOURS[number % len(_COLOURS)]
-        radius = 7 if who == OURS else 5
-        dot = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}">'
-        lines.append(f"{dot}<title>{escape(who)}</title></circle>")
-        legend_y = 24 + 18 * number
-        lines.append(f'<circle cx="{_WIDTH - 178}" cy="{legend_y - 4}" r="5" fill="{colour}"/>')
-        lines.append(f'<text x="{_WIDTH - 168}" y="{legend_y}">{escape(who)}</text>')
+        x, y = _LEFT + _PLOT_WIDTH * axis.share(hours), _PLOT_TOP + _PLOT_HEIGHT * (1 - share)
+        legend_x, legend_y = _LEFT + _PLOT_WIDTH + 24, _PLOT_TOP + 6 + 19 * number
+        size = 8 if who == OURS else 5.5
+        lines += [
+            _mark(number, x, y, size, f"{who}: {share:.1%}, {hours:.2f} GPU-hours"),
+            _mark(number, legend_x, legend_y - 4, 5.5),
+            f'<text x="{legend_x + 12}" y="{legend_y}">{escape(who)}</text>',
+        ]
     return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def _mark(number: int, x: float, y: float, size: float, title: str = "") -> str:
+    """Of the planner of that number: its shape in its colour, with a white edge where marks lie upon each other."""
+    shape, colour = _SHAPES[number % len(_SHAPES)], _COLOURS[number % len(_COLOURS)] if number else _OURS
+    look = f'class="{shape}" fill="{colour}" stroke="white"'
+    told = f"<title>{escape(title)}</title>" if title else ""
+    if shape == "circle":
+        return f'<circle {look} cx="{x:.1f}" cy="{y:.1f}" r="{size}">{told}</circle>'
+    corners = {
+        "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+        "triangle": ((0, -1.2), (1.1, 0.8), (-1.1, 0.8)),
+        "diamond": ((0, -1.25), (1.25, 0), (0, 1.25), (-1.25, 0)),
+    }[shape]
+    path = " ".join(f"{x + size * right:.1f},{y + size * down:.1f}" for right, down in corners)
+    return f'<polygon {look} points="{path}">{told}</polygon>'
 
 
 def _place(who: str) -> int:

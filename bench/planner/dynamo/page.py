@@ -191,8 +191,8 @@ def _configurations(cells: Sequence[Cell]) -> list[str]:
 
 # --- picture ---
 
-_WIDTH, _HEIGHT, _COLUMNS, _TOP = 230, 190, 4, 46
-_PLOT_WIDTH, _PLOT_HEIGHT, _LEFT = 175, 120, 40
+_WIDTH, _HEIGHT, _COLUMNS, _TOP = 236, 196, 4, 66
+_PLOT_WIDTH, _PLOT_HEIGHT, _LEFT = 175, 120, 42
 _MOST_COST = 2.5
 _OURS, _PEER, _INK = "#2f6fb2", "#c4682d", "#57606a"
 
@@ -204,7 +204,8 @@ def picture(cells: Sequence[Cell]) -> str:
     width, height = _COLUMNS * _WIDTH, _TOP + rows * _HEIGHT
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="11" role="img">',
+        'font-family="system-ui, sans-serif" font-size="11" role="img" '
+        'aria-label="Goodput over cost of each planner, one plot a load and start-up time">',
         f'<rect width="{width}" height="{height}" fill="white"/>',
     ]
     legend = (
@@ -212,8 +213,12 @@ def picture(cells: Sequence[Cell]) -> str:
         ("causal", _INK, True), ("fixed", _INK, False), ("clairvoyant", "#000000", True),
     )  # fmt: skip
     for number, (name, colour, filled) in enumerate(legend):
-        x = 20 + number * 150
+        x = 20 + number * 157
         lines += [_dot(x, 18, colour, filled, 5, name), f'<text x="{x + 10}" y="22">{escape(name)}</text>']
+    lines.append(
+        f'<text x="15" y="42" fill="{_INK}">up: goodput, the share of requests within objectives; '
+        "right: cost, GPU-hours in times those of the clairvoyant; each plot a load and what a start takes</text>"
+    )
     for number, cell in enumerate(whole):
         left, top = (number % _COLUMNS) * _WIDTH + _LEFT, _TOP + (number // _COLUMNS) * _HEIGHT + 20
         lines += _panel(cell, left, top)
@@ -221,7 +226,7 @@ def picture(cells: Sequence[Cell]) -> str:
 
 
 def _panel(cell: Cell, left: int, top: int) -> list[str]:
-    lines = [f'<text x="{left}" y="{top - 8}" font-weight="600">{escape(cell.name)}</text>']
+    lines = [f'<text x="{left}" y="{top - 14}" font-weight="600">{escape(cell.name)}</text>']
     for share in (0.0, 0.5, 1.0):
         y = top + _PLOT_HEIGHT * (1 - share)
         lines.append(f'<line x1="{left}" x2="{left + _PLOT_WIDTH}" y1="{y:.0f}" y2="{y:.0f}" stroke="#e1e4e8"/>')
@@ -236,11 +241,12 @@ def _panel(cell: Cell, left: int, top: int) -> list[str]:
         return _dot(x, top + _PLOT_HEIGHT * (1 - figure.goodput), colour, filled, radius, title)
 
     lines += [at(figure, _PEER, name in DOCUMENTED, 3.5) for name, figure in cell.dynamo.items()]
+    lines.append(at(cell.ours, _OURS, True, 6))  # larger than those after it, which it would hide
     if cell.fixed is not None:
         lines.append(at(cell.fixed, _INK, False, 4, "fixed " + cell.fixed.name))
     if cell.causal is not None:
         lines.append(at(cell.causal, _INK, True, 4))
-    return [*lines, at(cell.clairvoyant, "#000000", True, 4), at(cell.ours, _OURS, True, 6)]
+    return [*lines, at(cell.clairvoyant, "#000000", True, 4)]
 
 
 def _dot(x: float, y: float, colour: str, filled: bool, radius: float, title: str) -> str:

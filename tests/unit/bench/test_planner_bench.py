@@ -1,6 +1,7 @@
 """The planner's benchmark judges what it says it judges, and a short one of its cells runs."""
 
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from bench.planner import own_rows, own_simulator, robust, sources, verdicts
@@ -66,6 +67,17 @@ def test_the_page_marks_the_best_of_those_that_do_not_know_the_future() -> None:
     assert lines[-2].startswith("| best static ") and lines[-1].startswith("| clairvoyant ")
     assert "0.920 (0.910–0.930)" in next(line for line in lines if line.startswith(f"| {OURS} "))
     assert scatter(found).count("<title>") == len(found)
+
+
+def test_no_two_planners_of_a_picture_look_alike_and_what_its_axes_are_is_said() -> None:
+    found = {OURS if number == 7 else f"planner <{number}>": [run("", 1, 0.5, 1.0 + number)] for number in range(11)}
+    root = ElementTree.fromstring(scatter(found))
+    assert "Share of requests" in root.attrib["aria-label"]
+    assert {"GPU-hours", "requests within objectives"} <= {node.text for node in root.iter()}
+    shown = [each.attrib for each in root.iter() if len(each) and each.attrib.get("class")]
+    assert len(shown) == len({(each["class"], each["fill"]) for each in shown}) == len(found)
+    ours = shown[0]  # drawn first: it is larger than what may lie upon it
+    assert (ours["r"], [each["fill"] for each in shown].count(ours["fill"])) == ("8", 1)
 
 
 def test_a_cell_measures_every_planner_and_ours_first(monkeypatch: pytest.MonkeyPatch) -> None:

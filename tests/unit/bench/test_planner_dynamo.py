@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from bench.planner import sources
@@ -213,6 +214,21 @@ def test_the_page_marks_cells_that_are_better_and_the_picture_shows_every_config
     assert page.picture(cells).count("objectives x0.55: 0.700") == 2
     assert page.picture(cells).count("<circle") == 6 + 2 * (len(CONFIGURATIONS) + 4)
     assert page.section([]) == []
+
+
+def test_the_legend_of_the_picture_is_not_written_over_and_its_axes_are_said() -> None:
+    root = ElementTree.fromstring(page.picture(figures.cells(kept())))
+    svg = "{http://www.w3.org/2000/svg}"
+    assert "Goodput over cost" in root.attrib["aria-label"]
+    (said,) = (node.text for node in root.iter(f"{svg}text") if "GPU-hours" in (node.text or ""))
+    assert said is not None and "goodput" in said
+    texts = [node for node in root.iter(f"{svg}text") if node.attrib["y"] == "22"]
+    dots = [float(node.attrib["cx"]) for node in root.iter(f"{svg}circle") if node.attrib["cy"] == "18.0"]
+    ends = [float(node.attrib["x"]) + 6.2 * len(node.text or "") for node in texts]  # letters of 11 units
+    assert all(end < dot - 5 for end, dot in zip(ends, dots[1:], strict=False))
+    titles = [float(node.attrib["y"]) for node in root.iter(f"{svg}text") if node.attrib.get("font-weight")]
+    tops = [float(node.attrib["y1"]) for node in root.iter(f"{svg}line")]
+    assert min(tops) - titles[0] >= 6 + 4  # a dot at the top, and what hangs below the letters
 
 
 def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again() -> None:

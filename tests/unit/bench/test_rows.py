@@ -58,6 +58,19 @@ def test_the_picture_is_well_formed_and_its_bars_are_to_scale() -> None:
     tree = ElementTree.fromstring(report.chart([row]))
     bars = [float(bar.attrib["width"]) for bar in tree.iter("{http://www.w3.org/2000/svg}rect") if len(bar)]
     assert bars[1] == pytest.approx(20 * bars[0], rel=0.01)
+    assert tree.attrib["aria-label"] == "a < b"
+
+
+def test_a_name_however_long_stands_above_its_bars() -> None:
+    made = [rows.row(f'"{n}" ' * 20, "ms", [20], peer=[4], peer_name="p", at_most=9, command=COMMAND) for n in (1, 2)]
+    svg = "{http://www.w3.org/2000/svg}"
+    tree = ElementTree.fromstring(report.chart(made))
+    names = [float(text.attrib["y"]) for text in tree.iter(f"{svg}text") if '"' in (text.text or "")]
+    bars = [float(bar.attrib["y"]) for bar in tree.iter(f"{svg}rect") if len(bar)]
+    below = max(float(bar.attrib["height"]) for bar in tree.iter(f"{svg}rect") if len(bar))
+    assert names[0] < bars[0] < bars[1]
+    assert bars[1] + below < names[1] - 13  # the height of its letters
+    assert names[1] < bars[2]
 
 
 def test_a_target_from_below_is_met_by_more_and_a_row_has_one_target() -> None:
