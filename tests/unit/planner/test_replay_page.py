@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from pointsman.planner.replay import command
 from pointsman.planner.replay.axes import clock, linear, logarithmic, moments, tick_clock, tick_unit, together
-from pointsman.planner.replay.command import main
 from pointsman.planner.replay.pictures import Curve, Panel, _axis, panels, picture
 
 SVG, HTML = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xhtml}"
@@ -29,8 +29,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page")
     (path / f"{NAME}.yaml").write_text(POLICY)
     arguments = ["--trace", TRACE, "--policy", str(path / f"{NAME}.yaml"), "--startup-seconds", "30"]
-    assert main([*arguments, "--html", str(path / "out.html"), "--json", str(path / "out.json")]) == 0
-    assert main([*arguments, "--html", str(path / "again.html"), "--compare", str(path / "out.json")]) == 0
+    assert command.main([*arguments, "--html", str(path / "out.html"), "--json", str(path / "out.json")]) == 0
+    assert command.main([*arguments, "--html", str(path / "again.html"), "--compare", str(path / "out.json")]) == 0
     return path
 
 
@@ -151,12 +151,47 @@ def test_who_does_not_say_the_layout_at_the_start_is_told_which_was_assumed(
 ) -> None:
     assert any("begins with 1P1D" in note and "--workers" in note for note in document["trace"]["notes"])
     arguments = ["--trace", "steady:duration_s=20", "--policy", str(folder / f"{NAME}.yaml")]
-    assert main(arguments) == 0
+    assert command.main(arguments) == 0
     assert "begins with 1P1D" in capsys.readouterr().out
-    assert main([*arguments, "--workers", "1P2D"]) == 0
+    assert command.main([*arguments, "--workers", "1P2D"]) == 0
     said = capsys.readouterr().out
     assert "begins with" not in said
     assert f"{NAME} on steady" in said
+
+
+# --- on a terminal ---
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> pytest.CaptureFixture[str]:
+    """Standard output is a terminal of 80 columns."""
+    console = command._console
+    monkeypatch.setattr(command, "_console", lambda terminal: console(terminal=not terminal))
+    for name, value in (("COLUMNS", "80"), ("TERM", "dumb"), ("NO_COLOR", "1")):
+        monkeypatch.setenv(name, value)
+    return capsys
+
+
+def test_a_terminal_folds_between_words_and_loses_none(
+    folder: Path, document: dict[str, Any], narrow: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--trace", TRACE, "--policy", str(folder / f"{NAME}.yaml"), "--startup-seconds", "30"]
+    assert command.main(arguments) == 0
+    lines = narrow.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    said = " ".join(" ".join(lines).split())
+    for decision in document["decisions"]:
+        if decision["changes_layout"]:
+            assert f"{decision['reason']}: {decision['message']}" in said
+
+
+def test_a_sweep_on_a_narrow_terminal_is_folded_not_cut(folder: Path, narrow: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--trace", "steady:duration_s=30", "--policy", str(folder / f"{NAME}.yaml")]
+    assert command.main([*arguments, "--sweep", "budget.maxGpus=3,6", "--sweep", "startup-seconds=10"]) == 0
+    said = narrow.readouterr().out
+    assert "…" not in said
+    assert {"budget.maxGpus", "startup-seconds", "attainment", "reversals", "ms"} <= {*said.split()}
+    assert max(map(len, said.splitlines())) <= 120  # one fold of a terminal of 80
 
 
 # --- axes ---

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from pointsman.planner.errors import PlannerError
 from pointsman.planner.replay import comparison, summary
@@ -27,13 +28,13 @@ EXIT_WORSE: Final = 1
 EXIT_UNUSABLE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 SHOWN_DECISIONS: Final = 12
-NO_TERMINAL_WIDTH: Final = 160  # in a file or a pipe nothing is cut
+TABLE_WIDTH: Final = 160  # of a table on a narrower terminal: lines that it folds can be read, cut ones cannot
 
 
 def main(argv: list[str]) -> int:
     """Run a trace through the planner and a simulated service, and say what it comes to."""
     options = parse(argv)
-    console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else NO_TERMINAL_WIDTH)
+    console = _console(terminal=sys.stdout.isatty())
     command = shlex.join(["pointsman", "replay", *argv])
     try:
         policy = load_policy(options.policy)
@@ -87,6 +88,7 @@ def _sweep(options: Options, policy: PolicyFile, command: str, console: Console)
         documents.append({"settings": dict(variant.settings), "figures": done.document["figures"]})
         table.add_row(*cells(variant.settings, done.document["figures"]))
     console.print(_heading(policy.name, loaded), markup=False)
+    console.width = max(console.width, TABLE_WIDTH)
     console.print(table)
     if options.json:
         _write(options.json, json.dumps({"command": command, "rows": documents}, indent=1) + "\n")
@@ -94,6 +96,11 @@ def _sweep(options: Options, policy: PolicyFile, command: str, console: Console)
 
 
 # --- what is printed ---
+
+
+def _console(*, terminal: bool) -> Console:
+    """In a file or a pipe nothing is cut or folded, on a terminal lines are folded between words."""
+    return Console(highlight=False, soft_wrap=not terminal, width=None if terminal else TABLE_WIDTH)
 
 
 def _heading(policy: str, loaded: Load) -> str:
@@ -121,14 +128,24 @@ def _show(done: Replay, loaded: Load, console: Console) -> None:
     console.print(table)
     changes = layout_changes(document)
     console.print(f"[bold]decisions that changed the layout: {len(changes)}[/bold]")
-    for decision in changes[:SHOWN_DECISIONS]:
-        console.print(_line(decision), markup=False)
+    _show_decisions(changes[:SHOWN_DECISIONS], console)
     if len(changes) > SHOWN_DECISIONS:
         console.print(f"  … and {len(changes) - SHOWN_DECISIONS} more; --html or --json shows them all")
 
 
-def _line(decision: Mapping[str, Any]) -> str:
-    return f"  {decision['at_s']:>6.0f} s  → {layout(decision):<6} {decision['reason']}: {decision['message']}"
+def _show_decisions(changes: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """A line each where lines are not folded; on a terminal the reason is folded beside the rest."""
+    rows = [(f"  {d['at_s']:>6.0f} s  →", layout(d), f"{d['reason']}: {d['message']}") for d in changes]
+    if console.soft_wrap:
+        for at, to, why in rows:
+            console.print(f"{at} {to:<6} {why}", markup=False)
+        return
+    grid = Table.grid(padding=(0, 1))
+    for _ in range(2):
+        grid.add_column(no_wrap=True)
+    for at, to, why in rows:
+        grid.add_row(at, to, Text(why))
+    console.print(grid)
 
 
 def _show_comparison(found: comparison.Comparison, console: Console) -> None:

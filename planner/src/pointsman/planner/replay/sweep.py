@@ -37,9 +37,9 @@ def variants(sweeps: Sequence[Sweep], options: Options, policy: PolicyFile) -> I
 
 
 def headings(sweeps: Sequence[Sweep]) -> list[str]:
-    """Of a table with a row a variant."""
-    return [*(sweep.key for sweep in sweeps), "attainment", "goodput/s", "GPU-hours", "good per GPU-hour",
-            "TTFT P50 / P99, ms", "TPOT P50 / P99, ms", "switches", "reversals"]  # fmt: skip
+    """Of a table with a row a variant; in two lines, or it would be wider than a terminal."""
+    return [*(sweep.key for sweep in sweeps), "attainment", "goodput/s", "GPU-hours",
+            "good per\nGPU-hour", "TTFT, ms\nP50 / P99", "TPOT, ms\nP50 / P99", "switches", "reversals"]  # fmt: skip
 
 
 def cells(settings: Sequence[tuple[str, str]], figures: Mapping[str, Any]) -> list[str]:
