@@ -259,7 +259,7 @@ def test_a_policy_without_a_table_needs_model_and_gpu(tmp_path: Path, capsys: py
     bare = tmp_path / "bare.yaml"
     bare.write_text("objectives: {ttftMs: 1500, tpotMs: 40}\nbudget: {maxGpus: 6}\n")
     assert run(bare) == 2
-    assert "--model and --gpu is needed" in capsys.readouterr().err
+    assert "--model and --gpu are needed, or --table" in capsys.readouterr().err
     model = ["--model", "meta-llama/Meta-Llama-3.1-8B", "--gpu", "h100_sxm", "--first-seconds", "20"]
     assert run(bare, *model) == 0
 

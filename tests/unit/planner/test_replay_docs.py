@@ -1,20 +1,21 @@
 """Every command of docs/replay.md that needs no cluster runs as it is written, on the first seconds of its load."""
 
+import re
 import shlex
+from html import unescape
 from pathlib import Path
 
 import pytest
-from bench.replays import REPLAYS
+from bench.replays import REPLAYS, _arguments
 
-from pointsman.planner.replay import command
+from pointsman.planner.replay import command, page, pictures
 
 ROOT = Path(__file__).parents[3]
 
 
 def commands(page: str) -> list[list[str]]:
-    lines = [
-        line.strip() for line in (ROOT / page).read_text().splitlines() if line.startswith("    pointsman replay ")
-    ]
+    joined = (ROOT / page).read_text().replace("\\\n", " ").splitlines()
+    lines = [line.strip() for line in joined if line.startswith("    pointsman replay ")]
     return [shlex.split(line)[2:] for line in lines]
 
 
@@ -41,3 +42,13 @@ def test_a_report_of_every_example_policy_is_linked(name: str) -> None:
     for kind in ("svg", "html"):
         assert f"({name}.{kind})" in page
         assert (ROOT / "docs" / "replays" / f"{name}.{kind}").exists()
+
+
+@pytest.mark.parametrize("name", REPLAYS)
+def test_a_report_is_as_the_code_draws_it_now_and_names_its_command(name: str) -> None:
+    folder = ROOT / "docs" / "replays"
+    text = (folder / f"{name}.html").read_text()
+    assert page._STYLE in text  # make replays
+    assert pictures.STYLE in text and pictures.STYLE in (folder / f"{name}.svg").read_text()
+    (said,) = re.findall(r'<pre class="wrap">(.*?)</pre>', text)
+    assert shlex.split(unescape(said)) == ["pointsman", "replay", *_arguments(name)]

@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.planner.replay import command
 from pointsman.planner.replay.axes import clock, linear, logarithmic, moments, tick_clock, tick_unit, together
+from pointsman.planner.replay.generators import described, named_shape
 from pointsman.planner.replay.pictures import Curve, Panel, _axis, panels, picture
 
 SVG, HTML = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xhtml}"
@@ -157,6 +158,14 @@ def test_who_does_not_say_the_layout_at_the_start_is_told_which_was_assumed(
     said = capsys.readouterr().out
     assert "begins with" not in said
     assert f"{NAME} on steady" in said
+
+
+@pytest.mark.parametrize("given", ["step:high=8,images=3", "ramp", "mixshift:later_rate=20"])
+def test_a_synthetic_load_is_said_with_all_its_parameters(given: str) -> None:
+    said = described(named_shape(given))
+    assert named_shape(said) == named_shape(given)
+    assert said.startswith(f"{given.partition(':')[0]}:") and "length_cv=0.25" in said
+    assert ("images" in said) == ("images" in given)
 
 
 # --- on a terminal ---

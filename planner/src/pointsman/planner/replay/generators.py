@@ -200,6 +200,13 @@ def named_shape(text: str) -> Shape:
     return made(**values)
 
 
+def described(shape: Shape) -> str:
+    """Its name and parameters, as they are written after it; those of images only where it has some."""
+    values = {field.name: getattr(shape, field.name) for field in fields(shape) if field.init}
+    said = [f"{key}={value:g}" for key, value in values.items() if shape.images or "image" not in key]
+    return f"{shape.name}:{','.join(said)}"
+
+
 def generate(shape: Shape, seed: int) -> Trace:
     """The load's requests. Raises TraceError if the shape gives none, or cannot be."""
     rng, images = random.Random(seed), random.Random(f"{seed} images")

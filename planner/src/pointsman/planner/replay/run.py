@@ -14,7 +14,7 @@ from pointsman.planner.core.types import Bounds, Mode, Policy
 from pointsman.planner.errors import ReplayError, UnknownTable
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay import summary
-from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.generators import described, generate, named_shape
 from pointsman.planner.replay.options import Options
 from pointsman.planner.replay.policy_files import PolicyFile
 from pointsman.planner.replay.requests import faster, first, superposed
@@ -71,7 +71,8 @@ def load(options: Options) -> Load:
         loaded = load_trace(path, options.seed, _of_file_s(options))
         trace, notes = loaded.trace, list(loaded.notes)
     else:
-        trace, notes = generate(named_shape(options.trace), options.seed), [f"it is synthetic: {options.trace}"]
+        shape = named_shape(options.trace)
+        trace, notes = generate(shape, options.seed), [f"it is synthetic: {described(shape)}"]
     if options.copies > 1:
         notes.append(f"{options.copies} copies of it at once, each begun at another point")
     if options.speed != 1:
@@ -223,7 +224,8 @@ def _engine(options: Options, spec: PlannerPolicySpec) -> _Chosen:
     gpu = options.gpu or (table.gpu if table else None)
     if model is None or gpu is None:
         missing = " and ".join(flag for flag, value in (("--model", model), ("--gpu", gpu)) if value is None)
-        raise ReplayError(f"{missing} is needed: the policy names no performance.table to take it from")
+        verb = "are" if " and " in missing else "is"
+        raise ReplayError(f"{missing} {verb} needed, or --table: the policy names no performance.table")
     engine = options.engine or (table.engine if table else "vllm")
     tp = options.tp or (table.tp if table else 1)
     try:
