@@ -223,7 +223,7 @@ class PrefillServer:
     async def _run(self, job: _Job) -> None:
         request = job.request
         reply: PrefillReply | None = None
-        self._engine_time.begun(self._clock())
+        begun_s = self._engine_time.begun(self._clock())
         job.compute = asyncio.create_task(self._compute(job), name=f"prefill {request.request_id}")
         try:
             reply = await job.compute
@@ -237,9 +237,9 @@ class PrefillServer:
                 job.heartbeats.cancel()
             del self._running[request.request_id]
             if reply is not None and reply.outcome is PrefillOutcome.DONE:
-                self._metrics.engine_worked(self._engine_time.ended(self._clock()))
+                self._metrics.engine_worked(self._engine_time.ended(begun_s, self._clock()))
             else:
-                self._engine_time.given_up()
+                self._engine_time.given_up(begun_s)
             self._changed.set()
         if reply is None:
             await self._acknowledge(job.delivery)
