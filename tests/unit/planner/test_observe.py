@@ -7,7 +7,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.planner.core.observe import Reading, Seen, observation, prefilled_together
+from pointsman.planner.core.prefixes import NOTHING_CACHED
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.core.types import (
     Objectives,
@@ -237,7 +239,63 @@ def test_decode_workers_say_what_they_lack_of_prompts_and_prefill_workers_what_t
     assert sum(share for tokens, share in shares.items() if tokens <= 1) == pytest.approx(1 / 3)
     assert sum(share for tokens, share in shares.items() if 128 < tokens < 256) == pytest.approx(1 / 3)
     assert sum(share for tokens, share in shares.items() if 2048 < tokens < 4096) == pytest.approx(1 / 3)
-    assert replace(found.uncached, length_shares=()) == Uncached(3.0, 12_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0)
+    assert replace(found.uncached, length_shares=()) == Uncached(
+        3.0, 12_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, pulls_told=0.0
+    ), "its engine does not say what it pulled"
+
+
+def one_that_pulls(lacked: int, says: bool) -> Seen:
+    """A decode worker that pulled all it lacked, but for the last token."""
+    metrics = WorkerMetrics(registry := CollectorRegistry())
+    metrics.decided(PrefillReason.REMOTE, prompt_tokens=2 * lacked, new_tokens=lacked)
+    page = dict(parse(generate_latest(registry).decode()))
+    if says:
+        page["vllm:prompt_tokens_by_source_total"] = {(("source", "external_kv_transfer"),): lacked - 1.0}
+        page["vllm:nixl_xfer_time_seconds_sum"] = {(): 0.01}
+    return Seen(worker(f"d-{lacked}"), Reading({}, page, 5.0))
+
+
+def one_that_computes(prompts: int, asked: float, had: float, says: bool) -> Seen:
+    """A prefill worker."""
+    metrics = WorkerMetrics(registry := CollectorRegistry())
+    computed = Histogram("vllm:request_prefill_kv_computed_tokens", "…", registry=registry)
+    for _ in range(prompts):
+        metrics.prefilled(PrefillOutcome.DONE, 0.1)
+        computed.observe((asked - had) / prompts)
+    page = dict(parse(generate_latest(registry).decode()))
+    if says:
+        page |= {"vllm:prefix_cache_queries_total": {(): asked}, "vllm:prefix_cache_hits_total": {(): had}}
+    return Seen(worker(f"p-{prompts}", WorkerRole.PREFILL), Reading({}, page, 5.0))
+
+
+def computed_of_thousand(workers: list[Seen]) -> float:
+    """What prefill workers compute of a prompt of which the decode worker lacks a thousand tokens."""
+    load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
+    assert load is not None
+    return NOTHING_CACHED.observe(load, ()).computed_by_prefill(1000.0)
+
+
+@pytest.mark.parametrize("decode_says", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("prefill_says", [(True, True), (True, False), (False, True)])
+def test_where_only_some_engines_say_what_they_pulled_or_had_a_prompt_is_no_dearer_and_no_cheaper(
+    decode_says: tuple[bool, bool], prefill_says: tuple[bool, bool]
+) -> None:
+    # Four prompts: the decode workers lack a thousand tokens of each in the mean, and the prefill workers as much.
+    pulls = [one_that_pulls(lacked, says) for lacked, says in zip((1000, 3000), decode_says, strict=True)]
+    computes = [
+        one_that_computes(prompts, 1500.0 * prompts, 500.0 * prompts, says)
+        for prompts, says in zip((1, 3), prefill_says, strict=True)
+    ]
+    assert computed_of_thousand([*pulls, *computes]) == pytest.approx(1000.0, abs=2.0)
+
+
+def test_where_all_engines_say_what_they_pulled_their_sums_are_taken_as_they_are() -> None:
+    workers = [one_that_pulls(1000, says=True), one_that_pulls(300, says=True), one_that_computes(2, 3000, 200, True)]
+    load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
+    assert load is not None
+    assert load.uncached is not None
+    assert load.uncached.pulls_told == 1.0
+    assert load.pulled_tokens == 999 + 299
 
 
 def test_of_workers_that_do_not_say_what_they_lack_nothing_is_known() -> None:

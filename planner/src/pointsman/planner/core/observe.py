@@ -1,6 +1,6 @@
 """From readings of /metrics pages to an Observation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -200,18 +200,24 @@ def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
     return running, _milliseconds(steps.mean)
 
 
+def _pages(workers: Sequence[Seen], role: WorkerRole | None = None) -> Iterator[tuple[Page, Page]]:
+    """(page before, page) of the workers that were read; ``role`` None: of both."""
+    for seen in workers:
+        if seen.reading is not None and seen.reading.page is not None and role in (None, seen.worker.role):
+            yield seen.reading.before, seen.reading.page
+
+
 def _pulled(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
     """(tokens whose KV came over the network, seconds that took, all pulls together); None where no engine says."""
-    tokens = seconds = None
-    for seen in workers:
-        if seen.reading is None or seen.reading.page is None:
-            continue
-        before, page = seen.reading.before, seen.reading.page
-        here = scrapes.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
-        took = scrapes.added(before, page, "vllm:nixl_xfer_time_seconds_sum")
-        if here is not None and took is not None:
-            tokens, seconds = (tokens or 0.0) + here, (seconds or 0.0) + took
-    return tokens, seconds
+    told = [pulled for before, page in _pages(workers) if (pulled := _pulled_by(before, page)) is not None]
+    return (sum(tokens for tokens, _ in told), sum(seconds for _, seconds in told)) if told else (None, None)
+
+
+def _pulled_by(before: Page, page: Page) -> tuple[float, float] | None:
+    """The same of one worker."""
+    tokens = scrapes.added(before, page, "vllm:prompt_tokens_by_source_total", source="external_kv_transfer")
+    seconds = scrapes.added(before, page, "vllm:nixl_xfer_time_seconds_sum")
+    return None if tokens is None or seconds is None else (tokens, seconds)
 
 
 def _cached_share(workers: Sequence[Seen]) -> float | None:
@@ -223,32 +229,56 @@ def _cached_share(workers: Sequence[Seen]) -> float | None:
 def _prefilled(workers: Sequence[Seen]) -> tuple[float, float, float]:
     """(prompts that prefill workers computed, tokens of them, those whose KV was not there)."""
     prompts = queries = hits = 0.0
-    for seen in workers:
-        if seen.worker.role is not WorkerRole.PREFILL or seen.reading is None or seen.reading.page is None:
-            continue
-        before, page = seen.reading.before, seen.reading.page
-        asked = scrapes.added(before, page, "vllm:prefix_cache_queries_total")
-        found = scrapes.added(before, page, "vllm:prefix_cache_hits_total")
-        if asked is not None and found is not None:
+    for before, page in _pages(workers, WorkerRole.PREFILL):
+        asked = _asked_of(before, page)
+        if asked is not None:
             prompts += scrapes.observed(before, page, "vllm:request_prefill_kv_computed_tokens").count
-            queries, hits = queries + asked, hits + found
+            queries, hits = queries + asked[0], hits + asked[1]
     return prompts, queries, queries - hits
+
+
+def _asked_of(before: Page, page: Page) -> tuple[float, float] | None:
+    """(tokens of the prompts one worker computed, those whose KV was there); None: its engine does not say."""
+    asked = scrapes.added(before, page, "vllm:prefix_cache_queries_total")
+    found = scrapes.added(before, page, "vllm:prefix_cache_hits_total")
+    return None if asked is None or found is None else (asked, found)
 
 
 def _uncached(workers: Sequence[Seen]) -> Uncached | None:
     """What the window's prompts lacked of cached tokens; None: no decode worker says."""
     given, tokens = EMPTY, None
-    for seen in workers:
-        if seen.worker.role is not WorkerRole.DECODE or seen.reading is None or seen.reading.page is None:
-            continue
-        before, page = seen.reading.before, seen.reading.page
+    for before, page in _pages(workers, WorkerRole.DECODE):
         here = scrapes.added(before, page, named.WORKER_PROMPT_TOKENS.name)
         if here is not None:
             tokens = (tokens or 0.0) + here
             given = given.plus(scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name))
     if tokens is None:
         return None
-    return Uncached(given.count, tokens, given.total, given.shares(), *_prefilled(workers))
+    return Uncached(given.count, tokens, given.total, given.shares(), *_prefilled(workers), _pulls_told(workers))
+
+
+def _pulls_told(workers: Sequence[Seen]) -> float:
+    """See ``Uncached``; 0 where nothing can be said.
+
+    Where some engines do not say what they pulled, or what they had, the sums are of different prompts. How many each
+    is of is told by what every worker counts itself: what it lacked, and its prefills for others.
+    """
+    pulls = _share_told(
+        (scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name).total, _pulled_by(before, page) is not None)
+        for before, page in _pages(workers, WorkerRole.DECODE)
+    )
+    prompts = _share_told(
+        (scrapes.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count, _asked_of(before, page) is not None)
+        for before, page in _pages(workers, WorkerRole.PREFILL)
+    )
+    return pulls / prompts if prompts > 0 else 0.0
+
+
+def _share_told(counted: Iterable[tuple[float, bool]]) -> float:
+    """Of what workers counted the share of those that tell; 1 where nothing was counted."""
+    each = tuple(counted)
+    total = sum(count for count, _ in each)
+    return sum(count for count, tells in each if tells) / total if total > 0 else 1.0
 
 
 def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:

@@ -33,8 +33,9 @@ class Prefixes:
         if uncached is None:
             return self
         kept = max(0.0, 1 - uncached.requests / MEMORY_REQUESTS)
-        pulled = load.pulled_tokens
-        if pulled is None:  # no engine says: as much of what was computed as before
+        if load.pulled_tokens is not None and uncached.pulls_told > 0:
+            pulled = load.pulled_tokens / uncached.pulls_told
+        else:  # no engine says: as much of what was computed as before
             pulled = uncached.computed_tokens * self.pulled / self.computed if self.computed > 0 else 0.0
         return Prefixes(
             kept * self.prompts + uncached.prompt_tokens,

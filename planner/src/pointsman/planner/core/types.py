@@ -82,6 +82,7 @@ class Uncached:
     prefilled: float = 0.0  # requests that prefill workers computed …
     asked_tokens: float = 0.0  # … tokens of their prompts …
     computed_tokens: float = 0.0  # … and what they lacked of them
+    pulls_told: float = 1.0  # of what was pulled of those, so much is in Load.pulled_tokens: not every engine says it
 
 
 @dataclass(frozen=True, slots=True)
