@@ -74,6 +74,21 @@ def test_a_prompt_that_is_cached_where_it_decodes_is_never_sent_and_costs_nobody
     assert at.local_s == 0.0
 
 
+@pytest.mark.parametrize("longer", [2.0, 5.0])
+def test_however_long_prompts_become_one_that_is_cached_where_it_decodes_lacks_nothing(longer: float) -> None:
+    # The mean is known at once, how they spread only after a while: of the lengths that were seen before.
+    lacked = 20 * 3000.0 * longer
+    cached = replace(TURNS, tokens=lacked, length_shares=((1.0, 0.8), (3000.0, 0.2)))
+    at = point(after(replace(LOAD, uncached=cached)), threshold=0)
+    assert at.remote_share == pytest.approx(0.2)
+    assert at.queued_tokens == pytest.approx(3000.0 * longer, rel=0.01)
+    held = 6000 * (1 - lacked / TURNS.prompt_tokens)
+    sent_no_more = at.at_threshold(32_768)
+    assert sent_no_more.local_s * 1000 == pytest.approx(0.2 * LLAMA_8B_H100.prefill_ms(at.queued_tokens, held)), (
+        "only the others cost a decode worker anything"
+    )
+
+
 def test_conversations_need_far_fewer_prefill_workers_than_prompts_that_are_all_alike() -> None:
     alike = point(after(replace(LOAD, uncached=None)))
     assert alike.remote_share == 1.0

@@ -265,8 +265,9 @@ def _of_conversations(
     """Prompts by what decode workers lack of them, which have one part cached, and prefill workers another."""
     held, cached = prompt_tokens * (1 - prefixes.missing_share), prefixes.held_by_prefill
     found = []
-    for tokens, share in _with_mean(prefixes.shares, prompt_tokens * prefixes.missing_share):
-        missing = tokens if round(tokens) > 1 else 0.0  # nothing is to be computed but what gives the first token
+    stretched = _with_mean(prefixes.shares, prompt_tokens * prefixes.missing_share)
+    for (measured, share), (tokens, _) in zip(prefixes.shares, stretched, strict=True):
+        missing = tokens if round(measured) > 1 else 0.0  # nothing is to be computed but what gives the first token
         computed = max(1.0, prefixes.computed_by_prefill(missing))
         found.append(
             Prompts(
