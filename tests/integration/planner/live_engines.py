@@ -54,24 +54,28 @@ class WorkerPage(Page):
         cache = Gauge("vllm:cache_config_info", "x", ["block_size", "num_gpu_blocks"], registry=self.registry)
         cache.labels("16", str(kv_capacity_tokens // 16)).set(1)
 
-    def count(self, worker: SimulatedWorker, engine: DecodeEngine) -> None:
-        """What the engine did since it was last asked, as means: that is all it keeps."""
+    def passed(self, worker: SimulatedWorker) -> None:
+        """Count a pass of prefills for others that has ended: vLLM shows each of its prompts the whole pass."""
         for _ in range(worker.prefill_count):
-            self.for_others.observe(worker.prefill_busy_s / worker.prefill_count)
+            self.for_others.observe(worker.prefill_busy_s)
+            self.prefill_time.observe(worker.prefill_busy_s)
+            self.computed.observe(worker.prefill_tokens / worker.prefill_count)
         self.engine_time.inc(worker.prefill_busy_s)
-        for done, tokens, seconds in (
-            (worker.prefill_count, worker.prefill_tokens, worker.prefill_busy_s),
-            (engine.prefill_count, engine.prefill_tokens, engine.prefill_sum_s),
-        ):
-            for _ in range(done):
-                self.prefill_time.observe(seconds / done)
-                self.computed.observe(tokens / done)
+        self.computed_here.inc(worker.prefill_tokens)
+        self.asked.inc(worker.asked_tokens)
+        self.had.inc(max(worker.asked_tokens - worker.prefill_tokens, 0))
+        worker.prefill_busy_s = 0.0
+        worker.prefill_tokens = worker.asked_tokens = worker.prefill_count = 0
+
+    def count(self, worker: SimulatedWorker, engine: DecodeEngine) -> None:
+        """What else the engine did since it was last asked, as means: that is all it keeps."""
+        for _ in range(engine.prefill_count):
+            self.prefill_time.observe(engine.prefill_sum_s / engine.prefill_count)
+            self.computed.observe(engine.prefill_tokens / engine.prefill_count)
         for _ in range(engine.itl_count):
             self.steps.observe(engine.itl_sum_s / engine.itl_count)
         self.pulled.inc(worker.pulled)
-        self.computed_here.inc(worker.prefill_tokens + engine.prefill_tokens)
-        self.asked.inc(worker.asked_tokens)
-        self.had.inc(max(worker.asked_tokens - worker.prefill_tokens, 0))
+        self.computed_here.inc(engine.prefill_tokens)
         reset_samples(worker)
 
 
@@ -126,6 +130,7 @@ class LiveEngines:
                     index += 1
                 else:
                     self._events.step()
+                    self._count_pass()
             self._follow(now_s)
             await asyncio.sleep(PACE_S)
 
@@ -184,6 +189,12 @@ class LiveEngines:
         return self._workers[name]
 
     # --- what is read ---
+
+    def _count_pass(self) -> None:
+        """After each event, so that no two passes of a worker are taken for one."""
+        for name, worker in self._workers.items():
+            if worker.prefill_count:
+                self._pages[name].passed(worker)
 
     def _gateway_page(self) -> web.Response:
         return web.Response(body=generate_latest(self._gateway.registry), headers=CONTENT_TYPE)
