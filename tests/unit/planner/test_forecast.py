@@ -82,6 +82,18 @@ def test_the_upper_bound_covers_its_share_of_the_truths_of_a_noisy_load() -> Non
     assert 0.8 < sum(covered) / len(covered) < 0.99
 
 
+@pytest.mark.parametrize(("rate", "at_most"), [(3, 1.10), (20, 1.05)])
+def test_the_bound_of_a_constant_load_leaves_the_chance_of_arrivals_to_the_queues(rate: int, at_most: float) -> None:
+    draw, forecaster = random.Random(7), RateForecaster()
+    promised: list[float] = []
+    for tick in range(3000):
+        forecaster = forecaster.observe(poisson(draw, rate * TICK_S), TICK_S, TICK_S * (tick + 1), LEAD_S)
+        promised.append(ahead(forecaster, tick + 1).high)
+    seen = promised[300:]
+    assert sum(seen) / len(seen) < at_most * rate
+    assert sum(bound >= rate for bound in seen) / len(seen) > 0.7  # and it still is a bound
+
+
 def test_bursts_shorter_than_a_start_are_believed_less_each_time() -> None:
     first: list[float] = []
     forecaster, tick = RateForecaster(), 0

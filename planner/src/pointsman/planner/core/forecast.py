@@ -2,7 +2,8 @@
 
 Arrivals in a window are counts, so their variance grows with the rate: the noise is Poisson's times a dispersion that
 is learned. A surprise no such noise explains (a step) re-arms the filter at once instead of being followed slowly.
-Bounds are conformal: the empirical quantile of the forecaster's own errors at the horizon it is used for.
+Bounds are conformal: the empirical quantile of the forecaster's own errors at the horizon it is used for, less what
+the counts they are measured by differ by chance: bounds of the rate, since sizing allows for chance itself.
 """
 
 import math
@@ -27,8 +28,8 @@ RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of t
 ANSCOMBE: Final = 3 / 8  # added to a count before its root is taken
 SURVIVED_S: Final = 20.0
 SLOW_S: Final = 300.0
-KEPT_LEADS: Final = 1.0  # errors are kept so long: those of a ramp are no bound for the plain after it
-KEPT_ERRORS: Final = (40, 200)  # at least, at most
+KEPT_LEADS: Final = 2.0  # errors are kept so long: those of a ramp are no bound for the plain after it
+KEPT_ERRORS: Final = (80, 200)  # at least, at most
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
 KEPT_RISES: Final = 12
 _NORMAL: Final = NormalDist()
@@ -198,11 +199,13 @@ class RateForecaster:
         if self.trend is None:
             return None
         expected = self._expected(ahead_s, now_s, lead_s)
+        chance = _NORMAL.inv_cdf(quantile) * math.sqrt(self.dispersion / RECENT_S)  # of the truth, a count of so long
         if len(self.errors) >= MIN_ERRORS:
             error = _quantile(self.errors, quantile)
+            if error > 0:  # two independent parts, and only one is the forecast's: sizing allows for chance already
+                error = math.sqrt(max(0.0, error * error - chance * chance))
         else:
-            # Nothing was compared yet: at best, it is wrong by what counts of that long differ by chance.
-            error = _NORMAL.inv_cdf(quantile) * math.sqrt(self.dispersion / RECENT_S)
+            error = chance  # nothing was compared yet: a forecast that is never wrong is not to be expected
         bound = expected + error * math.sqrt(max(expected, 0.5))
         return Forecast(expected, max(min(expected, self.trend.level), bound))
 
