@@ -17,6 +17,7 @@ from pointsman.workers.types import EngineFacts
 from waiting import eventually
 
 PROMPT = list(range(1, 41))
+EACH = {"include_usage": True, "continuous_usage_stats": True}
 
 
 @pytest.fixture
@@ -47,6 +48,43 @@ async def test_a_decode_worker_answers_and_says_how(fresh: Worker) -> None:
     short = await fresh.call({"prompt": PROMPT[:4]}).whole()
     assert short.headers["x-pointsman-prefill-reason"] == "short"
     assert fresh.decisions("short") == 1
+
+
+def prompts_told(told: Worker) -> tuple[float | None, ...]:
+    """(prompt tokens, those that were not cached, requests) as the page shows them."""
+    names = ("prompt_tokens_total", "uncached_prompt_tokens_sum", "uncached_prompt_tokens_count")
+    return tuple(told.registry.get_sample_value(f"pointsman_worker_{name}") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "asked", "cached", "told"),
+    [
+        ("ten bytes.", {}, None, (10, 10, 1)),
+        ("ten bytes.", {"stream": True, "stream_options": {"include_usage": True}}, None, (10, 10, 1)),
+        ("ten bytes.", {"stream": True, "stream_options": EACH}, None, (10, 10, 1)),
+        ("ten bytes.", {"stream": True}, None, (0, 0, 0)),
+        ("a text of more than one block of tokens", {}, None, (0, 0, 0)),
+        ("a text of more than one block of tokens", {}, 32, (39, 7, 1)),
+        (PROMPT, {}, 32, (40, 40, 1)),
+    ],
+)
+async def test_a_text_too_short_to_be_tokenised_here_is_counted_where_the_answer_says_how_long_it_was(
+    fresh: Worker, prompt: Any, asked: dict[str, Any], cached: int | None, told: tuple[int, int, int]
+) -> None:
+    await fresh.take_role(Role.DECODE, max_local_prefill_tokens=100)
+    fresh.engine.cached_tokens = cached
+    answer = await fresh.call({"prompt": prompt, **asked}).whole()
+    assert (answer.status, answer.headers["x-pointsman-prefill-reason"]) == (200, "short")
+    assert prompts_told(fresh) == told
+
+
+async def test_a_prompt_that_only_this_engine_can_prefill_is_not_counted_whatever_its_answer_says(
+    fresh: Worker,
+) -> None:
+    await fresh.take_role(Role.DECODE)
+    answer = await fresh.call({"prompt": "ten bytes.", "echo": True}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "unsupported"
+    assert prompts_told(fresh) == (0, 0, 0)
 
 
 async def test_a_draining_worker_finishes_what_it_has_and_takes_no_more(fresh: Worker) -> None:

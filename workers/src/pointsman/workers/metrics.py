@@ -64,8 +64,12 @@ class WorkerMetrics:
         if reason is PrefillReason.LEASE_SPENT:
             self._late_leases.inc()
         if new_tokens is not None:
-            self._prompt_tokens.inc(prompt_tokens)
-            self._uncached_tokens.observe(new_tokens)
+            self.given(prompt_tokens, new_tokens)
+
+    def given(self, prompt_tokens: int, new_tokens: int) -> None:
+        """One client request's prompt, of which ``new_tokens`` were not cached here."""
+        self._prompt_tokens.inc(prompt_tokens)
+        self._uncached_tokens.observe(new_tokens)
 
     def prefilled(self, outcome: PrefillOutcome, seconds: float | None) -> None:
         """One prefill for another worker ended; ``seconds`` if the engine did it."""

@@ -29,6 +29,7 @@ from pointsman.workers.core.prompts import (
     with_remote_prefill,
     without_client_transfer_params,
 )
+from pointsman.workers.core.usage import prompt_usage
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
 from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.metrics import WorkerMetrics
@@ -304,7 +305,9 @@ class _Exchange:
 
     async def _engine(self, body: bytes, path: PrefillPath) -> bool:
         """Pass the request on. False: the remote leg failed before anything was sent, and the client still waits."""
-        answer = _Answer(self._send, self._sidecar, self._counted, self._answer_headers(path), path.kv)
+        untold = path.reason is PrefillReason.SHORT and path.new_tokens is None  # a text too short to be tokenised here
+        headers = self._answer_headers(path)
+        answer = _Answer(self._send, self._sidecar, self._counted, headers, path.kv, count_prompt=untold)
         try:
             await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
         finally:
@@ -335,12 +338,15 @@ class _Answer:
         counted: ClientRequest,
         headers: list[tuple[bytes, bytes]],
         kv: RemoteKv | None,
+        *,
+        count_prompt: bool,
     ) -> None:
         self._send = send
         self._sidecar = sidecar
         self._counted = counted
         self._headers = headers
         self._kv = kv
+        self._count_prompt = count_prompt  # as soon as the engine says how long it was
         self._discard_5xx = kv is not None
         self._start: Message | None = None
         self._refused = False
@@ -367,6 +373,9 @@ class _Answer:
                 return
             await self._send({**start, "headers": [*start.get("headers", ()), *self._headers]})
         self._counted.tokens += chunk.count(b"data: ")
+        if self._count_prompt and (told := prompt_usage(chunk, self._sidecar.settings.block_size)) is not None:
+            self._count_prompt = False
+            self._sidecar.metrics.given(told.prompt_tokens, told.new_tokens)
         await self._send(message)
 
     async def kv_is_settled(self) -> None:
