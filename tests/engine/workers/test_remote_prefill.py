@@ -5,7 +5,7 @@ import json
 import os
 import random
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 import aiohttp
@@ -22,6 +22,13 @@ from waiting import eventually
 
 LEASE_SECONDS = 6.0
 TOKENS = 24
+BLOCK = 128
+PROMPT_TOKENS = (
+    "pointsman_worker_prompt_tokens_total",
+    "pointsman_worker_uncached_prompt_tokens_sum",
+    "pointsman_worker_uncached_prompt_tokens_count",
+)
+ENGINE_SECONDS = "pointsman_worker_remote_prefill_engine_seconds_total"
 AUTHORIZED = {"Authorization": "Bearer a-token-of-the-tests"}
 QUICK = {
     "lease_seconds": LEASE_SECONDS,
@@ -91,7 +98,13 @@ class Client:
             return control.VerifyResult.model_validate(await response.json())
 
     async def complete(
-        self, worker: RunningEngine, prompt: list[int], *, stream: bool = False, chat: bool = False, **headers: str
+        self,
+        worker: RunningEngine,
+        prompt: list[int] | str,
+        *,
+        stream: bool = False,
+        chat: bool = False,
+        **headers: str,
     ) -> tuple[list[int], str | None]:
         """The answer's token ids, and where the prompt was prefilled ("remote" or the reason for local)."""
         body: dict[str, Any] = {
@@ -128,6 +141,10 @@ class Client:
         async with self._session.get(worker.url + "/metrics") as response:
             lines = (await response.text()).split("\n")
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith((f"{name}{{", f"{name} ")))
+
+    async def metrics(self, worker: RunningEngine, names: Sequence[str]) -> list[float]:
+        """Several of them, in their order."""
+        return [await self.metric(worker, name) for name in names]
 
     async def until_remote(self, decode: RunningEngine, dice: random.Random) -> None:
         """Wait until long prompts at ``decode`` are prefilled elsewhere."""
@@ -192,6 +209,7 @@ async def test_answers_are_those_of_one_engine_alone(
 ) -> None:
     prefill, decode = pair
     before = await client.metric(prefill, "pointsman_worker_remote_prefills_total")
+    tokens_before = await client.metrics(decode, PROMPT_TOKENS)
     prompts = [prompt_of(dice, length) for length in (1, 127, 513, 640, 641, 1024, 1500, 2047, 3000, 3900)]
     answers = await asyncio.gather(
         *(client.complete(decode, prompt, stream=bool(n % 2), chat=n % 3 == 0) for n, prompt in enumerate(prompts))
@@ -203,6 +221,11 @@ async def test_answers_are_those_of_one_engine_alone(
     assert await client.metric(prefill, "pointsman_worker_remote_prefills_total") - before == 8
     again = await client.complete(decode, prompts[-1])
     assert again == (answers[-1][0], "short"), "what the engine here has in its cache is not fetched again"
+    text = "a short text, which the worker leaves to the engine to tokenise"
+    assert (await client.complete(decode, text))[1] == "short"
+    told = [now - then for now, then in zip(await client.metrics(decode, PROMPT_TOKENS), tokens_before, strict=True)]
+    new, repeated = sum(map(len, [*prompts, text])), len(prompts[-1])  # a token a letter
+    assert told == [new + repeated, new + repeated % BLOCK, len(prompts) + 2], "of the repeat, what fills no block"
 
 
 async def test_leases_are_seen_until_they_end(
@@ -244,7 +267,13 @@ async def test_kv_that_comes_too_late_is_never_pulled_but_freed(
 ) -> None:
     prefill, decode = pair
     transfers, expired = "vllm:nixl_bytes_transferred_count", "vllm:nixl_num_kv_expired_reqs_total"
-    before = await client.metric(decode, transfers), await client.metric(prefill, expired)
+    spent = "pointsman_worker_remote_prefill_seconds_sum"
+
+    async def counted() -> tuple[float, ...]:
+        told = await client.metrics(prefill, (expired, ENGINE_SECONDS, spent))
+        return await client.metric(decode, transfers), *told
+
+    before = await counted()
     prompt = prompt_of(dice, 1500)
     # The engine core alone stands still: the worker lives, holds the request, and says so.
     cores = [pid for pid in prefill.processes() if pid != prefill.process.pid]
@@ -258,8 +287,11 @@ async def test_kv_that_comes_too_late_is_never_pulled_but_freed(
             os.kill(pid, signal.SIGCONT)
     assert answer == ((await client.complete(plain_engines.one, prompt))[0], "timed-out")
     await _nothing_left(client, prefill, decode)
-    assert (await client.metric(decode, transfers), await client.metric(prefill, expired)) == before
+    assert await counted() == before, "what was given up took none of the engine's time"
     assert await client.metric(prefill, "vllm:nixl_num_notifications_after_expiry_total") == 0
+    assert (await client.complete(decode, prompt_of(dice, 1500)))[1] == "remote"
+    worked, took = (after - then for after, then in zip((await counted())[2:], before[2:], strict=True))
+    assert 0 < worked == pytest.approx(took, abs=0.2), "nor is the engine busy with it ever since"
 
 
 async def test_a_killed_prefill_workers_requests_are_answered_by_another(
@@ -376,14 +408,13 @@ async def test_a_prefill_longer_than_the_ack_wait_is_done_once(
         prefills = "pointsman_worker_remote_prefills_total"
         before = await client.metric(prefill, prefills) + await client.metric(idle, prefills)
         seconds = "pointsman_worker_remote_prefill_seconds_sum"
-        engine_time = "pointsman_worker_remote_prefill_engine_seconds_total"
-        worked = await client.metric(prefill, engine_time) + await client.metric(idle, engine_time)
+        worked = await client.metric(prefill, ENGINE_SECONDS) + await client.metric(idle, ENGINE_SECONDS)
         spent = await client.metric(prefill, seconds) + await client.metric(idle, seconds)
         assert (await client.complete(decode, prompt_of(dice, 5000)))[1] == "remote"
         took = await client.metric(prefill, seconds) + await client.metric(idle, seconds) - spent
         assert took > 2 * ack_wait_s, "else this shows nothing"
         assert await client.metric(prefill, prefills) + await client.metric(idle, prefills) - before == 1
-        worked = await client.metric(prefill, engine_time) + await client.metric(idle, engine_time) - worked
+        worked = await client.metric(prefill, ENGINE_SECONDS) + await client.metric(idle, ENGINE_SECONDS) - worked
         assert worked == pytest.approx(took, abs=0.2), "it was alone: the engine's time is the prefill's"
     finally:
         for worker in workers:
