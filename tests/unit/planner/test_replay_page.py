@@ -3,14 +3,28 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pointsman.planner.replay import command
-from pointsman.planner.replay.axes import clock, linear, logarithmic, moments, tick_clock, tick_unit, together
+from pointsman.planner.replay.axes import (
+    clock,
+    clock_unit,
+    labels,
+    linear,
+    logarithmic,
+    moments,
+    number,
+    tick_clock,
+    tick_unit,
+)
 from pointsman.planner.replay.generators import described, named_shape
+from pointsman.planner.replay.page import page
 from pointsman.planner.replay.pictures import Curve, Panel, _axis, panels, picture
 
 SVG, HTML = "{http://www.w3.org/2000/svg}", "{http://www.w3.org/1999/xhtml}"
@@ -21,6 +35,7 @@ actions: {scaleIn: {stabilizationSeconds: 60}}
 performance: {table: {model: meta-llama/Meta-Llama-3.1-8B, gpu: h100_sxm}}
 """
 NAME = 'a "quoted" <name> [bold]'
+BEFORE = "kept & <before>.json"
 TRACE = "step:low=2,high=10,up_s=60,down_s=150,duration_s=200"
 
 
@@ -30,14 +45,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page")
     (path / f"{NAME}.yaml").write_text(POLICY)
     arguments = ["--trace", TRACE, "--policy", str(path / f"{NAME}.yaml"), "--startup-seconds", "30"]
-    assert command.main([*arguments, "--html", str(path / "out.html"), "--json", str(path / "out.json")]) == 0
-    assert command.main([*arguments, "--html", str(path / "again.html"), "--compare", str(path / "out.json")]) == 0
+    assert command.main([*arguments, "--html", str(path / "out.html"), "--json", str(path / BEFORE)]) == 0
+    assert command.main([*arguments, "--html", str(path / "again.html"), "--compare", str(path / BEFORE)]) == 0
     return path
 
 
 @pytest.fixture(scope="module")
 def document(folder: Path) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads((folder / "out.json").read_text())
+    made: dict[str, Any] = json.loads((folder / BEFORE).read_text())
     return made
 
 
@@ -61,10 +76,18 @@ def words(node: ElementTree.Element) -> str:
 def test_the_page_may_load_nothing_and_names_no_address(folder: Path, root: ElementTree.Element) -> None:
     metas = [node.attrib for node in root.iter(f"{HTML}meta")]
     (policy,) = (each["content"] for each in metas if each.get("http-equiv") == "Content-Security-Policy")
-    assert "default-src 'none'" in policy
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'", "nothing but the styles it has itself"
     text = (folder / "out.html").read_text()
     assert {*re.findall(r"https?://[^\"' ]+", text)} == {"http://www.w3.org/1999/xhtml", "http://www.w3.org/2000/svg"}
     assert "url(" not in text and "@import" not in text
+
+
+def test_what_a_user_wrote_is_shown_as_it_is(document: dict[str, Any]) -> None:
+    odd = "<b>1</b> & 'more'"
+    made = page(document | {"policy": document["policy"] | {"text": odd}, "command": odd})
+    root = ElementTree.fromstring(made.split("\n", 1)[1])
+    assert [words(node) for node in root.iter(f"{HTML}pre")] == [odd, odd]
+    assert words(next(root.iter(f"{HTML}h1"))) == f"Replay: {NAME} on step"
 
 
 def test_the_page_fits_a_phone_and_only_the_picture_scrolls(root: ElementTree.Element) -> None:
@@ -123,8 +146,14 @@ def test_every_decision_has_its_number_in_the_picture_however_close_they_are(doc
 def test_the_table_has_the_moments_of_the_time_axis(document: dict[str, Any], root: ElementTree.Element) -> None:
     at_s = [decision["at_s"] for decision in document["decisions"] if decision["changes_layout"]]
     rows = [row for row in root.iter(f"{HTML}tr") if row.attrib.get("id", "").startswith("d")]
-    assert [words(row[1]) for row in rows] == [clock(each) for each in at_s]
-    assert clock(65.0) == "1:05"
+    assert [words(row[1]) for row in rows] == [f"{each // 60:.0f}:{round(each) % 60:02}" for each in at_s]
+    assert "at, min:s" in [words(node) for node in root.iter(f"{HTML}th")]
+
+
+def test_all_moments_of_a_table_have_the_same_unit() -> None:
+    assert [clock(at_s, 3599.4) for at_s in (0.0, 65.0, 3599.4)] == ["0:00", "1:05", "59:59"]
+    assert [clock(at_s, 3599.6) for at_s in (65.0, 3599.6)] == ["0:01:05", "1:00:00"]
+    assert [clock_unit(end_s) for end_s in (3599.4, 3599.6)] == ["min:s", "h:min:s"]
 
 
 def test_the_time_axis_has_a_unit(root: ElementTree.Element) -> None:
@@ -138,7 +167,7 @@ def test_a_figure_of_another_is_set_off_as_its_part(root: ElementTree.Element) -
 
 def test_a_comparison_shows_both_sides_and_the_same_run_is_not_worse(folder: Path, document: dict[str, Any]) -> None:
     root = read(folder / "again.html")
-    assert f"Against {folder / 'out.json'}" in [words(node) for node in root.iter(f"{HTML}h2")]
+    assert f"Against {folder / BEFORE}" in [words(node) for node in root.iter(f"{HTML}h2")]
     (verdict,) = (words(node) for node in root.iter(f"{HTML}p") if node.attrib.get("class") == "good")
     assert verdict == "not worse"
     rows = [[*map(words, row)] for row in root.iter(f"{HTML}tr")]
@@ -160,7 +189,7 @@ def test_who_does_not_say_the_layout_at_the_start_is_told_which_was_assumed(
     assert f"{NAME} on steady" in said
 
 
-@pytest.mark.parametrize("given", ["step:high=8,images=3", "ramp", "mixshift:later_rate=20"])
+@pytest.mark.parametrize("given", ["step:high=8,images=3", "ramp", "mixshift:later_rate=20", "mixshift:images=3"])
 def test_a_synthetic_load_is_said_with_all_its_parameters(given: str) -> None:
     said = described(named_shape(given))
     assert named_shape(said) == named_shape(given)
@@ -188,6 +217,8 @@ def test_a_terminal_folds_between_words_and_loses_none(
     assert command.main(arguments) == 0
     lines = narrow.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
+    heading = next(number for number, line in enumerate(lines) if line.startswith("decisions that changed"))
+    assert all(re.match(r"  +\d+ s  →|   {10}", line) for line in lines[heading + 1 :]), "beside what and when"
     said = " ".join(" ".join(lines).split())
     for decision in document["decisions"]:
         if decision["changes_layout"]:
@@ -201,6 +232,11 @@ def test_a_sweep_on_a_narrow_terminal_is_folded_not_cut(folder: Path, narrow: py
     assert "…" not in said
     assert {"budget.maxGpus", "startup-seconds", "attainment", "reversals", "ms"} <= {*said.split()}
     assert max(map(len, said.splitlines())) <= 120  # one fold of a terminal of 80
+    long = ("actions.scaleIn.stabilizationSeconds", "actions.roleSwitch.oppositeAfterSeconds", "startup-seconds")
+    assert command.main([*arguments, *(part for key in long for part in ("--sweep", f"{key}=60"))]) == 0
+    said = narrow.readouterr().out
+    assert "…" not in said
+    assert {*long, "attainment", "reversals"} <= {*said.split()}
 
 
 # --- axes ---
@@ -246,6 +282,23 @@ def test_moments_are_written_alike_along_an_axis() -> None:
         assert 2 <= len([*moments(end_s)]) <= 13
 
 
-def test_labels_that_would_lie_upon_each_other_become_one() -> None:
-    assert together([], 24) == []
-    assert together([0, 10, 23, 24, 100], 24) == [(0, 2), (3, 3), (4, 4)]
+def test_where_nothing_is_above_zero_an_axis_goes_to_one() -> None:
+    assert [number(value) for value in linear(0.0).ticks] == ["0", "0.25", "0.5", "0.75", "1"]
+    assert linear(4e-13).share(2e-13) == pytest.approx(0.5)
+
+
+@given(st.lists(st.floats(0, 868), max_size=150).map(sorted), st.floats(1, 12))
+def test_no_two_labels_lie_upon_each_other_and_together_they_name_every_place(
+    places: list[float], letter: float
+) -> None:
+    found = labels(places, letter)
+    for (left, at), (right, then) in pairwise(found):
+        assert at + letter * len(left) / 2 < then - letter * len(right) / 2
+    named = [[int(end) for end in label.split("–")] for label, _ in found]
+    assert [number for each in named for number in range(each[0], each[-1] + 1)] == [*range(1, len(places) + 1)]
+
+
+def test_labels_are_joined_only_where_they_touch() -> None:
+    assert labels([], 6.0) == []
+    assert labels([0.0, 10.0, 30.0, 100.0], 6.0) == [("1–2", 5.0), ("3", 30.0), ("4", 100.0)]
+    assert labels([0.0, 14.0, 20.0], 6.0) == [("1–3", 10.0)], "as wide as it is now, the second touches the first"

@@ -1,9 +1,8 @@
 """Axes of the pictures: where they end, their ticks, and how a moment is written."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 _INTERVALS = 4  # between ticks, at most
 HOUR_S = 3600
@@ -26,12 +25,16 @@ class Axis:
 
 
 def linear(most: float, *, whole: bool = False) -> Axis:
-    """From 0 to at least ``most``, in steps that are easily read. ``whole``: no tick between two whole numbers."""
-    step = _step(max(most, 1e-9) / _INTERVALS)
+    """From 0 to at least ``most``, in steps that are easily read; to 1 where nothing is above 0.
+
+    ``whole``: no tick between two whole numbers.
+    """
+    most = most if most > 0 else 1.0
+    step = _step(most / _INTERVALS)
     if whole and step != int(step):
         step = 1.0 if step < 1 else math.ceil(step)
     count = max(1, math.ceil(most / step - 1e-6))
-    return Axis(tuple(round(step * number, 12) for number in range(count + 1)))
+    return Axis(tuple(float(f"{step * number:.12g}") for number in range(count + 1)))
 
 
 def logarithmic(least: float, most: float) -> Axis:
@@ -63,23 +66,38 @@ def tick_unit(end_s: float) -> str:
     return "min:s" if end_s < HOUR_S else "h:min"
 
 
-def clock(at_s: float) -> str:
-    """A moment to the second."""
+def clock(at_s: float, end_s: float) -> str:
+    """A moment to the second, of a table whose last one is ``end_s``: all its rows have hours, or none."""
     minutes, seconds = divmod(round(at_s), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if round(end_s) >= HOUR_S else f"{minutes}:{seconds:02}"
 
 
-def together(places: list[float], apart: float) -> list[tuple[int, int]]:
-    """First and last index of each run of places that are less than ``apart`` from the first of the run.
+def clock_unit(end_s: float) -> str:
+    """What the moments of that table are."""
+    return "h:min:s" if round(end_s) >= HOUR_S else "min:s"
 
-    Their labels would lie upon each other; one label for all of them does not. Places are in order.
+
+def labels(places: Sequence[float], letter: float) -> list[tuple[str, float]]:
+    """(numbers of places, middle of that label): 1, 2 … in order; one label for those that would lie upon each other.
+
+    ``letter``: how wide one is. A label that became wider may touch the one before it, and is then joined to that too.
     """
-    firsts: list[int] = []
-    for index, place in enumerate(places):
-        if not firsts or place - places[firsts[-1]] >= apart:
-            firsts.append(index)
-    return [(first, after - 1) for first, after in pairwise([*firsts, len(places)])]
+    runs: list[tuple[int, int]] = []
+
+    def label(run: tuple[int, int]) -> tuple[str, float]:
+        first, last = run
+        return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}", (places[first] + places[last]) / 2
+
+    def touch(left: tuple[str, float], right: tuple[str, float]) -> bool:
+        return right[1] - left[1] < letter * ((len(left[0]) + len(right[0])) / 2 + 1)
+
+    for index in range(len(places)):
+        runs.append((index, index))
+        while len(runs) > 1 and touch(label(runs[-2]), label(runs[-1])):
+            (first, _), (_, last) = runs[-2:]
+            runs[-2:] = [(first, last)]
+    return [label(run) for run in runs]
 
 
 def _step(least: float) -> float:

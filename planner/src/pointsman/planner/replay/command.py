@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -88,7 +89,7 @@ def _sweep(options: Options, policy: PolicyFile, command: str, console: Console)
         documents.append({"settings": dict(variant.settings), "figures": done.document["figures"]})
         table.add_row(*cells(variant.settings, done.document["figures"]))
     console.print(_heading(policy.name, loaded), markup=False)
-    console.width = max(console.width, TABLE_WIDTH)
+    console.width = max(console.width, TABLE_WIDTH, _width(table))
     console.print(table)
     if options.json:
         _write(options.json, json.dumps({"command": command, "rows": documents}, indent=1) + "\n")
@@ -101,6 +102,12 @@ def _sweep(options: Options, policy: PolicyFile, command: str, console: Console)
 def _console(*, terminal: bool) -> Console:
     """In a file or a pipe nothing is cut or folded, on a terminal lines are folded between words."""
     return Console(highlight=False, soft_wrap=not terminal, width=None if terminal else TABLE_WIDTH)
+
+
+def _width(table: Table) -> int:
+    """What a table takes where there is room."""
+    anywhere = Console(width=10_000)
+    return Measurement.get(anywhere, anywhere.options, table).maximum
 
 
 def _heading(policy: str, loaded: Load) -> str:
@@ -163,7 +170,7 @@ def _bar(what: str, loaded: Load) -> Iterator[Callable[[float], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
     screen = Console(stderr=True)
     with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(what, total=max(loaded.trace.duration_s, 1.0))
+        task = bar.add_task(escape(what), total=max(loaded.trace.duration_s, 1.0))
         yield lambda now_s: bar.update(task, completed=now_s)
 
 

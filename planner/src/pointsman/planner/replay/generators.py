@@ -201,10 +201,13 @@ def named_shape(text: str) -> Shape:
 
 
 def described(shape: Shape) -> str:
-    """Its name and parameters, as they are written after it; those of images only where it has some."""
+    """Its name and parameters, as they are written after it; those of images only where it has some.
+
+    What is None is as something else is: it is not said.
+    """
     values = {field.name: getattr(shape, field.name) for field in fields(shape) if field.init}
-    said = [f"{key}={value:g}" for key, value in values.items() if shape.images or "image" not in key]
-    return f"{shape.name}:{','.join(said)}"
+    known = {key: value for key, value in values.items() if value is not None and (shape.images or "image" not in key)}
+    return f"{shape.name}:{','.join(f'{key}={value:g}' for key, value in known.items())}"
 
 
 def generate(shape: Shape, seed: int) -> Trace:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any, Final
 
-from pointsman.planner.replay.axes import HOUR_S, clock
+from pointsman.planner.replay.axes import clock, clock_unit
 from pointsman.planner.replay.comparison import Comparison
 from pointsman.planner.replay.pictures import layout_changes, picture
 from pointsman.planner.replay.table import at_start, figure_rows, layout
@@ -97,13 +97,13 @@ def _decisions(document: Mapping[str, Any]) -> str:
     changes = layout_changes(document)
     if not changes:
         return '<p class="dim">The layout was never changed.</p>'
-    rows = "".join(_decision(number, decision) for number, decision in enumerate(changes, start=1))
-    unit = "h:min:s" if changes[-1]["at_s"] >= HOUR_S else "min:s"
-    head = f'<tr><th></th><th class="n">at, {unit}</th><th>to</th><th>reason</th><th>why</th></tr>'
+    end_s = changes[-1]["at_s"]
+    rows = "".join(_decision(number, decision, end_s) for number, decision in enumerate(changes, start=1))
+    head = f'<tr><th></th><th class="n">at, {clock_unit(end_s)}</th><th>to</th><th>reason</th><th>why</th></tr>'
     return f'<table class="folded"><thead>{head}</thead><tbody>{rows}</tbody></table>'
 
 
-def _decision(number: int, decision: Mapping[str, Any]) -> str:
+def _decision(number: int, decision: Mapping[str, Any], end_s: float) -> str:
     inputs = "".join(f"<li>{escape(name)}: {value:g}</li>" for name, value in decision["inputs"].items())
     others = "".join(
         f"<li>{a['prefill']}P{a['decode']}D ({escape(a['action'])}, {a['gpus']} GPUs): "
@@ -114,7 +114,7 @@ def _decision(number: int, decision: Mapping[str, Any]) -> str:
     more = f'<p>Numbers used:</p><ul class="short">{inputs}</ul>'
     more += f"<p>Considered:</p><ul>{others}</ul>" if others else ""
     return (
-        f'<tr id="d{number}"><td class="n">{number}</td><td class="n">{clock(decision["at_s"])}</td>'
+        f'<tr id="d{number}"><td class="n">{number}</td><td class="n">{clock(decision["at_s"], end_s)}</td>'
         f'<td class="n">{layout(decision)}</td><td>{escape(decision["reason"])}</td>'
         f"<td><details><summary>{escape(decision['message'])}</summary>{more}</details></td></tr>"
     )

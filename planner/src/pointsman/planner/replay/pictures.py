@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from pointsman.planner.replay.axes import (
     Axis,
+    labels,
     linear,
     logarithmic,
     moments,
     number,
     tick_clock,
     tick_unit,
-    together,
 )
 
 _WIDTH: Final = 960
@@ -24,7 +24,7 @@ _LEFT, _RIGHT = 64, 28
 _PLOT: Final = _WIDTH - _LEFT - _RIGHT
 _HEIGHT, _GAP, _TOP = 120, 34, 26
 _STRIP: Final = 14  # above a plot, for the numbers of the decisions
-_NUMBER_WIDTH: Final = 24.0  # of two of them: 10–12
+_DIGIT: Final = 6.5  # its width, in letters of 11
 _LOG_FROM: Final = 100.0  # times the least value: below, a linear axis shows both
 
 _Points = list[tuple[float, float | None]]
@@ -175,7 +175,7 @@ def picture(document: Mapping[str, Any], title: str) -> str:
     """All panels of a replay as one SVG document."""
     made = panels(document)
     end_s = max([1.0, *(point["at_s"] for point in document["timeline"]), *(w["at_s"] for w in document["windows"])])
-    marks = [(f"{index}", decision["at_s"]) for index, decision in enumerate(layout_changes(document), start=1)]
+    marks = [decision["at_s"] for decision in layout_changes(document)]
     lines: list[str] = []
     y = _TOP
     for panel in made:
@@ -200,7 +200,7 @@ def picture(document: Mapping[str, Any], title: str) -> str:
 # --- drawing ---
 
 
-def _panel(panel: Panel, y: float, end_s: float, marks: list[tuple[str, float]]) -> Iterator[str]:
+def _panel(panel: Panel, y: float, end_s: float, marks: list[float]) -> Iterator[str]:
     heights = _stack(panel.curves) if panel.stacked else [list(curve.points) for curve in panel.curves]
     axis = _axis(panel, [value for points in heights for _, value in points if value is not None])
 
@@ -220,7 +220,7 @@ def _panel(panel: Panel, y: float, end_s: float, marks: list[tuple[str, float]])
     order = list(zip(panel.curves, heights, strict=True))
     for curve, points in reversed(order) if panel.stacked else order:
         yield from _curve(curve, points, px, py, end_s)
-    for _, at_s in marks:
+    for at_s in marks:
         yield f'<line class="mark" x1="{px(at_s):.1f}" x2="{px(at_s):.1f}" y1="{y}" y2="{y + _HEIGHT}"/>'
     if panel.stacked:
         yield from _numbers(marks, y - 4, px)
@@ -256,11 +256,9 @@ def _axis(panel: Panel, known: list[float]) -> Axis:
     return linear(max(known + [value * 1.05 for value in goal], default=0.0), whole=panel.whole)
 
 
-def _numbers(marks: list[tuple[str, float]], y: float, px: _Place) -> Iterator[str]:
+def _numbers(marks: list[float], y: float, px: _Place) -> Iterator[str]:
     """Of the decisions, above their lines; one label for those that lie close together."""
-    for first, last in together([px(at_s) for _, at_s in marks], _NUMBER_WIDTH):
-        label = marks[first][0] if first == last else f"{marks[first][0]}–{marks[last][0]}"
-        middle = (px(marks[first][1]) + px(marks[last][1])) / 2
+    for label, middle in labels([px(at_s) for at_s in marks], _DIGIT):
         yield f'<text class="f-purple" x="{middle:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle">{label}</text>'
 
 
