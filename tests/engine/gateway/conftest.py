@@ -1,13 +1,14 @@
 """A gateway over two real decode workers, and a plain server of the same model as reference."""
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import aiohttp
 import openai
 import pytest
 
-from fixtures.engines import Engines, RunningEngine
+from fixtures.engines import Engines, PlainEngines, RunningEngine
 from fixtures.gateways import Entry, Gateway, GatewayProcess, connected, gateway_process
 from pointsman.api.protocol import names
 from pointsman.api.protocol.control import ROLE_PATH, RoleRequest
@@ -35,10 +36,15 @@ async def give_role(engine: RunningEngine, role: Role) -> None:
         assert answer.status == 200, await answer.text()
 
 
-def start_decode_workers(engines: Engines, *worker_names: str) -> list[RunningEngine]:
-    """Real workers; they start side by side."""
+@contextmanager
+def running_decode_workers(engines: Engines, *worker_names: str) -> Iterator[list[RunningEngine]]:
+    """Real workers for the time of the context; they start side by side."""
     started = [engines.worker(engines.settings(name)) for name in worker_names]
-    return [engine.wait_until_healthy() for engine in started]
+    try:
+        yield [engine.wait_until_healthy() for engine in started]
+    finally:
+        for engine in started:
+            engine.process.kill()
 
 
 @dataclass(frozen=True)
@@ -51,15 +57,16 @@ class Stage:
 
 
 @pytest.fixture(scope="module")
-def reference_engine(engines: Engines) -> RunningEngine:
+def reference_engine(plain_engines: PlainEngines) -> RunningEngine:
     """vLLM alone, as it comes."""
-    return engines.plain(engines.settings("reference")).wait_until_healthy()
+    return plain_engines.one
 
 
 @pytest.fixture(scope="module")
-def decode_workers(engines: Engines) -> list[RunningEngine]:
+def decode_workers(engines: Engines) -> Iterator[list[RunningEngine]]:
     """Two workers that no test harms."""
-    return start_decode_workers(engines, "decode-0", "decode-1")
+    with running_decode_workers(engines, "decode-0", "decode-1") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")

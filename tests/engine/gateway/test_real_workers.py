@@ -12,7 +12,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletionMessageParam
 
-from engine.gateway.conftest import TOKEN, Stage, entry, give_role, start_decode_workers
+from engine.gateway.conftest import TOKEN, Stage, entry, give_role, running_decode_workers
 from fixtures.engines import MODEL, Engines, RunningEngine
 from fixtures.gateways import Gateway, connected, gateway_process
 from pointsman.api.protocol.names import Role
@@ -151,15 +151,14 @@ async def test_a_known_prefix_goes_to_the_worker_that_holds_it(stage: Stage) -> 
 
 
 async def test_killed_workers_lose_no_request_before_its_first_token(engines: Engines, tmp_path_factory: Any) -> None:
-    workers = start_decode_workers(engines, "killed", "survivor")
-    for engine in workers:
-        await give_role(engine, Role.DECODE)
     rng = random.Random(SEED + 3)
     prompts = [[rng.randrange(10, 250) for _ in range(3500)] for _ in range(8)]
-    folder = tmp_path_factory.mktemp("gateway")
-    with gateway_process(folder, token=TOKEN, router="round-robin") as process:
-        async with connected(process) as gateway:
-            answers, metrics, expected = await _kill_one_of(workers, gateway, prompts)
+    with running_decode_workers(engines, "killed", "survivor") as workers:
+        for engine in workers:
+            await give_role(engine, Role.DECODE)
+        with gateway_process(tmp_path_factory.mktemp("gateway"), token=TOKEN, router="round-robin") as process:
+            async with connected(process) as gateway:
+                answers, metrics, expected = await _kill_one_of(workers, gateway, prompts)
     assert [answer.choices[0].text for answer in answers] == [answer.choices[0].text for answer in expected]
     assert sum(value for key, value in metrics.items() if key.startswith("pointsman_gateway_retries_total{")) >= 1
     assert not [key for key in metrics if key.startswith("pointsman_gateway_failures_total{") and metrics[key] > 0]

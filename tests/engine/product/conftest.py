@@ -6,21 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from engine.product.served import ASKED, Served, reference, served
+from engine.product.served import ASKED, Served, served
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.traffic import Endpoint, Record, closed_loop
 
+REFERENCE_NAME = "plain"
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster with Pointsman installed."""
+    """A cluster with Pointsman installed; it ends with these tests, for other engines need the computer."""
     with LocalCluster() as running:
         running.install()
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def model(cluster: LocalCluster) -> Path:
     """The tiny float32 model whose answers depend on the whole prompt."""
     return ensure_model(cluster.environment, ModelSize.TINY)
@@ -34,19 +37,32 @@ async def chat(cluster: LocalCluster, model: Path) -> AsyncIterator[Served]:
         yield service
 
 
+@pytest.fixture(scope="package")
+def reference_url(cluster: LocalCluster, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One plain vLLM server with the same model in float32, without anything of Pointsman; only to be asked."""
+    log = tmp_path_factory.mktemp("plain") / "plain.log"
+    server = plain_server(
+        cluster.environment, cluster.fork_socket, model, served_name=REFERENCE_NAME, dtype="float32", log=log
+    )
+    with asyncio.Runner() as runner:
+        running = runner.run(server.__aenter__())
+        yield running.base_url
+        runner.run(server.__aexit__(None, None, None))
+
+
 @pytest.fixture
-async def plain(cluster: LocalCluster, model: Path, tmp_path: Path) -> AsyncIterator[Endpoint]:
-    """One plain vLLM server with the same model."""
-    async with reference(cluster, model, tmp_path) as endpoint:
+async def plain(reference_url: str) -> AsyncIterator[Endpoint]:
+    """The plain server."""
+    async with Endpoint(reference_url, REFERENCE_NAME) as endpoint:
         yield endpoint
 
 
-@pytest.fixture(scope="session")
-def answers(cluster: LocalCluster, model: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
-    """What one plain vLLM server answers to ``ASKED``."""
+@pytest.fixture(scope="package")
+def answers(reference_url: str) -> list[Record]:
+    """What it answers to ``ASKED``."""
 
     async def ask() -> list[Record]:
-        async with reference(cluster, model, tmp_path_factory.mktemp("answers")) as endpoint:
+        async with Endpoint(reference_url, REFERENCE_NAME) as endpoint:
             return await closed_loop(endpoint, ASKED, clients=4)
 
     return asyncio.run(ask())

@@ -19,7 +19,6 @@ from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube.client import Kube
 from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
-from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.observation import Observer, ServiceView, WorkerView
 from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
@@ -196,23 +195,6 @@ async def served(
             yield service
         finally:
             await service.close()
-
-
-@asynccontextmanager
-async def reference(cluster: LocalCluster, model: Path, folder: Path) -> AsyncIterator[Endpoint]:
-    """One plain vLLM server in float32, without anything of Pointsman."""
-    async with (
-        plain_server(
-            cluster.environment,
-            cluster.fork_socket,
-            model,
-            served_name="plain",
-            dtype="float32",
-            log=folder / "plain.log",
-        ) as server,
-        Endpoint(server.base_url, "plain") as endpoint,
-    ):
-        yield endpoint
 
 
 def some(mix: Mix, count: int, *, seed: int) -> list[Prompt]:
