@@ -51,8 +51,16 @@ class EngineEnvironment:
 
     @property
     def own_variables(self) -> dict[str, str]:
-        """What an engine process needs beside ``PATH``: the rooms' code, and a place for what vLLM caches."""
-        return {"PYTHONPATH": str(self.rooms), "VLLM_CACHE_ROOT": str(self.root.parent / "vllm")}
+        """What an engine process needs beside ``PATH``: the rooms' code, and a place for what vLLM caches.
+
+        vLLM compiles the little that it does for logprobs whatever ``--enforce-eager`` says: the first request for them
+        would wait for a C++ compiler, in every engine anew.
+        """
+        return {
+            "PYTHONPATH": str(self.rooms),
+            "VLLM_CACHE_ROOT": str(self.root.parent / "vllm"),
+            "TORCH_COMPILE_DISABLE": "1",
+        }
 
     def variables(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
         """``base`` (default: this process's environment) with what an engine process on this computer needs."""
