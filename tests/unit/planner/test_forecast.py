@@ -186,3 +186,14 @@ def test_chance_does_not_look_like_a_fall() -> None:
         forecaster = forecaster.observe(poisson(draw, 2 * TICK_S), TICK_S, TICK_S * (tick + 1), LEAD_S)
         falls += forecaster.fell_s == TICK_S * (tick + 1)
     assert falls <= 1, "nine, were a fall believed as soon as a rise"
+
+
+@pytest.mark.parametrize("window_s", [30.0, 60.0])
+def test_the_bound_is_one_too_where_windows_are_as_long_as_a_prometheus_scrape(window_s: float) -> None:
+    draw, forecaster = random.Random(7), RateForecaster()
+    covered: list[bool] = []
+    for tick in range(1, 1500):
+        forecaster = forecaster.observe(poisson(draw, 3 * window_s), window_s, window_s * tick, 90.0)
+        found = forecaster.at(90.0, window_s * tick, 90.0, 0.84)
+        covered.append(found is not None and found.high >= 3)
+    assert sum(covered[200:]) / len(covered[200:]) > 0.7

@@ -1,5 +1,6 @@
 """From pages to an Observation, with pages that a gateway and vLLM workers really write."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pointsman.planner.core.observe import Reading, Seen, observation, prefilled
 from pointsman.planner.core.prefixes import NOTHING_CACHED
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.core.types import (
+    Load,
     Objectives,
     Observation,
     RoutingNumbers,
@@ -240,7 +242,7 @@ def test_decode_workers_say_what_they_lack_of_prompts_and_prefill_workers_what_t
     assert sum(share for tokens, share in shares.items() if 128 < tokens < 256) == pytest.approx(1 / 3)
     assert sum(share for tokens, share in shares.items() if 2048 < tokens < 4096) == pytest.approx(1 / 3)
     assert replace(found.uncached, length_shares=()) == Uncached(
-        3.0, 12_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, pulls_told=0.0
+        3.0, 12_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, silent_tokens=3_100.0
     ), "its engine does not say what it pulled"
 
 
@@ -294,7 +296,7 @@ def test_where_all_engines_say_what_they_pulled_their_sums_are_taken_as_they_are
     load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
     assert load is not None
     assert load.uncached is not None
-    assert load.uncached.pulls_told == 1.0
+    assert (load.uncached.silent_tokens, load.uncached.silent_prefilled) == (0.0, 0.0)
     assert load.pulled_tokens == 999 + 299
 
 
@@ -368,3 +370,23 @@ def test_the_age_of_workers_is_that_of_the_oldest_page_of_those_that_serve() -> 
     assert found.workers_age_s == 9.0
     assert found.age_s == float("inf"), "half of the workers cannot be read"
     assert found.gateways_age_s == 1
+
+
+def test_prompts_that_wait_longer_than_a_window_are_as_dear_as_they_are_where_one_engine_is_silent() -> None:
+    draw, known = random.Random(3), NOTHING_CACHED
+    pulled = [[0.0, 0.0] for _ in range(2000)]
+    dear: list[float] = []
+    for window in range(1500):
+        lacked, silent, prefilled = 0.0, 0.0, 0
+        for _ in range(draw.randrange(4)):
+            who, tokens, later = draw.randrange(2), draw.lognormvariate(7.0, 1.0), window + draw.randrange(4)
+            pulled[later][who] += tokens
+            lacked, silent = lacked + tokens, silent + tokens * who
+            prefilled += 1
+        done = sum(pulled[window])
+        uncached = Uncached(prefilled, 2 * lacked, lacked, (), prefilled, 2 * done, done, silent_tokens=silent)
+        known = known.observe(Load(1.0, uncached=uncached, pulled_tokens=pulled[window][0]), ())
+        dear.append(known.computed_by_prefill(1000.0))
+    dear = sorted(dear[200:])
+    assert dear[len(dear) // 2] == pytest.approx(1000, rel=0.05)
+    assert dear[len(dear) // 20] > 700 and dear[-len(dear) // 20] < 1400

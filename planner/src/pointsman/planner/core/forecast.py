@@ -199,7 +199,9 @@ class RateForecaster:
         if self.trend is None:
             return None
         expected = self._expected(ahead_s, now_s, lead_s)
-        chance = _NORMAL.inv_cdf(quantile) * math.sqrt(self.dispersion / RECENT_S)  # of the truth, a count of so long
+        # Of the truth, a count of so long. Poisson's alone: the dispersion of long windows has what the rate moved too.
+        truth_s = max(RECENT_S, sum(seconds for _, _, seconds in self.recent))
+        chance = _NORMAL.inv_cdf(quantile) / math.sqrt(truth_s)
         if len(self.errors) >= MIN_ERRORS:
             error = _quantile(self.errors, quantile)
             if error > 0:  # two independent parts, and only one is the forecast's: sizing allows for chance already

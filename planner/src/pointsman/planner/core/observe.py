@@ -1,6 +1,6 @@
 """From readings of /metrics pages to an Observation."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -254,31 +254,28 @@ def _uncached(workers: Sequence[Seen]) -> Uncached | None:
             given = given.plus(scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name))
     if tokens is None:
         return None
-    return Uncached(given.count, tokens, given.total, given.shares(), *_prefilled(workers), _pulls_told(workers))
+    return Uncached(
+        given.count, tokens, given.total, given.shares(), *_prefilled(workers),
+        silent_tokens=_silent_tokens(workers), silent_prefilled=_silent_prefilled(workers),
+    )  # fmt: skip
 
 
-def _pulls_told(workers: Sequence[Seen]) -> float:
-    """See ``Uncached``; 0 where nothing can be said.
-
-    Where some engines do not say what they pulled, or what they had, the sums are of different prompts. How many each
-    is of is told by what every worker counts itself: what it lacked, and its prefills for others.
-    """
-    pulls = _share_told(
-        (scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name).total, _pulled_by(before, page) is not None)
+def _silent_tokens(workers: Sequence[Seen]) -> float:
+    """See ``Uncached``: every decode worker counts what it lacked itself, whatever its engine says."""
+    return sum(
+        scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name).total
         for before, page in _pages(workers, WorkerRole.DECODE)
+        if _pulled_by(before, page) is None
     )
-    prompts = _share_told(
-        (scrapes.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count, _asked_of(before, page) is not None)
+
+
+def _silent_prefilled(workers: Sequence[Seen]) -> float:
+    """See ``Uncached``: every prefill worker counts its prefills for others itself."""
+    return sum(
+        scrapes.observed(before, page, named.WORKER_PREFILL_SECONDS.name).count
         for before, page in _pages(workers, WorkerRole.PREFILL)
+        if _asked_of(before, page) is None
     )
-    return pulls / prompts if prompts > 0 else 0.0
-
-
-def _share_told(counted: Iterable[tuple[float, bool]]) -> float:
-    """Of what workers counted the share of those that tell; 1 where nothing was counted."""
-    each = tuple(counted)
-    total = sum(count for count, _ in each)
-    return sum(count for count, tells in each if tells) / total if total > 0 else 1.0
 
 
 def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:

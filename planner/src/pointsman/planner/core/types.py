@@ -82,7 +82,8 @@ class Uncached:
     prefilled: float = 0.0  # requests that prefill workers computed …
     asked_tokens: float = 0.0  # … tokens of their prompts …
     computed_tokens: float = 0.0  # … and what they lacked of them
-    pulls_told: float = 1.0  # of what was pulled of those, so much is in Load.pulled_tokens: not every engine says it
+    silent_tokens: float = 0.0  # of ``tokens``, those of decode workers whose engines do not say what they pulled
+    silent_prefilled: float = 0.0  # requests that prefill workers computed whose engines do not say what they had
 
 
 @dataclass(frozen=True, slots=True)
