@@ -188,6 +188,14 @@ def test_chance_does_not_look_like_a_fall() -> None:
     assert falls <= 1, "nine, were a fall believed as soon as a rise"
 
 
+@pytest.mark.parametrize(("lead_s", "errors"), [(45.0, 80), (120.0, 96), (600.0, 200)])
+def test_errors_of_two_start_ups_are_remembered_within_limits(lead_s: float, errors: int) -> None:
+    forecaster = RateForecaster()
+    for tick in range(1, 500):
+        forecaster = forecaster.observe(25.0, TICK_S, TICK_S * tick, lead_s)
+    assert len(forecaster.errors) == errors
+
+
 @pytest.mark.parametrize("window_s", [30.0, 60.0])
 def test_the_bound_is_one_too_where_windows_are_as_long_as_a_prometheus_scrape(window_s: float) -> None:
     draw, forecaster = random.Random(7), RateForecaster()
