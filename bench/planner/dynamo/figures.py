@@ -28,8 +28,8 @@ RECORDED = ("azure_conv", "moon_conv")
 RAMP_GOODPUT = {45: 0.99, 120: 0.96}
 MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "moon_conv": 1.12}
 _HEAD_ROOM = (
-    "The forecast's bound at the lead adds nearly a tenth to the bill of somebody who knows the trace, and what keeps "
-    "scale-in calm another; each way to give some of it up was measured and cost more goodput than it saved "
+    "The forecast's bound at the lead adds some hundredths to the bill of somebody who knows the trace, and what keeps "
+    "scale-in calm a tenth; each way to give some of it up was measured and cost more goodput than it saved "
     "([tried and left out](planner.md#tried-and-left-out))."
 )
 WHY = (

@@ -300,6 +300,16 @@ def test_where_all_engines_say_what_they_pulled_their_sums_are_taken_as_they_are
     assert load.pulled_tokens == 999 + 299
 
 
+def test_a_worker_that_says_what_it_pulled_but_not_how_long_that_took_counts_as_silent() -> None:
+    half = one_that_pulls(300, says=True)
+    assert half.reading is not None and half.reading.page is not None
+    page = {name: values for name, values in half.reading.page.items() if name != "vllm:nixl_xfer_time_seconds_sum"}
+    workers = [one_that_pulls(1000, says=True), replace(half, reading=Reading({}, page, 5.0))]
+    load = seen([Reading({}, Gateway().page(), 5.0)], workers).load
+    assert load is not None and load.uncached is not None
+    assert (load.pulled_tokens, load.uncached.silent_tokens) == (999, 300)
+
+
 def test_of_workers_that_do_not_say_what_they_lack_nothing_is_known() -> None:
     workers = [Seen(worker("d"), Reading({}, parse((CAPTURES / "vllm_metrics_decode.txt").read_text()), 5.0))]
     found = seen([Reading({}, Gateway().page(), 5.0)], workers).load
