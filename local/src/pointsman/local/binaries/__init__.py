@@ -1,12 +1,15 @@
-"""The programs of the control plane and beside it: found on this computer, else built once from pinned Go modules."""
+"""The programs of the control plane and beside it: found on this computer, else built or fetched once."""
 
-from pointsman.local.binaries.catalog import CONTROL_PLANE, TOOLS, Tool
+from pointsman.local.binaries.catalog import CHROMIUM, CONTROL_PLANE, TOOLS, GoProgram, NpmProgram, Tool
 from pointsman.local.binaries.find import Found, Report, binaries_directory, ensure, ensure_all, find
 
 __all__ = [
+    "CHROMIUM",
     "CONTROL_PLANE",
     "TOOLS",
     "Found",
+    "GoProgram",
+    "NpmProgram",
     "Report",
     "Tool",
     "binaries_directory",

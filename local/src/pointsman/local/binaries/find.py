@@ -1,4 +1,4 @@
-"""Finds a program: ``KUBEBUILDER_ASSETS``, else PATH, else the cache, else builds it."""
+"""Finds a program: ``KUBEBUILDER_ASSETS``, else PATH, else the cache, else builds or fetches it."""
 
 import os
 import shutil
@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from pointsman.local.binaries.build import build
-from pointsman.local.binaries.catalog import TOOLS, Tool
+from pointsman.local.binaries.catalog import TOOLS, NpmProgram, Tool
+from pointsman.local.binaries.fetch import fetch
 from pointsman.local.binaries.versions import near_enough, parse_version
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import BinaryError
@@ -29,7 +30,7 @@ class Found:
 
 
 def binaries_directory() -> Path:
-    """The part of the cache that holds built programs."""
+    """The part of the cache that holds programs."""
     return cache_directory() / "binaries"
 
 
@@ -52,19 +53,21 @@ def find(name: str) -> Found:
 
 
 def ensure(name: str, report: Report = print) -> Path:
-    """The program's path; built now if this computer has none, which takes from seconds to some minutes.
+    """The program's path; built or fetched now if this computer has none, which takes from seconds to some minutes.
 
-    ``report`` gets one sentence at a time while it builds. Several processes may ask at once: one builds, the others
-    wait.
+    ``report`` gets one sentence at a time meanwhile. Several processes may ask at once: one works, the others wait.
 
-    Raises BinaryError if it cannot be built (no Go, no network, disk full), with the compiler's last words.
+    Raises BinaryError if it cannot be had (no Go, no network, disk full), with the last words of what failed.
     """
     found = find(name)
     if found.path is not None:
         return found.path
     for reason in found.passed_over:
         report(reason)
-    return build(tool_named(name), binaries_directory(), report)
+    tool = tool_named(name)
+    if isinstance(tool, NpmProgram):
+        return fetch(tool, binaries_directory(), report)
+    return build(tool, binaries_directory(), report)
 
 
 def ensure_all(names: Iterable[str], report: Report = print) -> Mapping[str, Path]:
@@ -72,9 +75,9 @@ def ensure_all(names: Iterable[str], report: Report = print) -> Mapping[str, Pat
     wanted = list(names)
     missing = [tool_named(name) for name in wanted if find(name).path is None]
     if len(missing) > 1:
-        seconds = sum(tool.build_s for tool in missing) * 2 / (os.cpu_count() or 1)
+        seconds = sum(tool.estimate_s for tool in missing)
         listed = ", ".join(tool.name for tool in missing)
-        report(f"to build, once for this computer: {listed}; about {max(1, round(seconds / 60))} min")
+        report(f"to build or fetch, once for this computer: {listed}; about {max(1, round(seconds / 60))} min")
     return {name: ensure(name, report) for name in wanted}
 
 

