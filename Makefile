@@ -7,7 +7,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format sync clean
+.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -21,7 +21,7 @@ sync: $(UV) ## install the project's own environment (.venv)
 quickstart: sync ## the main job on real parts, explained while it runs (ARGS="--help")
 	@$(RUN) pointsman quickstart $(ARGS)
 
-test: lint unit integration engine ## all tests, as CI runs them
+test: lint unit browser integration engine ## all tests, as CI runs them
 
 lint: sync ## ruff, mypy --strict, import contracts, lock file
 	@$(UV) lock --check --quiet
@@ -32,6 +32,10 @@ lint: sync ## ruff, mypy --strict, import contracts, lock file
 
 unit: sync ## pure cores and property tests, less than a minute (ARGS="-n 0": in one process)
 	@$(RUN) pytest tests/unit $(PARALLEL) $(ARGS)
+
+browser: sync ## reports and pictures in headless Chromium, which the first run fetches (70 MB)
+	@$(RUN) pointsman local binaries chromium-headless-shell >/dev/null
+	@$(RUN) pytest tests/browser $(ARGS)
 
 programs: sync  # built before the tests: a build takes longer than a test may
 	@$(RUN) pointsman local binaries etcd kube-apiserver kube-controller-manager kube-scheduler kubectl helm nats-server prometheus promtool >/dev/null
