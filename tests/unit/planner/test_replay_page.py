@@ -126,6 +126,11 @@ def test_a_panel_has_its_legend_beside_its_title(document: dict[str, Any], root:
         assert [word for word in found if word.isascii()] == named + goal
 
 
+def test_a_picture_has_only_letters_that_every_font_has(document: dict[str, Any]) -> None:
+    for node in ElementTree.fromstring(picture(document, "one")).iter(f"{SVG}text"):
+        words(node).encode("cp1252")  # a square of the legend was not drawn in a font without it
+
+
 def test_every_colour_that_is_drawn_is_defined(root: ElementTree.Element) -> None:
     (svg,) = root.iter(f"{SVG}svg")
     drawn = {name for node in svg.iter() for name in node.attrib.get("class", "").split()}

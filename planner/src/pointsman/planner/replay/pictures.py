@@ -37,10 +37,10 @@ STYLE: Final = """
 .bg{fill:#fff}.ink{fill:#24292f}.dim{fill:#57606a}.grid{stroke:#d8dee4;stroke-width:1}.goal{stroke:#57606a;stroke-width:1;stroke-dasharray:4 3}
 .mark{stroke:#8250df;stroke-width:1;opacity:.55}.line{fill:none;stroke-width:1.6;stroke-linejoin:round}
 .f-blue{fill:#2f6fb2}.f-orange{fill:#e39552}.f-grey{fill:#c3cad1}.f-purple{fill:#8250df}.f-slate{fill:#57606a}.f-green{fill:#1f883d}.f-pale{fill:#cfe0f2}
-.s-blue{stroke:#2f6fb2}.s-orange{stroke:#c4682d}.s-purple{stroke:#8250df}.s-slate{stroke:#57606a}.s-green{stroke:#1f883d}
+.s-blue{stroke:#2f6fb2}.s-orange{stroke:#c4682d}.s-purple{stroke:#8250df}.s-slate{stroke:#57606a}.s-green{stroke:#1f883d}.s-amber{stroke:#e39552}.s-grey{stroke:#c3cad1}.s-pale{stroke:#cfe0f2}.key{stroke-width:6}
 @media (prefers-color-scheme:dark){.bg{fill:#0d1117}.ink{fill:#e6edf3}.dim{fill:#8b949e}.grid{stroke:#30363d}.goal{stroke:#8b949e}.mark{stroke:#a371f7}
 .f-blue{fill:#4184c9}.f-purple{fill:#a371f7}.f-slate{fill:#7d8590}.f-green{fill:#3fb950}.f-pale{fill:#1f3a57}
-.s-blue{stroke:#4184c9}.s-purple{stroke:#a371f7}.s-slate{stroke:#7d8590}.s-green{stroke:#3fb950}}
+.s-blue{stroke:#4184c9}.s-purple{stroke:#a371f7}.s-slate{stroke:#7d8590}.s-green{stroke:#3fb950}.s-pale{stroke:#1f3a57}}
 """  # noqa: E501 - a style sheet
 
 
@@ -230,16 +230,25 @@ def _panel(panel: Panel, y: float, end_s: float, marks: list[float]) -> Iterator
 
 
 def _title(panel: Panel, y: float, *, log: bool) -> str:
-    """With the legend behind it in one text, so that it is seen first where only a part of the picture is."""
-    keys = [(f"f-{curve.colour}", "■", curve.name) for curve in panel.curves if len(panel.curves) > 1]
-    keys += [("dim", "┅", panel.goal[1])] if panel.goal else []
+    """With the legend behind it in one text, so that it is seen first where only a part of the picture is.
+
+    Its keys are dashes, made thick by a stroke: many a font has no square, and what a font has not may not be drawn.
+    """
+    keys = [(_key(curve), "—", curve.name) for curve in panel.curves if len(panel.curves) > 1]
+    keys += [("dim", "– –", panel.goal[1])] if panel.goal else []
     legend = "".join(
         f'<tspan class="{colour}" dx="14" font-weight="400">{sign}</tspan>'
-        f'<tspan class="dim" dx="4" font-weight="400">{escape(name)}</tspan>'
+        f'<tspan class="dim" dx="7" font-weight="400">{escape(name)}</tspan>'
         for colour, sign, name in keys
     )
     title = f"{panel.title} (logarithmic)" if log else panel.title
     return f'<text class="ink" x="{_LEFT}" y="{y}" font-weight="600">{escape(title)}{legend}</text>'
+
+
+def _key(curve: Curve) -> str:
+    """The classes of a legend's dash: an orange area is lighter than an orange line."""
+    edge = "amber" if (curve.kind, curve.colour) == ("area", "orange") else curve.colour
+    return f"key f-{curve.colour} s-{edge}"
 
 
 def _x(at_s: float, end_s: float) -> float:
