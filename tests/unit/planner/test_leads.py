@@ -117,6 +117,32 @@ def test_a_start_that_ended_while_nothing_could_be_read_is_not_taken_as_that_lon
     assert leads.lead_s(120.0) == pytest.approx(25.0, abs=3.0)
 
 
+def test_a_start_that_ended_while_the_planner_was_away_teaches_no_more_than_what_was_seen_of_it() -> None:
+    starts = {"w0": (100.0, 150.0)}
+    for seen_s, lead_s in ((20.0, 90.0), (44.0, 90.0), (49.0, 30.0)):
+        leads = after(starts, 100.0 + seen_s, believed_s=lead_s)
+        leads = leads.observe(seen(starts, 3600.0), TICK_S, lead_s)
+        assert lead_s <= leads.lead_s(lead_s) <= max(lead_s, seen_s)
+
+
+def test_a_worker_that_began_while_the_planner_was_away_is_not_stuck_at_first_sight() -> None:
+    leads = after({"w0": (0.0, 0.0)}, 100.0, believed_s=90.0)
+    starts = {"w0": (0.0, 0.0), "w1": (3590.0, 3680.0)}
+    leads = leads.observe(seen(starts, 3600.0), TICK_S, 90.0)
+    assert not leads.stuck(3600.0, 90.0)
+    assert leads.ready_in_s(WorkerRole.DECODE, 3600.0, 90.0) == [pytest.approx(90.0, abs=TICK_S)]
+    leads = after(starts, 3700.0, 90.0, leads)
+    assert leads.lead_s(90.0) == 90.0  # when it began nobody saw
+
+
+def test_a_worker_that_served_and_is_not_ready_for_a_moment_is_no_start() -> None:
+    leads = after({"w0": (0.0, 0.0)}, 100.0, believed_s=90.0)
+    away, back = seen({"w0": (0.0, math.inf)}, 102.5), seen({"w0": (0.0, 0.0)}, 107.5)
+    leads = leads.observe(away, TICK_S, 90.0).observe(replace(away, at_s=105.0), TICK_S, 90.0)
+    leads = leads.observe(back, TICK_S, 90.0)
+    assert (leads.ended, leads.lead_s(90.0)) == ((), 90.0)
+
+
 def test_starts_are_observed_also_while_the_metrics_are_stale() -> None:
     state, policy = State(), replace(POLICY, start_s=120.0)
     for tick in range(1, 40):

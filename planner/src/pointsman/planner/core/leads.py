@@ -13,6 +13,7 @@ from typing import Final
 
 from pointsman.planner.core.types import EncodeWorker, Observation, Worker, WorkerCondition, WorkerRole
 
+SERVES: Final = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
 MOST_STARTING: Final = 256  # remembered by name
 MOST_ENDED: Final = 16  # starts remembered
 FADE: Final = 0.9  # weight of a start relative to the next one
@@ -20,6 +21,8 @@ TYPICAL: Final = 0.5  # the quantile that is planned with
 LATE: Final = 1.25  # as many times its expected moment before a start is expected at a later one
 STUCK_LEADS: Final = 4.0  # one that starts so many leads is stuck and teaches nothing
 SHORTEST_S: Final = 1.0
+LONGEST_GAP_S: Final = 60.0  # between two looks: what happened in a longer one happened nobody knows when
+MOST_SERVING: Final = 2048  # remembered by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Leads:
     ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
+    untimed: tuple[str, ...] = ()  # of ``starting``: nobody saw them begin, or they served before; no measure of a start
+    serving: tuple[str, ...] = ()  # at the last look
 
     def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
         """Compare who starts and who serves with before."""
@@ -41,26 +46,40 @@ class Leads:
     ) -> "Leads":
         """The same, of these workers."""
         workers = tuple(workers)
+        gap_s = window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)
+        # The planner was away: a start that ended meanwhile lasted until it went at least, and that is all that is known.
+        away = gap_s > max(LONGEST_GAP_S, 2 * window_s)
         # What happened since the last look happened half of that ago, on average.
-        half_s = (window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)) / 2
+        half_s = (window_s if away else gap_s) / 2
+        until_s = self.looked_s if away and self.looked_s is not None else now_s - half_s
         conditions = {w.name: w.condition for w in workers}
         known = {name: since_s for name, _, since_s in self.starting}
         lead_s = self.lead_s(believed_s)
         ended, overtaken_s = list(self.ended), self.overtaken_s
         for name, since_s in known.items():
-            condition, took_s = conditions.get(name), max(SHORTEST_S, now_s - since_s - half_s)
-            if condition in (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE):
+            condition, took_s = conditions.get(name), max(SHORTEST_S, until_s - since_s)
+            serves = condition in SERVES
+            if serves and not away and name not in self.untimed:
                 ended.insert(0, (took_s, True))
-                overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
             elif condition is not WorkerCondition.STARTING and lead_s < took_s < STUCK_LEADS * believed_s:
-                ended.insert(0, (took_s, False))  # it was taken away before it served
+                ended.insert(0, (took_s, False))  # it was taken away before it served, or took longer than that
+            if serves:
+                overtaken_s = since_s if overtaken_s is None else max(overtaken_s, since_s)
         starting = tuple(
             (w.name, w.role, known.get(w.name, now_s - half_s))
             for w in workers
             if w.condition is WorkerCondition.STARTING
         )[:MOST_STARTING]
+        served = {*self.serving, *self.untimed}
+        unseen = away or self.looked_s is None
         seen = replace(
-            self, starting=starting, ended=tuple(ended[:MOST_ENDED]), looked_s=now_s, overtaken_s=overtaken_s
+            self,
+            starting=starting,
+            ended=tuple(ended[:MOST_ENDED]),
+            looked_s=now_s,
+            overtaken_s=overtaken_s,
+            untimed=tuple(name for name, _, _ in starting if name in served or (unseen and name not in known)),
+            serving=tuple(w.name for w in workers if w.condition in SERVES)[:MOST_SERVING],
         )
         return replace(seen, start_s=seen._typical_s(now_s, believed_s))
 
