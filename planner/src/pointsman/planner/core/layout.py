@@ -29,8 +29,22 @@ def layout(
     ``likely`` without what is planned for on the safe side: what a layout achieves is estimated there."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     reason, sentence = _why(state, observation, wanted, now)
-    state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now)
+    if _beyond_budget(observation, policy, now):  # as it was when they were started
+        # A plan for more than the budget is refused: no switch before the rest of them has gone.
+        state, switched, deferred, coming = replace(state, wanting=None, wanting_ticks=0), now, None, now
+        sentence = f"{sentence}; {sum(now) * observation.gpus_each} GPUs there, the budget is {policy.max_gpus}"
+        if not policy.scale_in:
+            sentence = f"{sentence} and scale-in is not allowed"
+        if reason in SHORT or not policy.scale_in:
+            reason = Reason.UNSATISFIABLE
+        elif reason is Reason.STEADY:
+            reason = Reason.SPARE_CAPACITY
+    else:
+        state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now)
     target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
+    if reason is Reason.STEADY and sum(target) > sum(now):
+        reason = _grows(now, target)
+        sentence = f"{sentence}; budget.minGpus is {policy.min_gpus}"
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
@@ -137,7 +151,7 @@ def _scaled(
     state: State,
 ) -> tuple[tuple[int, int], str]:
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
-    if state.requests < READY_REQUESTS:
+    if state.requests < READY_REQUESTS and not _beyond_budget(observation, policy, now):
         return switched, ""
     scale_in = policy.scale_in and _answers_known(state, observation)
     target, clipped = [], False
@@ -166,7 +180,11 @@ def _scaled(
     leaving = sum(w.condition is WorkerCondition.DRAINING for w in observation.workers)
     most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
     p, d = target
-    if p + d > most:
+    if policy.scale_in and _beyond_budget(observation, policy, now):
+        clipped, most = True, min(most, _most(observation, policy))
+        need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
+        p, d = _cut((p, d), (policy.prefill.least, policy.decode.least), most, need)
+    elif p + d > most:
         clipped = True
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
@@ -177,9 +195,44 @@ def _scaled(
         p, d = _squeezed((p, d), switched, starting, most, need, may_shrink)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
+    # A minimum that was raised, or never reached, is reached by starts.
+    while policy.scale_out and (p + d) * each < policy.min_gpus and p + d < most:
+        room = [n < bounds.most for n, bounds in ((p, policy.prefill), (d, policy.decode))]
+        if not any(room):
+            break
+        more_prefill = room[0] and (not room[1] or p / wanted.load_ahead[0] <= d / wanted.load_ahead[1])
+        p, d = (p + 1, d) if more_prefill else (p, d + 1)
     need_p, need_d = wanted.at_least
     less = p < need_p or d < need_d
     return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
+
+
+def _beyond_budget(observation: Observation, policy: Policy, now: tuple[int, int]) -> bool:
+    """Whether more workers are there than the budget allows: it was more when they were started, or they were less."""
+    return policy.encode is None and sum(now) > _most(observation, policy)  # with a third pool its split says who gives
+
+
+def _most(observation: Observation, policy: Policy) -> int:
+    """Workers that the budget allows; no less than the pools must have."""
+    least = max(1, policy.prefill.least) + max(1, policy.decode.least)
+    return max(policy.max_gpus // observation.gpus_each, least)
+
+
+def _cut(target: tuple[int, int], least: tuple[int, int], most: int, need: tuple[float, float]) -> tuple[int, int]:
+    """No more than ``most`` workers of ``target``, so that the scarcer pool has the most of its ``need``."""
+    if sum(target) <= most:
+        return target
+    lowest = min(max(1, least[0]), target[0]), min(max(1, least[1]), target[1])
+    able = range(max(lowest[0], most - target[1]), min(target[0], most - lowest[1]) + 1)
+    p = max(able, key=lambda p: min(p / need[0], (most - p) / need[1]), default=lowest[0])
+    return p, max(lowest[1], most - p)
+
+
+def _grows(now: tuple[int, int], target: tuple[int, int]) -> Reason:
+    """The reason of starts that no need asks for."""
+    if target[0] > now[0]:
+        return Reason.BOTH_SHORT if target[1] > now[1] else Reason.PREFILL_SHORT
+    return Reason.DECODE_SHORT
 
 
 def _answers_known(state: State, observation: Observation) -> bool:

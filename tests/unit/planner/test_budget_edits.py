@@ -1,0 +1,65 @@
+"""Limits of a policy that was edited: what runs is brought within them, in plans that the operator can carry out."""
+
+from dataclasses import replace
+
+import pytest
+
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.layout import SHORT as SHORTAGES
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import Bounds, Mode, Policy, Reason
+from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers
+
+SCALING = Policy(mode=Mode.ACTIVE, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9))
+
+
+@pytest.mark.parametrize("role_switch", [True, False])
+@pytest.mark.parametrize(("gpus", "budget", "left"), [(1, 4, 4), (2, 9, 4), (4, 15, 3), (8, 16, 2)])
+@pytest.mark.parametrize("rate_per_s", [20.0, 400.0])
+def test_a_budget_that_was_lowered_is_kept_in_one_plan_that_the_operator_can_carry_out(
+    rate_per_s: float, gpus: int, budget: int, left: int, role_switch: bool
+) -> None:
+    policy = replace(SCALING, max_gpus=budget, role_switch=role_switch)
+    workers_gpus = tuple(replace(worker, gpus=gpus) for worker in workers(4, 4))
+    seen = observed(0, replace(SHORT, arrivals_per_s=rate_per_s), workers=workers_gpus)
+    _, decision, _ = decide(State(), seen, policy, 0.0, LLAMA_8B_H100)
+    assert decision.changes_layout
+    assert not decision.switches
+    assert decision.prefill + decision.decode == left
+    assert f"{8 * gpus} GPUs there, the budget is {budget}" in decision.message
+    enough = decision.reason is Reason.SPARE_CAPACITY
+    assert enough == (rate_per_s < 100), decision
+    assert decision.alternatives[0].gpus <= budget
+
+
+def test_where_nobody_may_be_removed_a_lowered_budget_is_said_and_nothing_is_asked_that_would_be_refused() -> None:
+    policy, state = replace(SCALING, max_gpus=4, scale_in=False, role_switch=True), State()
+    for tick in range(20):
+        seen = observed(2.5 * tick, LONG, 2, 6)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        assert not decision.changes_layout
+        assert "8 GPUs there, the budget is 4 and scale-in is not allowed" in decision.message
+
+
+@pytest.mark.parametrize(
+    ("policy", "layout"),
+    [
+        (replace(SCALING, min_gpus=6), 6),
+        (replace(SCALING, min_gpus=6, prefill=Bounds(1, 2), decode=Bounds(1, 9)), 6),
+        (replace(SCALING, min_gpus=6, prefill=Bounds(1, 2), decode=Bounds(1, 2)), 4),
+        (replace(SCALING, min_gpus=6, scale_out=False), 2),
+        (replace(SCALING, min_gpus=2), 2),
+    ],
+)
+def test_a_minimum_that_was_raised_is_reached_by_starts_and_kept(policy: Policy, layout: int) -> None:
+    state, now = State(), (1, 1)
+    for tick in range(80):
+        seen = observed(2.5 * tick, replace(SHORT, arrivals_per_s=1), *now)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        if decision.changes_layout:
+            assert decision.reason in SHORTAGES
+            assert f"budget.minGpus is {policy.min_gpus}" in decision.message
+        now = decision.prefill, decision.decode
+        assert now[0] <= policy.prefill.most
+        assert now[1] <= policy.decode.most
+    assert sum(now) == layout
