@@ -66,6 +66,20 @@ def test_a_person_must_approve_where_the_policy_says_so(fields: dict[str, Any]) 
     assert made.spec.expires_at == NOW + timedelta(seconds=900)
 
 
+@pytest.mark.parametrize("action", ["scaleOut", "scaleIn"])
+@pytest.mark.parametrize(
+    ("switches", "target"),
+    [((), (3, 2)), ((Switch(WorkerRole.PREFILL, WorkerRole.DECODE, 1),), (2, 3))],
+    ids=["one goes and one of the other role comes", "the place of one that switches is filled by a start"],
+)
+def test_who_is_started_in_the_place_of_another_is_started_and_needs_whom_the_policy_says(
+    action: str, switches: tuple[Switch, ...], target: tuple[int, int]
+) -> None:
+    decision = replace(DECISION, switches=switches, prefill=target[0], decode=target[1])
+    assert ledger.needs_approval(decision, policy(actions={action: {"needsApproval": True}}), (2, 3))
+    assert not ledger.needs_approval(DECISION, policy(actions={action: {"needsApproval": True}}), (2, 3))
+
+
 def test_a_routing_only_plan_needs_nobody_even_in_approve_mode() -> None:
     routing = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
     assert not plan(routing, mode="Approve").spec.approval.required
@@ -197,7 +211,26 @@ def test_shadow_does_not_write_every_breath_of_a_bound_that_is_never_in_force() 
     shadow = plan(bounded(8000), mode="Shadow", phase="Shadow")
     assert news(bounded(8500), shadow, mode="Shadow") is None
     assert news(bounded(10_000), shadow, mode="Shadow") == bounded(10_000)
-    assert news(bounded(8500), plan(bounded(8000)), after_s=3600) == bounded(8500)
+    assert news(bounded(8500), plan(bounded(8000), phase="Executing"), after_s=3600) == bounded(8500)
+
+
+def test_bounds_that_breathe_are_written_once_until_the_operator_has_seen_them() -> None:
+    """Without the operator nothing comes into force, and no plan ends and is deleted."""
+    bounds = [FlowBounds(1000 + n, 20, 300 + n) for n in range(20)]
+    made = [replace(DECISION, switches=(), changes_layout=False, prefill=2, decode=3,
+                    routing=RoutingNumbers(512, 32, b), routing_reason=Reason.FLOW_CONTROL) for b in bounds]  # fmt: skip
+    assert not any(news(later, plan(made[0])) for later in made[1:])
+    assert news(made[1], plan(made[0], phase="Completed"))
+    far = replace(made[0], routing=RoutingNumbers(512, 32, FlowBounds(2000, 20, 300)))
+    assert news(far, plan(made[0]))
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Completed", "Superseded"])
+def test_routing_that_a_plan_did_not_bring_into_force_is_tried_again_after_half_a_minute(phase: str) -> None:
+    lower = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
+    assert news(lower, plan(lower, phase=phase), after_s=29) is None
+    assert news(lower, plan(lower, phase=phase), after_s=31) == lower
+    assert news(lower, plan(lower, phase="Shadow", mode="Shadow"), after_s=31, mode="Shadow") is None
 
 
 def test_a_number_is_never_used_twice() -> None:

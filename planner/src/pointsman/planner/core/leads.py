@@ -34,7 +34,7 @@ class Leads:
     ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
-    untimed: tuple[str, ...] = ()  # of ``starting``: nobody saw them begin, or they served before; no measure of a start
+    untimed: tuple[str, ...] = ()  # of ``starting``, no measure of a start: nobody saw them begin, or they served
     serving: tuple[str, ...] = ()  # at the last look
 
     def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
@@ -47,7 +47,7 @@ class Leads:
         """The same, of these workers."""
         workers = tuple(workers)
         gap_s = window_s if self.looked_s is None else max(0.0, now_s - self.looked_s)
-        # The planner was away: a start that ended meanwhile lasted until it went at least, and that is all that is known.
+        # The planner was away: of a start that ended meanwhile it is known that it lasted until then, and no more.
         away = gap_s > max(LONGEST_GAP_S, 2 * window_s)
         # What happened since the last look happened half of that ago, on average.
         half_s = (window_s if away else gap_s) / 2

@@ -1,5 +1,6 @@
 """Decisions as Plan objects: when one is written, what is in it, and which old ones go."""
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -8,7 +9,7 @@ from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
 from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase, PlanRouting
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.flow import CHANGE
-from pointsman.planner.core.types import Decision, RoutingNumbers
+from pointsman.planner.core.types import Decision, RoutingNumbers, WorkerRole
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 KEPT_ROUTING_PLANS: Final = 20
@@ -29,14 +30,14 @@ def news(
         if policy.mode is Mode.EXTERNAL or _too_soon(plans, aim, policy, now):
             decision = decision.routing_alone(layout)
     newest = max(plans, key=_sequence, default=None)
-    return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, newest) else None
+    return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, newest, now) else None
 
 
-def _is_news(decision: Decision, newest: Plan | None) -> bool:
+def _is_news(decision: Decision, newest: Plan | None, now: datetime) -> bool:
     """Whether an action or a target changed, and it does not repeat the newest plan.
 
     (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
-    plan did not bring its layout, or somebody undid it.)
+    plan did not bring its layout or its routing, or somebody undid it.)
     """
     if decision.withdraws:
         return True
@@ -46,13 +47,16 @@ def _is_news(decision: Decision, newest: Plan | None) -> bool:
         return True
     before = *target(newest), newest.spec.changes_layout
     after = decision.prefill, decision.decode, decision.changes_layout
-    return after != before or not _same_routing(newest, _routing(decision.routing))
+    if after != before or not _same_routing(newest, _routing(decision.routing)):
+        return True
+    return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= RETRY_S  # and is not in force
 
 
 def _same_routing(newest: Plan, after: PlanRouting) -> bool:
-    """Whether routing stays that of a plan; in Shadow no bound is ever in force, so each tick finds it a bit anew."""
+    """Whether routing stays that of a plan; while no bound of it is in force each tick finds it a bit anew: in Shadow
+    for ever, elsewhere until the operator has seen the plan."""
     before = newest.spec.routing
-    if newest.spec.mode is not Mode.SHADOW:
+    if newest.spec.mode is not Mode.SHADOW and newest.status.phase is not None:
         return after == before
     bounds = ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_milliseconds")
     pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
@@ -83,8 +87,13 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPol
     wait_s = min(RETRY_S * 2.0 ** (len(tried) - 1), LONGEST_RETRY_S)
     if last.status.phase is PlanPhase.DENIED:
         wait_s = policy.approvals.expire_after_seconds
-    waited_s = (now - (last.status.ended_at or last.spec.observed_at)).total_seconds()
-    return -RETRY_S <= waited_s < wait_s  # an end far ahead is a wall clock that was set back: not waited for
+    return _ended_s(last, now) < wait_s
+
+
+def _ended_s(plan: Plan, now: datetime) -> float:
+    """How long ago; an end far ahead is a wall clock that was set back: it is not waited for."""
+    passed_s = (now - (plan.status.ended_at or plan.spec.observed_at)).total_seconds()
+    return passed_s if passed_s >= -RETRY_S else math.inf
 
 
 def target(plan: Plan) -> tuple[int, int]:
@@ -148,12 +157,15 @@ def needs_approval(decision: Decision, policy: PlannerPolicySpec, now: tuple[int
     """Whether a person must approve: the mode says so for every switch and scale, or the policy for this action."""
     if not decision.changes_layout:
         return False
-    actions, change = policy.actions, decision.prefill + decision.decode - sum(now)
+    actions, more = policy.actions, [decision.prefill - now[0], decision.decode - now[1]]
+    for switch in decision.switches:  # what is left is started or removed, also one in the place of another
+        moved = switch.count if switch.target is WorkerRole.PREFILL else -switch.count
+        more = [more[0] - moved, more[1] + moved]
     return (
         policy.mode is Mode.APPROVE
         or bool(decision.switches and actions.role_switch.needs_approval)
-        or (change > 0 and actions.scale_out.needs_approval)
-        or (change < 0 and actions.scale_in.needs_approval)
+        or (max(more) > 0 and actions.scale_out.needs_approval)
+        or (min(more) < 0 and actions.scale_in.needs_approval)
     )
 
 
