@@ -59,6 +59,20 @@ def test_a_histogram_between_two_readings() -> None:
     assert (first_share, last_share) == pytest.approx((4 / 6, 2 / 6))
 
 
+@pytest.mark.parametrize("had", [((10, 100, 100), 500.0), ((10, 10, 10), 5000.0), ((13, 13, 13), 1.0)])
+def test_a_histogram_was_restarted_as_a_whole_whatever_its_buckets_have_come_to(
+    had: tuple[tuple[int, int, int], float],
+) -> None:
+    def page(counts: tuple[int, int, int], total: float) -> dict[str, dict[scrapes.Labels, float]]:
+        buckets = {(("le", le), ("role", "x")): float(n) for le, n in zip(("1.0", "10.0", "+Inf"), counts, strict=True)}
+        other = {(("le", le), ("role", "y")): 5.0 for le in ("1.0", "10.0", "+Inf")}
+        return {"h_bucket": buckets | other, "h_sum": {(("role", "x"),): total, (("role", "y"),): 1.0}}
+
+    found = scrapes.observed(page(*had), page((12, 12, 12), 6.0), "h")
+    assert found.cumulative == (12, 12, 12)
+    assert found.mean == 0.5
+
+
 def test_what_is_no_page_is_refused() -> None:
     with pytest.raises(ValueError, match="could not convert"):
         parse("this is { nonsense\n")

@@ -1,7 +1,8 @@
 """What two readings of a /metrics page say about the time between them.
 
-A counter that went down was restarted: its new value is all that is known to have been added. A family that is missing
-is unknown, not zero.
+A counter that went down was restarted: its new value is all that is known to have been added. With one of a histogram's
+buckets, or its sum, all of it was, also buckets that have come further by now. A family that is missing is unknown, not
+zero.
 """
 
 import math
@@ -98,17 +99,24 @@ def added(before: Page, after: Page, name: str, **only: str) -> float | None:
 
 def observed(before: Page, after: Page, name: str) -> Histogram:
     """A histogram's observations between two pages, over all labels; empty if it is not on the newer page."""
-    buckets = after.get(f"{name}_bucket", {})
-    then = before.get(f"{name}_bucket", {})
+    buckets, sums = after.get(f"{name}_bucket", {}), after.get(f"{name}_sum", {})
+    then, then_sums = before.get(f"{name}_bucket", {}), before.get(f"{name}_sum", {})
+    restarted = {_without_bound(labels) for labels, value in buckets.items() if value < then.get(labels, 0.0)}
+    restarted |= {labels for labels, value in sums.items() if value < then_sums.get(labels, 0.0)}
     by_bound: dict[float, float] = {}
     for labels, value in buckets.items():
         bound = float(dict(labels)["le"])
-        by_bound[bound] = by_bound.get(bound, 0.0) + _gain(then.get(labels, 0.0), value)
+        was = 0.0 if _without_bound(labels) in restarted else then.get(labels, 0.0)
+        by_bound[bound] = by_bound.get(bound, 0.0) + value - was
     if not by_bound:
         return EMPTY
     bounds = tuple(sorted(by_bound))
-    total = added(before, after, f"{name}_sum")
-    return Histogram(bounds, tuple(by_bound[bound] for bound in bounds), total or 0.0)
+    total = sum(value - (0.0 if labels in restarted else then_sums.get(labels, 0.0)) for labels, value in sums.items())
+    return Histogram(bounds, tuple(by_bound[bound] for bound in bounds), total)
+
+
+def _without_bound(labels: Labels) -> Labels:
+    return tuple(label for label in labels if label[0] != "le")
 
 
 def label_values(page: Page, name: str, label: str) -> Iterable[str]:
