@@ -128,10 +128,10 @@ async def test_without_prometheus_what_was_seen_grows_old_and_the_problem_is_nam
         assert readings.problem is not None
         assert server.url in readings.problem
         assert "cannot be reached" in readings.problem
-        age_s, seen = readings.age_s("key"), readings.newest_s(["key"])
+        age_s, seen = readings.age_s("key"), readings.page_s("key")
         await readings.read("here", pods)
         assert readings.age_s("key") > age_s
-        assert readings.newest_s(["key"]) == seen
+        assert readings.page_s("key") == seen
         server.start()
         await until(readings, pods, lambda: readings.problem is None, "Prometheus is back")
 

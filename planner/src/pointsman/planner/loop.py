@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.observe import Reading, Seen, observation
 from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Observation, Reason, RoutingNumbers, Worker, WorkerRole
+from pointsman.planner.core.types import Decision, Objectives, Observation, Reason, RoutingNumbers, Worker, WorkerRole
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 SAVE_EVERY_S: Final = 30.0
 LOOK_FOR_SERVICES_S: Final = 1.0
+BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
 
@@ -50,10 +51,11 @@ class _Planned:
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
     said: tuple[Reason, str] | None = None
-    condition: tuple[bool, PlannerHealth] | None = None
+    condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
     last: memory.Last | None = None
     prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
-    news_s: float | None = None  # Unix time of the newest page of a gateway that was decided on
+    pages_s: dict[str, float | None] = field(default_factory=dict)  # Unix times of the pages that were decided on
+    written: tuple[Plan, float] | None = None  # the last plan, and when; until it comes back from the API server
 
 
 class Planner:
@@ -93,6 +95,7 @@ class Planner:
                 for key in self._tasks.keys() - planned:
                     self._tasks.pop(key).cancel()
                     self._metrics.forget(*key)
+                    self._scraper.keep(set(), f"{key}/")  # should it come back, its old pages would be a long window
                 await asyncio.sleep(LOOK_FOR_SERVICES_S)
         finally:
             for task in self._tasks.values():
@@ -108,11 +111,7 @@ class Planner:
                 if found is not None and self._leads():
                     service, policy = found
                     if kept is None or kept.uid != service.metadata.uid:
-                        state, sequence = await memory.load(self._kube, *key)
-                        last = await memory.load_last(self._kube, *key)
-                        if last is not None:
-                            self._time.not_before(last.observation.at_s)
-                        kept = _Planned(service.metadata.uid, state or State(), sequence)
+                        kept = await self._remembered(key, service.metadata.uid)
                     with self._metrics.tick_seconds.time():
                         wait_s = await self._tick(key, service, policy, kept)
             except KubeError as error:
@@ -120,6 +119,19 @@ class Planner:
             except Exception:  # one service's bad luck must not stop its planning for good, nor another's
                 log.exception("service=%s/%s tick failed", *key)
             await asyncio.sleep(wait_s)
+
+    async def _remembered(self, key: ServiceKey, uid: str) -> _Planned:
+        """What is known of a service, by the process that planned for it before."""
+        state, sequence = await memory.load(self._kube, *key, uid)
+        last = await memory.load_last(self._kube, *key, uid)
+        if last is None:
+            return _Planned(uid, state or State(), sequence)
+        self._time.not_before(last.observation.at_s)
+        roles = {
+            worker.name: (worker.role, float("-inf") if worker.role_since_s is None else worker.role_since_s)
+            for worker in last.observation.workers
+        }
+        return _Planned(uid, state or State(), sequence, role_since_s=roles)
 
     # --- one tick ---
 
@@ -132,13 +144,16 @@ class Planner:
         names = [f"{key}/{target.key}" for target in gateways]
         age_s = max((source.age_s(name) for name in names), default=float("inf"))
         if isinstance(source, PrometheusReadings):
-            news_s = source.newest_s(names)
-            if news_s == kept.news_s and age_s <= settings.stale_after_s:
-                return settings.interval_s  # Prometheus has not scraped again: the same page is not decided on twice
-            kept.news_s = news_s
+            # Each gateway is scraped at a moment of its own: no page is decided on twice, or its requests count twice.
+            pages_s = {name: source.page_s(name) for name in names}
+            known = age_s <= settings.stale_after_s and not any(source.failed(name) for name in names)
+            if known and any(kept.pages_s.get(name) == at_s for name, at_s in pages_s.items()):
+                return settings.interval_s
+            kept.pages_s = pages_s
 
         at_s = self._time.now_s()
-        asked = ledger.asked_of_a_person(self._cluster.plans.by(key))
+        plans = self._plans(key, kept, service.metadata.uid)
+        asked = ledger.asked_of_a_person(plans)
         seen = []
         for target, worker in workers:
             name = f"{key}/{target.key}" if target else ""
@@ -155,7 +170,7 @@ class Planner:
             workers=seen,
             routing=_routing(service, policy),
             objectives=settings.objectives,
-            plan_in_progress=self._cluster.in_progress(key),
+            plan_in_progress=self._cluster.in_progress(key) or any(map(ledger.to_be_carried_out, plans)),
             awaiting_approval=ledger.target(asked) if asked is not None else None,
         )
         base, unknown_table = await self._tables.base(policy)
@@ -163,10 +178,11 @@ class Planner:
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision, settings)
         self._say(key, kept, decision)
-        await self._write(key, service, policy, kept, observed, decision, asked)
+        await self._write(key, service, policy, kept, plans, observed, decision, asked)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
-        missed = out_of_reach(decision, settings.objectives, said=kept.condition == _OUT_OF_REACH)
-        await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed)
+        said = kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH
+        missed = out_of_reach(decision, settings.objectives, said=said)
+        await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed, settings.objectives)
         return next_tick.after_s
 
     async def _read(
@@ -180,6 +196,7 @@ class Planner:
             await self._scraper.scrape({name: target.url for name, target in targets.items()})
             return self._scraper
         url = str(metrics.prometheus_url)
+        self._scraper.keep(set(), f"{key}/")
         if kept.prometheus is None or kept.prometheus.server.url != url:
             kept.prometheus = PrometheusReadings(Prometheus(url, self._prometheus_timeout_s), self._clock)
         await kept.prometheus.read(key[0], {name: target.pod.metadata.name for name, target in targets.items()})
@@ -210,22 +227,22 @@ class Planner:
         service: LLMService,
         policy: PlannerPolicy,
         kept: _Planned,
+        plans: Sequence[Plan],
         observed: Observation,
         decision: Decision,
         asked: Plan | None,
     ) -> None:
-        plans = self._cluster.plans.by(key)
         layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
         now_s = self._clock.monotonic_s()
         news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         if news is not None:
-            kept.sequence = ledger.next_sequence(plans, kept.sequence)
+            kept.sequence = ledger.next_sequence(self._cluster.plans.by(key), kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
-            await self._create(key, service, policy, kept.sequence, news, layout, asked)
+            await self._create(key, service, policy, kept, news, layout, asked)
         elif now_s - kept.saved_s >= SAVE_EVERY_S:
             await self._save(key, service, kept, now_s)
-        for old in ledger.outdated(plans, policy.spec.history.plans):
+        for old in ledger.outdated(self._cluster.plans.by(key), policy.spec.history.plans):
             try:
                 await self._kube.delete(resources.PLANS, old.metadata.name, key[0], uid=old.metadata.uid)
             except NotFound:
@@ -236,7 +253,7 @@ class Planner:
         key: ServiceKey,
         service: LLMService,
         policy: PlannerPolicy,
-        sequence: int,
+        kept: _Planned,
         decision: Decision,
         layout: tuple[int, int],
         asked: Plan | None,
@@ -245,7 +262,7 @@ class Planner:
             namespace=key[0],
             service=key[1],
             service_uid=service.metadata.uid,
-            sequence=sequence,
+            sequence=kept.sequence,
             decision=decision,
             policy=policy.spec,
             layout=layout,
@@ -255,13 +272,27 @@ class Planner:
         try:
             await self._kube.create(resources.PLANS, manifest)
         except AlreadyExists:
-            return  # made a moment ago and not mirrored yet; the next tick sees it and takes the next number
+            return  # of a service of this name that is gone; the next tick takes the next number
+        kept.written = Plan.model_validate(manifest), self._clock.monotonic_s()
         name = manifest["metadata"]["name"]
         log.info("service=%s/%s plan=%s reason=%s %s", *key, name, decision.reason, decision.message)
         self._metrics.planned(*key, decision)
         resource = resources.LLM_SERVICES
         regarding = Reference(resource.api_version, resource.kind, key[0], key[1], service.metadata.uid)
         self._events.record(regarding, f"Planned{decision.reason}", f"{name}: {decision.message}")
+
+    def _plans(self, key: ServiceKey, kept: _Planned, uid: str) -> list[Plan]:
+        """All plans of the service, and of none that had its name before. What the API server has not shown yet is
+        none the less written."""
+        plans = [plan for plan in self._cluster.plans.by(key) if _owned(plan, uid)]
+        if kept.written is not None:
+            plan, written_s = kept.written
+            mirrored = any(known.spec.sequence == plan.spec.sequence for known in plans)
+            if mirrored or self._clock.monotonic_s() - written_s > BELIEVED_S:
+                kept.written = None
+            else:
+                plans.append(plan)
+        return plans
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
         kept.saved_s = now_s
@@ -276,30 +307,37 @@ class Planner:
         unknown_table: str | None,
         unreachable: str | None,
         missed: str | None,
+        objectives: Objectives,
     ) -> None:
         """The condition PlannerHealthy, written when it changes: frozen metrics are said, not hidden."""
-        frozen = decision.reason is Reason.STALE_METRICS
+        frozen, of = decision.reason is Reason.STALE_METRICS, ""
         if unreachable is not None:
             healthy, reason, message = False, PlannerHealth.PROMETHEUS_UNREACHABLE, unreachable
         elif frozen:
             healthy, reason, message = False, PlannerHealth.STALE_METRICS, decision.message
         elif unknown_table is not None:
-            healthy, reason, message = False, PlannerHealth.UNKNOWN_TABLE, unknown_table
+            healthy, reason, message, of = False, PlannerHealth.UNKNOWN_TABLE, unknown_table, unknown_table
         elif missed is not None:
             (healthy, reason), message = _OUT_OF_REACH, missed
-        elif not decision.inputs and kept.condition == _OUT_OF_REACH:
+            of = f"{objectives.ttft_ms} {objectives.ttft_ms_per_prompt_token} {objectives.tpot_ms}"
+        elif not decision.inputs and kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH:
             return  # it says nothing about them
         else:
-            healthy, reason, message = True, PlannerHealth.PLANNING, f"decides; now {decision.reason}"
+            healthy, reason, message = True, PlannerHealth.PLANNING, f"decides; what, says 'pointsman explain {key[1]}'"
         self._metrics.health(*key, healthy, reason)
-        if kept.condition == (healthy, reason):
+        if kept.condition == (healthy, reason, of):
             return
+        status = ConditionStatus.TRUE if healthy else ConditionStatus.FALSE
+        before = next((c for c in service.status.conditions if c.type == ConditionType.PLANNER_HEALTHY), None)
+        stays = before is not None and before.status is status
         condition = Condition(
             type=ConditionType.PLANNER_HEALTHY,
-            status=ConditionStatus.TRUE if healthy else ConditionStatus.FALSE,
+            status=status,
             reason=reason,
             message=message,
-            last_transition_time=self._clock.now().replace(microsecond=0),
+            last_transition_time=before.last_transition_time
+            if before is not None and stays
+            else self._clock.now().replace(microsecond=0),
             observed_generation=service.metadata.generation,
         )
         body: dict[str, Any] = {
@@ -309,7 +347,12 @@ class Planner:
             "status": {"conditions": [condition.manifest()]},
         }
         await self._kube.apply(resources.LLM_SERVICES, body, subresource="status")
-        kept.condition = (healthy, reason)
+        kept.condition = (healthy, reason, of)
+
+
+def _owned(plan: Plan, uid: str) -> bool:
+    owners = [owner.uid for owner in plan.metadata.owner_references]
+    return not owners or uid in owners
 
 
 def _owner(service: LLMService) -> dict[str, Any]:

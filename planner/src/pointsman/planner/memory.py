@@ -63,23 +63,32 @@ def from_json(text: str) -> State | None:
     return state if state.version == STATE_VERSION else None
 
 
-async def load(kube: Kube, namespace: str, service: str) -> tuple[State | None, int]:
-    """The saved state and the last plan's number; (None, 0) if there is none."""
-    found = await kube.find(resources.CONFIG_MAPS, service + CONFIG_MAP_SUFFIX, namespace)
-    data: dict[str, str] = (found or {}).get("data") or {}
+async def load(kube: Kube, namespace: str, service: str, uid: str) -> tuple[State | None, int]:
+    """The saved state and the last plan's number; (None, 0) if there is none.
+
+    ``uid``: of the service. What is remembered of another one that had its name is not of its engine, nor of its load;
+    the number is gone on from, since its plans may be there still.
+    """
+    data, its = await _data(kube, namespace, service, uid)
     sequence = data.get("sequence", "0")
-    state = from_json(data[_KEY]) if _KEY in data else None
+    state = from_json(data[_KEY]) if its and _KEY in data else None
     return state, int(sequence) if sequence.isascii() and sequence.isdigit() else 0
 
 
-async def load_last(kube: Kube, namespace: str, service: str) -> Last | None:
+async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last | None:
     """What was observed and decided last, for those who explain it; None if that cannot be read."""
-    found = await kube.find(resources.CONFIG_MAPS, service + CONFIG_MAP_SUFFIX, namespace)
-    data: dict[str, str] = (found or {}).get("data") or {}
+    data, its = await _data(kube, namespace, service, uid)
     try:
-        return _LAST.validate_json(data[_LAST_KEY]) if _LAST_KEY in data else None
+        return _LAST.validate_json(data[_LAST_KEY]) if its and _LAST_KEY in data else None
     except ValidationError:
         return None
+
+
+async def _data(kube: Kube, namespace: str, service: str, uid: str) -> tuple[dict[str, str], bool]:
+    """(what is kept, whether it is this service's)."""
+    found = await kube.find(resources.CONFIG_MAPS, service + CONFIG_MAP_SUFFIX, namespace) or {}
+    owners = [owner.get("uid") for owner in found.get("metadata", {}).get("ownerReferences") or ()]
+    return found.get("data") or {}, not owners or uid in owners
 
 
 async def save(

@@ -108,10 +108,9 @@ class PrometheusReadings:
         at_s = self._seen.get(key, UNSEEN).at_s
         return float("inf") if at_s is None else max(self._clock.now().timestamp() - at_s, 0.0)
 
-    def newest_s(self, keys: Iterable[str]) -> float | None:
-        """Unix time of the newest page of these; None if there is none."""
-        times = [seen.at_s for key in keys if (seen := self._seen.get(key, UNSEEN)).at_s is not None]
-        return max(times, default=None)
+    def page_s(self, key: str) -> float | None:
+        """Unix time of a pod's newest page; None if there is none."""
+        return self._seen.get(key, UNSEEN).at_s
 
 
 def _quoted(text: str) -> str:

@@ -59,8 +59,8 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
     found_policy = PlannerPolicy.model_validate(document)
     policy = policy_of(found_policy.spec, service.spec)
-    state, _ = await memory.load(kube, namespace, name)
-    last = await memory.load_last(kube, namespace, name)
+    state, _ = await memory.load(kube, namespace, name, service.metadata.uid)
+    last = await memory.load_last(kube, namespace, name, service.metadata.uid)
     listed = await kube.list(resources.PLANS, namespace)
     plans = [Plan.model_validate(plan) for plan in listed.items]
     base, _ = await PolicyTables(kube).base(found_policy)  # what is wrong with it the planner's condition says

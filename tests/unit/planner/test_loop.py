@@ -1,0 +1,255 @@
+"""The live loop with an API server and pods that a test owns: what is written once, and what is counted once."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pointsman.api.protocol import metrics as named
+from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.kube.resources import Resource
+from pointsman.planner import loop, memory
+from pointsman.planner.core.matrices import Matrix
+from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import (
+    Decision,
+    NextTick,
+    Observation,
+    Reason,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.planner.metrics import PlannerMetrics
+from unit.planner.test_steady_time import Hands
+
+KEY = ("default", "chat")
+TICK_S = 2.5
+READING = Reading({}, {}, TICK_S)
+
+
+def manifest(kind: str, uid: str, spec: dict[str, Any]) -> dict[str, Any]:
+    metadata = {"name": "chat", "namespace": "default", "uid": uid, "resourceVersion": "1", "generation": 1}
+    return {"apiVersion": "pointsman.dev/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+@dataclass
+class Api:
+    """What is written, and the ConfigMaps that are there."""
+
+    created: list[dict[str, Any]] = field(default_factory=list)
+    applied: list[dict[str, Any]] = field(default_factory=list)
+    config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
+        return self.config_maps.get(name)
+
+    async def create(self, _: Resource, body: dict[str, Any]) -> dict[str, Any]:
+        self.created.append(body)
+        return body
+
+    async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> None:
+        if body["kind"] == "ConfigMap":
+            self.config_maps[body["metadata"]["name"]] = body
+        else:
+            self.applied.append(body)
+
+
+@dataclass
+class Scenario:
+    """A planner whose decisions are written down beforehand. Time passes with every look."""
+
+    policy: dict[str, Any] = field(default_factory=dict)
+    uid: str = "new"
+    decisions: Callable[[Observation], Decision] = lambda seen: steady(seen)
+    gateways: int = 1
+    api: Api = field(default_factory=Api)
+    plans: list[Plan] = field(default_factory=list)
+    seen: list[Observation] = field(default_factory=list)
+    states: list[State] = field(default_factory=list)
+    hands: Hands = field(default_factory=Hands)
+    layout: tuple[int, int] = (2, 3)
+    matrix: Callable[[float], Matrix] | None = None
+    kept: list[tuple[set[str], str]] = field(default_factory=list)
+    something: asyncio.Event = field(default_factory=asyncio.Event)  # happened since ``until`` was asked
+
+    def planned(self) -> list[tuple[tuple[str, str], LLMService, PlannerPolicy]]:
+        spec = {"model": {"source": "hf://test/tiny"}, "policyRef": {"name": "chat"}}
+        policy = {
+            "mode": "Active", "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}, **self.policy,
+        }  # fmt: skip
+        policy["metrics"] = {**policy.get("metrics", {}), "intervalSeconds": 0.001}
+        service = LLMService.model_validate(manifest("LLMService", self.uid, spec))
+        return [(KEY, service, PlannerPolicy.model_validate(manifest("PlannerPolicy", "p", policy)))]
+
+    def workers(self, *_: Any) -> list[tuple[None, Worker]]:
+        self.hands.go(TICK_S)
+        self.something.set()
+        roles = [WorkerRole.PREFILL] * self.layout[0] + [WorkerRole.DECODE] * self.layout[1]
+        return [(None, Worker(f"w{n}", role, WorkerCondition.ACTIVE)) for n, role in enumerate(roles)]
+
+    def targets(self, _: Any) -> list[Any]:
+        pods = [SimpleNamespace(metadata=SimpleNamespace(name=f"g{n}")) for n in range(self.gateways)]
+        return [SimpleNamespace(key=f"g{n}", url="", pod=pod) for n, pod in enumerate(pods)]
+
+    def decide(self, state: State, seen: Observation, *_: Any) -> tuple[State, Decision, NextTick]:
+        self.seen.append(seen)
+        self.states.append(state)
+        return state, self.decisions(seen), NextTick(0.001)
+
+    async def run(self, monkeypatch: pytest.MonkeyPatch, until: Callable[[], bool]) -> None:
+        """Plan until something holds."""
+
+        async def nothing(*_: Any) -> None:
+            return None
+
+        def keep(keys: set[str], prefix: str) -> None:
+            self.kept.append((keys, prefix))
+            self.something.set()
+
+        scraper = SimpleNamespace(
+            scrape=nothing, keep=keep, reading=lambda _: READING,
+            failed=lambda _: False, age_s=lambda _: 0.0,
+        )  # fmt: skip
+        cluster = SimpleNamespace(
+            planned=self.planned, workers=self.workers, gateways=self.targets, in_progress=lambda _: False,
+            plans=SimpleNamespace(by=lambda _: self.plans),
+        )  # fmt: skip
+        monkeypatch.setattr(loop, "decide", self.decide)
+        monkeypatch.setattr(loop, "Prometheus", self.server)
+        planner = loop.Planner(
+            kube=self.api, cluster=cluster, scraper=scraper, events=SimpleNamespace(record=lambda *_: None),
+            metrics=PlannerMetrics(), leads=lambda: True, clock=self.hands,
+        )  # type: ignore[arg-type]  # fmt: skip
+        task = asyncio.create_task(planner.run())
+        try:
+            async with asyncio.timeout(30):
+                while not until():
+                    self.something.clear()
+                    await self.something.wait()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def server(self, url: str, _: float) -> Any:
+        async def samples(_: str, at_s: float) -> Matrix:
+            assert self.matrix is not None
+            return self.matrix(at_s)
+
+        return SimpleNamespace(url=url, samples=samples)
+
+
+def steady(seen: Observation) -> Decision:
+    now = seen.committed(WorkerRole.PREFILL), seen.committed(WorkerRole.DECODE)
+    return Decision(Reason.STEADY, "x", *now, seen.routing)
+
+
+def more(seen: Observation) -> Decision:
+    return replace(steady(seen), reason=Reason.DECODE_SHORT, prefill=2, decode=4, changes_layout=True)
+
+
+async def test_a_plan_that_the_api_server_does_not_show_yet_is_written_once_and_is_in_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(decisions=more)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 15)
+    assert len(scenario.api.created) == 1
+    assert [seen.plan_in_progress for seen in scenario.seen[:15]] == [False, *[True] * 14]
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 60)  # a planner that begins anew; and a minute is over
+    numbers = [plan["spec"]["sequence"] for plan in scenario.api.created]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) > 2
+
+
+async def test_a_plan_of_a_service_that_had_the_name_before_is_neither_tried_nor_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = Scenario(decisions=more, uid="old")
+    await before.run(monkeypatch, lambda: bool(before.api.created))
+    scenario = Scenario(decisions=more, plans=[Plan.model_validate(before.api.created[0])])
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 5)
+    assert [plan["metadata"]["name"] for plan in scenario.api.created] == ["chat-00002"]
+
+
+async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taught = State(requests=1234.0)
+    for uid, requests in (("new", 1234.0), ("old", 0.0)):
+        scenario = Scenario(decisions=more)
+        await memory.save(scenario.api, {"uid": uid}, *KEY, taught, 41)  # type: ignore[arg-type]
+        await scenario.run(monkeypatch, lambda scenario=scenario: bool(scenario.api.created))
+        assert scenario.states[0].requests == requests
+        assert scenario.api.created[0]["spec"]["sequence"] == 42
+
+
+async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_planner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(decisions=lambda seen: replace(more(seen), decode=3 + len(scenario.seen)))
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 1)
+    scenario.layout = (3, 2)
+    seen = len(scenario.seen)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > seen)
+    assert [worker.role_since_s is None for worker in scenario.seen[seen].workers] == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("gateways", [1, 2, 5])
+async def test_requests_are_counted_once_however_many_gateways_prometheus_reads_one_after_the_other(
+    gateways: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every_s, rate_per_s = 15.0, 4.0
+
+    def matrix(at_s: float) -> Matrix:
+        found: list[dict[str, Any]] = []
+        for number in range(gateways):
+            offset_s = every_s * number / gateways
+            last_s = offset_s + (at_s - offset_s) // every_s * every_s
+            scraped_s = [last_s - n * every_s for n in range(8)]
+            target = {"pod": f"g{number}", "job": "pods", "instance": f"g{number}:8000"}
+            values = [[s, str(rate_per_s * (s - 1e9))] for s in sorted(scraped_s)]
+            found.append({"metric": {"__name__": named.GATEWAY_ARRIVALS.name, **target}, "values": values})
+            found.append({"metric": {"__name__": "up", **target}, "values": [[s, "1"] for s in sorted(scraped_s)]})
+        return found
+
+    metrics = {"source": "Prometheus", "prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
+    scenario = Scenario({"metrics": metrics}, gateways=gateways, matrix=matrix)
+    began_s = scenario.hands.now().timestamp()
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 20)
+    lasted_s = scenario.hands.now().timestamp() - began_s
+    counted = sum(seen.load.arrivals_per_s * seen.window_s for seen in scenario.seen if seen.load is not None)
+    assert counted == pytest.approx(rate_per_s * gateways * lasted_s, rel=0.1)
+
+
+async def test_the_condition_says_the_policy_s_present_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    def table(model: str) -> dict[str, Any]:
+        return {"performance": {"table": {"model": model, "gpu": "h100_sxm"}}}
+
+    scenario = Scenario(table("nobody/has-this"))
+
+    def said() -> list[str]:
+        return [body["status"]["conditions"][0]["message"] for body in scenario.api.applied]
+
+    def written() -> bool:
+        if len(scenario.seen) == 5:
+            scenario.policy = table("nor/has-anybody-that")
+        return len(scenario.seen) > 10
+
+    await scenario.run(monkeypatch, written)
+    assert len(said()) == 2
+    assert "has-this" in said()[0]
+    assert "has-anybody-that" in said()[1]
+
+
+async def test_pages_of_a_service_that_is_not_planned_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario()
+    planned = scenario.planned
+
+    monkeypatch.setattr(scenario, "planned", lambda: [] if len(scenario.seen) > 2 else planned())
+    await scenario.run(monkeypatch, lambda: bool(scenario.kept) and scenario.kept[-1] == (set(), f"{KEY}/"))
