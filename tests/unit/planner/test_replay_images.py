@@ -167,3 +167,12 @@ def test_another_encode_time_is_another_service_for_a_comparison(
     assert run(policy, "--encode-milliseconds", "50", "--json", str(out), trace=short) == 0
     assert run(policy, "--encode-milliseconds", "60", "--compare", str(out), trace=short) == 2
     assert "encode_ms 50.0, this with 60.0" in capsys.readouterr().err
+
+
+def test_a_pool_that_only_the_baseline_had_is_another_service_too(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, short = tmp_path / "out.json", "steady:duration_s=20"
+    assert run(policy, "--encode-milliseconds", "50", "--json", str(out), trace=short) == 0
+    assert run(policy, "--compare", str(out), trace=short) == 2
+    assert "encode_ms 50.0, this with None" in capsys.readouterr().err

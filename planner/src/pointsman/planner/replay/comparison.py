@@ -66,8 +66,9 @@ def compare(
             f"the baseline was run on another trace ({baseline['trace'].get('name')}, "
             f"{baseline['trace'].get('requests')} requests): replay both on the same one"
         )
-    for what, value in simulation.items():
-        before = baseline["simulation"].get(what)
+    of_baseline = {what: value for what, value in baseline["simulation"].items() if what != "planner"}
+    for what in dict.fromkeys((*simulation, *of_baseline)):
+        before, value = of_baseline.get(what), simulation.get(what)
         if before != value:
             raise CompareError(f"the baseline was run with {what} {before}, this with {value}: use the same")
     objectives = Objectives(**baseline["objectives"])
