@@ -196,6 +196,14 @@ def test_real_time_stamps_are_not_taken_for_bins() -> None:
     assert bin_width_s([0.0] * 3 + [2.0] * 4 + [4.0] * 2) == 2.0
 
 
+def test_bins_may_be_empty_and_bursts_of_a_batch_job_are_none() -> None:
+    empty = [stamp for stamp in range(0, 300, 3) for _ in range(2) if stamp % 4 == 0 or stamp % 21 == 0]
+    assert bin_width_s([stamp / 10 for stamp in empty]) == 0.3
+    assert bin_width_s([float(at) for at in (0, 3600, 10_000) for _ in range(100)]) is None
+    assert bin_width_s([at for at in (0.0, 31.2, 40.9, 77.0) for _ in range(100)]) is None
+    assert bin_width_s([float(at) for at in (0, 3600, 7200) for _ in range(100)]) is None
+
+
 def test_a_trace_is_made_faster_cut_and_superposed() -> None:
     made = trace_of("t", [Arrived(float(at), 10 + at, 5, (at,)) for at in range(10)])
     assert faster(made, 2).arrival_s.tolist() == [at / 2 for at in range(10)]

@@ -43,6 +43,8 @@ MOST_TOKENS: Final = 1_000_000_000  # of one prompt or answer: above that a numb
 MOST_IMAGES: Final = 10_000  # of one request
 BEYOND_FIRST_S: Final = 600.0  # that are read of a trace that is cut: by them bins are told from times
 BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
+WIDEST_BIN_S: Final = 60.0
+OFF_GRID: Final = 1e-2  # of a gap: times are rounded
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _COMPRESSED: Final[tuple[tuple[bytes, Callable[..., TextIO]], ...]] = (
     (b"\x1f\x8b", gzip.open),
@@ -130,14 +132,18 @@ def write_trace(path: Path, trace: Trace, header: Mapping[str, object]) -> None:
 def bin_width_s(arrivals_s: Iterable[float]) -> float | None:
     """How far apart time stamps are that stand for bins; None if they are real times of arrival.
 
-    Mooncake's are 3 s apart, with ten requests each: replayed as they stand they would be a burst every 3 s.
+    Mooncake's are 3 s apart, with ten requests each: replayed as they stand they would be a burst every 3 s. Bins lie on
+    one grid, some of them may be empty; what comes at once now and then, as from a batch job, is what was asked for.
     """
     counts = Counter(arrivals_s)
     shared = sum(count for count in counts.values() if count > 1)
     if len(counts) < 2 or shared / counts.total() <= BINNED_SHARE:
         return None
-    stamps = sorted(counts)
-    return round(median(b - a for a, b in itertools.pairwise(stamps)), 6)
+    gaps_s = [later - earlier for earlier, later in itertools.pairwise(sorted(counts))]
+    width_s = median(gap_s for gap_s in gaps_s if gap_s < 1.5 * min(gaps_s))
+    bins = [gap_s / width_s for gap_s in gaps_s]
+    on_a_grid = all(abs(n - round(n)) <= OFF_GRID * n for n in bins)
+    return round(width_s, 6) if on_a_grid and width_s <= WIDEST_BIN_S else None
 
 
 def spread(requests: Iterable[Arrived], width_s: float, rng: random.Random) -> list[Arrived]:
