@@ -85,3 +85,8 @@ def test_without_load_nobody_is_lost() -> None:
 
 def test_a_thousand_servers_with_hardly_anything_to_do_lose_nothing() -> None:
     assert lost_share(1000, 0.5, 0.2, 1.0, 1.0, 1.0) == 0.0
+
+
+def test_far_beyond_what_servers_can_do_all_but_what_they_can_is_lost() -> None:
+    assert lost_share(2, 310.0, 119.0, 9.0, 4.0, 600.0) == pytest.approx(1 - 2 / (310.0 * 119.0))
+    assert lost_share(4, 1e6, 0.1, 2.0, 4.0, 0.2) == pytest.approx(1 - 4 / 1e5)

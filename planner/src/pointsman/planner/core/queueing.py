@@ -5,6 +5,9 @@ Allen and Cunneen. (Sakasegawa's mean with Erlang-C is not monotone in the load:
 """
 
 import math
+from typing import Final
+
+FAR_BEYOND: Final = 500.0  # exponents
 
 
 def erlang_c(servers: int, offered: float) -> float:
@@ -45,7 +48,9 @@ def lost_share(
         blocking = offered * blocking / (k + offered * blocking)
     patience_s *= 2 / max(arrival_scv + service_scv, 1e-9)
     drift = rate_per_s - servers / mean_service_s
-    grown = min(drift * patience_s, 700.0)
+    grown = drift * patience_s
+    if grown > FAR_BEYOND:  # what is lost there, to the last digit; and nothing overflows
+        return offered / servers / (rate_per_s / drift + offered / servers)
     waiting = patience_s if abs(grown) < 1e-9 else math.expm1(grown) / drift
     beyond = offered / servers * math.exp(grown)
     return blocking * beyond / (1 + blocking * (rate_per_s * waiting + beyond))
