@@ -7,7 +7,7 @@ from pointsman.planner.core.lengths import Lengths
 from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Bounds, Reason, Worker, WorkerCondition, WorkerRole
-from unit.planner.test_decide import POLICY, observed
+from unit.planner.test_decide import LONG, POLICY, observed
 from unit.planner.test_sizing import point
 
 SCALES = replace(
@@ -80,3 +80,9 @@ def test_what_is_said_to_be_needed_and_is_not_done_has_its_reason_in_the_sentenc
     assert (decision.prefill, decision.decode) == (3, 4)
     assert "3P5D needed, 2P4D there" in decision.message
     assert "; not 3P5D: decode started now would come too late: 4 will do in 90 s; scale-out" in decision.message
+
+
+def test_no_pool_gives_more_to_the_other_one_than_its_bounds_leave() -> None:
+    policy = replace(SCALES, max_gpus=6, decode=Bounds(3, 9))
+    _, decision = layout(KNOWN, observed(0, LONG, 2, 4), policy, 0.0, wanted((8, 1), (8, 2)), point(), point())
+    assert (decision.prefill, decision.decode) == (3, 3)

@@ -244,3 +244,11 @@ def test_workers_that_never_start_take_up_budget_and_bounds(policy: Policy) -> N
         assert decision.prefill + decision.decode <= policy.max_gpus
         assert decision.prefill <= policy.prefill.most
         assert decision.decode <= policy.decode.most
+
+
+def test_a_worker_that_never_starts_is_not_given_up_below_what_its_pool_must_have() -> None:
+    service = Service(replace(POLICY, decode=Bounds(2, 15)), lambda name: name.startswith("broken"))
+    service.since["broken", WorkerRole.DECODE] = 0.0
+    service.run(1.0, 900.0)
+    assert any("do not start" in decision.message for decision in service.decisions)
+    assert all(decision.decode >= 2 for decision in service.decisions if decision.changes_layout)

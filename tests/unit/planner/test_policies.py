@@ -53,9 +53,9 @@ def test_each_field_that_guides_decisions_reaches_them(changes: dict[str, Any]) 
 def after_a_start_of_ten_seconds(given: Policy) -> State:
     """The state after a worker was seen to take ten seconds until it served."""
     state = State()
-    for tick in range(8):
-        new = WorkerCondition.STARTING if tick < 4 else WorkerCondition.ACTIVE
-        seen = observed(2.5 * tick, SHORT, workers=(*workers(2, 3), Worker("new", WorkerRole.DECODE, new)))
+    for tick in range(9):
+        new = Worker("new", WorkerRole.DECODE, WorkerCondition.STARTING if tick < 5 else WorkerCondition.ACTIVE)
+        seen = observed(2.5 * tick, SHORT, workers=(*workers(2, 3), *([new] if tick > 0 else [])))
         state, _, _ = decide(state, seen, given, 2.5 * tick, LLAMA_8B_H100)
     return state
 

@@ -192,8 +192,9 @@ def _scaled(
         # Rounded needs differ with what is there (one more is wanted for a while first): by them a split has no rest.
         need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
         starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
-        p, d = _squeezed((p, d), switched, starting, most, need, may_shrink)
-    while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < sum(switched):
+        least = max(1, policy.prefill.least), max(1, policy.decode.least)
+        p, d = _squeezed((p, d), switched, starting, least, most, need, may_shrink)
+    while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < min(most, sum(switched)):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
     # A minimum that was raised, or never reached, is reached by starts.
     while policy.scale_out and (p + d) * each < policy.min_gpus and p + d < most:
@@ -254,6 +255,7 @@ def _squeezed(
     target: tuple[int, int],
     has: tuple[int, int],
     starting: tuple[int, int],
+    least: tuple[int, int],
     most: int,
     need: tuple[float, float],
     may_shrink: bool,
@@ -272,7 +274,7 @@ def _squeezed(
         return max(within, key=served, default=least[0])
 
     stays = best((min(has[0], target[0]), min(has[1], target[1])))
-    moves = best((min(1, target[0]), min(1, target[1]))) if may_shrink else stays
+    moves = best((min(least[0], target[0]), min(least[1], target[1]))) if may_shrink else stays
     band = REVERSAL_BAND if starting[0 if moves < stays else 1] > 0 else DEAD_BAND
     p = moves if served(moves) > (1 + band) * served(stays) else stays
     return p, most - p

@@ -31,11 +31,12 @@ def beside_stuck(decision: Decision, observation: Observation, counted: Observat
         if stuck == 0:
             continue
         enough = decision.reason in (Reason.STEADY, Reason.SPARE_CAPACITY) and not decision.changes_layout
-        served = enough and counted.active(role) == replicas[pool] and policy.scale_in
+        bounds = policy.bounds(role)
+        served = enough and counted.active(role) == replicas[pool] >= bounds.least and policy.scale_in
         if served and sum(replicas) * each >= policy.min_gpus:
             given_up, end = True, "given up"
         else:
-            replicas[pool] = min(replicas[pool] + stuck, max(replicas[pool], policy.bounds(role).most))
+            replicas[pool] = min(replicas[pool] + stuck, max(replicas[pool], bounds.most))
             end = "not counted"
         words.append(f"{stuck} {role.value.lower()} worker(s) that do not start: {end}")
     if not words:
