@@ -216,9 +216,11 @@ def test_shadow_does_not_write_every_breath_of_a_bound_that_is_never_in_force() 
 
 def test_bounds_that_breathe_are_written_once_until_the_operator_has_seen_them() -> None:
     """Without the operator nothing comes into force, and no plan ends and is deleted."""
-    bounds = [FlowBounds(1000 + n, 20, 300 + n) for n in range(20)]
-    made = [replace(DECISION, switches=(), changes_layout=False, prefill=2, decode=3,
-                    routing=RoutingNumbers(512, 32, b), routing_reason=Reason.FLOW_CONTROL) for b in bounds]  # fmt: skip
+    routed = Decision(Reason.FLOW_CONTROL, "x", 2, 3, RoutingNumbers(512, 32), routing_reason=Reason.FLOW_CONTROL)
+    made = [
+        replace(routed, routing=RoutingNumbers(512, 32, FlowBounds(1000 + n, 20, 300 + n)), message=f"look {n}")
+        for n in range(20)
+    ]
     assert not any(news(later, plan(made[0])) for later in made[1:])
     assert news(made[1], plan(made[0], phase="Completed"))
     far = replace(made[0], routing=RoutingNumbers(512, 32, FlowBounds(2000, 20, 300)))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,10 +124,10 @@ class Scenario:
         )  # fmt: skip
         monkeypatch.setattr(loop, "decide", self.decide)
         monkeypatch.setattr(loop, "Prometheus", self.server)
-        planner = loop.Planner(
-            kube=self.api, cluster=cluster, scraper=scraper, events=SimpleNamespace(record=lambda *_: None),
-            metrics=PlannerMetrics(), leads=lambda: True, clock=self.hands,
-        )  # type: ignore[arg-type]  # fmt: skip
+        parts: dict[str, Any] = {"kube": self.api, "cluster": cluster, "scraper": scraper}
+        events: Any = SimpleNamespace(record=lambda *_: None)
+        metrics, clock = PlannerMetrics(), self.hands
+        planner = loop.Planner(**parts, events=events, metrics=metrics, leads=lambda: True, clock=clock)
         task = asyncio.create_task(planner.run())
         try:
             async with asyncio.timeout(30):
@@ -184,7 +185,7 @@ async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_n
     for uid, requests in (("new", 1234.0), ("old", 0.0)):
         scenario = Scenario(decisions=more)
         await memory.save(scenario.api, {"uid": uid}, *KEY, taught, 41)  # type: ignore[arg-type]
-        await scenario.run(monkeypatch, lambda scenario=scenario: bool(scenario.api.created))
+        await scenario.run(monkeypatch, partial(bool, scenario.api.created))
         assert scenario.states[0].requests == requests
         assert scenario.api.created[0]["spec"]["sequence"] == 42
 

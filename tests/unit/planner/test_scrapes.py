@@ -63,9 +63,11 @@ def test_a_histogram_between_two_readings() -> None:
 def test_a_histogram_was_restarted_as_a_whole_whatever_its_buckets_have_come_to(
     had: tuple[tuple[int, int, int], float],
 ) -> None:
-    def page(counts: tuple[int, int, int], total: float) -> dict[str, dict[scrapes.Labels, float]]:
-        buckets = {(("le", le), ("role", "x")): float(n) for le, n in zip(("1.0", "10.0", "+Inf"), counts, strict=True)}
-        other = {(("le", le), ("role", "y")): 5.0 for le in ("1.0", "10.0", "+Inf")}
+    def page(counts: tuple[int, int, int], total: float) -> dict[str, dict[Labels, float]]:
+        buckets: dict[Labels, float] = {
+            (("le", le), ("role", "x")): float(n) for le, n in zip(("1.0", "10.0", "+Inf"), counts, strict=True)
+        }
+        other: dict[Labels, float] = {(("le", le), ("role", "y")): 5.0 for le in ("1.0", "10.0", "+Inf")}
         return {"h_bucket": buckets | other, "h_sum": {(("role", "x"),): total, (("role", "y"),): 1.0}}
 
     found = scrapes.observed(page(*had), page((12, 12, 12), 6.0), "h")

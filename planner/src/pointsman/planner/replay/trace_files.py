@@ -132,8 +132,8 @@ def write_trace(path: Path, trace: Trace, header: Mapping[str, object]) -> None:
 def bin_width_s(arrivals_s: Iterable[float]) -> float | None:
     """How far apart time stamps are that stand for bins; None if they are real times of arrival.
 
-    Mooncake's are 3 s apart, with ten requests each: replayed as they stand they would be a burst every 3 s. Bins lie on
-    one grid, some of them may be empty; what comes at once now and then, as from a batch job, is what was asked for.
+    Mooncake's are 3 s apart, with ten requests each: replayed as they stand they would be a burst every 3 s. Bins lie
+    on one grid, some of them may be empty; what comes at once now and then, as from a batch job, is what was asked for.
     """
     counts = Counter(arrivals_s)
     shared = sum(count for count in counts.values() if count > 1)
