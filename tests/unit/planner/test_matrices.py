@@ -101,6 +101,22 @@ def _as_matrix(pages: dict[float, Page], pod: str) -> list[dict[str, object]]:
     return [series(name, values, pod=pod, **dict(labels)) for (name, labels), values in found.items()]
 
 
+def test_of_two_jobs_the_same_one_counts_as_long_as_it_reads_the_pod() -> None:
+    one = {15.0 * n: n for n in range(9)}
+    other = {15.0 * n + 7: n for n in range(9)}
+
+    def at(now_s: float, ended_s: float = 1e9) -> float | None:
+        values = [
+            ("a", {s: v for s, v in one.items() if s <= min(now_s, ended_s)}),
+            ("b", {s: v for s, v in other.items() if s <= now_s}),
+        ]
+        return by_pod([series("hits_total", had, job=job) for job, had in values])["a"].last().at_s
+
+    assert [at(now_s) for now_s in (61.0, 68.0, 76.0, 83.0)] == [60.0, 60.0, 75.0, 75.0]
+    assert at(83.0, ended_s=60.0) == 60.0
+    assert at(98.0, ended_s=60.0) == 97.0
+
+
 def test_an_observation_by_way_of_prometheus_is_that_of_a_direct_scrape() -> None:
     worker = Worker("w", WorkerRole.DECODE, WorkerCondition.ACTIVE)
     after: Page = {

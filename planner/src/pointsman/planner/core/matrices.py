@@ -21,6 +21,7 @@ from pointsman.planner.core.scrapes import Labels, Page
 
 NAME: Final = "__name__"
 UP: Final = "up"
+OVERDUE: Final = 1.5  # times as long as the page before took
 _TARGET: Final = ("job", "instance")
 
 Matrix = Sequence[Mapping[str, Any]]
@@ -50,6 +51,13 @@ class Scrapes:
     pages: Mapping[float, Page]
     failed_s: float | None
 
+    def is_read(self, now_s: float) -> bool:
+        """Whether its next page is not overdue yet."""
+        times = list(self.pages)[-2:]
+        if len(times) < 2 or (self.failed_s is not None and self.failed_s > times[1]):
+            return False
+        return now_s - times[1] <= OVERDUE * (times[1] - times[0])
+
     def last(self) -> PodReading:
         """Its last two pages."""
         times = list(self.pages)[-2:]
@@ -66,7 +74,8 @@ class Scrapes:
 def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
     """The scrapes of every pod in a matrix, by the label ``pod``.
 
-    A pod that two jobs scrape has two targets; the one that was read last counts, so that nothing is counted twice.
+    A pod that two jobs scrape has two targets. One of them counts, and always the same: their pages tell of the same
+    requests, and were they taken in turn each would be counted twice. Another one only where that is not read any more.
     """
     targets: dict[tuple[str, ...], dict[float, dict[str, dict[Labels, float]]]] = {}
     attempts: dict[tuple[str, ...], float] = {}
@@ -85,13 +94,18 @@ def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
         pages = targets.setdefault(target, {})
         for at_s, value in samples:
             pages.setdefault(at_s, {}).setdefault(name, {})[key] = value
-    found: dict[str, Scrapes] = {}
-    for target, pages in targets.items():
+    found: dict[str, list[Scrapes]] = {}
+    for target, pages in sorted(targets.items()):
         failed_s = attempts.get(target, -math.inf)
         made = Scrapes({at_s: pages[at_s] for at_s in sorted(pages)}, failed_s if math.isfinite(failed_s) else None)
-        if target[0] not in found or _newest_s(made) > _newest_s(found[target[0]]):
-            found[target[0]] = made
-    return found
+        found.setdefault(target[0], []).append(made)
+    return {pod: _chosen(scrapes) for pod, scrapes in found.items()}
+
+
+def _chosen(scrapes: Sequence[Scrapes]) -> Scrapes:
+    """The first that is still read; else the one that was read last."""
+    newest_s = max(map(_newest_s, scrapes))
+    return next((s for s in scrapes if s.is_read(newest_s)), None) or max(scrapes, key=_newest_s)
 
 
 def _target(labels: Mapping[str, str]) -> tuple[str, ...]:
