@@ -23,6 +23,7 @@ from pointsman.planner.core.types import (
     NextTick,
     Observation,
     Reason,
+    RoutingNumbers,
     Worker,
     WorkerCondition,
     WorkerRole,
@@ -188,6 +189,15 @@ async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_n
         await scenario.run(monkeypatch, partial(bool, scenario.api.created))
         assert scenario.states[0].requests == requests
         assert scenario.api.created[0]["spec"]["sequence"] == 42
+
+
+async def test_what_a_config_map_cannot_hold_is_left_out_and_the_state_is_kept() -> None:
+    known = Observation(0.0, TICK_S, 0.0, (), RoutingNumbers(0, 0))
+    for letters, keys in ((1000, {"state.json", "sequence", "last.json"}), (1_000_000, {"state.json", "sequence"})):
+        api = Api()
+        last = memory.Last(known, replace(steady(known), message="x" * letters))
+        await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
+        assert set(api.config_maps["chat-planner-state"]["data"]) == keys
 
 
 async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_planner(

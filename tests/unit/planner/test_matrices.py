@@ -102,15 +102,12 @@ def _as_matrix(pages: dict[float, Page], pod: str) -> list[dict[str, object]]:
 
 
 def test_of_two_jobs_the_same_one_counts_as_long_as_it_reads_the_pod() -> None:
-    one = {15.0 * n: n for n in range(9)}
-    other = {15.0 * n + 7: n for n in range(9)}
+    def read(first_s: float, until_s: float, job: str) -> dict[str, object]:
+        times_s = (first_s + 15.0 * n for n in range(9))
+        return series("hits_total", {at_s: at_s for at_s in times_s if at_s <= until_s}, job=job)
 
     def at(now_s: float, ended_s: float = 1e9) -> float | None:
-        values = [
-            ("a", {s: v for s, v in one.items() if s <= min(now_s, ended_s)}),
-            ("b", {s: v for s, v in other.items() if s <= now_s}),
-        ]
-        return by_pod([series("hits_total", had, job=job) for job, had in values])["a"].last().at_s
+        return by_pod([read(0.0, min(now_s, ended_s), "a"), read(7.0, now_s, "b")])["a"].last().at_s
 
     assert [at(now_s) for now_s in (61.0, 68.0, 76.0, 83.0)] == [60.0, 60.0, 75.0, 75.0]
     assert at(83.0, ended_s=60.0) == 60.0

@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 CONFIG_MAP_SUFFIX: Final = "-planner-state"
 _KEY: Final = "state.json"
 _LAST_KEY: Final = "last.json"
+MOST_KEPT_BYTES: Final = 1_000_000  # of a ConfigMap's 1 MiB; beyond it the API server would take nothing
 NEVER_S: Final = 1e9  # what stands for infinite in JSON
 _STATE: TypeAdapter[State] = TypeAdapter(State)
 
@@ -102,8 +103,9 @@ async def save(
 ) -> None:
     """Write the state. Raises KubeError."""
     data = {_KEY: to_json(state), "sequence": str(sequence)}
-    if last is not None:
-        data[_LAST_KEY] = last_to_json(last)
+    looked = last_to_json(last) if last is not None else ""
+    if looked and len(data[_KEY].encode()) + len(looked.encode()) < MOST_KEPT_BYTES:
+        data[_LAST_KEY] = looked
     await kube.apply(
         resources.CONFIG_MAPS,
         {

@@ -22,7 +22,7 @@ LATE: Final = 1.25  # as many times its expected moment before a start is expect
 STUCK_LEADS: Final = 4.0  # one that starts so many leads is stuck and teaches nothing
 SHORTEST_S: Final = 1.0
 LONGEST_GAP_S: Final = 60.0  # between two looks: what happened in a longer one happened nobody knows when
-MOST_SERVING: Final = 2048  # remembered by name
+MOST_SERVING: Final = 512  # remembered by name
 
 
 @dataclass(frozen=True, slots=True)
