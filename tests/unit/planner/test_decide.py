@@ -1,5 +1,6 @@
 """Decisions: what must hold for every one, and the ladder in a closed loop."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -149,6 +150,14 @@ def test_what_is_stale_or_unknown_freezes_everything_and_says_so(blind: dict[str
     assert decision.reason is Reason.STALE_METRICS
     assert not decision.changes_layout
     assert not decision.changes_routing
+
+
+@pytest.mark.parametrize(
+    ("age_s", "said"), [(math.inf, "a gateway, or half of the workers, cannot be read"), (90.0, "are 90 s old")]
+)
+def test_what_was_never_read_has_no_age_in_seconds(age_s: float, said: str) -> None:
+    _, decision, _ = decide(State(), observed(0, SHORT, age_s=age_s), POLICY, 0, LLAMA_8B_H100)
+    assert said in decision.message
 
 
 def test_without_a_table_it_waits_until_the_service_has_taught_it() -> None:

@@ -5,6 +5,7 @@ scale-out (minutes), scale-in (only when the load stayed low). Each tick takes t
 objectives back.
 """
 
+import math
 from dataclasses import replace
 
 from pointsman.planner.core.encode import EncodeTarget, target
@@ -52,11 +53,13 @@ def decide(
     next_tick = NextTick(policy.interval_s)
     load = observation.load
     if load is None or observation.age_s > policy.stale_after_s:
-        sentence = (
-            f"the metrics are {observation.age_s:.0f} s old (at most {policy.stale_after_s:.0f} s): nothing is changed"
-            if load is not None
-            else "the load could not be read: nothing is changed"
-        )
+        if load is None:
+            sentence = "the load could not be read: nothing is changed"
+        elif math.isinf(observation.age_s):
+            sentence = "a gateway, or half of the workers, cannot be read: nothing is changed"
+        else:
+            at_most_s = policy.stale_after_s
+            sentence = f"the metrics are {observation.age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
         lead_s = state.leads.lead_s(policy.start_s)
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
         leads = seen_starting(state, observation, policy)  # who starts and who serves is known all the same
