@@ -15,7 +15,11 @@ _WINDOW: Final = "$__rate_interval"
 
 
 def _of_role(role: str = "") -> str:
-    """To multiply a worker's series with: gives them the role it has now, which is a label of one gauge only."""
+    """To multiply a worker's series with: gives them the role it has now, which is a label of one gauge only.
+
+    Counters are summed by pod first: where a scrape configuration adds the role of the pod's label, a worker that has
+    just switched has each of them twice, and Prometheus refuses to match them.
+    """
     matchers = f'{_S},role="{role}"' if role else _S
     return f"on (namespace, pod) group_left (role) (pointsman_worker_role{{{matchers}}} == 1)"
 
@@ -347,8 +351,8 @@ ENGINES = Row(
             "percentunit",
             (
                 Query(
-                    f"sum by (role) (rate(vllm:prefix_cache_hits_total{{{_S}}}[{_WINDOW}]) * {_of_role()}) / "
-                    f"sum by (role) (rate(vllm:prefix_cache_queries_total{{{_S}}}[{_WINDOW}]) * {_of_role()})",
+                    f"sum by (role) ({_rate('vllm:prefix_cache_hits_total', by='namespace, pod')} * {_of_role()}) / "
+                    f"sum by (role) ({_rate('vllm:prefix_cache_queries_total', by='namespace, pod')} * {_of_role()})",
                     "{{role}}",
                 ),
             ),

@@ -175,6 +175,34 @@ def test_prometheus_parses_every_query_of_the_dashboards(binary: Binary, tmp_pat
     assert check([{"record": "wrong", "expr": rules[0]["expr"] + ")"}]).returncode != 0
 
 
+def test_prefix_hits_are_shown_right_after_a_role_switch_where_scrapes_add_the_pods_role(
+    binary: Binary, tmp_path: Path
+) -> None:
+    (text,) = (q.expr for b in DASHBOARDS for panel in b.panels if panel.title == "Prefix hits" for q in panel.queries)
+    expr = text.replace("$__rate_interval", "10m").replace("$namespace", "models").replace("$service", "chat")
+    of = 'namespace="models",service="chat",pod="a"'
+    series = {  # the pod's label changed at minute 5, its counters went on
+        f'vllm:prefix_cache_hits_total{{{of},role="decode"}}': "0+10x5 stale",
+        f'vllm:prefix_cache_hits_total{{{of},role="prefill"}}': "_x5 60+10x5",
+        f'vllm:prefix_cache_queries_total{{{of},role="decode"}}': "0+20x5 stale",
+        f'vllm:prefix_cache_queries_total{{{of},role="prefill"}}': "_x5 120+20x5",
+        f'pointsman_worker_role{{{of},role="Decode"}}': "1x5 0x5",
+        f'pointsman_worker_role{{{of},role="Prefill"}}': "0x5 1x5",
+    }
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": [
+            {"expr": expr, "eval_time": "10m", "exp_samples": [{"labels": '{role="Prefill"}', "value": 0.5}]}
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    command = [str(binary("promtool")), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_the_chart_makes_a_config_map_of_the_dashboards_only_when_asked_to(rendered: Rendered) -> None:
     enabled = "monitoring.dashboards.enabled=true"
     assert not [item for item in rendered("ConfigMap") if "dashboards" in item["metadata"]["name"]]

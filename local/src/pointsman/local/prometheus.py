@@ -1,9 +1,10 @@
 """A real Prometheus beside the cluster: it finds Pointsman's pods by the API server and scrapes them.
 
 What the chart's PodMonitors give on a cluster with the Prometheus operator: a target for each port named ``http``
-(gateways, workers) or ``metrics`` (operator, planner), with the labels namespace, pod, container and service, and role
-and component besides. Where a metric has such a label itself, it counts: the planner's are about services in other
-namespaces. The planner's source ``Prometheus``, ``pointsman record`` and the chart's dashboards read those.
+(gateways, workers) or ``metrics`` (operator, planner), with the labels namespace, pod, container and service, and
+component besides. No role: it changes while a worker's counters go on, and each of them would become two. Where a
+metric has such a label itself, it counts: the planner's are about services in other namespaces. The planner's source
+``Prometheus``, ``pointsman record`` and the chart's dashboards read those.
 """
 
 import time
@@ -105,7 +106,6 @@ def configuration(kubeconfig: Path) -> dict[str, Any]:
                             ("container", f"{meta}container_name"),
                             ("component", _label(names.COMPONENT_LABEL)),
                             ("service", _label(names.SERVICE_LABEL)),
-                            ("role", _label(names.ROLE_LABEL)),
                         )
                     ),
                 ],
