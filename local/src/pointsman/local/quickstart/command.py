@@ -65,12 +65,14 @@ def _style(found: str) -> str:
 
 
 def _next_steps(quickstart: QuickStart) -> list[str]:
-    if not quickstart.left_running or quickstart.programs is None:
+    if not quickstart.left_running or quickstart.programs is None or quickstart.kubeconfig is None:
         return ["", 'To look around in the running cluster: make quickstart ARGS="--keep"']
     question = '{"model": "%s", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 16}'
     return [
         "",
-        "The cluster is still running. What to type next:",
+        "The cluster is still running, for a look at what went wrong. What to type next:"
+        if quickstart.report.failures
+        else "The cluster is still running. What to type next:",
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
         "  kubectl get llms,wpool,pods",
         "  kubectl get events --sort-by=.lastTimestamp",
@@ -85,8 +87,19 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
             if quickstart.prometheus_url is not None
             else ()
         ),
-        f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
-        f"    -d '{question % quickstart.served_name}'",
+        *(
+            (f"  less {quickstart.kubeconfig.parent / 'logs'}/*", "  kubectl logs deploy/chat-gateway")
+            if quickstart.report.failures
+            else ()
+        ),
+        *(
+            (
+                f"  curl {quickstart.gateway_url}/chat/completions -H 'Content-Type: application/json' \\",
+                f"    -d '{question % quickstart.served_name}'",
+            )
+            if quickstart.gateway_url is not None
+            else ()
+        ),
         "To end it:",
         "  uv run pointsman local down quickstart",
     ]

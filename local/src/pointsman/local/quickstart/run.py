@@ -115,7 +115,7 @@ class QuickStart:
             report=narrator.say,
         )
         report.start_seconds = self._options.start_seconds
-        failed, started = True, False
+        started, unfinished, interrupted = False, True, False
         try:
             async with narrator.stage("cluster", "A real control plane: etcd, kube-apiserver, controllers, scheduler"):
                 await _whole(self._cluster.start)
@@ -136,15 +136,19 @@ class QuickStart:
                 if not self._options.quick:
                     await self._stall(kube, example, small)
                     await self._shift(kube, example, small)
-            failed = False
+            unfinished = False
+        except asyncio.CancelledError:
+            interrupted = True
+            raise
         finally:
             report.stage_seconds = narrator.stage_seconds
             report.peak_pss_mib = round(self._memory.peak_mib, 1)
-            self.left_running = started and self._options.keep and not failed
+            # A run that failed is the one to look into; one that was interrupted is to be gone.
+            self.left_running = started and self._options.keep and not interrupted
             if started and not self.left_running:
                 await _whole(self._cluster.stop)
             report.total_seconds = round(time.monotonic() - self._started_s, 2)
-            report.passed = not failed and not report.failures
+            report.passed = not unfinished and not report.failures
 
     async def _serve(self, kube: Kube, observer: Observer, example: dict[str, Any]) -> None:
         """The stages on the example's service."""
