@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fakes.clock import FakeClock
+from pointsman.kube import transport
 from pointsman.kube.errors import NotConfigured
 from pointsman.kube.transport import Transport, connect
 
@@ -56,6 +57,24 @@ async def test_an_argument_goes_before_the_environment_and_that_before_the_home(
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path / "env", "http://env")))
     assert (await connect()).server == "http://env"
     assert (await connect(kubeconfig(tmp_path / "argument", "http://argument"))).server == "http://argument"
+
+
+async def test_the_namespace_is_the_contexts_as_for_kubectl(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path / "config")
+    assert (await connect(path)).namespace == "default"
+    written = yaml.safe_load(path.read_text())
+    written["contexts"][0]["context"]["namespace"] = "serving"
+    path.write_text(yaml.safe_dump(written))
+    assert (await connect(path)).namespace == "serving"
+
+
+async def test_a_pods_namespace_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = tmp_path / "namespace"
+    account.write_text("serving")
+    monkeypatch.setattr(transport, "_SERVICE_ACCOUNT_NAMESPACE", account)
+    assert transport._pods_namespace() == "serving"
+    account.unlink()
+    assert transport._pods_namespace() == "default"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "current-context: x"])

@@ -123,6 +123,11 @@ class Kube:
         """Base URL of the API server."""
         return self._transport.server
 
+    @property
+    def namespace(self) -> str:
+        """Of who gives none: the kubeconfig context's, or the pod's own, as for kubectl."""
+        return self._transport.namespace
+
     # --- reads ---
 
     async def get(

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 CREDENTIALS_REFRESH_S: Final = 60.0
 EXEC_PLUGIN_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 5.0
+DEFAULT_NAMESPACE: Final = "default"
+_SERVICE_ACCOUNT_NAMESPACE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 Loader = Callable[[Configuration], Awaitable[None]]
 """Reads address and credentials, as they are now, into the configuration."""
@@ -60,8 +62,17 @@ class _Session(RESTClientObject):  # type: ignore[misc]  # kubernetes has no typ
 class Transport:
     """Requests to one API server, with credentials that are read again as they age."""
 
-    def __init__(self, configuration: Configuration, load: Loader, *, user_agent: str, clock: Clock) -> None:
+    def __init__(
+        self,
+        configuration: Configuration,
+        load: Loader,
+        *,
+        user_agent: str,
+        clock: Clock,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> None:
         """For :func:`connect`; ``configuration`` is loaded already."""
+        self.namespace = namespace
         self._configuration = configuration
         self._load = load
         self._clock = clock
@@ -230,7 +241,8 @@ async def connect(
         await load(configuration)
         # A proxy of the environment is for the outside; kube-apiserver on loopback is not there (Go's rule too).
         configuration.client_session_kwargs = {"trust_env": not _is_loopback(configuration.host)}
-        return Transport(configuration, load, user_agent=user_agent, clock=clock)
+        namespace = load.namespace if isinstance(load, _KubeconfigLoader) else _pods_namespace()
+        return Transport(configuration, load, user_agent=user_agent, clock=clock, namespace=namespace)
     except (ConfigException, OSError, ssl.SSLError) as error:
         raise NotConfigured(f"the cluster's configuration cannot be used: {error}") from error
 
@@ -250,6 +262,14 @@ def _loader(kubeconfig: Path | str | None, context: str | None) -> Loader:
     )
 
 
+def _pods_namespace() -> str:
+    """The namespace of the pod this process is in."""
+    try:
+        return _SERVICE_ACCOUNT_NAMESPACE.read_text().strip() or DEFAULT_NAMESPACE
+    except OSError:
+        return DEFAULT_NAMESPACE
+
+
 async def _load_service_account(configuration: Configuration) -> None:
     load_incluster_config(client_configuration=configuration, try_refresh_token=False)
 
@@ -264,6 +284,12 @@ class _KubeconfigLoader:
         # The loader remembers when an exec plugin's or identity provider's token ends.
         self._loader: _AuthLoader | None = None
         self._seen: tuple[int, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """What the current context says, as kubectl reads it."""
+        context = (self._loader.current_context if self._loader is not None else {}).get("context") or {}
+        return str(context.get("namespace") or DEFAULT_NAMESPACE)
 
     async def __call__(self, configuration: Configuration) -> None:
         seen = tuple(path.stat().st_mtime_ns for path in self._paths if path.exists())
@@ -287,6 +313,10 @@ class _KubeconfigLoader:
 
 class _AuthLoader(Protocol):
     """What is used of the loader ``load_kube_config`` returns."""
+
+    @property
+    def current_context(self) -> Mapping[str, Any]:
+        """The entry of ``contexts`` that is used."""
 
     async def load_and_set(self, client_configuration: Configuration) -> None:
         """Read the credentials again, those that have not ended from memory."""

@@ -42,7 +42,7 @@ def main(argv: list[str]) -> int:
 
 async def _explained(name: str, namespace: str | None, kubeconfig: Path | None) -> str:
     async with await Kube.connect(kubeconfig, field_manager="pointsman-explain") as kube:
-        return explanation(await told(kube, name, namespace or "default"))
+        return explanation(await told(kube, name, namespace or kube.namespace))
 
 
 async def told(kube: Kube, name: str, namespace: str) -> Told:
@@ -85,7 +85,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         epilog=_EPILOG,
     )
     parser.add_argument("service", metavar="SERVICE", help="the LLMService")
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="its namespace (default: default)")
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="its namespace (default: the context's, as for kubectl)")
     parser.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)"
     )

@@ -10,9 +10,10 @@ from pointsman.kube.pods import Pod
 from pointsman.planner.errors import ProfileError
 
 
-async def decode_worker(service: str, namespace: str, kubeconfig: Path | None) -> tuple[str, str]:
+async def decode_worker(service: str, namespace: str | None, kubeconfig: Path | None) -> tuple[str, str]:
     """(name, address) of a decode worker that serves. Raises ProfileError if there is none, KubeError."""
     async with await Kube.connect(kubeconfig, field_manager="pointsman-profile") as kube:
+        namespace = namespace or kube.namespace
         if await kube.find(resources.LLM_SERVICES, service, namespace) is None:
             raise ProfileError(f"there is no LLMService '{service}' in namespace '{namespace}'")
         selector = f"{names.SERVICE_LABEL}={service},{names.COMPONENT_LABEL}={names.COMPONENT_WORKER}"

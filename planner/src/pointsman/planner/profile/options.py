@@ -48,7 +48,7 @@ class Options:
     kv_bytes_per_token: int | None = None
     seed: int | None = None
     service: str | None = None  # where no url is given
-    namespace: str = "default"
+    namespace: str | None = None  # None: that of the kubeconfig's context
     kubeconfig: Path | None = None
 
 
@@ -75,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument(
         "--service", metavar="NAME", help="an LLMService: one of its decode workers, where pods can be reached"
     )
-    add("-n", "--namespace", default="default", metavar="NAME", help="the service's (default: default)")
+    add("-n", "--namespace", metavar="NAME", help="the service's (default: the context's, as for kubectl)")
     add("--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)")
     add("--out", required=True, type=Path, metavar="FILE", help="where the table goes")
     add("--minutes", type=_minutes, default=5.0, metavar="M", help="at most so long (default: 5)")
