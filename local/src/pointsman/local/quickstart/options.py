@@ -44,7 +44,9 @@ def parse(argv: list[str]) -> Options:
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
-    parser.add_argument("--keep", action="store_true", help="leave the cluster and the service running, also after a failure")
+    parser.add_argument(
+        "--keep", action="store_true", help="leave the cluster and the service running, also after a failure"
+    )
     parser.add_argument("--quick", action="store_true", help="traffic and exactness only")
     parser.add_argument("--report", type=Path, metavar="FILE", help="where the JSON report goes (default: the cache)")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the prompts (default: 1)")
