@@ -112,7 +112,8 @@ def test_a_plan_waits_for_a_person_who_approves_it() -> None:
     for _ in range(10):
         it.reconcile()
     assert status(it, made) == (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON)
-    assert "kubectl patch plan" in (it.plans[made.uid].status.message or "")
+    asks = it.plans[made.uid].status.message or ""
+    assert f"kubectl patch plan {it.plans[made.uid].name} --namespace {it.service.namespace} " in asks
     assert not it.switches
     approved = made.spec.model_copy(update={"approval": made.spec.approval.model_copy(update={"decision": "Approved"})})
     it.plans[made.uid] = replace(it.plans[made.uid], spec=approved)

@@ -103,8 +103,8 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         return
     if unanswered:
         message = (
-            f"waits for a person: kubectl patch plan {plan.name} --type=merge -p "
-            '\'{"spec":{"approval":{"decision":"Approved"}}}\''
+            f"waits for a person: kubectl patch plan {plan.name} --namespace {snapshot.service.namespace} "
+            '--type=merge -p \'{"spec":{"approval":{"decision":"Approved"}}}\''
         )
         yield from _report(plan, snapshot, PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON, message)
         return
