@@ -67,7 +67,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     assert not plan.spec.approval.required
     await healthy(world, ConditionStatus.TRUE)
     told = await explained(world, capsys, "chat")
-    assert f"{world.namespace}/chat: policy chat, mode Active; I looked" in told
+    assert f"{world.namespace}/chat: policy chat, mode Active; as I saw it" in told
     assert "prompt and 16 answer tokens" in told
     assert any(f"{made.metadata.name} (" in told and made.spec.message in told for made in world.layouts())
     assert "What would change my mind" in told
@@ -148,6 +148,34 @@ async def test_a_policy_with_an_unknown_table_is_said_with_the_nearest(world: Wo
     finally:
         load.cancel()
     assert health(world).reason in {"UnknownTable", "StaleMetrics"}
+
+
+async def test_an_edited_policy_that_is_as_wrong_is_said_in_new_words(world: World) -> None:
+    def table(gpu: str) -> dict[str, object]:
+        return {"table": {"model": "meta-llama/Meta-Llama-3.1-8B", "gpu": gpu, "engine": "vllm", "tp": 1}}
+
+    await world.policy(performance=table("h100"))
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(50, **SHORT))
+    try:
+        await world.until(lambda: "h100 vllm" in health(world).message, "the first name", world.services)
+        await world.policy(performance=table("abacus"))
+        await world.until(lambda: "abacus vllm" in health(world).message, "the second name", world.services)
+    finally:
+        load.cancel()
+    assert health(world).reason == "UnknownTable"
+
+
+async def test_the_first_look_is_too_early_and_not_stale(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    await world.policy(metrics={"intervalSeconds": 60})  # there is no second one here
+    await world.service()
+    world.planner.start()
+    await healthy(world, ConditionStatus.TRUE)
+    told = await explained(world, capsys, "chat")
+    assert "NotEnoughData" in told
+    assert "a rate takes two looks" in told
+    assert "StaleMetrics" not in told
 
 
 async def test_objectives_that_no_layout_can_meet_are_said_with_what_would_be_right(world: World) -> None:

@@ -150,7 +150,7 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
 ) -> None:
     _, seen, decision, points = calm
     text = told(seen, decision, points)
-    assert text.startswith("serving/chat: policy fast, mode Active; I looked 3 s ago")
+    assert text.startswith("serving/chat: policy fast, mode Active; as I saw it 3 s ago")
     assert "2 prefill and 1 decode workers serve" in text
     assert "page" not in text, "nobody says how old they are"
     assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
@@ -227,3 +227,66 @@ def test_the_last_look_is_kept_as_json_even_when_nothing_was_ever_read() -> None
     text = last_to_json(Last(unread, decision))
     assert "Infinity" not in text
     assert "null" not in text.split('"age_s":')[1][:8]
+
+
+def test_a_planner_or_an_operator_that_is_silent_is_said_to_be() -> None:
+    _, seen, decision = settled(EASY)
+    later = datetime.fromtimestamp(seen.at_s + 80, UTC)
+    waits = plan(sequence=7, phase=None)
+    assert "Something is wrong" not in told(seen, decision, None, now=later)
+    assert "has written down nothing for 90 s" in told(seen, decision, None, now=later + timedelta(seconds=10))
+    seen = replace(seen, at_s=waits.spec.observed_at.timestamp())
+    assert "Something is wrong" not in told(seen, decision, None, plans=(waits,))
+    unseen = told(seen, decision, None, plans=(waits,), now=waits.spec.observed_at + timedelta(seconds=45))
+    assert "the operator has not seen plan chat-00007 in 45 s" in unseen
+
+
+def test_more_gpus_than_the_budget_are_said_where_plans_are_carried_out() -> None:
+    _, seen, decision = settled(EASY)
+    small = replace(ROOM, max_gpus=2)
+    assert "3 GPUs are taken, budget.maxGpus is 2" in told(seen, decision, None, policy=small)
+    assert "GPUs are taken" not in told(seen, decision, None)
+    assert "GPUs are taken" not in told(seen, decision, None, policy=replace(small, mode=Mode.SHADOW))
+
+
+def test_a_person_is_asked_for_layouts_and_not_for_routing() -> None:
+    _, seen, decision = settled(EASY)
+    approve, asked = replace(ROOM, mode=Mode.APPROVE), "A person must approve it"
+    routing = replace(decision, routing=RoutingNumbers(640, 32), routing_reason=Reason.THRESHOLD)
+    assert not routing.changes_layout
+    assert routing.changes_routing
+    assert asked not in told(seen, routing, None, policy=approve)
+    assert "I only write it down" in told(seen, routing, None, policy=replace(ROOM, mode=Mode.SHADOW))
+    moves = settled(replace(LONG, arrivals_per_s=60.0))[2]
+    assert moves.changes_layout
+    assert asked in told(seen, moves, None, policy=approve)
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        (
+            "Denied",
+            "chat-00007 for this was denied 40 s ago: I ask again 300 s after that (approvals.expireAfterSeconds)",
+        ),
+        ("Failed", "chat-00007 for this failed 40 s ago: I try again half a minute after that"),
+        ("Completed", ""),
+    ],
+)
+def test_a_layout_that_was_tried_says_when_it_is_tried_again(phase: str, words: str) -> None:
+    _, seen, _ = settled(EASY)
+    ended = plan(sequence=7, phase=phase)
+    moves = settled(replace(LONG, arrivals_per_s=60.0))[2]
+    same = replace(moves, prefill=ended.spec.pools.prefill.replicas, decode=ended.spec.pools.decode.replicas)
+    now = ended.spec.observed_at + timedelta(seconds=40)
+    text = told(seen, same, None, plans=(ended,), now=now, denied_for_s=300.0)
+    assert (words in text) if words else "again" not in text
+    other = replace(same, decode=same.decode + 1)
+    assert "again" not in told(seen, other, None, plans=(ended,), now=now)
+
+
+def test_a_load_that_was_looked_at_once_is_not_called_unreadable() -> None:
+    _, seen, decision = settled(None)
+    text = told(seen, replace(decision, reason=Reason.NOT_ENOUGH_DATA, message="one look"), None)
+    assert "the load is not known yet: a rate takes two looks" in text
+    assert "could not be read" not in text

@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, PlannerHealth
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
-from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, Mode, PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
@@ -23,7 +24,16 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.observe import Reading, Seen, observation
 from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Objectives, Observation, Reason, RoutingNumbers, Worker, WorkerRole
+from pointsman.planner.core.types import (
+    Decision,
+    Objectives,
+    Observation,
+    Reason,
+    RoutingNumbers,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables
@@ -35,7 +45,9 @@ from pointsman.serving.local_remote import DEFAULT_RULE
 
 log = logging.getLogger(__name__)
 
-SAVE_EVERY_S: Final = 30.0
+SAVE_CHANGED_S: Final = 5.0  # where what would be explained has changed; else memory.SAVE_EVERY_S
+SHADOW_ROUTING_S: Final = 60.0
+_ROUTING_ONLY: Final = (Reason.STEADY, Reason.FLOW_CONTROL, Reason.THRESHOLD)  # they come in turn
 LOOK_FOR_SERVICES_S: Final = 1.0
 BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
@@ -50,6 +62,7 @@ class _Planned:
     sequence: int
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
+    saved: object = None  # what was said when it was saved
     said: tuple[Reason, str] | None = None
     condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
     last: memory.Last | None = None
@@ -175,6 +188,13 @@ class Planner:
         )
         base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
+        unreadable = any(source.failed(name) for name in names) or any(
+            worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
+        )
+        first = any(reading is None for reading in readings) and age_s <= settings.stale_after_s
+        if decision.reason is Reason.STALE_METRICS and first and not unreadable:
+            once = "a gateway was read for the first time, and a rate takes two looks: nothing is changed"
+            decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision, settings)
         self._say(key, kept, decision)
@@ -235,12 +255,12 @@ class Planner:
         layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
         now_s = self._clock.monotonic_s()
         news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
-        if news is not None:
+        if news is not None and not _told_lately(news, plans, policy, self._clock.now()):
             kept.sequence = ledger.next_sequence(self._cluster.plans.by(key), kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
             await self._create(key, service, policy, kept, news, layout, asked)
-        elif now_s - kept.saved_s >= SAVE_EVERY_S:
+        elif now_s - kept.saved_s >= (memory.SAVE_EVERY_S if kept.saved == _said(kept) else SAVE_CHANGED_S):
             await self._save(key, service, kept, now_s)
         for old in ledger.outdated(self._cluster.plans.by(key), policy.spec.history.plans):
             try:
@@ -295,7 +315,7 @@ class Planner:
         return plans
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
-        kept.saved_s = now_s
+        kept.saved_s, kept.saved = now_s, _said(kept)
         await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence, kept.last)
 
     async def _report_health(
@@ -353,6 +373,27 @@ class Planner:
 def _owned(plan: Plan, uid: str) -> bool:
     owners = [owner.uid for owner in plan.metadata.owner_references]
     return not owners or uid in owners
+
+
+def _said(kept: _Planned) -> object:
+    """What of the last look a person would miss if ``explain`` told of an earlier one."""
+    if kept.last is None:
+        return None
+    seen, decision = kept.last.observation, kept.last.decision
+    workers = sorted((worker.role, worker.condition) for worker in seen.workers)
+    reason = Reason.STEADY if decision.reason in _ROUTING_ONLY else decision.reason
+    aim = reason, decision.prefill, decision.decode
+    return aim, workers, seen.plan_in_progress, seen.awaiting_approval
+
+
+def _told_lately(news: Decision, plans: Sequence[Plan], policy: PlannerPolicy, now: datetime) -> bool:
+    """Whether a plan of routing alone can wait: in Shadow its numbers are never in force and wished anew each tick."""
+    if policy.spec.mode is not Mode.SHADOW or news.changes_layout or news.withdraws:
+        return False
+    newest = max(plans, key=lambda plan: plan.spec.sequence, default=None)
+    if newest is None or newest.spec.mode is not Mode.SHADOW:
+        return False
+    return 0 <= (now - newest.spec.observed_at).total_seconds() < SHADOW_ROUTING_S
 
 
 def _owner(service: LLMService) -> dict[str, Any]:

@@ -17,6 +17,7 @@ CONFIG_MAP_SUFFIX: Final = "-planner-state"
 _KEY: Final = "state.json"
 _LAST_KEY: Final = "last.json"
 MOST_KEPT_BYTES: Final = 1_000_000  # of a ConfigMap's 1 MiB; beyond it the API server would take nothing
+SAVE_EVERY_S: Final = 30.0
 NEVER_S: Final = 1e9  # what stands for infinite in JSON
 _STATE: TypeAdapter[State] = TypeAdapter(State)
 

@@ -75,6 +75,7 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         turning=turning_points(state, last.observation, policy, base) if state and last else None,
         plans=[plan for plan in plans if plan.spec.service_ref.name == name],
         health=next((c for c in service.status.conditions if c.type == _HEALTHY), None),
+        denied_for_s=found_policy.spec.approvals.expire_after_seconds,
     )
 
 
@@ -85,7 +86,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
         epilog=_EPILOG,
     )
     parser.add_argument("service", metavar="SERVICE", help="the LLMService")
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="its namespace (default: the context's, as for kubectl)")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAME", help="its namespace (default: the context's, as for kubectl)"
+    )
     parser.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="(default: KUBECONFIG, ~/.kube/config, the pod's)"
     )

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
-from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.planner.core import ledger
 from pointsman.planner.core.flow import in_words
 from pointsman.planner.core.retention import GAP_MARGIN
 from pointsman.planner.core.types import (
@@ -19,10 +20,11 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
-from pointsman.planner.memory import NEVER_S
+from pointsman.planner.memory import NEVER_S, SAVE_EVERY_S
 from pointsman.serving.flow_control import NOTHING_HELD
 
 _SHOWN_ALTERNATIVES = 8
+_LATE_S = 30.0  # beyond what is normal, before somebody is said to be silent
 _WHAT_MODE_MEANS = {
     Mode.SHADOW: "I only write it down: the policy's mode is Shadow.",
     Mode.APPROVE: "A person must approve it: the policy's mode is Approve.",
@@ -44,18 +46,20 @@ class Told:
     turning: TurningPoints | None
     plans: Sequence[Plan]
     health: Condition | None
+    denied_for_s: float = 900.0  # approvals.expireAfterSeconds: a plan that was denied is not made again sooner
 
 
 def explanation(told: Told) -> str:
     """The whole text."""
     sections = [_heading(told)]
-    if told.health is not None and told.health.status is not ConditionStatus.TRUE:
-        sections.append(_section("Something is wrong", [f"{told.health.reason}: {told.health.message}"]))
+    wrong = _wrong(told)
+    if wrong:
+        sections.append(_section("Something is wrong", wrong))
     if told.observation is None or told.decision is None:
         sections.append("The planner has not looked at this service yet, or it is of an older version.")
     else:
         sections += [
-            _section("What I saw", _seen(told.observation, told.policy)),
+            _section("What I saw", _seen(told.observation, told.decision, told.policy)),
             _section("What I expect", _expected(told.decision)),
             _section("What I considered", _considered(told.decision)),
             _section("What I chose, and why", _chosen(told)),
@@ -70,7 +74,7 @@ def _heading(told: Told) -> str:
     line = f"{told.namespace}/{told.service}: policy {told.policy_name}, mode {told.policy.mode}"
     if told.observation is not None:
         looked = datetime.fromtimestamp(told.observation.at_s, told.now.tzinfo)
-        line += f"; I looked {_ago(told.now - looked)}"
+        line += f"; as I saw it {_ago(told.now - looked)}"
     return line
 
 
@@ -78,7 +82,38 @@ def _section(title: str, lines: Sequence[str]) -> str:
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
-def _seen(observation: Observation, policy: Policy) -> list[str]:
+def _wrong(told: Told) -> list[str]:
+    """What the planner says is wrong, and what it cannot say itself: that it, or the operator, is silent."""
+    lines = []
+    if told.health is not None and told.health.status is not ConditionStatus.TRUE:
+        lines.append(f"{told.health.reason}: {told.health.message}")
+    observation = told.observation
+    if observation is not None:
+        silent_s = told.now.timestamp() - observation.at_s
+        # A source that is scraped seldom is looked at again when it is stale.
+        if silent_s > SAVE_EVERY_S + told.policy.stale_after_s + told.policy.interval_s + _LATE_S:
+            lines.append(
+                f"the planner has written down nothing for {silent_s:.0f} s, so all below is old: is it running? "
+                "kubectl get pods -A -l app.kubernetes.io/component=planner"
+            )
+        taken = sum(observation.committed(role) for role in WorkerRole) * observation.gpus_each
+        if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
+            lines.append(
+                f"{taken} GPUs are taken, budget.maxGpus is {told.policy.max_gpus}: plans that take more than that are not "
+                "carried out"
+            )
+    newest = max(told.plans, key=lambda plan: plan.spec.sequence, default=None)
+    if newest is not None and newest.status.phase is None:
+        waits_s = (told.now - newest.spec.observed_at).total_seconds()
+        if waits_s > _LATE_S:
+            lines.append(
+                f"the operator has not seen plan {newest.metadata.name} in {waits_s:.0f} s: is it running? "
+                "kubectl get pods -A -l app.kubernetes.io/component=operator"
+            )
+    return lines
+
+
+def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[str]:
     prefill, decode = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
     lines = [f"{prefill} prefill and {decode} decode workers serve{_others(observation)}"]
     ages = [
@@ -89,7 +124,13 @@ def _seen(observation: Observation, policy: Policy) -> list[str]:
     lines += [", ".join(ages)] if ages else []
     load, service = observation.load, observation.service
     if load is None:
-        return [*lines, "the load could not be read: it is unknown, not zero"]
+        early = decision.reason is Reason.NOT_ENOUGH_DATA
+        unknown = (
+            "the load is not known yet: a rate takes two looks"
+            if early
+            else "the load could not be read: it is unknown, not zero"
+        )
+        return [*lines, unknown]
     lengths = (
         f" of {load.prompt_tokens:.0f} prompt and {load.output_tokens:.0f} answer tokens"
         if load.prompt_tokens is not None and load.output_tokens is not None
@@ -193,9 +234,28 @@ def _chosen(told: Told) -> list[str]:
         routed = ", with other numbers for routing" if decision.changes_routing else ""
         lines = [f"stay at {decision.prefill}P{decision.decode}D{routed} ({decision.reason})"]
     lines.append(decision.message)
-    if (decision.changes_layout or decision.changes_routing) and told.policy.mode in _WHAT_MODE_MEANS:
+    asked = decision.changes_layout or (decision.changes_routing and told.policy.mode is not Mode.APPROVE)
+    if asked and told.policy.mode in _WHAT_MODE_MEANS:
         lines.append(_WHAT_MODE_MEANS[told.policy.mode])
-    return lines
+    return [*lines, *_tried(told, decision)]
+
+
+def _tried(told: Told, decision: Decision) -> list[str]:
+    """Why there is no new plan where the last one for the same layout has ended."""
+    layouts = [plan for plan in told.plans if plan.spec.changes_layout]
+    last = max(layouts, key=lambda plan: plan.spec.sequence, default=None)
+    if not decision.changes_layout or last is None or ledger.target(last) != (decision.prefill, decision.decode):
+        return []
+    name, phase, ended_at = last.metadata.name, last.status.phase, last.status.ended_at
+    if phase is None or ended_at is None:
+        return []
+    ago = _ago(told.now - ended_at)
+    if phase is PlanPhase.DENIED:
+        patience = f"{told.denied_for_s:.0f} s after that (approvals.expireAfterSeconds)"
+        return [f"{name} for this was denied {ago}: I ask again {patience}"]
+    if phase in (PlanPhase.FAILED, PlanPhase.EXPIRED):
+        return [f"{name} for this {phase.lower()} {ago}: I try again half a minute after that, later each time"]
+    return []
 
 
 def _turning(told: Told) -> list[str]:
