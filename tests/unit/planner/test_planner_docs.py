@@ -11,6 +11,7 @@ from pointsman.planner.core.types import Reason
 from pointsman.planner.explain.command import parse as explain
 from pointsman.planner.profile.options import parse as profile
 from pointsman.planner.replay import command as replay
+from pointsman.planner.replay.policy_files import load_policy
 from pointsman.planner.replay.record_command import parse as record
 from pointsman.planner.settings import PlannerSettings
 
@@ -30,6 +31,16 @@ def test_every_reason_of_a_decision_is_explained_and_no_other_is() -> None:
     table = PAGE[PAGE.index("**Its reason**") : PAGE.index("## What keeps it calm")]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     assert set(re.findall(r"`([A-Za-z]+)`", " ".join(rows))) == {reason.value for reason in Reason}
+
+
+def test_the_policy_that_is_written_out_is_taken_and_needs_each_of_its_required_fields(tmp_path: Path) -> None:
+    text = PAGE[PAGE.index("```yaml\napiVersion") + 8 :]
+    text = text[: text.index("```")]
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    spec = load_policy(file).spec
+    assert (spec.mode, spec.objectives.ttft_ms, spec.objectives.tpot_ms) == ("Shadow", 1500, 40)
+    assert spec == spec.model_validate({"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}})
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path, monkeypatch
     for folder in ("examples", "bench"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
+    recording = re.search(r"```json\n(.*?)```", (ROOT / "docs/replay.md").read_text(), re.DOTALL)
+    assert recording is not None
+    (tmp_path / "chat.jsonl").write_text(recording[1])
     found = commands("docs/replay.md")
     assert len(found) >= 5
     for arguments in found:
