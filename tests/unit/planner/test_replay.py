@@ -55,6 +55,20 @@ def test_a_replay_says_what_it_came_to_and_why(policy: Path, capsys: pytest.Capt
     assert re.search(r"\d+ s  → \dP\dD +(Prefill|Decode|Both)Short: .* would keep \d+% within objectives", said)
 
 
+def test_objectives_that_no_layout_meets_are_said_with_what_would_be_right(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = tmp_path / "seconds.yaml"
+    seconds.write_text(re.sub(r"ttftMs: [\d.]+", "ttftMs: 1.5", policy.read_text()))
+    assert seconds.read_text() != policy.read_text()
+    assert run(seconds) == 0
+    assert re.search(
+        r"out of reach: objectives\.ttftMs .* no layout meets that, write more than \d+", capsys.readouterr().out
+    )
+    assert run(policy) == 0
+    assert "out of reach" not in capsys.readouterr().out
+
+
 def test_the_same_seed_gives_the_same_document(policy: Path, document: dict[str, Any], tmp_path: Path) -> None:
     assert run(policy, "--json", str(tmp_path / "again.json")) == 0
     again = json.loads((tmp_path / "again.json").read_text())

@@ -10,6 +10,7 @@ from typing import Any, Final
 import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.types import Bounds, Mode, Policy
 from pointsman.planner.errors import ReplayError, UnknownTable
 from pointsman.planner.policies import planner_policy
@@ -109,13 +110,20 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
             **({"images": int(load.trace.images.sum())} if load.trace.images is not None else {}),
             "duration_s": round(load.trace.duration_s, 3),
             "digest": digest,
-            "notes": [*load.notes, *_start(options, simulation)],
+            "notes": [*load.notes, *_start(options, simulation), *_missed(result)],
         },
         policy={"name": policy.name, "text": _text(policy), "spec": policy.spec.model_dump(by_alias=True, mode="json")},
         simulation={**described, "planner": options.planner},
         command=command,
     )
     return Replay(result, digest, described, document)
+
+
+def _missed(result: Result) -> list[str]:
+    """Objectives that no layout meets: on a live service the condition PlannerHealthy says so."""
+    said = (out_of_reach(made.decision, result.objectives, said=False) for made in result.decisions)
+    sentence = next((one for one in said if one is not None), None)
+    return [] if sentence is None else [f"objectives are out of reach: {sentence}"]
 
 
 def _start(options: Options, simulation: Simulation) -> list[str]:
