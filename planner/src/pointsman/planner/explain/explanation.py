@@ -99,8 +99,8 @@ def _wrong(told: Told) -> list[str]:
         taken = sum(observation.committed(role) for role in WorkerRole) * observation.gpus_each
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             lines.append(
-                f"{taken} GPUs are taken, budget.maxGpus is {told.policy.max_gpus}: plans that take more than that are not "
-                "carried out"
+                f"{taken} GPUs are taken, budget.maxGpus is {told.policy.max_gpus}: "
+                "plans that take more than that are not carried out"
             )
     newest = max(told.plans, key=lambda plan: plan.spec.sequence, default=None)
     if newest is not None and newest.status.phase is None:
