@@ -82,6 +82,7 @@ CHECKS: dict[str, Check] = {
     r"a switch is to bring (prefill|decode), not yet: .+": lambda o, c, n: of(o, n[0]) > of(c, n[0]),
     r"not yet: .+": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
     r"serves no more of what is needed now": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
+    r"those that serve would keep (\d+)%, not (\d+)%": lambda o, _, n: int(n[0]) < int(n[1]) and "switch" in o.action,
     r"would leave a role without a worker that serves": lambda o, c, _: (
         "switch" in o.action and "switch" not in c.action
     ),

@@ -22,7 +22,7 @@ def seen(flow: FlowBounds = NOTHING_HELD, gateways: int = 1) -> Observation:
 
 def test_what_is_ahead_leaves_time_for_the_prompt_itself() -> None:
     at = point()
-    tokens = flow_bounds(seen(), POLICY, at, 1.0).pending_tokens_per_prefill_worker
+    tokens = flow_bounds(seen(), replace(POLICY, max_queue_size=1000), at, 1.0).pending_tokens_per_prefill_worker
     assert tokens is not None
     ahead_s = tokens / at.queued_tokens * at.prefill_s
     assert at.prefill_s <= ahead_s
@@ -48,6 +48,17 @@ def test_prefills_that_leave_no_time_for_a_step_do_not_take_the_bound_away() -> 
     some, many = (flow_bounds(seen(), POLICY, busy, rate).decoding_per_decode_worker for rate in (4.0, 28.0))
     assert some == 8
     assert many == round(busy.batch)  # fewer sequences do not help against prompts
+
+
+@pytest.mark.parametrize("prefill", [1, 3, 12])
+def test_no_more_prompts_are_let_through_than_the_prefill_queue_takes(prefill: int) -> None:
+    """What finds it full is prefilled where it decodes: a long TTFT objective would let hundreds through."""
+    patient = replace(point(), ttft_s=60.0)
+    at = replace(observed(0, None, prefill=prefill), routing=ROUTING, gateways=1)
+    tokens = flow_bounds(at, POLICY, patient, 1.0).pending_tokens_per_prefill_worker
+    assert tokens is not None
+    waiting = prefill * (tokens / patient.queued_tokens - 1)
+    assert 0.7 * POLICY.max_queue_size <= waiting <= POLICY.max_queue_size
 
 
 def test_each_gateway_gets_its_share() -> None:

@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,17 @@ def test_a_rising_load_is_forecast_higher_than_it_is_now() -> None:
     counts = [10 + 0.5 * tick for tick in range(120)]
     forecast = ahead(after(counts), 120)
     assert forecast.expected > counts[-1] / TICK_S * 1.05
+
+
+def test_what_came_where_hardly_anything_was_expected_is_no_such_error_where_much_is() -> None:
+    """After a wave that a trend was wrong about: 14 where 1 was expected are 13 more, not 13 standard deviations."""
+    wrong = tuple((60 * TICK_S, 1.0) for _ in range(40))
+    forecaster = replace(after([14 * TICK_S] * 60), pending=wrong, errors=())
+    after_it = forecaster.observe(14 * TICK_S, TICK_S, 61 * TICK_S, LEAD_S)
+    assert len(after_it.errors) == 40
+    forecast = ahead(after_it, 61)
+    assert forecast.expected == pytest.approx(14, rel=0.02)
+    assert 14 + 13 < forecast.high < 14 + 22
 
 
 def test_a_step_is_followed_within_two_ticks_not_smoothed_over_minutes() -> None:

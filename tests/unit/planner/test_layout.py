@@ -86,3 +86,15 @@ def test_no_pool_gives_more_to_the_other_one_than_its_bounds_leave() -> None:
     policy = replace(SCALES, max_gpus=6, decode=Bounds(3, 9))
     _, decision = layout(KNOWN, observed(0, LONG, 2, 4), policy, 0.0, wanted((8, 1), (8, 2)), point(), point())
     assert (decision.prefill, decision.decode) == (3, 3)
+
+
+def test_no_decode_worker_is_switched_where_its_streams_would_lose_more_than_prompts_gain() -> None:
+    """One prefill worker is a hair short of what 12 requests/s need, and that is two whole ones."""
+    seen = observed(100.0, None, prefill=1, decode=3)
+    eager = replace(SCALES, role_switch=True, min_dwell_s=0.0)
+    needs = replace(wanted((2, 3), (2, 3)), rate_per_s=12.0, backlog=0.0, planned_per_s=12.0)
+    for output, switched in ((800, False), (100, True)):
+        at, state = point(4000, output), KNOWN
+        for _ in range(3):
+            state, decision = layout(state, seen, eager, 100.0, needs, at, at)
+        assert bool(decision.switches) is switched

@@ -39,7 +39,7 @@ def point(lengths: Lengths, threshold: int = 512) -> OperatingPoint:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("threshold", "sent"), [(0, 1.0), (255, 1.0), (512, 0.2), (4096, 0.0)])
+@pytest.mark.parametrize(("threshold", "sent"), [(0, 1.0), (128, 1.0), (256, 0.6), (512, 0.2), (8192, 0.0)])
 def test_only_prompts_that_lack_more_than_the_threshold_where_they_decode_are_sent(threshold: int, sent: float) -> None:
     at = point(after(LOAD, 3))
     assert at.at_threshold(threshold).remote_share == pytest.approx(sent)

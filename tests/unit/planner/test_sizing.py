@@ -133,6 +133,17 @@ def test_uneven_prompts_cost_more_than_their_mean_since_attention_grows_with_the
     assert uneven.prefill_scv > 1
 
 
+def test_of_a_bucket_of_lengths_those_below_the_threshold_stay() -> None:
+    """A bucket whose middle is above it has shorter prompts too: were they none, nothing would keep it from rising."""
+    at = point(5800, 100, threshold=0)
+    assert at.at_threshold(4096).remote_share == 1.0
+    shares = [at.at_threshold(tokens).remote_share for tokens in range(4096, 8448, 128)]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.4 < at.at_threshold(5800).remote_share < 0.6
+    assert (shares[0], shares[-1]) == (1.0, 0.0)
+    assert at.at_threshold(5504).local_s == pytest.approx(0.42 * at.at_threshold(8320).local_s, rel=0.05)
+
+
 def test_a_threshold_moves_prompts_between_the_pools_and_nothing_else() -> None:
     at = point(400, 100, threshold=512)
     remote = at.at_threshold(256)

@@ -48,7 +48,7 @@ def test_both_pools_have_workers_enough_for_their_links() -> None:
     assert slow.decode_workers(20.0, 1.0) >= 20 * 0.2 / 0.7
     assert slow.busy_prefill_workers(20.0) == pytest.approx(20 * 0.2 / 0.7)
     assert slow.slack_s < quick.slack_s
-    local = point(400, 100, threshold=512)  # all prompts are prefilled where they decode: nothing is sent
+    local = point(400, 100, threshold=1024)  # all prompts are prefilled where they decode: nothing is sent
     assert replace(local, transfer_s=5.0).decode_workers(1.0, 1.0) == local.decode_workers(1.0, 1.0)
 
 

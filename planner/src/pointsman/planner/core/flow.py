@@ -14,6 +14,7 @@ from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worker: prompts of one pass end together
 BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
 LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
+QUEUE_SHARE: Final = 0.75  # of the prefill queue's limit: prompts are not all of the mean length
 CHANGE: Final = 0.15  # a bound that moves by less stays: each change is a plan
 
 
@@ -23,10 +24,11 @@ def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint,
         return NOTHING_HELD
     before = observation.routing.flow
     decoding = _decoding(point, rate_per_s / max(1, observation.serving(WorkerRole.DECODE)))
+    pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000
     return FlowBounds(
-        _settled(before.pending_tokens_per_prefill_worker, _pending_tokens(point), observation.gateways),
+        _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways),
         _settled(before.decoding_per_decode_worker, decoding, observation.gateways),
-        _settled(before.slack_ms, point.slack_s * 1000 if _pending_tokens(point) is not None else None, 1),
+        _settled(before.slack_ms, slack_ms if pending is not None else None, 1),
     )
 
 
@@ -38,12 +40,17 @@ def in_words(bounds: FlowBounds) -> str:
     return f"a gateway holds back what finds {' or '.join(parts)}" if parts else "nothing is held back"
 
 
-def _pending_tokens(point: OperatingPoint) -> float | None:
-    """Tokens a prefill worker computes while a request may wait for it."""
+def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Policy) -> float | None:
+    """Tokens a prefill worker computes while a request may wait for it, of no more prompts than the queue takes.
+
+    What finds the queue full is prefilled where it decodes, and all who decode there pay for it.
+    """
     queued = point.queued_tokens
     if queued <= 0 or point.prefill_alone_s >= point.ttft_s:
         return None
-    return queued * max(LEAST_PROMPTS, PENDING_SLACKS * point.slack_s / point.prefill_s)
+    workers = max(1, observation.serving(WorkerRole.PREFILL))
+    queue = QUEUE_SHARE * policy.max_queue_size / workers
+    return queued * max(LEAST_PROMPTS, min(PENDING_SLACKS * point.slack_s / point.prefill_s, LEAST_PROMPTS + queue))
 
 
 def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:

@@ -98,7 +98,7 @@ class RateForecaster:
     recent: tuple[tuple[float, float, float], ...] = ()  # (end of window, count, its seconds)
     surprises: tuple[float, ...] = ()
     pending: tuple[tuple[float, float], ...] = ()  # (due, forecast)
-    errors: tuple[float, ...] = ()  # (truth − forecast)/√forecast
+    errors: tuple[float, ...] = ()  # (truth − forecast)/√(the larger of them)
     slow: float = 0.0
     changed_s: float | None = None  # the last time the filter was re-armed
     fell_s: float | None = None  # … downwards
@@ -180,7 +180,7 @@ class RateForecaster:
         truth = sum(count for _, count, _ in self.recent) / sum(seconds for _, _, seconds in self.recent)
         while pending and pending[0][0] <= now_s:
             forecast = pending.pop(0)[1]
-            errors.append((truth - forecast) / math.sqrt(max(forecast, 0.5)))
+            errors.append((truth - forecast) / math.sqrt(max(forecast, truth, 0.5)))
         least, most = KEPT_ERRORS
         kept = min(max(int(KEPT_LEADS * lead_s / window_s), least), most)
         survivals = list(self.survivals)
@@ -208,7 +208,10 @@ class RateForecaster:
                 error = math.sqrt(max(0.0, error * error - chance * chance))
         else:
             error = chance  # nothing was compared yet: a forecast that is never wrong is not to be expected
-        bound = expected + error * math.sqrt(max(expected, 0.5))
+        # (bound − expected)/√bound = error: what came where hardly anything was expected is no error of so many times
+        # as much where much is.
+        root = (error + math.sqrt(error * error + 4 * max(expected, 0.5))) / 2 if error > 0 else 0.0
+        bound = expected + error * root
         return Forecast(expected, max(min(expected, self.trend.level), bound))
 
     def _expected(self, ahead_s: float, now_s: float, lead_s: float) -> float:

@@ -7,7 +7,7 @@ from pointsman.planner.core.alternatives import considered, in_short
 from pointsman.planner.core.rejections import Choice
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, switch, switches_between
+from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, kept_by, switch, switches_between
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
 
@@ -40,7 +40,8 @@ def layout(
         elif reason is Reason.STEADY:
             reason = Reason.SPARE_CAPACITY
     else:
-        state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now)
+        keeps = kept_by(likely, observation, wanted.rate_per_s, state.forecaster.dispersion)
+        state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now, keeps)
     target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
     if reason is Reason.STEADY and sum(target) > sum(now):
         reason = _grows(now, target)

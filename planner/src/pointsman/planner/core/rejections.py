@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import SWITCH_S, weighed_switches
+from pointsman.planner.core.switching import MOST_LOST, SWITCH_S, kept_by, weighed_switches
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Observation, Policy, WorkerCondition, WorkerRole
 
@@ -46,7 +46,7 @@ def rejection(
     if choice.switched != choice.now and lead_s > SWITCH_S and switched == choice.now:
         return f"would take {lead_s:.0f} s to start; a switch serves in {SWITCH_S:.0f} s"
     if switched != choice.now and choice.switched == choice.now and sum(layout) == sum(choice.now):
-        return _gain(choice, layout)
+        return _gain(choice, point, layout)
     if fewer:
         return _kept(choice, layout, fewer)
     return _more(choice, layout)
@@ -121,14 +121,17 @@ def _clears_s(wanted: Targets, point: OperatingPoint, layout: Layout) -> float:
     return wanted.backlog / spare_per_s if spare_per_s > 0 else math.inf
 
 
-def _gain(choice: Choice, layout: Layout) -> str:
+def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
     """What another split would bring to those that serve, beside what it must."""
+    keeps = kept_by(point, choice.observation, choice.wanted.rate_per_s, choice.state.forecaster.dispersion)
     found = weighed_switches(
         choice.observation, choice.policy, choice.wanted, choice.now, choice.state.history, (layout[0] - choice.now[0],)
     )
     for _, gain, worth in found:
         if gain <= 0:
             return "serves no more of what is needed now"
+        if worth > 0 and keeps(layout[0] - choice.now[0]) < keeps(0) - MOST_LOST:
+            return f"those that serve would keep {keeps(layout[0] - choice.now[0]):.0%}, not {keeps(0):.0%}"
         return f"serves {gain:.1%} more of what is needed now, a switch must bring {gain - worth:.1%}"
     return "would leave a role without a worker that serves"
 

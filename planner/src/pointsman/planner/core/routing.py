@@ -13,7 +13,7 @@ import math
 from typing import Final
 
 from pointsman.planner.core.margin import ATTAINMENT_HEADROOM
-from pointsman.planner.core.sizing import OperatingPoint
+from pointsman.planner.core.sizing import BUCKET_REACH, OperatingPoint
 from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.serving.local_remote import DEFAULT_RULE
 
@@ -22,6 +22,7 @@ INCREASE_TOKENS: Final = 128
 RECOVER_TOKENS: Final = 64
 QUEUE_SHARE_OF_TTFT: Final = 0.5  # waiting may use this much of the TTFT objective before prompts are kept local
 RATE_HEADROOM: Final = 1.1  # in the rate, likewise: what is raised should not have to come down at once
+REACHES: Final = tuple(BUCKET_REACH**n for n in (0.0, 0.5, 1.0, 1.5))  # of a bucket of lengths, what is tried
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 
 
@@ -59,7 +60,7 @@ def threshold(
 
     tokens = now.max_local_prefill_tokens
     goal = policy.objectives.attainment
-    local = any(prompts.new_tokens <= tokens for prompts in point.prompts)
+    local = any(prompts.local_share(tokens) > 0 for prompts in point.prompts)
     comfortable = service.tpot_attainment >= min(goal + ATTAINMENT_HEADROOM, 1.0)
     queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_TTFT * point.ttft_s * 1000
     raised = None
@@ -74,8 +75,8 @@ def threshold(
         if fits(raised, rate) or needs(raised, rate) <= needs(tokens, rate):  # too few already, but not for this
             tokens = raised
     if local and not fits(tokens, rate_per_s):
-        lengths = sorted((p.new_tokens for p in point.prompts if p.new_tokens <= tokens), reverse=True)
-        shorter = (math.ceil(length / STEP_TOKENS - 1) * STEP_TOKENS for length in lengths)
+        lengths = sorted((p.shortest * reach for p in point.prompts for reach in REACHES), reverse=True)
+        shorter = (math.floor(length / STEP_TOKENS) * STEP_TOKENS for length in lengths if length < tokens)
         tokens = next((t for t in shorter if fits(t, rate_per_s)), 0)
     tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
     return RoutingNumbers(tokens, policy.max_queue_size)

@@ -27,6 +27,7 @@ LEAST_SLACK_SHARE: Final = 0.15
 BATCH_BISECTIONS: Final = 24
 COARSE_BISECTIONS: Final = 12  # for one batch of many, the best of which is chosen
 LEAST_SCV: Final = 0.05  # of prefill times
+BUCKET_REACH: Final = math.sqrt(2)  # from the middle of a bucket of lengths to its bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,19 @@ class Prompts:
     alone_s: float  # of a prefill worker …
     amortised_s: float  # … in a full pass
     local_s: float  # of the decode worker
+
+    def local_share(self, threshold_tokens: float) -> float:
+        """Of them, those of at most so many tokens: as even over a bucket as its bounds allow, on a scale of logs."""
+        if self.new_tokens <= 1:
+            return 1.0 if self.new_tokens <= threshold_tokens else 0.0
+        if threshold_tokens <= self.shortest:
+            return 0.0
+        return min(1.0, math.log(threshold_tokens / self.shortest) / (2 * math.log(BUCKET_REACH)))
+
+    @property
+    def shortest(self) -> float:
+        """Tokens of the shortest of them."""
+        return self.new_tokens / BUCKET_REACH
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +78,12 @@ class OperatingPoint:
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
         """The same, with prompts of at most ``tokens`` that are not cached prefilled where they decode."""
-        remote = [p for p in self.prompts if p.new_tokens > tokens]
-        local = [p for p in self.prompts if p.new_tokens <= tokens]
+        local_shares = [p.local_share(tokens) for p in self.prompts]
+        remote = [
+            replace(p, share=p.share * (1 - local))
+            for p, local in zip(self.prompts, local_shares, strict=True)
+            if local < 1
+        ]
         remote_share = sum(p.share for p in remote)
         # Attention grows with the square of a prompt: the mean of the times is more than the time of the mean.
         queued = remote or self.prompts
@@ -84,7 +102,7 @@ class OperatingPoint:
             queued_tokens=queued_tokens,
             transfer_s=queued_tokens * self.transfer_s_per_token,
             remote_share=remote_share,
-            local_s=sum(p.local_s * p.share for p in local),
+            local_s=sum(p.local_s * p.share * local for p, local in zip(self.prompts, local_shares, strict=True)),
         )
 
     @property
@@ -242,7 +260,7 @@ def operating_point(
         prompts=prompts,
         beside_local=tuple(
             (free, *_decode_batch(model, observation, free * objectives.tpot_ms, context_tokens, COARSE_BISECTIONS))
-            for free in (FREE_SHARES if any(p.new_tokens <= highest_threshold_tokens for p in prompts) else ())
+            for free in (FREE_SHARES if any(p.local_share(highest_threshold_tokens) > 0 for p in prompts) else ())
         ),
     ).at_threshold(threshold_tokens)
 

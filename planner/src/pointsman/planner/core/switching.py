@@ -1,31 +1,43 @@
 """Which workers change their role: another split of the same workers, if it serves the present clearly better."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Final
 
 from pointsman.planner.core import guards
+from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Observation, Policy, Switch, WorkerRole
+from pointsman.serving.flow_control import NOTHING_HELD
 
 DEAD_BAND: Final = 0.05  # a switch must serve this much more of the need
 REVERSAL_BAND: Final = 0.2  # … and this much if the last one went the other way
 FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
 REVERSAL_S: Final = 300.0  # … so recently
 MOVE_COST: Final = 0.005  # … and so much for each worker
+MOST_LOST: Final = 0.01  # of the requests within their objectives, by the estimate, until what starts serves
 SWITCH_S: Final = 10.0  # until a switched worker serves
 BOX: Final = 4  # how far a layout of the same size may be from the present one
+Keeps = Callable[[int], float]
+"""The share of requests within their objectives when so many decode workers have become prefill workers."""
 
 
 def switch(
-    state: State, observation: Observation, policy: Policy, now_s: float, wanted: Targets, now: tuple[int, int]
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    now_s: float,
+    wanted: Targets,
+    now: tuple[int, int],
+    keeps: Keeps,
 ) -> tuple[State, tuple[int, int], str | None, tuple[int, int]]:
     """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one)."""
     calm = replace(state, wanting=None, wanting_ticks=0)
     if not policy.role_switch:
         return calm, now, None, now
-    best = _best_switch(observation, policy, wanted, now, state.history)
+    best = _best_switch(observation, policy, wanted, now, state.history, keeps)
     if best == now:
         return calm, now, None, now
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
@@ -49,14 +61,34 @@ def _fails(observation: Observation, wanted: Targets) -> bool:
 
 
 def _best_switch(
-    observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int], history: guards.History
+    observation: Observation,
+    policy: Policy,
+    wanted: Targets,
+    now: tuple[int, int],
+    history: guards.History,
+    keeps: Keeps,
 ) -> tuple[int, int]:
     """The layout of the same size that serves the present best; the present one when no other is clearly better."""
     best, best_worth = now, 0.0
     for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-BOX, BOX + 1)):
-        if worth > best_worth:
+        # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
+        if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - MOST_LOST:
             best, best_worth = layout, worth
     return best
+
+
+def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
+    """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
+    prefill, decode = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    holds_back = observation.routing.flow != NOTHING_HELD
+
+    @cache
+    def keeps(moved: int) -> float:
+        if prefill + moved < 1 or decode - moved < 1:
+            return 0.0
+        return point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
+
+    return keeps
 
 
 def weighed_switches(
