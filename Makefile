@@ -21,7 +21,7 @@ sync: $(UV) ## install the project's own environment (.venv)
 quickstart: sync ## the main job on real parts, explained while it runs (ARGS="--help")
 	@$(RUN) pointsman quickstart $(ARGS)
 
-test: lint unit browser integration engine ## all tests, as CI runs them
+test: lint unit integration engine browser ## all tests, as CI runs them
 
 lint: sync ## ruff, mypy --strict, import contracts, lock file
 	@$(UV) lock --check --quiet
@@ -33,7 +33,7 @@ lint: sync ## ruff, mypy --strict, import contracts, lock file
 unit: sync ## pure cores and property tests, less than a minute (ARGS="-n 0": in one process)
 	@$(RUN) pytest tests/unit $(PARALLEL) $(ARGS)
 
-browser: sync ## reports and pictures in headless Chromium, which the first run fetches (70 MB)
+browser: sync ## reports and pictures in headless Chromium, which the first run fetches (70 MB; x86_64)
 	@$(RUN) pointsman local binaries chromium-headless-shell >/dev/null
 	@$(RUN) pytest tests/browser $(ARGS)
 

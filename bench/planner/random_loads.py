@@ -320,7 +320,7 @@ def summary(loads: Sequence[tuple[int, Figures]]) -> Iterator[str]:
     ranked = sorted(((*worse(found), seed) for seed, found in loads), reverse=True)
     for more, name, seed in ranked[:MOST_SHOWN]:
         if more > 0:
-            yield f"seed {seed}: {name} has {more:.3f} more for no more"
+            yield f"seed {seed}: {name} has {more:.3f} more for at most {DEARER - 1:.0%} more"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """Random loads: the same for a seed, as large as they are to be, and compared by what is within the objectives."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -26,6 +27,10 @@ def test_a_load_is_one_that_its_budget_may_serve(seed: int) -> None:
     simulation, policy = found.simulation, found.policy
     assert policy.max_gpus == WORKERS * simulation.engine.gpus
     assert EACH.least <= simulation.prefill_workers <= EACH.most
+    prefill, decode = random_loads._needs(found.trace, simulation, policy, math.ceil(found.trace.duration_s))
+    busiest = np.quantile(prefill + decode, 0.95)
+    assert busiest <= WORKERS
+    assert busiest > 3 or len(found.trace) > 0.9 * MOST_REQUESTS
     alone_ms = simulation.engine.performance.prefill_ms(found.requests.prompt_tokens, 0)
     assert policy.objectives.ttft_ms > 2 * alone_ms
     assert simulation.leads.start_s == policy.start_s or not policy.start_is_told
@@ -37,7 +42,7 @@ def test_who_is_dearer_is_not_better() -> None:
     assert name == "cheap"
     assert more == pytest.approx(0.02)
     lines = list(summary([(3, found)]))
-    assert lines[-1] == "seed 3: cheap has 0.020 more for no more"
+    assert lines[-1] == "seed 3: cheap has 0.020 more for at most 2% more"
     assert lines[0].startswith("Pointsman            0.9000")
     assert list(summary([])) == []
 

@@ -8,9 +8,10 @@ from typing import Any, cast
 import pytest
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
-from pointsman.planner.loop import SHADOW_ROUTING_S, _Planned, _said, _told_lately
+from pointsman.planner.loop import SHADOW_ROUTING_S, _new, _Planned, _said, _told_lately
 from pointsman.planner.memory import Last
 from unit.planner.test_decide import LONG, observed
 from unit.planner.test_ledger import DECISION, NOW, plan, policy
@@ -66,3 +67,11 @@ def kept(decision: Decision, **seen: Any) -> _Planned:
 )
 def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else(after: _Planned, news: bool) -> None:
     assert (_said(after) != _said(kept(ROUTING))) is news
+
+
+def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:
+    read = Reading({}, None, 0.0)
+    assert _new([read, None], [0.0, 100.0], 110.0, 15.0)
+    assert not _new([read, None], [0.0, 100.0], 120.0, 15.0), "a page that never gets a second one freezes everything"
+    assert not _new([None, read], [0.0, 100.0], 110.0, 15.0)
+    assert not _new([], [], 110.0, 15.0)

@@ -68,6 +68,7 @@ class _Planned:
     last: memory.Last | None = None
     prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
     pages_s: dict[str, float | None] = field(default_factory=dict)  # Unix times of the pages that were decided on
+    since_s: dict[str, float] = field(default_factory=dict)  # since when each gateway is there
     written: tuple[Plan, float] | None = None  # the last plan, and when; until it comes back from the API server
 
 
@@ -191,7 +192,9 @@ class Planner:
         unreadable = any(source.failed(name) for name in names) or any(
             worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
         )
-        first = any(reading is None for reading in readings) and age_s <= settings.stale_after_s
+        kept.since_s = {name: kept.since_s.get(name, at_s) for name in names}
+        since_s = [kept.since_s[name] for name in names]
+        first = age_s <= settings.stale_after_s and _new(readings, since_s, at_s, settings.stale_after_s)
         if decision.reason is Reason.STALE_METRICS and first and not unreadable:
             once = "a gateway was read for the first time, and a rate takes two looks: nothing is changed"
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
@@ -373,6 +376,16 @@ class Planner:
 def _owned(plan: Plan, uid: str) -> bool:
     owners = [owner.uid for owner in plan.metadata.owner_references]
     return not owners or uid in owners
+
+
+def _new(readings: Sequence[Reading | None], since_s: Sequence[float], at_s: float, stale_after_s: float) -> bool:
+    """Whether a gateway that says nothing yet is there since a moment ago: two looks make a rate.
+
+    One whose pages never make a pair is not read for the first time for ever.
+    """
+    return any(
+        reading is None and at_s - there_s <= stale_after_s for reading, there_s in zip(readings, since_s, strict=True)
+    )
 
 
 def _said(kept: _Planned) -> object:
