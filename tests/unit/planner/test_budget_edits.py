@@ -63,3 +63,28 @@ def test_a_minimum_that_was_raised_is_reached_by_starts_and_kept(policy: Policy,
         assert now[0] <= policy.prefill.most
         assert now[1] <= policy.decode.most
     assert sum(now) == layout
+
+
+@pytest.mark.parametrize("role_switch", [True, False])
+def test_a_lowered_budget_takes_nobody_away_for_one_that_only_starts(role_switch: bool) -> None:
+    """Prefill is short: a switch, once the budget is kept, and no start in the place of a worker that serves."""
+    policy = replace(SCALING, max_gpus=7, role_switch=role_switch)
+    seen = observed(0, LONG, 2, 6)
+    _, decision, _ = decide(State(requests=1000.0), seen, policy, 0.0, LLAMA_8B_H100)
+    assert decision.changes_layout
+    assert decision.prefill + decision.decode == 7
+    assert decision.prefill <= 2
+    assert decision.decode <= 6
+
+
+def test_a_raised_minimum_is_the_reason_also_where_fewer_workers_would_do() -> None:
+    state, said = State(requests=1000.0), []
+    for tick in range(80):
+        seen = observed(2.5 * tick, replace(SHORT, arrivals_per_s=1), 2, 2)
+        state, decision, _ = decide(state, seen, replace(SCALING, min_gpus=6), seen.at_s, LLAMA_8B_H100)
+        if sum((decision.prefill, decision.decode)) > 4:
+            said.append(decision)
+    assert said
+    for decision in said:
+        assert decision.reason in SHORTAGES
+        assert "budget.minGpus is 6" in decision.message

@@ -43,7 +43,7 @@ def layout(
         keeps = kept_by(likely, observation, wanted.rate_per_s, state.forecaster.dispersion)
         state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now, keeps)
     target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
-    if reason is Reason.STEADY and sum(target) > sum(now):
+    if reason in (Reason.STEADY, Reason.SPARE_CAPACITY) and sum(target) > sum(now):
         reason = _grows(now, target)
         sentence = f"{sentence}; budget.minGpus is {policy.min_gpus}"
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
@@ -184,7 +184,8 @@ def _scaled(
     if policy.scale_in and _beyond_budget(observation, policy, now):
         clipped, most = True, min(most, _most(observation, policy))
         need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
-        p, d = _cut((p, d), (policy.prefill.least, policy.decode.least), most, need)
+        # Nobody is started here: who goes for a start serves no more, and both are there for a while.
+        p, d = _cut((min(p, now[0]), min(d, now[1])), (policy.prefill.least, policy.decode.least), most, need)
     elif p + d > most:
         clipped = True
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
