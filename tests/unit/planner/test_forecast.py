@@ -56,9 +56,9 @@ def test_a_rising_load_is_forecast_higher_than_it_is_now() -> None:
 def test_what_came_where_hardly_anything_was_expected_is_no_such_error_where_much_is() -> None:
     """After a wave that a trend was wrong about: 14 where 1 was expected are 13 more, not 13 standard deviations."""
     wrong = tuple((60 * TICK_S, 1.0) for _ in range(40))
-    forecaster = replace(after([14 * TICK_S] * 60), pending=wrong, errors=())
+    forecaster = replace(after([14 * TICK_S] * 60), pending=wrong, relative_errors=())
     after_it = forecaster.observe(14 * TICK_S, TICK_S, 61 * TICK_S, LEAD_S)
-    assert len(after_it.errors) == 40
+    assert len(after_it.relative_errors) == 40
     forecast = ahead(after_it, 61)
     assert forecast.expected == pytest.approx(14, rel=0.02)
     assert 14 + 13 < forecast.high < 14 + 22
@@ -182,12 +182,12 @@ def test_what_was_forecast_for_a_gap_is_compared_with_nothing() -> None:
     found = RateForecaster()
     for tick in range(1, 31):
         found = found.observe(25.0, TICK_S, TICK_S * tick, 30.0)
-    errors = len(found.errors)
+    errors = len(found.relative_errors)
     assert 0 < errors < 25
     for tick in range(31, 55):
         found = found.observe(None, TICK_S, TICK_S * tick, 30.0)
     found = found.observe(28.0, TICK_S, TICK_S * 55, 30.0)
-    assert len(found.errors) <= errors + 1  # one window says something of one forecast
+    assert len(found.relative_errors) <= errors + 1  # one window says something of one forecast
 
 
 def test_chance_does_not_look_like_a_fall() -> None:
@@ -205,7 +205,7 @@ def test_errors_of_two_start_ups_are_remembered_within_limits(lead_s: float, err
     forecaster = RateForecaster()
     for tick in range(1, 500):
         forecaster = forecaster.observe(25.0, TICK_S, TICK_S * tick, lead_s)
-    assert len(forecaster.errors) == errors
+    assert len(forecaster.relative_errors) == errors
 
 
 @pytest.mark.parametrize("window_s", [30.0, 60.0])

@@ -27,6 +27,16 @@ MOST_BYTES = 640 * 1024
 """Of a state, as docs/planner.md says; a ConfigMap holds 1 MiB."""
 
 
+def test_errors_that_were_saved_in_another_unit_are_not_taken_for_these() -> None:
+    """Before, they were of the root of the forecast, which has no limit where hardly anything was forecast."""
+    kept = json.loads(to_json(State(requests=7.0)))
+    kept["forecaster"]["errors"] = [30.0] * 80
+    restored = from_json(json.dumps(kept))
+    assert restored is not None
+    assert restored.requests == 7.0
+    assert restored.forecaster.relative_errors == ()
+
+
 def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:
     samples = (EngineSample(WorkerRole.PREFILL, 10, 300), EngineSample(WorkerRole.DECODE, 7, 0, 8))
     state = State()

@@ -98,7 +98,7 @@ class RateForecaster:
     recent: tuple[tuple[float, float, float], ...] = ()  # (end of window, count, its seconds)
     surprises: tuple[float, ...] = ()
     pending: tuple[tuple[float, float], ...] = ()  # (due, forecast)
-    errors: tuple[float, ...] = ()  # (truth − forecast)/√(the larger of them)
+    relative_errors: tuple[float, ...] = ()  # (truth − forecast)/√(the larger of them)
     slow: float = 0.0
     changed_s: float | None = None  # the last time the filter was re-armed
     fell_s: float | None = None  # … downwards
@@ -176,7 +176,7 @@ class RateForecaster:
 
     def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""
-        pending, errors = list(self.pending), list(self.errors)
+        pending, errors = list(self.pending), list(self.relative_errors)
         truth = sum(count for _, count, _ in self.recent) / sum(seconds for _, _, seconds in self.recent)
         while pending and pending[0][0] <= now_s:
             forecast = pending.pop(0)[1]
@@ -190,7 +190,8 @@ class RateForecaster:
                 survivals.append(_survived(rise, left))
         pending.append((now_s + lead_s, self._expected(lead_s, now_s, lead_s)))
         return replace(
-            self, pending=tuple(pending), errors=tuple(errors[-kept:]), survivals=tuple(survivals[-KEPT_RISES:]),
+            self, pending=tuple(pending), relative_errors=tuple(errors[-kept:]),
+            survivals=tuple(survivals[-KEPT_RISES:]),
             rises=tuple(rise for rise in self.rises if rise.due_s > now_s),
         )  # fmt: skip
 
@@ -202,8 +203,8 @@ class RateForecaster:
         # Of the truth, a count of so long. Poisson's alone: the dispersion of long windows has what the rate moved too.
         truth_s = max(RECENT_S, sum(seconds for _, _, seconds in self.recent))
         chance = _NORMAL.inv_cdf(quantile) / math.sqrt(truth_s)
-        if len(self.errors) >= MIN_ERRORS:
-            error = _quantile(self.errors, quantile)
+        if len(self.relative_errors) >= MIN_ERRORS:
+            error = _quantile(self.relative_errors, quantile)
             if error > 0:  # two independent parts, and only one is the forecast's: sizing allows for chance already
                 error = math.sqrt(max(0.0, error * error - chance * chance))
         else:
