@@ -222,7 +222,6 @@ def test_bounds_that_breathe_are_written_once_until_the_operator_has_seen_them()
         for n in range(20)
     ]
     assert not any(news(later, plan(made[0])) for later in made[1:])
-    assert news(made[1], plan(made[0], phase="Completed"))
     far = replace(made[0], routing=RoutingNumbers(512, 32, FlowBounds(2000, 20, 300)))
     assert news(far, plan(made[0]))
 
@@ -233,6 +232,31 @@ def test_routing_that_a_plan_did_not_bring_into_force_is_tried_again_after_half_
     assert news(lower, plan(lower, phase=phase), after_s=29) is None
     assert news(lower, plan(lower, phase=phase), after_s=31) == lower
     assert news(lower, plan(lower, phase="Shadow", mode="Shadow"), after_s=31, mode="Shadow") is None
+
+
+@pytest.mark.parametrize(("lost", "wait_s"), [(1, 30), (2, 60), (3, 120), (5, 480), (6, 600), (20, 600)])
+def test_routing_that_is_lost_again_and_again_is_tried_less_and_less_often(lost: int, wait_s: int) -> None:
+    """Whoever takes it back is not answered with a plan each half minute for ever."""
+    made = [
+        Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32, FlowBounds(1000 + n, 20, 300)),
+                 routing_reason=Reason.THRESHOLD)
+        for n in range(lost + 1)
+    ]  # fmt: skip
+    plans = [plan(one, sequence=n, phase="Completed") for n, one in enumerate(made[:-1], 1)]
+    assert news(made[-1], *plans, after_s=wait_s - 1) is None
+    assert news(made[-1], *plans, after_s=wait_s) == made[-1]
+    other = replace(made[-1], routing=RoutingNumbers(512, 32))
+    assert news(other, *plans) == other, "other numbers are no repetition"
+    assert news(made[-1], *plans, plan(other, sequence=99, phase="Completed")), "they were in force in between"
+
+
+def test_layouts_that_carry_the_same_routing_are_no_attempts_at_it() -> None:
+    lower = Decision(Reason.THRESHOLD, "lower", 3, 2, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
+    layout = replace(DECISION, routing=lower.routing)
+    plans = [plan(layout, sequence=n, phase="Completed") for n in range(1, 6)]
+    routed = plan(lower, sequence=6, phase="Completed")
+    assert news(lower, *plans, routed, after_s=29) is None
+    assert news(lower, *plans, routed, after_s=30) == lower
 
 
 def test_a_number_is_never_used_twice() -> None:

@@ -13,7 +13,7 @@ from pointsman.planner.core.types import Decision, RoutingNumbers, WorkerRole
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 KEPT_ROUTING_PLANS: Final = 20
-RETRY_S: Final = 30.0  # after a plan that ended without its layout; doubled each time …
+RETRY_S: Final = 30.0  # after a plan that ended without its layout or its routing; doubled each time …
 LONGEST_RETRY_S: Final = 600.0  # … up to this
 _MESSAGE_LIMIT: Final = 1000
 
@@ -29,11 +29,10 @@ def news(
         aim = decision.prefill, decision.decode
         if policy.mode is Mode.EXTERNAL or _too_soon(plans, aim, policy, now):
             decision = decision.routing_alone(layout)
-    newest = max(plans, key=_sequence, default=None)
-    return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, newest, now) else None
+    return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, plans, now) else None
 
 
-def _is_news(decision: Decision, newest: Plan | None, now: datetime) -> bool:
+def _is_news(decision: Decision, plans: Sequence[Plan], now: datetime) -> bool:
     """Whether an action or a target changed, and it does not repeat the newest plan.
 
     (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
@@ -43,20 +42,32 @@ def _is_news(decision: Decision, newest: Plan | None, now: datetime) -> bool:
         return True
     if not (decision.changes_layout or decision.changes_routing):
         return False
+    newest, routing = max(plans, key=_sequence, default=None), _routing(decision.routing)
     if newest is None or (decision.changes_layout and newest.spec.changes_layout and _tried(newest)):
         return True
     before = *target(newest), newest.spec.changes_layout
     after = decision.prefill, decision.decode, decision.changes_layout
-    if after != before or not _same_routing(newest, _routing(decision.routing)):
+    if after != before or not _same_routing(newest, routing):
         return True
-    return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= RETRY_S  # and is not in force
+    return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= _wait_s(_lost(plans, routing))
 
 
-def _same_routing(newest: Plan, after: PlanRouting) -> bool:
+def _lost(plans: Iterable[Plan], routing: PlanRouting) -> int:
+    """How many plans in a row did nothing but set this routing, which is not in force."""
+    number = 0
+    for plan in sorted(plans, key=_sequence, reverse=True):
+        if not (_tried(plan) and _same_routing(plan, routing)):
+            break
+        number += not plan.spec.changes_layout
+    return number
+
+
+def _same_routing(plan: Plan, after: PlanRouting) -> bool:
     """Whether routing stays that of a plan; while no bound of it is in force each tick finds it a bit anew: in Shadow
-    for ever, elsewhere until the operator has seen the plan."""
-    before = newest.spec.routing
-    if newest.spec.mode is not Mode.SHADOW and newest.status.phase is not None:
+    for ever, elsewhere until the operator has seen the plan, and where a plan has ended and was lost."""
+    before = plan.spec.routing
+    phase = plan.status.phase
+    if plan.spec.mode is not Mode.SHADOW and phase is not None and not phase.ended:
         return after == before
     bounds = ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_milliseconds")
     pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
@@ -84,10 +95,15 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPol
     if not tried:
         return False
     last = tried[0]
-    wait_s = min(RETRY_S * 2.0 ** (len(tried) - 1), LONGEST_RETRY_S)
+    wait_s = _wait_s(len(tried))
     if last.status.phase is PlanPhase.DENIED:
         wait_s = policy.approvals.expire_after_seconds
     return _ended_s(last, now) < wait_s
+
+
+def _wait_s(tried: int) -> float:
+    """How long after the last of so many attempts there is another one."""
+    return min(RETRY_S * 2.0 ** max(0, tried - 1), LONGEST_RETRY_S)
 
 
 def _ended_s(plan: Plan, now: datetime) -> float:
