@@ -48,6 +48,7 @@ class Api:
     created: list[dict[str, Any]] = field(default_factory=list)
     applied: list[dict[str, Any]] = field(default_factory=list)
     config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    saves: int = 0
 
     async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
         return self.config_maps.get(name)
@@ -59,6 +60,7 @@ class Api:
     async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> None:
         if body["kind"] == "ConfigMap":
             self.config_maps[body["metadata"]["name"]] = body
+            self.saves += 1
         else:
             self.applied.append(body)
 
@@ -198,6 +200,36 @@ async def test_what_a_config_map_cannot_hold_is_left_out_and_the_state_is_kept()
         last = memory.Last(known, replace(steady(known), message="x" * letters))
         await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
         assert set(api.config_maps["chat-planner-state"]["data"]) == keys
+
+
+async def test_reasons_that_come_in_turn_are_saved_hardly_more_often_than_one_that_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reasons = (Reason.STEADY, Reason.SWITCH_DEFERRED)
+    scenario = Scenario(decisions=lambda seen: replace(steady(seen), reason=reasons[len(scenario.seen) % 2]))
+    looks = int(480 / TICK_S)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > looks)
+    assert scenario.api.saves <= 480 / memory.SAVE_EVERY_S + 4
+
+
+async def test_a_decision_that_changes_something_is_saved_at_once_and_a_new_reason_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decided(seen: Observation) -> Decision:
+        look = len(scenario.seen)
+        saves.append(scenario.api.saves)  # before this look
+        if look == looks + 2:
+            return more(seen)
+        return replace(steady(seen), reason=Reason.STEADY if look < calm else Reason.SWITCH_DEFERRED)
+
+    saves: list[int] = []
+    scenario = Scenario(decisions=decided)
+    looks, calm = 60, 40
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > looks + 5)
+    soon = round(loop.SAVE_CHANGED_S / TICK_S)
+    assert saves[calm - 1 + soon + 1] > saves[calm - 1], "it was calm before"
+    assert saves[looks + 2] == saves[looks + 1] + 1
+    assert scenario.api.created
 
 
 async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_planner(

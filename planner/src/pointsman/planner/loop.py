@@ -45,7 +45,8 @@ from pointsman.serving.local_remote import DEFAULT_RULE
 
 log = logging.getLogger(__name__)
 
-SAVE_CHANGED_S: Final = 5.0  # where what would be explained has changed; else memory.SAVE_EVERY_S
+# Where what would be explained has changed, else memory.SAVE_EVERY_S; where reasons come in turn, doubled up to that.
+SAVE_CHANGED_S: Final = 5.0
 SHADOW_ROUTING_S: Final = 60.0
 _ROUTING_ONLY: Final = (Reason.STEADY, Reason.FLOW_CONTROL, Reason.THRESHOLD)  # they come in turn
 LOOK_FOR_SERVICES_S: Final = 1.0
@@ -62,7 +63,9 @@ class _Planned:
     sequence: int
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
-    saved: object = None  # what was said when it was saved
+    saved: tuple[object, object] | None = None  # what was said when it was saved
+    restless: bool = False  # something else was said since then
+    save_words_s: float = SAVE_CHANGED_S  # after so long, where it is said otherwise of the same
     said: tuple[Reason, str] | None = None
     condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
     last: memory.Last | None = None
@@ -258,12 +261,13 @@ class Planner:
         layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
         now_s = self._clock.monotonic_s()
         news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
+        kept.restless |= kept.saved is not None and _said(kept) != kept.saved
         if news is not None and not _told_lately(news, plans, policy, self._clock.now()):
             kept.sequence = ledger.next_sequence(self._cluster.plans.by(key), kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
             await self._create(key, service, policy, kept, news, layout, asked)
-        elif now_s - kept.saved_s >= (memory.SAVE_EVERY_S if kept.saved == _said(kept) else SAVE_CHANGED_S):
+        elif now_s - kept.saved_s >= _save_after_s(kept):
             await self._save(key, service, kept, now_s)
         for old in ledger.outdated(self._cluster.plans.by(key), policy.spec.history.plans):
             try:
@@ -318,7 +322,8 @@ class Planner:
         return plans
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
-        kept.saved_s, kept.saved = now_s, _said(kept)
+        kept.save_words_s = min(2 * kept.save_words_s, memory.SAVE_EVERY_S) if kept.restless else SAVE_CHANGED_S
+        kept.saved_s, kept.saved, kept.restless = now_s, _said(kept), False
         await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence, kept.last)
 
     async def _report_health(
@@ -388,15 +393,24 @@ def _new(readings: Sequence[Reading | None], since_s: Sequence[float], at_s: flo
     )
 
 
-def _said(kept: _Planned) -> object:
-    """What of the last look a person would miss if ``explain`` told of an earlier one."""
+def _save_after_s(kept: _Planned) -> float:
+    """How long after the last time the memory is saved, where no plan is written: that saves it at once."""
+    said = _said(kept)
+    if said == kept.saved:
+        return memory.SAVE_EVERY_S
+    other = said is None or kept.saved is None or said[1] != kept.saved[1]
+    return SAVE_CHANGED_S if other else kept.save_words_s
+
+
+def _said(kept: _Planned) -> tuple[object, object] | None:
+    """(what was decided, of what): what of the last look a person would miss if ``explain`` told of an earlier one."""
     if kept.last is None:
         return None
     seen, decision = kept.last.observation, kept.last.decision
     workers = sorted((worker.role, worker.condition) for worker in seen.workers)
     reason = Reason.STEADY if decision.reason in _ROUTING_ONLY else decision.reason
     aim = reason, decision.prefill, decision.decode
-    return aim, workers, seen.plan_in_progress, seen.awaiting_approval
+    return aim, (workers, seen.plan_in_progress, seen.awaiting_approval)
 
 
 def _told_lately(news: Decision, plans: Sequence[Plan], policy: PlannerPolicy, now: datetime) -> bool:
