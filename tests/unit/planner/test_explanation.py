@@ -203,8 +203,8 @@ def test_a_planner_that_has_not_looked_and_one_that_is_unwell_say_so() -> None:
         type="PlannerHealthy", status=ConditionStatus.FALSE, reason="StaleMetrics", message="the metrics are 90 s old",
         last_transition_time=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
-    text = told(None, None, None, health=wrong)
-    assert "has not looked at this service yet" in text
+    text = told(None, None, None, health=wrong, unknown="The planner has not looked at this service yet.")
+    assert "\n\nThe planner has not looked at this service yet.\n\n" in text
     assert "StaleMetrics: the metrics are 90 s old" in text
 
 

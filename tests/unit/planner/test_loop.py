@@ -1,6 +1,7 @@
 """The live loop with an API server and pods that a test owns: what is written once, and what is counted once."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -195,11 +196,33 @@ async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_n
 
 async def test_what_a_config_map_cannot_hold_is_left_out_and_the_state_is_kept() -> None:
     known = Observation(0.0, TICK_S, 0.0, (), RoutingNumbers(0, 0))
-    for letters, keys in ((1000, {"state.json", "sequence", "last.json"}), (1_000_000, {"state.json", "sequence"})):
+    for letters, keys in ((1000, {"last.json"}), (1_000_000, {"last.leftOut"})):
         api = Api()
         last = memory.Last(known, replace(steady(known), message="x" * letters))
         await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
-        assert set(api.config_maps["chat-planner-state"]["data"]) == keys
+        assert set(api.config_maps["chat-planner-state"]["data"]) == {"state.json", "sequence", *keys}
+
+
+async def test_why_there_is_no_last_look_to_tell_of_is_known() -> None:
+    async def found(api: Api, uid: str = "new") -> str:
+        last = await memory.load_last(api, *KEY, uid)  # type: ignore[arg-type]
+        return last.why if isinstance(last, memory.NoLast) else "found"
+
+    seen = Observation(0.0, TICK_S, 0.0, (), RoutingNumbers(0, 0))
+    last = memory.Last(seen, steady(seen))
+    large = replace(last, decision=replace(last.decision, message="x" * 1_000_000))
+    api = Api()
+    assert await found(api) == "The planner has not looked at this service yet."
+    await memory.save(api, {"uid": "new"}, *KEY, State(), 1, large)  # type: ignore[arg-type]
+    assert re.search(r"its last look has 1000\d{3} bytes: too many to be saved", await found(api))
+    await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
+    assert await found(api) == "found"
+    assert await found(api, "another") == "The planner has not looked at this service yet."
+    data = api.config_maps["chat-planner-state"]["data"]
+    data["last.json"] = '{"observation": {}}'
+    assert "planner and 'pointsman explain' are of different versions" in await found(api)
+    del data["last.json"]
+    assert "it is of an older version" in await found(api)
 
 
 async def test_reasons_that_come_in_turn_are_saved_hardly_more_often_than_one_that_stays(

@@ -141,7 +141,7 @@ class Planner:
         """What is known of a service, by the process that planned for it before."""
         state, sequence = await memory.load(self._kube, *key, uid)
         last = await memory.load_last(self._kube, *key, uid)
-        if last is None:
+        if isinstance(last, memory.NoLast):
             return _Planned(uid, state or State(), sequence)
         self._time.not_before(last.observation.at_s)
         roles = {

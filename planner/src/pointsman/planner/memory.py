@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 CONFIG_MAP_SUFFIX: Final = "-planner-state"
 _KEY: Final = "state.json"
 _LAST_KEY: Final = "last.json"
+_LEFT_OUT_KEY: Final = "last.leftOut"  # instead of it: how many bytes it would have had
 MOST_KEPT_BYTES: Final = 1_000_000  # of a ConfigMap's 1 MiB; beyond it the API server would take nothing
 SAVE_EVERY_S: Final = 30.0
 NEVER_S: Final = 1e9  # what stands for infinite in JSON
@@ -28,6 +29,13 @@ class Last:
 
     observation: Observation
     decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class NoLast:
+    """There is none that can be read. ``why``: as a sentence."""
+
+    why: str
 
 
 _LAST: TypeAdapter[Last] = TypeAdapter(Last)
@@ -77,13 +85,25 @@ async def load(kube: Kube, namespace: str, service: str, uid: str) -> tuple[Stat
     return state, int(sequence) if sequence.isascii() and sequence.isdigit() else 0
 
 
-async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last | None:
-    """What was observed and decided last, for those who explain it; None if that cannot be read."""
+async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last | NoLast:
+    """What was observed and decided last, for those who explain it; or why that is not known."""
     data, its = await _data(kube, namespace, service, uid)
+    if not its or not data:
+        return NoLast("The planner has not looked at this service yet.")
+    if _LEFT_OUT_KEY in data:
+        return NoLast(
+            f"The planner looks at this service, but its last look has {data[_LEFT_OUT_KEY]} bytes: too many to be "
+            "saved beside its memory, since a ConfigMap holds a megabyte. Its plans, its metrics and its log say more."
+        )
+    if _LAST_KEY not in data:
+        return NoLast("The planner saved no look at this service: it is of an older version.")
     try:
-        return _LAST.validate_json(data[_LAST_KEY]) if its and _LAST_KEY in data else None
+        return _LAST.validate_json(data[_LAST_KEY])
     except ValidationError:
-        return None
+        return NoLast(
+            "The planner's last look at this service cannot be read: planner and 'pointsman explain' are of different "
+            "versions."
+        )
 
 
 async def _data(kube: Kube, namespace: str, service: str, uid: str) -> tuple[dict[str, str], bool]:
@@ -107,6 +127,8 @@ async def save(
     looked = last_to_json(last) if last is not None else ""
     if looked and len(data[_KEY].encode()) + len(looked.encode()) < MOST_KEPT_BYTES:
         data[_LAST_KEY] = looked
+    elif looked:
+        data[_LEFT_OUT_KEY] = str(len(looked.encode()))
     await kube.apply(
         resources.CONFIG_MAPS,
         {

@@ -60,7 +60,8 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
     found_policy = PlannerPolicy.model_validate(document)
     policy = policy_of(found_policy.spec, service.spec)
     state, _ = await memory.load(kube, namespace, name, service.metadata.uid)
-    last = await memory.load_last(kube, namespace, name, service.metadata.uid)
+    found_last = await memory.load_last(kube, namespace, name, service.metadata.uid)
+    last, unknown = (None, found_last.why) if isinstance(found_last, memory.NoLast) else (found_last, "")
     listed = await kube.list(resources.PLANS, namespace)
     plans = [Plan.model_validate(plan) for plan in listed.items]
     base, _ = await PolicyTables(kube).base(found_policy)  # what is wrong with it the planner's condition says
@@ -75,6 +76,7 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         turning=turning_points(state, last.observation, policy, base) if state and last else None,
         plans=[plan for plan in plans if plan.spec.service_ref.name == name],
         health=next((c for c in service.status.conditions if c.type == _HEALTHY), None),
+        unknown=unknown,
         denied_for_s=found_policy.spec.approvals.expire_after_seconds,
     )
 

@@ -34,7 +34,7 @@ _WHAT_MODE_MEANS = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Everything an explanation is made of. ``observation`` and ``decision`` None: the planner has not looked yet."""
+    """Everything an explanation is made of. ``observation`` and ``decision`` None: ``unknown`` says why."""
 
     service: str
     namespace: str
@@ -46,6 +46,7 @@ class Told:
     turning: TurningPoints | None
     plans: Sequence[Plan]
     health: Condition | None
+    unknown: str = ""
     denied_for_s: float = 900.0  # approvals.expireAfterSeconds: a plan that was denied is not made again sooner
 
 
@@ -56,7 +57,7 @@ def explanation(told: Told) -> str:
     if wrong:
         sections.append(_section("Something is wrong", wrong))
     if told.observation is None or told.decision is None:
-        sections.append("The planner has not looked at this service yet, or it is of an older version.")
+        sections.append(told.unknown)
     else:
         sections += [
             _section("What I saw", _seen(told.observation, told.decision, told.policy)),
