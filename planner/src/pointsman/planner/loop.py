@@ -36,7 +36,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.policies import policy_of
-from pointsman.planner.policy_tables import PolicyTables
+from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.steady_time import SteadyTime
@@ -191,7 +191,7 @@ class Planner:
             awaiting_approval=ledger.target(asked) if asked is not None else None,
         )
         base, unknown_table = await self._tables.base(policy)
-        kept.state, decision, next_tick = decide(kept.state, observed, settings, at_s, base)
+        kept.state, decision, next_tick = decide(remembered(kept.state, base), observed, settings, at_s, base)
         unreadable = any(source.failed(name) for name in names) or any(
             worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
         )

@@ -40,6 +40,9 @@ class State:
     ticks: int = 0
     calibrated_prefill: Calibration = field(default_factory=Calibration)
     calibrated_decode: Calibration = field(default_factory=Calibration)
+    calibrated_on: str = (
+        ""  # which table both are of; "": none was there yet, or an older planner did not write it down
+    )
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
@@ -103,6 +106,18 @@ def learn(
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
+
+
+def on_table(state: State, table: str) -> State:
+    """The state that goes on with this table: the factors of another one say nothing of it.
+
+    Where it is not known which one they are of, it is the policy's, as it was mostly.
+    """
+    if table == state.calibrated_on:
+        return state
+    if not state.calibrated_on:
+        return replace(state, calibrated_on=table)
+    return replace(state, calibrated_on=table, calibrated_prefill=Calibration(), calibrated_decode=Calibration())
 
 
 def seen_starting(state: State, observation: Observation, policy: Policy) -> Leads:

@@ -18,7 +18,7 @@ from pointsman.planner.core.what_if import turning_points
 from pointsman.planner.errors import ExplainError, PlannerError
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.policies import policy_of
-from pointsman.planner.policy_tables import PolicyTables
+from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.process.arguments import CommandParser
 
 _HEALTHY: Final = "PlannerHealthy"
@@ -73,7 +73,7 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         now=datetime.now(UTC),
         observation=last.observation if last else None,
         decision=last.decision if last else None,
-        turning=turning_points(state, last.observation, policy, base) if state and last else None,
+        turning=turning_points(remembered(state, base), last.observation, policy, base) if state and last else None,
         plans=[plan for plan in plans if plan.spec.service_ref.name == name],
         health=next((c for c in service.status.conditions if c.type == _HEALTHY), None),
         unknown=unknown,
