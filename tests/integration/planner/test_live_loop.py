@@ -298,6 +298,25 @@ async def test_a_table_of_ones_own_is_read_from_its_config_map_and_a_bad_one_is_
         load.cancel()
 
 
+async def test_what_is_said_of_planning_ends_with_the_policy_and_with_the_wish_for_one(world: World) -> None:
+    await world.policy()
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(110, **SHORT))
+    try:
+        await healthy(world, ConditionStatus.TRUE)
+        await world.kube.delete(resources.PLANNER_POLICIES, "chat", world.namespace)
+        await until_reason(
+            world, "PolicyNotFound", "there is no PlannerPolicy 'chat' (spec.policyRef): nothing is planned"
+        )
+        await world.policy()
+        await healthy(world, ConditionStatus.TRUE)
+        await world.kube.patch(resources.LLM_SERVICES, "chat", world.namespace, {"spec": {"policyRef": None}})
+        await world.until(lambda: health(world) is SILENCE, "no PlannerHealthy", world.services)
+    finally:
+        load.cancel()
+
+
 async def until_reason(world: World, reason: str, words: str) -> None:
     def says() -> bool:
         found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]

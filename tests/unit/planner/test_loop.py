@@ -14,6 +14,7 @@ from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.kube.errors import Unreachable
 from pointsman.kube.resources import Resource
 from pointsman.planner import loop, memory
 from pointsman.planner.core.matrices import Matrix
@@ -31,6 +32,8 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.metrics import PlannerMetrics
+from unit.planner.test_ledger import NOW
+from unit.planner.test_own_metrics import shown
 from unit.planner.test_steady_time import Hands
 
 KEY = ("default", "chat")
@@ -51,6 +54,7 @@ class Api:
     applied: list[dict[str, Any]] = field(default_factory=list)
     config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
     saves: int = 0
+    refuses: bool = False
 
     async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
         return self.config_maps.get(name)
@@ -60,6 +64,8 @@ class Api:
         return body
 
     async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> None:
+        if self.refuses:
+            raise Unreachable("the network")
         if body["kind"] == "ConfigMap":
             self.config_maps[body["metadata"]["name"]] = body
             self.saves += 1
@@ -81,11 +87,20 @@ class Scenario:
     states: list[State] = field(default_factory=list)
     hands: Hands = field(default_factory=Hands)
     layout: tuple[int, int] = (2, 3)
+    without: Callable[[], dict[str, Any] | None] = lambda: None  # the service while there is no policy
+    metrics: PlannerMetrics = field(default_factory=PlannerMetrics)
     matrix: Callable[[float], Matrix] | None = None
     kept: list[tuple[set[str], str]] = field(default_factory=list)
     something: asyncio.Event = field(default_factory=asyncio.Event)  # happened since ``until`` was asked
 
+    def unplanned(self) -> list[tuple[tuple[str, str], LLMService]]:
+        self.something.set()
+        service = self.without()
+        return [] if service is None else [(KEY, LLMService.model_validate(service))]
+
     def planned(self) -> list[tuple[tuple[str, str], LLMService, PlannerPolicy]]:
+        if self.without() is not None:
+            return []
         spec = {"model": {"source": "hf://test/tiny"}, "policyRef": {"name": "chat"}}
         policy = {
             "mode": "Active", "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}, **self.policy,
@@ -124,14 +139,14 @@ class Scenario:
             failed=lambda _: False, age_s=lambda _: 0.0,
         )  # fmt: skip
         cluster = SimpleNamespace(
-            planned=self.planned, workers=self.workers, gateways=self.targets, in_progress=lambda _: False,
-            plans=SimpleNamespace(by=lambda _: self.plans),
+            planned=self.planned, unplanned=self.unplanned, workers=self.workers, gateways=self.targets,
+            in_progress=lambda _: False, plans=SimpleNamespace(by=lambda _: self.plans),
         )  # fmt: skip
         monkeypatch.setattr(loop, "decide", self.decide)
         monkeypatch.setattr(loop, "Prometheus", self.server)
         parts: dict[str, Any] = {"kube": self.api, "cluster": cluster, "scraper": scraper}
         events: Any = SimpleNamespace(record=lambda *_: None)
-        metrics, clock = PlannerMetrics(), self.hands
+        metrics, clock = self.metrics, self.hands
         planner = loop.Planner(**parts, events=events, metrics=metrics, leads=lambda: True, clock=clock)
         task = asyncio.create_task(planner.run())
         try:
@@ -358,6 +373,57 @@ async def test_the_condition_says_the_policy_s_present_mistake(monkeypatch: pyte
     assert len(said()) == 2
     assert "has-this" in said()[0]
     assert "has-anybody-that" in said()[1]
+
+
+def service_without(policy_ref: str | None, said: list[dict[str, Any]], version: str = "1") -> dict[str, Any]:
+    spec: dict[str, Any] = {"model": {"source": "hf://test/tiny"}}
+    made = manifest("LLMService", "new", spec | ({"policyRef": {"name": policy_ref}} if policy_ref else {}))
+    made["metadata"]["resourceVersion"] = version
+    return {**made, "status": {"conditions": said}}
+
+
+async def test_a_service_whose_policy_is_deleted_says_that_nothing_is_planned_and_not_that_all_is_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def without() -> dict[str, Any] | None:
+        nonlocal looks
+        if len(scenario.seen) < 4:
+            return None
+        looks += 1
+        return service_without("chat", scenario.api.applied[-1]["status"]["conditions"], str(looks))
+
+    scenario = Scenario(without=without)
+    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    await scenario.run(monkeypatch, lambda: looks > 30)
+    first, *others = [body["status"]["conditions"][0] for body in scenario.api.applied]
+    assert first["status"] == "True"
+    assert [(c["status"], c["reason"]) for c in others] == [("False", "PolicyNotFound")], "and once"
+    assert others[0]["message"] == "there is no PlannerPolicy 'chat' (spec.policyRef): nothing is planned"
+    assert shown(scenario.metrics, "healthy") == {("PolicyNotFound",): 0.0}
+    assert shown(scenario.metrics, "gpus") == {}
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+async def test_of_a_service_that_names_no_policy_any_more_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, refuses: bool
+) -> None:
+    """Also what a planner said that is not there any more; what somebody else says is tried once, and stays."""
+    said = {"type": "PlannerHealthy", "status": "True", "reason": "Planning", "lastTransitionTime": NOW.isoformat()}
+    looks = 0
+
+    def without() -> dict[str, Any]:
+        nonlocal looks
+        looks += 1
+        scenario.api.refuses = refuses and looks < 20
+        return service_without(None, [said])
+
+    scenario = Scenario(without=without)
+    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    await scenario.run(monkeypatch, lambda: looks > 60)
+    assert [body["status"] for body in scenario.api.applied] == [{"conditions": []}]
+    assert shown(scenario.metrics, "healthy") == {}
 
 
 async def test_pages_of_a_service_that_is_not_planned_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,14 @@ class Cluster:
             if policy is not None and service.metadata.deletion_timestamp is None:
                 yield (service.metadata.namespace, service.metadata.name), service, policy
 
+    def unplanned(self) -> Iterator[tuple[ServiceKey, LLMService]]:
+        """Services without a policy, or with one that is not there."""
+        planned = {key for key, _, _ in self.planned()}
+        for service in self.services.objects():
+            key = (service.metadata.namespace, service.metadata.name)
+            if key not in planned and service.metadata.deletion_timestamp is None:
+                yield key, service
+
     def targets(self, key: ServiceKey, component: str) -> list[Target]:
         """The pods of a service that have an address and run."""
         port = ENGINE_PORT if component == COMPONENT_WORKER else GATEWAY_PORT

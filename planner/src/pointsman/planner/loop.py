@@ -101,6 +101,8 @@ class Planner:
         self._clock = clock
         self._time = SteadyTime(clock)
         self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
+        self._without: set[ServiceKey] = set()  # services whose policy is not there, as /metrics says
+        self._mended: dict[ServiceKey, str] = {}  # the version of a service whose condition was put right
 
     async def run(self) -> None:
         """Until cancelled. A service that gets a policy is planned within a second, one that loses it is left alone."""
@@ -110,9 +112,13 @@ class Planner:
                 for key in planned - self._tasks.keys():
                     self._tasks[key] = asyncio.create_task(self._plan(key), name=f"plan {key[0]}/{key[1]}")
                 for key in self._tasks.keys() - planned:
-                    self._tasks.pop(key).cancel()
+                    task = self._tasks.pop(key)
+                    task.cancel()
+                    await asyncio.gather(task, return_exceptions=True)  # it says nothing after this
                     self._metrics.forget(*key)
                     self._scraper.keep(set(), f"{key}/")  # should it come back, its old pages would be a long window
+                if self._leads():
+                    await self._report_unplanned()
                 await asyncio.sleep(LOOK_FOR_SERVICES_S)
         finally:
             for task in self._tasks.values():
@@ -355,27 +361,68 @@ class Planner:
         self._metrics.health(*key, healthy, reason)
         if kept.condition == (healthy, reason, of):
             return
+        await self._write_health(key, service, healthy, reason, message)
+        kept.condition = (healthy, reason, of)
+
+    async def _report_unplanned(self) -> None:
+        """What the condition PlannerHealthy says where nobody plans, whoever wrote it: nothing is left of a plan."""
+        without: set[ServiceKey] = set()
+        mended: dict[ServiceKey, str] = {}
+        for key, service in list(self._cluster.unplanned()):
+            wanted = None
+            if service.spec.policy_ref is not None:
+                without.add(key)
+                self._metrics.health(*key, False, PlannerHealth.POLICY_NOT_FOUND)
+                name = service.spec.policy_ref.name
+                wanted = f"there is no PlannerPolicy '{name}' (spec.policyRef): nothing is planned"
+            said = _health_of(service)
+            if (said and (said.reason, said.message)) == (wanted and (PlannerHealth.POLICY_NOT_FOUND, wanted)):
+                continue
+            mended[key] = version = service.metadata.resource_version
+            if self._mended.get(key) == version:
+                continue  # it is not shown yet; or it is somebody else's, and stays
+            try:
+                if wanted is None:
+                    await self._apply_health(key, [])
+                else:
+                    await self._write_health(key, service, False, PlannerHealth.POLICY_NOT_FOUND, wanted)
+            except KubeError as error:
+                del mended[key]
+                log.warning("service=%s/%s the API server was not reached: %s", *key, error)
+        for key in self._without - without - self._tasks.keys():
+            self._metrics.forget(*key)
+        self._without, self._mended = without, mended
+
+    async def _write_health(
+        self, key: ServiceKey, service: LLMService, healthy: bool, reason: PlannerHealth, message: str
+    ) -> None:
         status = ConditionStatus.TRUE if healthy else ConditionStatus.FALSE
-        before = next((c for c in service.status.conditions if c.type == ConditionType.PLANNER_HEALTHY), None)
-        stays = before is not None and before.status is status
+        before = _health_of(service)
         condition = Condition(
             type=ConditionType.PLANNER_HEALTHY,
             status=status,
             reason=reason,
             message=message,
             last_transition_time=before.last_transition_time
-            if before is not None and stays
+            if before is not None and before.status is status
             else self._clock.now().replace(microsecond=0),
             observed_generation=service.metadata.generation,
         )
+        await self._apply_health(key, [condition])
+
+    async def _apply_health(self, key: ServiceKey, conditions: Sequence[Condition]) -> None:
+        """The planner's conditions are these and no others."""
         body: dict[str, Any] = {
             "apiVersion": API_VERSION,
             "kind": "LLMService",
             "metadata": {"name": key[1], "namespace": key[0]},
-            "status": {"conditions": [condition.manifest()]},
+            "status": {"conditions": [condition.manifest() for condition in conditions]},
         }
         await self._kube.apply(resources.LLM_SERVICES, body, subresource="status")
-        kept.condition = (healthy, reason, of)
+
+
+def _health_of(service: LLMService) -> Condition | None:
+    return next((c for c in service.status.conditions if c.type == ConditionType.PLANNER_HEALTHY), None)
 
 
 def _owned(plan: Plan, uid: str) -> bool:

@@ -95,6 +95,7 @@ class PlannerHealth(StrEnum):
     PROMETHEUS_UNREACHABLE = "PrometheusUnreachable"  # the policy's source does not answer
     UNKNOWN_TABLE = "UnknownTable"  # performance.table or configMap cannot be used: it goes on with what it learned
     OBJECTIVES_OUT_OF_REACH = "ObjectivesOutOfReach"  # a request that is alone misses one already
+    POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there: nothing is planned
 
 
 class Condition(ApiModel):
