@@ -375,6 +375,42 @@ async def test_the_condition_says_the_policy_s_present_mistake(monkeypatch: pyte
     assert "has-anybody-that" in said()[1]
 
 
+@pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), Unreachable("the network")])
+async def test_a_look_that_failed_leaves_no_figures_of_the_one_before_and_the_third_is_said(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    figures: list[tuple[bool, bool]] = []
+
+    def decided(seen: Observation) -> Decision:
+        look = len(scenario.seen)
+        figures.append((bool(shown(scenario.metrics, "gpus")), bool(shown(scenario.metrics, "healthy"))))
+        if 4 <= look <= 8:
+            raise error
+        return steady(seen)
+
+    scenario = Scenario(decisions=decided)
+    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 12)
+    # Before each look: nothing yet; three that went well; five that did not, said from the third on; and again well.
+    assert figures[:12] == [
+        (False, False), *[(True, True)] * 3, *[(False, False)] * 2, *[(False, True)] * 3, *[(True, True)] * 3,
+    ]  # fmt: skip
+    said = [body["status"]["conditions"][0] for body in scenario.api.applied]
+    assert [(c["status"], c["reason"]) for c in said] == [
+        ("True", "Planning"), ("False", "LookFailed"), ("True", "Planning"),
+    ]  # fmt: skip
+    assert str(error) in said[1]["message"]
+    assert shown(scenario.metrics, "healthy") == {("Planning",): 1.0}
+
+
+async def test_what_was_seen_is_shown_also_where_the_api_server_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(api=Api(refuses=True))
+    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 6)
+    assert shown(scenario.metrics, "gpus") == {(): 5.0}
+    assert shown(scenario.metrics, "healthy") == {("LookFailed",): 0.0}
+
+
 def service_without(policy_ref: str | None, said: list[dict[str, Any]], version: str = "1") -> dict[str, Any]:
     spec: dict[str, Any] = {"model": {"source": "hf://test/tiny"}}
     made = manifest("LLMService", "new", spec | ({"policyRef": {"name": policy_ref}} if policy_ref else {}))

@@ -88,6 +88,18 @@ def test_health_has_one_reason_at_a_time() -> None:
     assert shown(metrics, "healthy") == {("Planning",): 1}
 
 
+def test_when_nothing_is_known_of_a_service_only_what_was_counted_stays() -> None:
+    metrics = PlannerMetrics()
+    for name in ("other", "chat"):
+        metrics.ticked("models", name, SEEN, DECIDED, POLICY)
+        metrics.health("models", name, True, "Planning")
+    metrics.unknown("models", "chat")
+    page = generate_latest(metrics.registry).decode().splitlines()
+    names = {line.split("{")[0] for line in page if 'service="chat"' in line and "_created" not in line}
+    assert names == {"pointsman_planner_ticks_total", "pointsman_planner_plans_total"}
+    assert shown(metrics, "gpus") == {(): 6}, "of the other one"
+
+
 def test_of_a_service_that_is_not_planned_any_more_nothing_is_left_and_of_others_all() -> None:
     metrics = PlannerMetrics()
     metrics.ticked("models", "other", SEEN, DECIDED, POLICY)

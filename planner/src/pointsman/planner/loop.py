@@ -50,6 +50,8 @@ SAVE_CHANGED_S: Final = 5.0
 SHADOW_ROUTING_S: Final = 60.0
 _ROUTING_ONLY: Final = (Reason.STEADY, Reason.FLOW_CONTROL, Reason.THRESHOLD)  # they come in turn
 LOOK_FOR_SERVICES_S: Final = 1.0
+LOOKS_FAILED: Final = 3  # in a row, before it is said: one may be an answer of the API server that was lost
+_MOST_OF_AN_ERROR: Final = 1000  # letters
 BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
@@ -70,6 +72,7 @@ class _Planned:
     condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
     last: memory.Last | None = None
     prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
+    shown: bool = False  # what this look found, in /metrics
     pages_s: dict[str, float | None] = field(default_factory=dict)  # Unix times of the pages that were decided on
     since_s: dict[str, float] = field(default_factory=dict)  # since when each gateway is there
     written: tuple[Plan, float] | None = None  # the last plan, and when; until it comes back from the API server
@@ -127,20 +130,29 @@ class Planner:
 
     async def _plan(self, key: ServiceKey) -> None:
         kept: _Planned | None = None
+        failures = 0  # in a row
         while True:
-            wait_s = LOOK_FOR_SERVICES_S
+            wait_s, failed = LOOK_FOR_SERVICES_S, ""
             found = next(((s, p) for k, s, p in self._cluster.planned() if k == key), None)
             try:
                 if found is not None and self._leads():
                     service, policy = found
                     if kept is None or kept.uid != service.metadata.uid:
                         kept = await self._remembered(key, service.metadata.uid)
+                    kept.shown = False
                     with self._metrics.tick_seconds.time():
                         wait_s = await self._tick(key, service, policy, kept)
             except KubeError as error:
+                failed = str(error)
                 log.warning("service=%s/%s the API server was not reached: %s", *key, error)
-            except Exception:  # one service's bad luck must not stop its planning for good, nor another's
+            except Exception as error:  # one service's bad luck must not stop its planning for good, nor another's
+                failed = f"{type(error).__name__}: {error}"
                 log.exception("service=%s/%s tick failed", *key)
+            failures = failures + 1 if failed else 0
+            if failed and (kept is None or not kept.shown):
+                self._metrics.unknown(*key)  # the figures of an earlier look are none of now
+            if failures >= LOOKS_FAILED and found is not None:
+                await self._report_failure(key, found[0], kept, failed)
             await asyncio.sleep(wait_s)
 
     async def _remembered(self, key: ServiceKey, uid: str) -> _Planned:
@@ -209,6 +221,7 @@ class Planner:
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
         kept.last = memory.Last(observed, decision)
         self._metrics.ticked(*key, observed, decision, settings)
+        kept.shown = True
         self._say(key, kept, decision)
         await self._write(key, service, policy, kept, plans, observed, decision, asked)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
@@ -363,6 +376,24 @@ class Planner:
             return
         await self._write_health(key, service, healthy, reason, message)
         kept.condition = (healthy, reason, of)
+
+    async def _report_failure(self, key: ServiceKey, service: LLMService, kept: _Planned | None, error: str) -> None:
+        """Looks end in an error: nobody must take the planner's last word for its present one."""
+        self._metrics.health(*key, False, PlannerHealth.LOOK_FAILED)
+        said = _health_of(service)
+        if kept is not None and kept.condition is not None:
+            written = kept.condition[1] is PlannerHealth.LOOK_FAILED
+        else:
+            written = said is not None and said.reason == PlannerHealth.LOOK_FAILED
+        if written:
+            return
+        message = f"looks end in an error, so nothing is planned: {error[:_MOST_OF_AN_ERROR]}"
+        try:
+            await self._write_health(key, service, False, PlannerHealth.LOOK_FAILED, message)
+        except KubeError:
+            return  # nobody can be told now; it is said as soon as it can be
+        if kept is not None:
+            kept.condition = (False, PlannerHealth.LOOK_FAILED, "")
 
     async def _report_unplanned(self) -> None:
         """What the condition PlannerHealthy says where nobody plans, whoever wrote it: nothing is left of a plan."""

@@ -78,6 +78,12 @@ class PlannerMetrics:
         """What the condition PlannerHealthy says."""
         self._show(self._healthy, (namespace, service), {(reason,): float(healthy)})
 
+    def unknown(self, namespace: str, service: str) -> None:
+        """What holds of the service now is not known; what was counted stays."""
+        for family in self._shown:
+            if isinstance(family, Gauge):
+                self._drop(family, (namespace, service), keep=set())
+
     def forget(self, namespace: str, service: str) -> None:
         """The service is not planned any more."""
         for family in self._shown:

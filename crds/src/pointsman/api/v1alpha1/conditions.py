@@ -96,6 +96,7 @@ class PlannerHealth(StrEnum):
     UNKNOWN_TABLE = "UnknownTable"  # performance.table or configMap cannot be used: it goes on with what it learned
     OBJECTIVES_OUT_OF_REACH = "ObjectivesOutOfReach"  # a request that is alone misses one already
     POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there: nothing is planned
+    LOOK_FAILED = "LookFailed"  # a look ended in an error of the planner: nothing is decided
 
 
 class Condition(ApiModel):
