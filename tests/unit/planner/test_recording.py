@@ -1,6 +1,10 @@
 """From histograms to requests: what must be exact is exact, what is drawn lies in its bucket."""
 
+import json
 import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +14,7 @@ from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.matrices import Scrapes
 from pointsman.planner.core.scrapes import Histogram, Page
 from pointsman.planner.errors import TraceError
+from pointsman.planner.replay import record_command
 from pointsman.planner.replay.recording import draw, recording
 
 BOUNDS = (64.0, 256.0, 1024.0, 4096.0, float("inf"))
@@ -89,3 +94,65 @@ def test_a_history_without_requests_is_refused() -> None:
 def test_requests_that_were_all_refused_have_no_lengths_and_are_refused() -> None:
     with pytest.raises(TraceError, match="no length is known"):
         recording("chat", {"a": Scrapes({100.0: page(0, [], []), 110.0: page(5, [], [])}, None)}, seed=1)
+
+
+def recorded(monkeypatch: pytest.MonkeyPatch, out: Path, *targets: Mapping[str, str]) -> int:
+    """``pointsman record`` of a Prometheus in which each of these targets counts one more request with each scrape."""
+    series: list[dict[str, Any]] = [
+        {
+            "metric": {"__name__": name, **labels, **target},
+            "values": [[1000.0 + 10 * n, f"{counted * n}"] for n in range(6)],
+        }
+        for target in targets
+        for name, labels, counted in (
+            (named.GATEWAY_ARRIVALS.name, {"endpoint": "completions"}, 1),
+            *((f"{length.name}_bucket", {"le": le}, 1) for length in LENGTHS for le in ("64.0", "+Inf")),
+            *((f"{length.name}_sum", {}, 30) for length in LENGTHS),
+        )
+    ]
+
+    class Server:
+        def __init__(self, *_: object) -> None:
+            self.answers = [series]
+
+        def samples_now(self, *_: object) -> list[dict[str, Any]]:
+            return self.answers.pop() if self.answers else []
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(record_command, "Prometheus", Server)
+    return record_command.main(["--prometheus", "http://p:9090", "--service", "chat", "--out", str(out)])
+
+
+LENGTHS = (named.GATEWAY_PROMPT_TOKENS, named.GATEWAY_OUTPUT_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("targets", "requests"),
+    [
+        ([{"pod": "a", "job": "pods", "instance": "1:80"}, {"pod": "b", "job": "pods", "instance": "2:80"}], 10),
+        ([{"pod": "a", "job": "pods", "instance": "1:80"}, {"pod": "a", "job": "more", "instance": "1:80"}], 5),
+        ([{"job": "static", "instance": "1:80"}], 5),
+    ],
+    ids=["two gateways", "one that two jobs scrape", "the only target there is"],
+)
+def test_every_gateway_is_recorded_once(
+    targets: list[dict[str, str]], requests: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert recorded(monkeypatch, tmp_path / "made.jsonl", *targets) == 0
+    lines = (tmp_path / "made.jsonl").read_text().splitlines()
+    assert len([line for line in lines if "prompt_tokens" in json.loads(line)]) == requests
+
+
+@pytest.mark.parametrize("other", [{}, {"pod": "b"}])
+def test_gateways_that_cannot_be_told_apart_are_refused_and_not_left_out(
+    other: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    targets = {"job": "static", "instance": "10.0.0.1:8000"}, {"job": "static", "instance": "10.0.0.2:8000", **other}
+    assert recorded(monkeypatch, tmp_path / "made.jsonl", *targets) == 2
+    words = capsys.readouterr().err
+    assert (
+        f"{1 if other else 2} of 2 targets have no label 'pod' (e.g. job 'static', instance '10.0.0.1:8000')" in words
+    )
+    assert not (tmp_path / "made.jsonl").exists()

@@ -4,13 +4,13 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from pointsman.planner.core.matrices import NAME, Scrapes, by_pod
-from pointsman.planner.errors import PlannerError
+from pointsman.planner.errors import PlannerError, TraceError
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.replay.recording import FAMILIES, recording
 from pointsman.planner.replay.trace_files import write_trace
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
 
 
 def _history(url: str, selector: str, begin_s: float, end_s: float) -> dict[str, Scrapes]:
-    """Raw samples of the gateways, chunk by chunk. Raises PrometheusFailed."""
+    """Raw samples of the gateways, chunk by chunk. Raises PrometheusFailed, and TraceError if gateways look alike."""
     server = Prometheus(url, TIMEOUT_S)
     series: list[Mapping[str, Any]] = []
     at_s = begin_s
@@ -67,7 +67,21 @@ def _history(url: str, selector: str, begin_s: float, end_s: float) -> dict[str,
         series += server.samples_now(f"{selector}[{until_s - at_s:.0f}s]", until_s)
         at_s = until_s
     server.close()
+    _refuse_nameless(series)
     return by_pod(series)
+
+
+def _refuse_nameless(series: Sequence[Mapping[str, Any]]) -> None:
+    """Without the label ``pod`` two targets may be two gateways, or one that two jobs scrape."""
+    targets = {tuple(made["metric"].get(label, "") for label in ("pod", "job", "instance")) for made in series}
+    nameless = sorted(target for target in targets if not target[0])
+    if nameless and len(targets) > 1:
+        _, job, instance = nameless[0]
+        raise TraceError(
+            f"{len(nameless)} of {len(targets)} targets have no label 'pod' (e.g. job '{job}', instance '{instance}'): "
+            "it cannot be told which of them are one gateway, whose requests would be lost or counted twice; have them "
+            "scraped with that label, as the chart's PodMonitors do"
+        )
 
 
 def _selector(namespace: str | None, service: str) -> str:
