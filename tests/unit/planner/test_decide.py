@@ -379,14 +379,14 @@ def test_what_only_routes_says_a_routing_reason_and_then_what_is_awaited(seen: d
         late += [decision] if awaited in decision.message else []
     assert {decision.reason for decision in late} == {Reason.THRESHOLD, Reason.FLOW_CONTROL}
     for decision in late:
-        assert (decision.reason is Reason.THRESHOLD) == ("threshold 512 →" in decision.message)
+        assert (decision.reason is Reason.THRESHOLD) == ("threshold 512 to" in decision.message)
 
 
 def test_another_limit_of_the_prefill_queue_is_routing_and_said() -> None:
     policy = replace(POLICY, max_queue_size=64, flow_control=False)
     decision = decide(State(), observed(0, SHORT), policy, 0, LLAMA_8B_H100)[1]
     assert decision.reason is Reason.THRESHOLD
-    assert "prefill queue limit 32 → 64 requests" in decision.message
+    assert "prefill queue limit 32 to 64 requests" in decision.message
 
 
 def test_missed_token_latency_lowers_the_threshold_at_once() -> None:
@@ -479,6 +479,8 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
         state, decision, next_tick = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
         assert next_tick.after_s == policy.interval_s
         assert decision.message
+        said = decision.message, *(other.rejected_because for other in decision.alternatives)
+        assert all(map(str.isascii, said)), "pages show it in whatever font there is"
         if decision.changes_layout:
             assert decision.prefill + decision.decode <= max(budget, prefill + decode)
             assert 1 <= decision.prefill <= 6

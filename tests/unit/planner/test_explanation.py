@@ -25,7 +25,7 @@ from pointsman.planner.core.what_if import TurningPoints, turning_points
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.memory import Last, last_to_json
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, observed
-from unit.planner.test_ledger import plan
+from unit.planner.test_ledger import DECISION, plan
 
 EASY = replace(LONG, arrivals_per_s=15.0)
 ROOM = Policy(mode=Mode.ACTIVE, max_gpus=10, prefill=Bounds(1, 8), decode=Bounds(1, 8))
@@ -189,6 +189,11 @@ def test_bursts_that_are_held_for_are_told_and_when_their_workers_would_go(
     text = told(seen, replace(decision, inputs=inputs), points)
     assert "bursts of 12.00 about every 160 s, for which workers are held" in text
     assert "s, without a burst for 200 s: I would go to" in text
+
+
+def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:
+    seen = observed(0.0, LONG, 2, 3)
+    assert "go to 3P2D, switching 1 Decode to Prefill (PrefillShort)" in told(seen, DECISION, None)
 
 
 def test_what_is_unknown_is_told_as_unknown() -> None:

@@ -224,7 +224,7 @@ def _chosen(told: Told) -> list[str]:
     decision = told.decision
     assert decision is not None
     if decision.changes_layout:
-        moves = [f"{s.count} {s.source} → {s.target}" for s in decision.switches]
+        moves = [f"{s.count} {s.source} to {s.target}" for s in decision.switches]
         how = f", switching {' and '.join(moves)}" if moves else ""
         lines = [f"go to {decision.prefill}P{decision.decode}D{how} ({decision.reason})"]
     elif decision.reason is Reason.SWITCH_DEFERRED:
