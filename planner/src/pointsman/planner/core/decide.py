@@ -241,7 +241,8 @@ def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     if routing.max_local_prefill_tokens != before.max_local_prefill_tokens:
         words.append(f"threshold {before.max_local_prefill_tokens} to {routing.max_local_prefill_tokens} tokens")
     if routing.max_prefill_queue_size != before.max_prefill_queue_size:
-        words.append(f"prefill queue limit {before.max_prefill_queue_size} to {routing.max_prefill_queue_size} requests")
+        limits = f"{before.max_prefill_queue_size} to {routing.max_prefill_queue_size}"
+        words.append(f"prefill queue limit {limits} requests")
     if routing.flow != before.flow:
         words.append(in_words(routing.flow))
     why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
