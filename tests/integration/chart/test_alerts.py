@@ -160,6 +160,17 @@ def test_without_a_leader_there_are_alerts_and_with_a_standby_there_are_none(fir
     fires({"unrelated": "1x20"}, "PointsmanPlannerWithoutLeader", {10: []})
 
 
+def test_a_planner_that_led_and_is_not_there_is_an_alert_and_one_that_never_was_is_not(
+    fires: Callable[..., None],
+) -> None:
+    leads = 'pointsman_planner_leader{namespace="pointsman-system",pod="%s"}'
+    gone = {leads % "a": "1x9 stale", leads % "b": "0x9 stale"}
+    fires(gone, "PointsmanPlannerGone", {9: [], 14: [], 16: [{}], 1400: [{}], 1460: []})
+    fires({leads % "a": "1x9 stale", leads % "b": "_x9 1x30"}, "PointsmanPlannerGone", {30: []})
+    fires({leads % "a": "1x9 0x30"}, "PointsmanPlannerGone", {30: []})
+    fires({leads % "a": "0x9 stale", "unrelated": "1x40"}, "PointsmanPlannerGone", {30: []})
+
+
 def test_an_operator_that_fails_at_services_for_long_is_an_alert(fires: Callable[..., None]) -> None:
     fires({'pointsman_operator_queue_failing{pod="a"}': "2x30"}, "PointsmanOperatorFails", {14: [], 16: [{}]})
     fires({'pointsman_operator_queue_failing{pod="a"}': "2x10 0x20"}, "PointsmanOperatorFails", {25: []})
