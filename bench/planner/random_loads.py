@@ -55,7 +55,8 @@ SLOT_S: Final = 30  # in which a load's needs are counted
 MOST_REQUESTS: Final = 20_000
 LEAST_REQUESTS: Final = 100
 DEARER: Final = 1.02  # times the GPU-hours, before another planner is no longer as cheap
-ROUNDS: Final = 4  # of scaling a load to the workers it is to need
+ROUNDS: Final = 4  # of scaling a load to the workers it is to need …
+MOST_ROUNDS: Final = 8  # … and up to so many, where the last one had too few requests
 MOST_SHOWN: Final = 10
 Rates = Floats
 """Relative rates, one a second."""
@@ -232,17 +233,25 @@ def _scaled(
     policy: Policy,
     workers: float,
 ) -> tuple[Trace, tuple[int, int]]:
-    """(a trace whose busiest half minutes need about so many workers, the layout its first ones need)."""
+    """(a trace whose busiest half minutes need about so many workers, the layout its first ones need).
+
+    A scale that leaves too few requests is followed by a larger one; where that ends with too few, what came before is
+    taken.
+    """
     seed, scale = int(draw.integers(2**32)), 1.0
-    for _ in range(ROUNDS):
+    found: tuple[Trace, Floats, Floats] | None = None
+    for number in range(MOST_ROUNDS):
         trace = _trace(seed, np.minimum(rates * scale, rates * MOST_REQUESTS / rates.sum()), requests)
         if len(trace) < LEAST_REQUESTS:
             scale *= 3
             continue
-        prefill, decode = _needs(trace, simulation, policy, len(rates))
-        scale *= workers / max(0.3, float(np.quantile(prefill + decode, 0.95)))
-    if len(trace) < LEAST_REQUESTS:
+        found = trace, *_needs(trace, simulation, policy, len(rates))
+        if number >= ROUNDS - 1:
+            break
+        scale *= workers / max(0.3, float(np.quantile(found[1] + found[2], 0.95)))
+    if found is None:
         return trace, (1, 1)
+    trace, prefill, decode = found
     first = round(float(prefill[:3].mean()) + 0.5), round(float(decode[:3].max()))
     return trace, (min(max(first[0], 1), 8), min(max(first[1], 1), 8))
 

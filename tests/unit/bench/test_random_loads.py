@@ -8,6 +8,8 @@ import pytest
 from bench.planner import random_loads
 from bench.planner.random_loads import EACH, LEAST_REQUESTS, MOST_REQUESTS, SHAPES, WORKERS, load, summary, worse
 
+from pointsman.planner.simulator.types import Trace
+
 
 def test_a_seed_is_a_load() -> None:
     first, again, other = load(7), load(7), load(8)
@@ -34,6 +36,41 @@ def test_a_load_is_one_that_its_budget_may_serve(seed: int) -> None:
     alone_ms = simulation.engine.performance.prefill_ms(found.requests.prompt_tokens, 0)
     assert policy.objectives.ttft_ms > 2 * alone_ms
     assert simulation.leads.start_s == policy.start_s or not policy.start_is_told
+
+
+@pytest.mark.parametrize(
+    ("sizes", "taken"),
+    [
+        ([500, 400, 300, 200, 150], 3),
+        ([500, 400, 300, 50, 150, 140], 4),
+        ([50, 50, 50, 50, 50, 120, 110], 5),
+        ([500, 50, 50, 50, 50, 50, 50, 50], 0),
+        ([50] * 8, None),
+    ],
+    ids=["the last round", "one more", "the first that has enough", "what came before", "none"],
+)
+def test_a_load_with_enough_requests_is_taken_also_where_the_last_round_has_too_few(
+    sizes: list[int], taken: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, played = load(7), []
+    assert made is not None
+    whole = made.trace
+
+    def trace(seed: int, rates: random_loads.Rates, requests: random_loads.Requests) -> Trace:
+        played.append(float(rates.sum()))
+        size = sizes[len(played) - 1]
+        return Trace(whole.name, whole.arrival_s[:size], whole.prompt_tokens[:size], whole.output_tokens[:size])
+
+    monkeypatch.setattr(random_loads, "_trace", trace)
+    found = load(7)
+    if taken is None:
+        assert found is None
+        return
+    assert found is not None
+    assert len(found.trace) == sizes[taken]
+    assert len(played) == (taken + 1 if taken else 8), "what is returned is what was played last"
+    small = [n for n in range(len(played) - 1) if sizes[n] < LEAST_REQUESTS]
+    assert [played[n + 1] for n in small] == pytest.approx([min(3 * played[n], MOST_REQUESTS) for n in small])
 
 
 def test_who_is_dearer_is_not_better() -> None:
