@@ -7,7 +7,7 @@ import pytest
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.layout import SHORT as SHORTAGES
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Mode, Policy, Reason
+from pointsman.planner.core.types import Bounds, Mode, Policy, Reason, RoutingNumbers
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers
 
 SCALING = Policy(mode=Mode.ACTIVE, max_gpus=16, prefill=Bounds(1, 9), decode=Bounds(1, 9))
@@ -27,18 +27,21 @@ def test_a_budget_that_was_lowered_is_kept_in_one_plan_that_the_operator_can_car
     assert not decision.switches
     assert decision.prefill + decision.decode == left
     assert f"{8 * gpus} GPUs there, the budget is {budget}" in decision.message
-    enough = decision.reason is Reason.SPARE_CAPACITY
-    assert enough == (rate_per_s < 100), decision
+    assert decision.reason is (Reason.SPARE_CAPACITY if rate_per_s < 100 else Reason.UNSATISFIABLE), decision
     assert decision.alternatives[0].gpus <= budget
 
 
 def test_where_nobody_may_be_removed_a_lowered_budget_is_said_and_nothing_is_asked_that_would_be_refused() -> None:
     policy, state = replace(SCALING, max_gpus=4, scale_in=False, role_switch=True), State()
+    routing = RoutingNumbers(512, 32)
     for tick in range(20):
-        seen = observed(2.5 * tick, LONG, 2, 6)
+        seen = observed(2.5 * tick, LONG, 2, 6, routing=routing)
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        routing = decision.routing
         assert not decision.changes_layout
+        assert decision.changes_routing or decision.reason is Reason.UNSATISFIABLE
         assert "8 GPUs there, the budget is 4 and scale-in is not allowed" in decision.message
+    assert not decision.changes_routing
 
 
 @pytest.mark.parametrize(
@@ -88,3 +91,20 @@ def test_a_raised_minimum_is_the_reason_also_where_fewer_workers_would_do() -> N
     for decision in said:
         assert decision.reason in SHORTAGES
         assert "budget.minGpus is 6" in decision.message
+
+
+@pytest.mark.parametrize(("requests", "starts"), [(20.0, False), (30.0, True)])
+def test_a_raised_minimum_waits_for_25_requests_and_a_lowered_budget_for_none(requests: float, starts: bool) -> None:
+    seen, state = observed(0, replace(SHORT, arrivals_per_s=0.1), 2, 2), State(requests=requests)
+    _, raised, _ = decide(state, seen, replace(SCALING, min_gpus=6), 0.0, LLAMA_8B_H100)
+    assert raised.changes_layout is starts
+    _, lowered, _ = decide(state, seen, replace(SCALING, max_gpus=3), 0.0, LLAMA_8B_H100)
+    assert lowered.prefill + lowered.decode == 3
+
+
+def test_a_lowered_budget_does_not_hold_before_the_length_of_any_request_is_known() -> None:
+    nobody = replace(SHORT, arrivals_per_s=0, prompt_tokens=None, output_tokens=None)
+    seen = observed(0, nobody, 2, 2)
+    _, decision, _ = decide(State(), seen, replace(SCALING, max_gpus=3), 0.0, LLAMA_8B_H100)
+    assert decision.reason is Reason.NOT_ENOUGH_DATA
+    assert not decision.changes_layout
