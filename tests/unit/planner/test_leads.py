@@ -135,12 +135,16 @@ def test_a_worker_that_began_while_the_planner_was_away_is_not_stuck_at_first_si
     assert leads.lead_s(90.0) == 90.0  # when it began nobody saw
 
 
-def test_a_worker_that_served_and_is_not_ready_for_a_moment_is_no_start() -> None:
-    leads = after({"w0": (0.0, 0.0)}, 100.0, believed_s=90.0)
-    away, back = seen({"w0": (0.0, math.inf)}, 102.5), seen({"w0": (0.0, 0.0)}, 107.5)
-    leads = leads.observe(away, TICK_S, 90.0).observe(replace(away, at_s=105.0), TICK_S, 90.0)
-    leads = leads.observe(back, TICK_S, 90.0)
-    assert (leads.ended, leads.lead_s(90.0)) == ((), 90.0)
+@pytest.mark.parametrize(("seconds", "ends"), [(2.5, "serves"), (297.5, "serves"), (297.5, "is taken away")])
+def test_a_worker_that_served_and_is_not_ready_for_a_while_is_no_start(seconds: float, ends: str) -> None:
+    leads = after({"w0": (0.0, 0.0), "w1": (0.0, 0.0)}, 100.0, believed_s=90.0)
+    away = {"w0": (0.0, math.inf), "w1": (0.0, 0.0)}
+    for tick in range(int(seconds / TICK_S) + 1):
+        leads = leads.observe(seen(away, 102.5 + tick * TICK_S), TICK_S, 90.0)
+        assert leads.lead_s(90.0) == 90.0
+    back = {"w0": (0.0, 0.0)} if ends == "serves" else {}
+    leads = leads.observe(seen({**back, "w1": (0.0, 0.0)}, 105.0 + seconds), TICK_S, 90.0)
+    assert (leads.ended, leads.lead_s(90.0), leads.overtaken_s) == ((), 90.0, None)
 
 
 def test_starts_are_observed_also_while_the_metrics_are_stale() -> None:

@@ -34,7 +34,8 @@ class Leads:
     ended: tuple[tuple[float, bool], ...] = ()  # (seconds, whether it then served), the newest first
     looked_s: float | None = None
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
-    untimed: tuple[str, ...] = ()  # of ``starting``, no measure of a start: nobody saw them begin, or they served
+    untimed: tuple[str, ...] = ()  # of ``starting``: nobody saw them begin, so each took longer than is known
+    returning: tuple[str, ...] = ()  # of ``starting``: they served before, so it is no start and teaches nothing
     serving: tuple[str, ...] = ()  # at the last look
 
     def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
@@ -58,6 +59,8 @@ class Leads:
         ended, overtaken_s = list(self.ended), self.overtaken_s
         for name, since_s in known.items():
             condition, took_s = conditions.get(name), max(SHORTEST_S, until_s - since_s)
+            if name in self.returning:
+                continue
             serves = condition in SERVES
             if serves and not away and name not in self.untimed:
                 ended.insert(0, (took_s, True))
@@ -70,7 +73,7 @@ class Leads:
             for w in workers
             if w.condition is WorkerCondition.STARTING
         )[:MOST_STARTING]
-        served = {*self.serving, *self.untimed}
+        served = {*self.serving, *self.returning}
         unseen = away or self.looked_s is None
         seen = replace(
             self,
@@ -78,7 +81,8 @@ class Leads:
             ended=tuple(ended[:MOST_ENDED]),
             looked_s=now_s,
             overtaken_s=overtaken_s,
-            untimed=tuple(name for name, _, _ in starting if name in served or (unseen and name not in known)),
+            untimed=tuple(name for name, _, _ in starting if name in self.untimed or (unseen and name not in known)),
+            returning=tuple(name for name, _, _ in starting if name in served),
             serving=tuple(w.name for w in workers if w.condition in SERVES)[:MOST_SERVING],
         )
         return replace(seen, start_s=seen._typical_s(now_s, believed_s))
@@ -124,7 +128,11 @@ class Leads:
 
     def _typical_s(self, now_s: float, believed_s: float) -> float | None:
         """The median; where less than half of all were seen to serve, no less than what was seen so far."""
-        running = [age_s for _, _, since_s in self.starting if (age_s := now_s - since_s) < STUCK_LEADS * believed_s]
+        running = [
+            age_s
+            for name, _, since_s in self.starting
+            if (age_s := now_s - since_s) < STUCK_LEADS * believed_s and name not in self.returning
+        ]
         lead_s = self.lead_s(believed_s)
         if not self.ended:
             longest_s = max(running, default=0.0)
