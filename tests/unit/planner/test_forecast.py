@@ -64,6 +64,21 @@ def test_what_came_where_hardly_anything_was_expected_is_no_such_error_where_muc
     assert 14 + 13 < forecast.high < 14 + 22
 
 
+def test_forecasts_that_were_always_too_high_plan_for_no_less_than_is_expected() -> None:
+    rising = after([10 + 0.5 * tick for tick in range(120)])
+    forecast = ahead(replace(rising, relative_errors=(-2.0,) * 60), 120)
+    assert forecast.expected > rising.trend.level > 0  # type: ignore[union-attr]
+    assert forecast.high == forecast.expected
+
+
+def test_a_falling_load_is_expected_to_fall_little_more() -> None:
+    """A step down looks like a trend for minutes, and workers given up for where it seems to lead start again."""
+    falling = after([60 - 0.4 * tick for tick in range(120)])
+    level = falling.trend.level  # type: ignore[union-attr]
+    expected = ahead(falling, 120).expected
+    assert level / 1.25 < expected < level / 1.15
+
+
 def test_a_step_is_followed_within_two_ticks_not_smoothed_over_minutes() -> None:
     draw = random.Random(11)
     counts = [poisson(draw, 3 * TICK_S) for _ in range(100)] + [poisson(draw, 14 * TICK_S) for _ in range(2)]

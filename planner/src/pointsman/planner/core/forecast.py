@@ -24,6 +24,9 @@ FEWEST_SUSTAINED: Final = 4
 SURPRISES_KEPT: Final = 8
 TREND_BELIEVED: Final = 1.0  # standard deviations a trend must have to be used
 MOST_GROWTH: Final = 2.0  # within one horizon
+# Within one, too. A step down looks like a trend for minutes; who gave workers up for where it seemed to lead starts
+# them again, for the bound of his own errors. Who expects it to fall less has no more for it: scale-in waits anyhow.
+MOST_FALL: Final = 1.2
 RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
 ANSCOMBE: Final = 3 / 8  # added to a count before its root is taken
 SURVIVED_S: Final = 20.0
@@ -86,7 +89,7 @@ class Forecast:
     """A rate at one horizon, per second."""
 
     expected: float
-    high: float  # the wanted quantile: what capacity is planned for
+    high: float  # the wanted quantile, no less than what is expected: what capacity is planned for
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,16 +207,17 @@ class RateForecaster:
         truth_s = max(RECENT_S, sum(seconds for _, _, seconds in self.recent))
         chance = _NORMAL.inv_cdf(quantile) / math.sqrt(truth_s)
         if len(self.relative_errors) >= MIN_ERRORS:
-            error = _quantile(self.relative_errors, quantile)
-            if error > 0:  # two independent parts, and only one is the forecast's: sizing allows for chance already
-                error = math.sqrt(max(0.0, error * error - chance * chance))
+            # What was always too much is no reason to plan for less than is expected: it is of a load that fell, and
+            # measured it served fewer. Of what was too little chance is one of two independent parts, which sizing
+            # allows for already.
+            error = max(0.0, _quantile(self.relative_errors, quantile))
+            error = math.sqrt(max(0.0, error * error - chance * chance))
         else:
             error = chance  # nothing was compared yet: a forecast that is never wrong is not to be expected
         # (bound − expected)/√bound = error: what came where hardly anything was expected is no error of so many times
         # as much where much is.
-        root = (error + math.sqrt(error * error + 4 * max(expected, 0.5))) / 2 if error > 0 else 0.0
-        bound = expected + error * root
-        return Forecast(expected, max(min(expected, self.trend.level), bound))
+        root = (error + math.sqrt(error * error + 4 * max(expected, 0.5))) / 2
+        return Forecast(expected, expected + error * root)
 
     def _expected(self, ahead_s: float, now_s: float, lead_s: float) -> float:
         trend = self.trend
@@ -221,7 +225,7 @@ class RateForecaster:
             return 0.0
         believed = abs(trend.slope) > TREND_BELIEVED * math.sqrt(max(trend.var_slope, 0.0))
         rate = max(0.0, trend.level + (trend.slope * ahead_s if believed else 0.0))
-        rate = min(max(rate, trend.level / MOST_GROWTH), MOST_GROWTH * trend.level + 1)
+        rate = min(max(rate, trend.level / MOST_FALL), MOST_GROWTH * trend.level + 1)
         fresh = self.rose_s is not None and now_s - self.rose_s <= lead_s
         if ahead_s >= lead_s and fresh and rate > self.before_rise:
             # A burst shorter than the lead is over before capacity for it is there: learned from earlier ones.
