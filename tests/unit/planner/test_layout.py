@@ -1,6 +1,9 @@
 """What a decision says is what it does."""
 
+import math
 from dataclasses import replace
+
+import pytest
 
 from pointsman.planner.core.layout import layout
 from pointsman.planner.core.lengths import Lengths
@@ -98,3 +101,44 @@ def test_no_decode_worker_is_switched_where_its_streams_would_lose_more_than_pro
         for _ in range(3):
             state, decision = layout(state, seen, eager, 100.0, needs, at, at)
         assert bool(decision.switches) is switched
+
+
+FULL = replace(SCALES, max_gpus=8, prefill=Bounds(1, 7), decode=Bounds(1, 7))
+
+
+def needing(prefill: float, decode: float) -> Targets:
+    """Of each role that many when one started now would serve, without rounding; the sum may be beyond the budget."""
+    rounded = math.ceil(prefill), math.ceil(decode)
+    return replace(wanted(rounded, rounded), load_ahead=(prefill, decode), backlog=0.0)
+
+
+@pytest.mark.parametrize("then", [(2.0, 6.0), (2.2, 6.6)], ids=["within the budget", "beyond it"])
+def test_at_the_budget_workers_that_came_for_others_do_not_go_for_them_a_moment_later(
+    then: tuple[float, float],
+) -> None:
+    seen = observed(100.0, None, prefill=3, decode=5)
+    state, decision = layout(KNOWN, seen, FULL, 100.0, needing(*then), point(), point())
+    assert (decision.prefill, decision.decode) == (2, 6)
+    back, later = needing(2.4, 5.2), observed(200.0, None, prefill=2, decode=6)
+    _, fresh = layout(KNOWN, later, FULL, 200.0, back, point(), point())
+    assert (fresh.prefill, fresh.decode) == (3, 5)  # a seventh more is served so
+    _, decision = layout(state, later, FULL, 200.0, back, point(), point())
+    assert (decision.prefill, decision.decode) == (2, 6)  # … which is not enough for going back
+    _, decision = layout(state, later, FULL, 200.0, needing(3.0, 5.0), point(), point())
+    assert (decision.prefill, decision.decode) == (3, 5)  # … where it is clearly more, it is
+    later = observed(1000.0, None, prefill=2, decode=6)
+    _, decision = layout(state, later, FULL, 1000.0, back, point(), point())
+    assert (decision.prefill, decision.decode) == (3, 5)  # … and one day it is no going back
+
+
+def test_a_split_of_the_budget_rests_while_the_need_goes_beyond_it_and_comes_back() -> None:
+    """A prefill worker that would always be busy needs a second one, whether or not decode has what it needs."""
+    state, policy = KNOWN, replace(FULL, max_gpus=16, decode=Bounds(1, 15))
+    for tick, decode in enumerate((13.4, 17.3, 19.0, 14.2, 15.3, 18.4, 13.8)):
+        need = replace(wanted((2, 14), (2, math.ceil(decode))), load_ahead=(1.0, decode))
+        seen = observed(100.0 * tick, None, prefill=2, decode=14)
+        state, decision = layout(state, seen, policy, seen.at_s, need, point(), point())
+        assert decision.prefill == 2
+    seen = observed(800.0, None, prefill=1, decode=15)
+    _, decision = layout(KNOWN, seen, policy, 800.0, need, point(), point())
+    assert (decision.prefill, decision.decode) == (2, 14)

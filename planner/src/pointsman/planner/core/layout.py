@@ -4,15 +4,17 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.planner.core.alternatives import considered, in_short
+from pointsman.planner.core.guards import SwitchRecord
 from pointsman.planner.core.rejections import Choice
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, kept_by, switch, switches_between
+from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, REVERSAL_S, kept_by, switch, switches_between
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
 
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
+FRESH_LEADS: Final = 3.0  # so long after workers went for others to come, the other way asks for more
 ANSWERS_S: Final = 30.0  # after prompts changed their kind, until the answers show what they need
 
 
@@ -76,6 +78,8 @@ def layout(
         return state, base
     switches = switches_between(now, switched)
     history = state.history.remember(switches, now_s, policy)
+    if not switches and (trade := switches_between(now, target)):
+        history = replace(history, traded=SwitchRecord(now_s, trade[0].target))
     if switches:
         # What is left of it was seen for long enough already, and so was what is not made at once.
         if state.wanting == switched and policy.switches_at_once:
@@ -186,16 +190,23 @@ def _scaled(
         need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
         # Nobody is started here: who goes for a start serves no more, and both are there for a while.
         p, d = _cut((min(p, now[0]), min(d, now[1])), (policy.prefill.least, policy.decode.least), most, need)
-    elif p + d > most:
-        clipped = True
+    else:
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
         may_shrink = policy.scale_in and not policy.role_switch and not deferred and switched == now
-        # Rounded needs differ with what is there (one more is wanted for a while first): by them a split has no rest.
-        need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
-        starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
-        least = max(1, policy.prefill.least), max(1, policy.decode.least)
-        p, d = _squeezed((p, d), switched, starting, least, most, need, may_shrink)
+        trades = may_shrink and _trades((p, d), now, most)
+        if trades or p + d > most:
+            clipped |= p + d > most
+            grown = (max(p, now[0]), max(d, now[1])) if trades else (p, d)
+            starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
+            least = max(1, policy.prefill.least), max(1, policy.decode.least)
+            lately = _traded_lately(state, observation, policy)
+            # By rounded needs, which differ with what is there and with the moment, a split has no rest; without them
+            # one worker that is always busy would be enough. Of the last whole one half is needed on average.
+            need_p, need_d = (
+                max(load, whole - 0.5) for load, whole in zip(wanted.load_ahead, wanted.needed, strict=True)
+            )
+            p, d = _squeezed(grown, switched, starting, least, most, (need_p, need_d), may_shrink, lately)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < min(most, sum(switched)):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
     # A minimum that was raised, or never reached, is reached by starts.
@@ -208,6 +219,19 @@ def _scaled(
     need_p, need_d = wanted.at_least
     less = p < need_p or d < need_d
     return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
+
+
+def _trades(target: tuple[int, int], now: tuple[int, int], most: int) -> bool:
+    """Whether workers of one role must go so that those of the other can start."""
+    grown = max(target[0], now[0]), max(target[1], now[1])
+    return grown not in (target, now) and sum(grown) > most
+
+
+def _traded_lately(state: State, observation: Observation, policy: Policy) -> WorkerRole | None:
+    """The role that got workers for those of the other one, if that was a moment ago."""
+    traded = state.history.traded
+    fresh_s = max(REVERSAL_S, FRESH_LEADS * state.leads.lead_s(policy.start_s))
+    return traded.target if traded is not None and observation.at_s - traded.at_s < fresh_s else None
 
 
 def _beyond_budget(observation: Observation, policy: Policy, now: tuple[int, int]) -> bool:
@@ -261,11 +285,13 @@ def _squeezed(
     most: int,
     need: tuple[float, float],
     may_shrink: bool,
+    lately: WorkerRole | None,
 ) -> tuple[int, int]:
     """Within ``most`` workers, so that the scarcer pool has the most of its ``need``.
 
     A pool shrinks for the other only if it may, and if clearly more is served then, since who goes serves no more at
-    once and who comes only after a start: far more, if the pool that gives is itself only just growing.
+    once and who comes only after a start: far more, if the pool that gives is itself only just growing, or was the one
+    that got ``lately``.
     """
 
     def served(p: int) -> float:
@@ -277,7 +303,9 @@ def _squeezed(
 
     stays = best((min(has[0], target[0]), min(has[1], target[1])))
     moves = best((min(least[0], target[0]), min(least[1], target[1]))) if may_shrink else stays
-    band = REVERSAL_BAND if starting[0 if moves < stays else 1] > 0 else DEAD_BAND
+    gives = WorkerRole.PREFILL if moves < stays else WorkerRole.DECODE
+    growing = starting[0 if gives is WorkerRole.PREFILL else 1] > 0 or lately is gives
+    band = REVERSAL_BAND if growing else DEAD_BAND
     p = moves if served(moves) > (1 + band) * served(stays) else stays
     return p, most - p
 
