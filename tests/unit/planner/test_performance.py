@@ -69,9 +69,31 @@ def test_too_few_observations_change_nothing() -> None:
     assert learned(1.5, KAPPA_MIN_SAMPLES - 1).kappa("p3") == 1.0
 
 
-def test_an_unseen_bucket_uses_the_median_of_those_seen() -> None:
-    calibration = learned(1.5, 10)
+def test_an_unseen_bucket_uses_the_nearest_that_is_seen_or_the_median_whichever_is_slower() -> None:
+    calibration = learned(1.5, 20, "p3")
     assert calibration.kappa("p7") == pytest.approx(1.5, rel=0.01)
+    decode = Calibration()
+    for bucket, kappa in (("d1-2", 0.7), ("d3-4", 1.0), ("d5-5", 1.2)):
+        for _ in range(20):
+            decode = decode.observe(bucket, observed_ms=100 * kappa, predicted_ms=100)
+    assert decode.kappa("d7-7") == pytest.approx(1.2, rel=0.01)
+    assert decode.kappa("d4-5") == pytest.approx(1.2, rel=0.01)
+    assert decode.kappa("d4-4") == pytest.approx(1.0, rel=0.01)
+    assert decode.kappa("d0-0") == pytest.approx(1.0, rel=0.01)  # the nearest is quicker
+
+
+def test_a_larger_batch_than_any_that_was_seen_is_not_expected_to_be_quicker() -> None:
+    """A service that fills up: its small batches are quicker than the model says, its large ones are not."""
+    base = LinearModel(4.7, 0.0176, 8.8e-7, 33.0, 0.48, 1e-9)
+    decode = Calibration()
+    for batch in [b for b in range(1, 45) for _ in range(6)]:
+        true_ms = 23 + 0.75 * batch
+        predicted_ms = base.decode_step_ms(batch, batch * 1000.0)
+        decode = decode.observe(decode_bucket(batch, batch * 1000.0), observed_ms=true_ms, predicted_ms=predicted_ms)
+    model = CalibratedModel(base, Calibration(), decode)
+    seen = model.decode_step_ms(44, 44_000)
+    for batch in range(45, 100):
+        assert model.decode_step_ms(batch, batch * 1000) >= 0.97 * seen
 
 
 @given(ratio=st.floats(1e-6, 1e6))

@@ -14,6 +14,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Protocol
 
 
@@ -150,7 +151,9 @@ class Bucket:
 class Calibration:
     """κ per bucket of one role's base model, and whether the corrected model can be trusted.
 
-    A bucket without enough samples uses the median κ of those that have them; without any, 1.
+    A bucket without enough samples uses the κ of the nearest that has them, or the median of all, whichever is slower:
+    a batch larger than any that was seen is no quicker than the largest was, whatever the small ones of a quiet hour
+    were; and what few samples of the nearest say is not believed to be quicker than the rest. Without any it is 1.
     ``error`` is the mean absolute relative error of the *corrected* predictions (None before the first sample).
     """
 
@@ -169,9 +172,13 @@ class Calibration:
         if bucket in known:
             chosen = known[bucket]
         elif known:
+            away = {key: _distance(key, bucket) for key in known}
+            least = min(away.values())
+            nearest = [log_kappa for key, log_kappa in known.items() if away[key] == least]
             ordered = sorted(known.values())
             middle = len(ordered) // 2
-            chosen = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+            median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+            chosen = max(median, sum(nearest) / len(nearest))
         else:
             chosen = 0.0
         low, high = KAPPA_BOUNDS
@@ -198,6 +205,16 @@ def prefill_bucket(tokens: float) -> str:
 def decode_bucket(batch: float, kv_tokens: float) -> str:
     """One of 8×8 buckets over (batch, KV tokens)."""
     return f"d{_log_bucket(batch, 1, 512, 8)}-{_log_bucket(kv_tokens, 256, 1_048_576, 8)}"
+
+
+@cache
+def _distance(one: str, other: str) -> int:
+    """How many steps two buckets of a role are apart."""
+    return sum(abs(a - b) for a, b in zip(_place(one), _place(other), strict=False))
+
+
+def _place(bucket: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in bucket[1:].split("-") if part.isdecimal())
 
 
 def _log_bucket(x: float, low: float, high: float, count: int) -> int:
