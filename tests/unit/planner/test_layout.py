@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from pointsman.planner.core.guards import History, SwitchRecord
 from pointsman.planner.core.layout import layout
 from pointsman.planner.core.lengths import Lengths
 from pointsman.planner.core.state import State
 from pointsman.planner.core.targets import Targets
-from pointsman.planner.core.types import Bounds, Reason, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Bounds, Mode, Reason, Worker, WorkerCondition, WorkerRole
 from unit.planner.test_decide import LONG, POLICY, observed
 from unit.planner.test_sizing import point
 
@@ -142,3 +143,38 @@ def test_a_split_of_the_budget_rests_while_the_need_goes_beyond_it_and_comes_bac
     seen = observed(800.0, None, prefill=1, decode=15)
     _, decision = layout(KNOWN, seen, policy, 800.0, need, point(), point())
     assert (decision.prefill, decision.decode) == (2, 14)
+
+
+@pytest.mark.parametrize("lately", [None, WorkerRole.PREFILL, WorkerRole.DECODE])
+def test_more_of_what_is_short_and_less_of_what_is_spare_is_no_question_of_the_split(
+    lately: WorkerRole | None,
+) -> None:
+    """They fit beside each other, but for the spare ones: nobody who is needed goes for somebody."""
+    state = replace(KNOWN, history=History(traded=SwitchRecord(90.0, lately) if lately else None))
+    policy = replace(FULL, max_gpus=35, prefill=Bounds(1, 30), decode=Bounds(1, 30))
+    seen = observed(100.0, None, prefill=25, decode=10)
+    _, decision = layout(state, seen, policy, 100.0, needing(25.8, 4.6), point(), point())
+    assert (decision.prefill, decision.decode) == (26, 5)
+
+
+def test_at_the_budget_workers_that_are_kept_or_held_for_bursts_are_no_spare_ones() -> None:
+    policy, seen = replace(FULL, max_gpus=10), observed(100.0, None, prefill=5, decode=5)
+    kept = replace(needing(2.0, 6.0), prefill=5)
+    for want in (kept, replace(kept, up=(5, 6))):
+        _, decision = layout(KNOWN, seen, policy, 100.0, want, point(), point())
+        assert (decision.prefill, decision.decode) == (5, 5)
+
+
+def test_a_pool_gives_no_more_than_what_is_beyond_its_bound() -> None:
+    policy = replace(FULL, max_gpus=12, prefill=Bounds(1, 4), decode=Bounds(1, 9))
+    seen = observed(100.0, None, prefill=6, decode=6)
+    _, decision = layout(KNOWN, seen, policy, 100.0, needing(3.9, 6.8), point(), point())
+    assert (decision.prefill, decision.decode) == (4, 7)
+
+
+def test_a_split_that_is_only_wished_for_keeps_nobody_from_wishing_another() -> None:
+    seen = observed(100.0, None, prefill=3, decode=5)
+    for mode, remembered in ((Mode.ACTIVE, True), (Mode.SHADOW, False), (Mode.APPROVE, False)):
+        state, decision = layout(KNOWN, seen, replace(FULL, mode=mode), 100.0, needing(2, 6), point(), point())
+        assert (decision.prefill, decision.decode) == (2, 6)
+        assert (state.history.traded is not None) == remembered

@@ -147,6 +147,21 @@ def test_a_worker_that_served_and_is_not_ready_for_a_while_is_no_start(seconds: 
     assert (leads.ended, leads.lead_s(90.0), leads.overtaken_s) == ((), 90.0, None)
 
 
+def test_a_worker_that_served_and_comes_back_from_a_switch_by_a_start_is_no_start() -> None:
+    leads = after({"w0": (0.0, 0.0)}, 100.0, believed_s=90.0)
+    here = seen({"w0": (0.0, 0.0)}, 102.5)
+    conditions = (
+        WorkerCondition.SWITCHING,
+        WorkerCondition.SWITCHING,
+        WorkerCondition.STARTING,
+        WorkerCondition.ACTIVE,
+    )
+    for tick, condition in enumerate(conditions):
+        worker = replace(here.workers[0], condition=condition)
+        leads = leads.observe(replace(here, at_s=102.5 + tick * TICK_S, workers=(worker,)), TICK_S, 90.0)
+    assert (leads.ended, leads.lead_s(90.0)) == ((), 90.0)
+
+
 def test_starts_are_observed_also_while_the_metrics_are_stale() -> None:
     state, policy = State(), replace(POLICY, start_s=120.0)
     for tick in range(1, 40):

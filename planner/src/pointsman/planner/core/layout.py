@@ -10,7 +10,15 @@ from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, REVERSAL_S, kept_by, switch, switches_between
 from pointsman.planner.core.targets import Targets
-from pointsman.planner.core.types import Alternative, Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import (
+    Alternative,
+    Decision,
+    Observation,
+    Policy,
+    Reason,
+    WorkerCondition,
+    WorkerRole,
+)
 
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
@@ -78,7 +86,13 @@ def layout(
         return state, base
     switches = switches_between(now, switched)
     history = state.history.remember(switches, now_s, policy)
-    if not switches and (trade := switches_between(now, target)):
+    trade = switches_between(now, target)
+    if (
+        policy.switches_at_once
+        and trade
+        and not switches
+        and sum(target) + 1 > policy.max_gpus // observation.gpus_each
+    ):
         history = replace(history, traded=SwitchRecord(now_s, trade[0].target))
     if switches:
         # What is left of it was seen for long enough already, and so was what is not made at once.
@@ -194,19 +208,17 @@ def _scaled(
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
         may_shrink = policy.scale_in and not policy.role_switch and not deferred and switched == now
-        trades = may_shrink and _trades((p, d), now, most)
+        grown = _beside_each_other((p, d), now, (policy.prefill.most, policy.decode.most))
+        trades = may_shrink and grown not in ((p, d), now) and sum(grown) > most
         if trades or p + d > most:
             clipped |= p + d > most
-            grown = (max(p, now[0]), max(d, now[1])) if trades else (p, d)
             starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
             least = max(1, policy.prefill.least), max(1, policy.decode.least)
             lately = _traded_lately(state, observation, policy)
-            # By rounded needs, which differ with what is there and with the moment, a split has no rest; without them
-            # one worker that is always busy would be enough. Of the last whole one half is needed on average.
-            need_p, need_d = (
-                max(load, whole - 0.5) for load, whole in zip(wanted.load_ahead, wanted.needed, strict=True)
-            )
-            p, d = _squeezed(grown, switched, starting, least, most, (need_p, need_d), may_shrink, lately)
+            need = max(1.0, p), max(1.0, d)
+            if trades or sum(map(max, wanted.needed, wanted.up)) > most:
+                need = _fractional(wanted)
+            p, d = _squeezed(grown if trades else (p, d), switched, starting, least, most, need, may_shrink, lately)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < min(most, sum(switched)):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
     # A minimum that was raised, or never reached, is reached by starts.
@@ -221,10 +233,23 @@ def _scaled(
     return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
 
 
-def _trades(target: tuple[int, int], now: tuple[int, int], most: int) -> bool:
-    """Whether workers of one role must go so that those of the other can start."""
-    grown = max(target[0], now[0]), max(target[1], now[1])
-    return grown not in (target, now) and sum(grown) > most
+def _beside_each_other(target: tuple[int, int], now: tuple[int, int], most: tuple[int, int]) -> tuple[int, int]:
+    """``target``, and of a pool that shrinks the next one to go, as if it could stay until another one has started."""
+    p, d = (max(want, min(has, want + 1, bound)) for want, has, bound in zip(target, now, most, strict=True))
+    return p, d
+
+
+def _fractional(wanted: Targets) -> tuple[float, float]:
+    """Workers that are needed when one started now would serve, and those held for bursts.
+
+    By rounded needs, which differ with what is there and with the moment, a split has no rest; without them one worker
+    that is always busy would be enough. Of the last whole one half is needed on average.
+    """
+    p, d = (
+        max(load, need - 0.5, held if held > need else 0.0)
+        for load, need, held in zip(wanted.load_ahead, wanted.needed, wanted.up, strict=True)
+    )
+    return p, d
 
 
 def _traded_lately(state: State, observation: Observation, policy: Policy) -> WorkerRole | None:

@@ -36,7 +36,7 @@ class Leads:
     overtaken_s: float | None = None  # the latest beginning of a start that ended: earlier ones were overtaken
     untimed: tuple[str, ...] = ()  # of ``starting``: nobody saw them begin, so each took longer than is known
     returning: tuple[str, ...] = ()  # of ``starting``: they served before, so it is no start and teaches nothing
-    serving: tuple[str, ...] = ()  # at the last look
+    serving: tuple[str, ...] = ()  # at the last look, or before the switch that they are in
 
     def observe(self, observation: Observation, window_s: float, believed_s: float) -> "Leads":
         """Compare who starts and who serves with before."""
@@ -83,7 +83,11 @@ class Leads:
             overtaken_s=overtaken_s,
             untimed=tuple(name for name, _, _ in starting if name in self.untimed or (unseen and name not in known)),
             returning=tuple(name for name, _, _ in starting if name in served),
-            serving=tuple(w.name for w in workers if w.condition in SERVES)[:MOST_SERVING],
+            serving=tuple(
+                w.name
+                for w in workers
+                if w.condition in SERVES or (w.condition is WorkerCondition.SWITCHING and w.name in served)
+            )[:MOST_SERVING],
         )
         return replace(seen, start_s=seen._typical_s(now_s, believed_s))
 
