@@ -7,7 +7,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-predicted bench-overload bench-report replays format sync clean
+.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-predicted bench-overload bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,7 +59,7 @@ format: sync ## format and mend what ruff can mend
 verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-overload bench-predicted bench-planner bench-planner-dynamo
+BENCHES := bench-foundation bench-overload bench-predicted bench-planner bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -82,6 +82,10 @@ replays: sync ## replay the example policies; writes docs/replays
 bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece)
 	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
 		python -m bench.planner.dynamo $(ARGS); measured=$$?; $(RUN) python -m bench.planner.evaluation_page; exit $$measured
+
+bench-planner-dynamo-random: sync ## the same on random traces, a minute each (ARGS="100 120", those published)
+	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
+		python -m bench.planner.dynamo.random_traces $(or $(ARGS),100 120) && $(RUN) python -m bench.planner.evaluation_page
 
 bench-report: sync ## render bench/results to docs/benchmarks.md
 	@$(RUN) python -m bench.report

@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from html import escape
 
+from bench.planner.dynamo import random_results
 from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED
 from bench.planner.dynamo.figures import EQUAL, GOOD_ENOUGH, PULSES, WORKLOADS, Cell, Figure
 from bench.planner.sources import in_dynosim
@@ -91,6 +92,7 @@ def section(cells: Sequence[Cell]) -> list[str]:
         *_configurations(whole),
         "",
         *_pulses([cell for cell in cells if cell.workload in PULSES]),
+        *random_results.section(),
     ]
 
 

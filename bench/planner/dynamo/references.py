@@ -16,6 +16,7 @@ from bench.planner.dynamo.workloads import MAX_GPUS, Workload
 
 SLOT_S = 5.0
 SERVES_ALL = 0.98
+SHORTEST_STEP_MS = 5.74  # of the simulator's decode, at speed 1
 Plan = list[tuple[float, int, int]]  # from when on, prefill, decode
 
 
@@ -146,21 +147,26 @@ def _needs(
     half = max(1, width // 2)
     windows = [demand.kv_tokens[max(0, i - half + 1) : i + half] for i in range(slots)]
     smooth = [sum(window) / len(window) for window in windows]
-    per_prefill, per_decode = _capacity(workload)
+    per_prefill, per_decode = capacity(workload)
     prefill = [max(1, math.ceil(rate / (per_prefill * prefill_use))) for rate in rates]
     decode = [max(1, math.ceil(max(smooth[max(0, i - 1) : i + 2]) / (per_decode * decode_use))) for i in range(slots)]
     return prefill, decode
 
 
-def _capacity(workload: Workload) -> tuple[float, float]:
+def capacity(workload: Workload) -> tuple[float, float]:
     """(tokens/s of a prefill worker, KV tokens of a decode worker at the ITL limit), by DynoSim's own polynomials."""
     batch = workload.prefill_engine["max_num_batched_tokens"]
-    pass_s = (
-        (4.209989e-7 * batch * batch + 1.518344e-2 * batch + 16.50142) / 1000 / workload.prefill_engine["speedup_ratio"]
-    )
     step_ms = workload.itl_ms * workload.decode_engine["speedup_ratio"]
-    usage = (54.01 - math.sqrt(54.01**2 - 4 * 25.74 * (step_ms - 5.74))) / (2 * 25.74)
-    return batch / pass_s, usage * workload.decode_engine["num_gpu_blocks"] * workload.decode_engine["block_size"]
+    usage = (54.01 - math.sqrt(54.01**2 - 4 * 25.74 * (step_ms - SHORTEST_STEP_MS))) / (2 * 25.74)
+    return (
+        batch / pass_s(batch, workload.prefill_engine["speedup_ratio"]),
+        usage * workload.decode_engine["num_gpu_blocks"] * workload.decode_engine["block_size"],
+    )
+
+
+def pass_s(tokens: float, speed: float) -> float:
+    """A prefill pass of so many tokens, by the same."""
+    return (4.209989e-7 * tokens * tokens + 1.518344e-2 * tokens + 16.50142) / 1000 / speed
 
 
 def _without_gaps(need: list[int], gap: int) -> list[int]:

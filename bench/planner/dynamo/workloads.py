@@ -60,14 +60,14 @@ def make(folder: Path, seed: int, data: Path) -> dict[str, Workload]:
     Raises OSError when ``data`` does not hold ``azure-llm-2023/`` and ``mooncake/``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    even = _engine(4096, 64)
+    even = engine_limits(4096, 64)
     chat = (4000, 250)
     found: dict[str, Workload] = {}
 
     def add(name: str, requests: list[Request], prefill: dict[str, Any], decode: dict[str, Any], **other: Any) -> None:
         requests.sort(key=lambda r: r.at_s)
         path = folder / f"{name}.jsonl"
-        path.write_text("".join(_line(number, request) for number, request in enumerate(requests)))
+        path.write_text("".join(trace_line(number, request) for number, request in enumerate(requests)))
         found[name] = Workload(name, path, len(requests), requests[-1].at_s, prefill, decode, **other)
 
     objectives: dict[str, Any] = {"ttft_ms": 1500, "itl_ms": 25, "first": (1, 1)}
@@ -77,32 +77,32 @@ def make(folder: Path, seed: int, data: Path) -> dict[str, Workload]:
     add(
         "mixshift",
         _steady(seed * 1000 + 3, lambda t: 7.5 if t < 600 else 15, 1200, 15, _mix),
-        _engine(4096, 256, 0.2), _engine(2048, 256), ttft_ms=2500, itl_ms=25, first=(4, 2),
+        engine_limits(4096, 256, 0.2), engine_limits(2048, 256), ttft_ms=2500, itl_ms=25, first=(4, 2),
     )  # fmt: skip
     add("pulses", _steady(seed * 1000 + 7, _pulses, 1800, 12, lambda _: chat), even, even, **objectives)
     add("pulses_hour", _steady(seed * 1000 + 8, _pulses, 3600, 12, lambda _: chat), even, even, **objectives)
     uneven = _uneven(random.Random(seed * 1000 + 9), 3600)
     add("pulses_uneven", _steady(seed * 1000 + 10, uneven, 3600, 12, lambda _: chat), even, even, **objectives)
     add(
-        "azure_conv", list(_azure(data / AZURE, copies=2, shift_s=600.0)),
-        _engine(4096, 256, 0.2), _engine(1024, 256), ttft_ms=2000, itl_ms=25, first=(2, 3), real=True,
+        "azure_conv", list(azure_requests(data / AZURE, copies=2, shift_s=600.0)),
+        engine_limits(4096, 256, 0.2), engine_limits(1024, 256), ttft_ms=2000, itl_ms=25, first=(2, 3), real=True,
     )  # fmt: skip
     add(
-        "moon_conv", list(_mooncake(data / MOONCAKE, random.Random(seed * 1000 + 6), spread_s=3.0)),
-        _engine(16384, 64, 0.25), _engine(6144, 64), ttft_ms=15000, itl_ms=25, first=(4, 3), real=True,
+        "moon_conv", list(mooncake_requests(data / MOONCAKE, random.Random(seed * 1000 + 6), spread_s=3.0)),
+        engine_limits(16384, 64, 0.25), engine_limits(6144, 64), ttft_ms=15000, itl_ms=25, first=(4, 3), real=True,
         context_tokens=131072,
     )  # fmt: skip
     return found
 
 
-def _engine(blocks: int, sequences: int, speed: float = 1.0) -> dict[str, Any]:
+def engine_limits(blocks: int, sequences: int, speed: float = 1.0) -> dict[str, Any]:
     return {
         "block_size": 64, "num_gpu_blocks": blocks, "max_num_seqs": sequences, "max_num_batched_tokens": 8192,
         "speedup_ratio": speed,
     }  # fmt: skip
 
 
-def _line(number: int, request: Request) -> str:
+def trace_line(number: int, request: Request) -> str:
     blocks = request.blocks
     if blocks is None:
         blocks = tuple(number * 1000 + k for k in range(-(-request.prompt_tokens // BLOCK_TOKENS)))
@@ -180,7 +180,7 @@ def _steady(
 # --- recorded ---
 
 
-def _azure(path: Path, copies: int, shift_s: float) -> Iterator[Request]:
+def azure_requests(path: Path, copies: int, shift_s: float) -> Iterator[Request]:
     """Azure's conversation trace of 2023 (CC-BY-4.0), laid over itself shifted in time."""
     with lzma.open(path, "rt") as lines:
         rows = [
@@ -198,7 +198,7 @@ def _seconds(stamp: str) -> float:
     return datetime.fromisoformat(stamp[:26]).timestamp()
 
 
-def _mooncake(path: Path, draw: random.Random, spread_s: float) -> Iterator[Request]:
+def mooncake_requests(path: Path, draw: random.Random, spread_s: float) -> Iterator[Request]:
     """Mooncake's conversation trace (Apache-2.0); its stamps are binned at 3 s, so they are spread again."""
     with lzma.open(path, "rt") as lines:
         for line in lines:
