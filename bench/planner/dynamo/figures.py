@@ -47,6 +47,11 @@ WHY = (
     ),
     (r"(step|mixshift|azure_conv|moon_conv), .* s: cost .*", f"**Head-room.** {_HEAD_ROOM}"),
     (
+        r"step, .* s: goodput beside causal .*",
+        "**A step is seen a look or two after it came**: the reactive schedule knows the true rate at once and starts "
+        "as much as that takes, and more for the queue.",
+    ),
+    (
         r"(azure_conv|moon_conv), .* s: goodput, bound .*",
         "**Recorded loads rise within a start, too**: what comes of a rise before the worker that is started for it "
         "serves is late where the head-room is less than the rise.",

@@ -24,6 +24,7 @@ from pointsman.planner.core.types import (
     Bounds,
     EngineSample,
     Load,
+    Mode,
     Objectives,
     Observation,
     Policy,
@@ -48,6 +49,7 @@ class PointsmanPolicy:
     def __init__(self, ctx: dict[str, Any], **tuning: Any) -> None:
         most = ctx["max_gpus"] - 1
         self._policy = Policy(
+            mode=Mode.ACTIVE,  # what is decided is carried out
             objectives=Objectives(ttft_ms=ctx["sla_ttft_ms"], tpot_ms=ctx["sla_itl_ms"]),
             max_gpus=ctx["max_gpus"],
             prefill=Bounds(1, most),

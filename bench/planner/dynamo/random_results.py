@@ -17,11 +17,12 @@ Trace = Mapping[str, Any]
 HEAD = """\
 ### Traces nobody made it for
 
-{count} traces from their seeds alone, never looked at before they were measured (`make bench-planner-dynamo-random
-ARGS="{seeds}"`): shapes, lengths, engines, objectives, start-ups and first layouts at random, one in three a piece of
-Azure's or Mooncake's trace, thinned and stretched. The same rules as above; the cost of a planner is relative to
-Pointsman's on the same trace. *Of each trace* is the best of several chosen afterwards by its goodput, whatever it
-cost. **Bold**: more goodput than Pointsman (by .01 and more) for no more GPU-hours (2 %)."""
+{count} traces from their seeds alone, which no constant was chosen on (`make bench-planner-dynamo-random
+ARGS="{seeds}"`; what Pointsman did on seed 102 when it was first measured, .924, led to a mend: a batch larger than any
+that was seen was expected to be quicker). Shapes, lengths, engines, objectives, start-ups and first layouts are random,
+one in three is a piece of Azure's or Mooncake's trace, thinned and stretched. The same rules as above; the cost of a
+planner is relative to Pointsman's on the same trace. *Of each trace* is the best of several chosen afterwards by its
+goodput, whatever it cost. **Bold**: more goodput than Pointsman (by .01 and more) for no more GPU-hours (2 %)."""
 EQUAL, DEARER = 0.01, 1.02
 
 

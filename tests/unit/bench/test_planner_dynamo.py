@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 from bench.planner import sources
-from bench.planner.dynamo import figures, page, published
+from bench.planner.dynamo import figures, page, published, random_results
 from bench.planner.dynamo.configurations import CONFIGURATIONS, DOCUMENTED, TUNED
 from bench.planner.dynamo.figures import RUNS, Kept
 from bench.planner.dynamo.policy import PointsmanPolicy, make
@@ -231,7 +231,10 @@ def test_the_legend_of_the_picture_is_not_written_over_and_its_axes_are_said() -
     assert min(tops) - titles[0] >= 6 + 4  # a dot at the top, and what hangs below the letters
 
 
-def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again() -> None:
+def test_a_page_says_that_ours_is_of_an_older_planner_until_it_is_measured_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(random_results, "read_kept", dict)
     runs = kept() | kept(workload="ramp")
     runs["step/45/1"]["planner"] = sources.in_dynosim()
     (said,) = [line for line in page.section(figures.cells(runs)) if "earlier state of its planner" in line]

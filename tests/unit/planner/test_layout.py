@@ -120,7 +120,7 @@ def test_at_the_budget_workers_that_came_for_others_do_not_go_for_them_a_moment_
     seen = observed(100.0, None, prefill=3, decode=5)
     state, decision = layout(KNOWN, seen, FULL, 100.0, needing(*then), point(), point())
     assert (decision.prefill, decision.decode) == (2, 6)
-    back, later = needing(2.4, 5.2), observed(200.0, None, prefill=2, decode=6)
+    back, later = needing(2.2, 5.3), observed(200.0, None, prefill=2, decode=6)
     _, fresh = layout(KNOWN, later, FULL, 200.0, back, point(), point())
     assert (fresh.prefill, fresh.decode) == (3, 5)  # a seventh more is served so
     _, decision = layout(state, later, FULL, 200.0, back, point(), point())

@@ -208,17 +208,18 @@ def _scaled(
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
         may_shrink = policy.scale_in and not policy.role_switch and not deferred and switched == now
+        lately = _traded_lately(state, observation, policy)
         grown = _beside_each_other((p, d), now, (policy.prefill.most, policy.decode.most))
-        trades = may_shrink and grown not in ((p, d), now) and sum(grown) > most
-        if trades or p + d > most:
+        gives = WorkerRole.PREFILL if p < now[0] else WorkerRole.DECODE
+        back = may_shrink and lately is gives and grown not in ((p, d), now) and sum(grown) > most
+        if back or p + d > most:
             clipped |= p + d > most
             starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
             least = max(1, policy.prefill.least), max(1, policy.decode.least)
-            lately = _traded_lately(state, observation, policy)
             need = max(1.0, p), max(1.0, d)
-            if trades or sum(map(max, wanted.needed, wanted.up)) > most:
+            if back or sum(map(max, wanted.needed, wanted.up)) > most:
                 need = _fractional(wanted)
-            p, d = _squeezed(grown if trades else (p, d), switched, starting, least, most, need, may_shrink, lately)
+            p, d = _squeezed(grown if back else (p, d), switched, starting, least, most, need, may_shrink, lately)
     while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < min(most, sum(switched)):
         p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
     # A minimum that was raised, or never reached, is reached by starts.
@@ -240,13 +241,13 @@ def _beside_each_other(target: tuple[int, int], now: tuple[int, int], most: tupl
 
 
 def _fractional(wanted: Targets) -> tuple[float, float]:
-    """Workers that are needed when one started now would serve, and those held for bursts.
+    """Workers that are needed when one started now would serve, as even as the load is, and those held for bursts.
 
-    By rounded needs, which differ with what is there and with the moment, a split has no rest; without them one worker
-    that is always busy would be enough. Of the last whole one half is needed on average.
+    By rounded needs, which differ with what is there and with the moment, a split has no rest. Half a worker more is
+    what rounding up adds on average: without it one that is always busy would be enough.
     """
     p, d = (
-        max(load, need - 0.5, held if held > need else 0.0)
+        max(load + 0.5, held if held > need else 0.0)
         for load, need, held in zip(wanted.load_ahead, wanted.needed, wanted.up, strict=True)
     )
     return p, d
