@@ -30,6 +30,7 @@ POLICY = {
         "budget": {"maxGpus": 5},
         "actions": {
             "remotePrefill": {"enabled": False},
+            "flowControl": {"enabled": False},
             "roleSwitch": {"enabled": False},
             "scaleOut": {"enabled": False},
             "scaleIn": {"enabled": False},
