@@ -70,7 +70,9 @@ class StandInWorker:
     seen: list[Seen] = field(default_factory=list)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     begun: asyncio.Event = field(default_factory=asyncio.Event)
+    asked: asyncio.Event = field(default_factory=asyncio.Event)  # what it serves
     other_template: bool = False  # /tokenize renders chats differently from the files
+    says_its_model: asyncio.Event | None = None  # it answers what it serves only when this is set
     answers: int = 0
 
     def application(self) -> web.Application:
@@ -97,6 +99,9 @@ class StandInWorker:
     async def _model(self, request: web.Request) -> web.Response:
         if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {TOKEN}":
             return web.Response(status=401)
+        if self.says_its_model is not None:
+            self.asked.set()
+            await self.says_its_model.wait()
         digests = file_digests(self.folder)
         info = ModelInfo(
             served_name=SERVED_NAME,

@@ -217,6 +217,20 @@ async def test_no_worker_for_too_long_is_503(room: Room) -> None:
         assert refused.value.code == "no_worker_available"
 
 
+async def test_the_first_request_waits_for_a_worker_that_is_slow_to_say_what_it_serves(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    worker.says_its_model = asyncio.Event()
+    gateway = await room.gateway([], patience_seconds=0.2)
+    gateway.write_endpoints([worker])
+    await worker.asked.wait()
+    waiting = asyncio.create_task(gateway.client.completions.create(**ASK))
+    await eventually(lambda: _in_flight(gateway, 1), "the request waits")
+    await asyncio.sleep(0.5)  # longer than anybody waits where there is no worker
+    assert not waiting.done()
+    worker.says_its_model.set()
+    assert (await waiting).choices[0].text == expected(worker)
+
+
 async def test_sigterm_lets_open_streams_finish(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker], shutdown_seconds=30)

@@ -39,6 +39,7 @@ access = logging.getLogger("pointsman.gateway.access")
 
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 FAN_OUT_BUFFER_EVENTS = 64
+FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first worker to say what it serves
 
 
 @dataclass(slots=True)
@@ -272,12 +273,20 @@ class GatewayServer:
             await asyncio.gather(everything, return_exceptions=True)
 
     async def _model_known(self) -> Model:
-        """What is served. Raises NoWorkerAvailable when no worker said so for as long as a request may wait."""
-        deadline_s = self._clock() + self._patience_seconds
+        """What is served. Raises NoWorkerAvailable when no worker said so for as long as a request may wait.
+
+        That is longer where a worker is there and only has to say it: a busy computer imports and proves a tokenizer
+        for longer than anybody should wait for nobody.
+        """
+        since_s = self._clock()
         while (model := self._fleet.model) is None:
-            left_s = deadline_s - self._clock()
+            patience_s, missing = self._patience_seconds, "No decode worker is known yet"
+            if asked := self._fleet.needs_model():
+                patience_s = max(patience_s, FIRST_MODEL_SECONDS)
+                missing = f"What decode worker {asked[0].name} serves is not known yet"
+            left_s = since_s + patience_s - self._clock()
             if left_s <= 0:
-                raise NoWorkerAvailable("No decode worker is known yet; try again.")
+                raise NoWorkerAvailable(f"{missing} (waited {patience_s:g} s); try again.")
             await self._fleet.wait_change(left_s)
         return model
 
