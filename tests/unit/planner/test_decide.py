@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from pointsman.planner.core.decide import decide
@@ -450,7 +450,6 @@ loads = st.builds(
     arrivals_per_s=st.floats(0, 500),
     prompt_tokens=st.floats(1, 30_000),
     output_tokens=st.floats(1, 2_000),
-    arrival_scv=st.floats(1, 9),
 )
 services = st.none() | st.builds(
     Service,
@@ -490,6 +489,118 @@ def test_no_history_exceeds_the_budget_empties_a_role_or_leaves_the_bounds(
         threshold = decision.routing.max_local_prefill_tokens
         assert policy.min_threshold_tokens <= threshold <= policy.max_threshold_tokens
         prefill, decode = decision.prefill, decision.decode
+
+
+conditions = st.sampled_from(WorkerCondition)
+
+
+@given(
+    loads=st.lists(st.none() | loads, min_size=1, max_size=12),
+    services=services,
+    prefill=st.lists(conditions, max_size=5),
+    decode=st.lists(conditions, max_size=5),
+    each=st.sampled_from([1, 2, 4]),
+    budget=st.integers(2, 40),
+    least=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+    may=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+    min_gpus=st.integers(0, 12),
+)
+def test_no_look_at_workers_in_any_condition_leaves_a_role_empty_or_goes_beyond_what_is_allowed(
+    loads: list[Load | None],
+    services: Service | None,
+    prefill: list[WorkerCondition],
+    decode: list[WorkerCondition],
+    each: int,
+    budget: int,
+    least: tuple[int, int],
+    may: tuple[bool, bool, bool],
+    min_gpus: int,
+) -> None:
+    budget = max(budget, each * sum(least))
+    policy = Policy(
+        mode=Mode.ACTIVE, max_gpus=budget, min_gpus=min(min_gpus, budget), prefill=Bounds(least[0], 6),
+        decode=Bounds(least[1], 6), min_dwell_s=0, opposite_after_s=0, scale_in_stabilization_s=0,
+        role_switch=may[0], scale_out=may[1], scale_in=may[2],
+    )  # fmt: skip
+    roles = [*((WorkerRole.PREFILL, c) for c in prefill), *((WorkerRole.DECODE, c) for c in decode)]
+    there = tuple(Worker(f"w{n}", role, condition, gpus=each) for n, (role, condition) in enumerate(roles))
+    state = replace(State(), requests=1000.0)
+    for tick, load in enumerate(loads):
+        seen = observed(2.5 * tick, load, service=services, workers=there, worker_gpus=each)
+        now = seen.committed(WorkerRole.PREFILL), seen.committed(WorkerRole.DECODE)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        if not decision.changes_layout:
+            continue
+        target = decision.prefill, decision.decode
+        note(f"{now} to {target}: {decision.message}")
+        leaving = [w for w in there if w.condition is WorkerCondition.DRAINING]
+        full = bool(leaving) and (sum(max(1, has) for has in now) + len(leaving)) * each > budget
+        for had, has, low in zip(now, target, least, strict=True):
+            assert has >= min(had, low), "below its least"
+            assert has >= 1 or full or not policy.scale_out, "nobody left to serve in a role"
+            assert has <= max(6, had)
+        assert sum(target) * each <= max(budget, sum(now) * each)
+        if sum(target) < sum(now):
+            assert policy.scale_in
+            assert sum(target) * each >= min(policy.min_gpus, sum(now) * each) or sum(now) * each > budget
+        if sum(target) > sum(now):
+            assert policy.scale_out
+        assert policy.role_switch or not decision.switches
+
+
+@given(
+    kind=st.sampled_from([SHORT, LONG]),
+    rate=st.floats(0.5, 80),
+    more=st.floats(1.0, 4.0),
+    layout=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+)
+@settings(max_examples=30)
+def test_more_load_never_asks_for_fewer_workers(kind: Load, rate: float, more: float, layout: tuple[int, int]) -> None:
+    policy, needs = replace(POLICY, max_gpus=64, scale_out=True, prefill=Bounds(1, 32), decode=Bounds(1, 32)), []
+    for arrivals_per_s in (rate, more * rate):
+        state = State()
+        for tick in range(12):
+            seen = observed(2.5 * tick, replace(kind, arrivals_per_s=arrivals_per_s), *layout)
+            state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        inputs = dict(decision.inputs)
+        needs.append(
+            [inputs[name] for name in ("prefillNeededNow", "prefillNeeded", "decodeNeededNow", "decodeNeeded")]
+        )
+    assert all(low <= high for low, high in zip(*needs, strict=True)), needs
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [([WorkerCondition.ACTIVE] * 4, []), ([WorkerCondition.ACTIVE] * 4, [WorkerCondition.DRAINING])],
+)
+def test_a_lowered_budget_leaves_no_role_without_a_worker_that_starts(
+    prefill: list[WorkerCondition], decode: list[WorkerCondition]
+) -> None:
+    """A plan without a worker of some role is no plan: the service would stay as it is, and serve nobody."""
+    policy = replace(POLICY, max_gpus=3, scale_out=True, scale_in=True, role_switch=False)
+    roles = [*((WorkerRole.PREFILL, c) for c in prefill), *((WorkerRole.DECODE, c) for c in decode)]
+    there = tuple(Worker(f"w{n}", role, condition) for n, (role, condition) in enumerate(roles))
+    state = replace(State(), requests=1000.0)
+    for tick in range(4):
+        seen = observed(2.5 * tick, replace(SHORT, arrivals_per_s=5), workers=there)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        assert decision.changes_layout
+        assert (decision.prefill, decision.decode) == (2, 1), decision.message
+
+
+def test_nobody_shrinks_below_what_a_pool_must_have_while_workers_that_drain_take_the_room() -> None:
+    policy = replace(POLICY, max_gpus=3, scale_out=True, scale_in=True, role_switch=False, decode=Bounds(2, 5))
+    conditions = [WorkerCondition.STARTING, WorkerCondition.STARTING, WorkerCondition.DRAINING]
+    there = tuple(Worker(f"w{n}", WorkerRole.DECODE, condition) for n, condition in enumerate(conditions))
+    seen = observed(0, replace(SHORT, arrivals_per_s=1), workers=there)
+    _, decision, _ = decide(replace(State(), requests=1000.0), seen, policy, 0, LLAMA_8B_H100)
+    assert decision.decode == 2, decision.message
+
+
+def test_a_role_without_a_worker_gets_one_of_the_other_at_once() -> None:
+    seen = observed(0, replace(SHORT, arrivals_per_s=5), 0, 3)
+    _, decision, _ = decide(replace(State(), requests=1000.0), seen, POLICY, 0, LLAMA_8B_H100)
+    assert decision.switches == (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1),)
 
 
 @given(load=loads)

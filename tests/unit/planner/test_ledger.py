@@ -250,6 +250,22 @@ def test_routing_that_is_lost_again_and_again_is_tried_less_and_less_often(lost:
     assert news(made[-1], *plans, plan(other, sequence=99, phase="Completed")), "they were in force in between"
 
 
+def test_routing_that_held_for_long_before_it_was_lost_is_tried_again_as_if_it_were_the_first_time() -> None:
+    """Once a day is no quarrel about it."""
+    lower = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
+    for apart, wait_s in ((timedelta(hours=24), 30), (timedelta(seconds=600), 600)):
+        plans = []
+        for n in range(1, 7):
+            made = plan(lower, sequence=n, phase="Completed")
+            at = NOW - (6 - n) * apart
+            spec = made.spec.model_copy(update={"observed_at": at})
+            plans.append(
+                made.model_copy(update={"spec": spec, "status": made.status.model_copy(update={"ended_at": at})})
+            )
+        assert news(lower, *plans, after_s=wait_s - 1) is None
+        assert news(lower, *plans, after_s=wait_s) == lower
+
+
 def test_layouts_that_carry_the_same_routing_are_no_attempts_at_it() -> None:
     lower = Decision(Reason.THRESHOLD, "lower", 3, 2, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
     layout = replace(DECISION, routing=lower.routing)

@@ -207,6 +207,7 @@ class Planner:
             objectives=settings.objectives,
             plan_in_progress=self._cluster.in_progress(key) or any(map(ledger.to_be_carried_out, plans)),
             awaiting_approval=ledger.target(asked) if asked is not None else None,
+            worker_gpus=service.spec.worker.gpus,
         )
         base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(remembered(kept.state, base), observed, settings, at_s, base)

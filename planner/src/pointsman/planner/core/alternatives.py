@@ -9,7 +9,7 @@ from typing import Final
 
 from pointsman.planner.core.rejections import Choice, rejection
 from pointsman.planner.core.sizing import OperatingPoint
-from pointsman.planner.core.switching import SWITCH_S, switches_between
+from pointsman.planner.core.switching import switches_between
 from pointsman.planner.core.types import Alternative, WorkerCondition, WorkerRole
 from pointsman.serving.flow_control import NOTHING_HELD
 
@@ -76,7 +76,7 @@ def _lead_s(choice: Choice, weighed: _Weighed) -> float:
         of_role = [w.condition for w in observation.workers if w.role is role]
         moved = weighed.switched[pool] - choice.now[pool]
         coming = leads.ready_in_s(role, observation.at_s, policy.start_s)
-        coming += [SWITCH_S] * (of_role.count(WorkerCondition.SWITCHING) + max(0, moved))
+        coming += [choice.state.switch_leads.lead_s] * (of_role.count(WorkerCondition.SWITCHING) + max(0, moved))
         missing = weighed.layout[pool] - observation.serving(role) - min(0, moved)
         if missing > len(coming):
             longest_s = max(longest_s, leads.lead_s(policy.start_s))

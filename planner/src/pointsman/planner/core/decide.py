@@ -20,7 +20,6 @@ from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
 from pointsman.planner.core.stuck import beside_stuck, without_stuck
-from pointsman.planner.core.switching import SWITCH_S
 from pointsman.planner.core.targets import Targets, targets
 from pointsman.planner.core.types import (
     Decision,
@@ -154,7 +153,9 @@ def _targets(
         of_role = [w.condition for w in observation.workers if w.role is role]
         switching = of_role.count(WorkerCondition.SWITCHING)
         starting = state.leads.ready_in_s(role, now_s, policy.start_s)
-        pools[role] = Pool(observation.serving(role), tuple(sorted([*starting, *[SWITCH_S] * switching])))
+        pools[role] = Pool(
+            observation.serving(role), tuple(sorted([*starting, *[state.switch_leads.lead_s] * switching]))
+        )
     moment = Moment(
         point=point,
         forecaster=state.forecaster,

@@ -202,8 +202,12 @@ def _scaled(
     if policy.scale_in and _beyond_budget(observation, policy, now):
         clipped, most = True, min(most, _most(observation, policy))
         need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
-        # Nobody is started here: who goes for a start serves no more, and both are there for a while.
-        p, d = _cut((min(p, now[0]), min(d, now[1])), (policy.prefill.least, policy.decode.least), most, need)
+        # Nobody is started here: who goes for a start serves no more, and both are there for a while. But for a role
+        # that has too few for anybody to be served, or for the operator to carry out the plan.
+        least = max(1, policy.prefill.least), max(1, policy.decode.least)
+        lowest = least if policy.scale_out else now
+        p, d = (max(min(want, has), low) for want, has, low in zip((p, d), now, map(min, lowest, least), strict=True))
+        p, d = _cut((p, d), least, most, need)
     else:
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
@@ -323,12 +327,13 @@ def _squeezed(
     def served(p: int) -> float:
         return min(p / need[0], (most - p) / need[1])
 
-    def best(least: tuple[int, int]) -> int:
+    def best(least: tuple[int, int], otherwise: int) -> int:
         within = range(max(least[0], most - target[1]), min(target[0], most - least[1]) + 1)
-        return max(within, key=served, default=least[0])
+        return max(within, key=served, default=otherwise)
 
-    stays = best((min(has[0], target[0]), min(has[1], target[1])))
-    moves = best((min(least[0], target[0]), min(least[1], target[1]))) if may_shrink else stays
+    stays = best((min(has[0], target[0]), min(has[1], target[1])), has[0])
+    # There may be no room for what both must have, as long as workers that drain are there.
+    moves = best((min(least[0], target[0]), min(least[1], target[1])), stays) if may_shrink else stays
     gives = WorkerRole.PREFILL if moves < stays else WorkerRole.DECODE
     growing = starting[0 if gives is WorkerRole.PREFILL else 1] > 0 or lately is gives
     band = REVERSAL_BAND if growing else DEAD_BAND

@@ -15,6 +15,7 @@ BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: olde
 KEPT_ROUTING_PLANS: Final = 20
 RETRY_S: Final = 30.0  # after a plan that ended without its layout or its routing; doubled each time …
 LONGEST_RETRY_S: Final = 600.0  # … up to this
+LOST_APART: Final = timedelta(seconds=2 * LONGEST_RETRY_S)  # what held longer was not lost at once
 _MESSAGE_LIMIT: Final = 1000
 
 
@@ -53,12 +54,14 @@ def _is_news(decision: Decision, plans: Sequence[Plan], now: datetime) -> bool:
 
 
 def _lost(plans: Iterable[Plan], routing: PlanRouting) -> int:
-    """How many plans in a row did nothing but set this routing, which is not in force."""
-    number = 0
+    """How many plans, one soon after the other, did nothing but set this routing, which is not in force."""
+    number, after = 0, None
     for plan in sorted(plans, key=_sequence, reverse=True):
         if not (_tried(plan) and _same_routing(plan, routing)):
             break
-        number += not plan.spec.changes_layout
+        if after is not None and after.spec.observed_at - (plan.status.ended_at or plan.spec.observed_at) > LOST_APART:
+            break  # it was in force for long in between
+        number, after = number + (not plan.spec.changes_layout), plan
     return number
 
 

@@ -87,8 +87,10 @@ def observation(
     objectives: Objectives,
     plan_in_progress: bool,
     awaiting_approval: tuple[int, int] | None = None,
+    worker_gpus: int = 1,
 ) -> Observation:
-    """Everything about one service now. ``age_s``: age of the oldest gateway reading."""
+    """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``worker_gpus``: of one worker,
+    also where none is there."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     window_s = min((reading.seconds for reading in live), default=0.0)
     shown = tuple(_worker(seen) for seen in workers)
@@ -107,6 +109,7 @@ def observation(
         samples=tuple(_samples(workers)),
         kv_capacity_tokens=_kv_capacity(readings),
         max_sequences=_max_sequences(readings),
+        worker_gpus=max(1, worker_gpus),
         gateways=max(1, len(gateways)),
         gateways_age_s=age_s,
         workers_age_s=_oldest_s(workers),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import MOST_LOST, SWITCH_S, kept_by, weighed_switches
+from pointsman.planner.core.switching import MOST_LOST, kept_by, weighed_switches
 from pointsman.planner.core.targets import Targets
 from pointsman.planner.core.types import Observation, Policy, WorkerCondition, WorkerRole
 
@@ -43,8 +43,9 @@ def rejection(
     if short:
         margin = ", with the margin for peaks" if attainment >= choice.policy.objectives.attainment else ""
         return short + margin + _queue(choice, point, layout)
-    if choice.switched != choice.now and lead_s > SWITCH_S and switched == choice.now:
-        return f"would take {lead_s:.0f} s to start; a switch serves in {SWITCH_S:.0f} s"
+    switch_s = choice.state.switch_leads.lead_s
+    if choice.switched != choice.now and lead_s > switch_s and switched == choice.now:
+        return f"would take {lead_s:.0f} s to start; a switch serves in {switch_s:.0f} s"
     if switched != choice.now and choice.switched == choice.now and sum(layout) == sum(choice.now):
         return _gain(choice, point, layout)
     if fewer:

@@ -19,6 +19,7 @@ from pointsman.planner.core.performance import (
 )
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.shape import Shape
+from pointsman.planner.core.switch_leads import SwitchLeads
 from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.transfers import Transfers
 from pointsman.planner.core.types import Load, Observation, Policy, WorkerRole
@@ -40,15 +41,15 @@ class State:
     ticks: int = 0
     calibrated_prefill: Calibration = field(default_factory=Calibration)
     calibrated_decode: Calibration = field(default_factory=Calibration)
-    calibrated_on: str = (
-        ""  # which table both are of; "": none was there yet, or an older planner did not write it down
-    )
+    # Which table both are of; "": none was there yet, or an older planner did not write it down.
+    calibrated_on: str = ""
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
     transfers: Transfers = field(default_factory=Transfers)
     encode: EncodeMemory = field(default_factory=EncodeMemory)
     leads: Leads = field(default_factory=Leads)
+    switch_leads: SwitchLeads = field(default_factory=SwitchLeads)
     memory: Memory = field(default_factory=Memory)
     margin: Margin = field(default_factory=Margin)
     score: Score = field(default_factory=Score)
@@ -127,7 +128,8 @@ def seen_starting(state: State, observation: Observation, policy: Policy) -> Lea
 
 
 def seen_switching(state: State, observation: Observation, policy: Policy) -> State:
-    """With the switches that have begun, where those decided are not made at once."""
+    """With the switches that have begun, where those decided are not made at once, and how long the last ones took."""
+    state = replace(state, switch_leads=state.switch_leads.observe(observation))
     history = state.history.look(observation, policy)
     if set(history.switching) <= set(state.history.switching):
         return replace(state, history=history)

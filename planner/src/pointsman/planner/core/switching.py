@@ -18,7 +18,6 @@ FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of thre
 REVERSAL_S: Final = 300.0  # … so recently
 MOVE_COST: Final = 0.005  # … and so much for each worker
 MOST_LOST: Final = 0.01  # of the requests within their objectives, by the estimate, until what starts serves
-SWITCH_S: Final = 10.0  # until a switched worker serves
 BOX: Final = 4  # how far a layout of the same size may be from the present one
 Keeps = Callable[[int], float]
 """The share of requests within their objectives when so many decode workers have become prefill workers."""
@@ -54,9 +53,11 @@ def switch(
 
 
 def _fails(observation: Observation, wanted: Targets) -> bool:
-    """Whether requests already wait because a role has far less than it needs: no noise to be waited out."""
+    """Whether requests already wait because a role has far less than it needs, or nobody: no noise to be waited out."""
     need_p, need_d = wanted.load_now
     has_p, has_d = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    if min(has_p, has_d) == 0:
+        return True
     return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
 
 

@@ -95,7 +95,6 @@ class Load:
     cached_tokens: float | None = None
     output_tokens: float | None = None
     prompt_length_shares: tuple[tuple[float, float], ...] = ()  # (tokens, share of requests), shares sum to 1
-    arrival_scv: float = 1.0  # squared coefficient of variation of inter-arrival times
     measured: float | None = None  # requests behind the means; None: about as many as arrived
     started_per_s: float | None = None  # requests that got their first token
     ended_per_s: float | None = None  # requests that got their last one
@@ -157,6 +156,7 @@ class Observation:
     # One worker prefills in one pass. None where prefills are measured by the prompt, as on /metrics: the times of
     # those that shared a pass say already what that saves.
     max_batch_tokens: float | None = None
+    worker_gpus: int = 1  # of one that would be started
     gateways: int = 1  # that share the requests
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
     workers_age_s: float | None = None  # … of those that serve
@@ -169,7 +169,7 @@ class Observation:
     @property
     def gpus_each(self) -> int:
         """GPUs of one worker, by which a budget is divided."""
-        return max((w.gpus for w in self.workers), default=1)
+        return max([self.worker_gpus, *(w.gpus for w in self.workers)])
 
     def active(self, role: WorkerRole) -> int:
         """Workers that are known to serve ``role`` now."""
