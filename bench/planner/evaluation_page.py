@@ -7,8 +7,9 @@ from pathlib import Path
 
 from bench.planner import own_rows, robust, verdicts
 from bench.planner.cells import CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
-from bench.planner.dynamo import figures
+from bench.planner.dynamo import figures, random_results
 from bench.planner.dynamo import page as beside_dynamo
+from bench.planner.robust import CHANGES, CHANGES_S, CHANGING, OUTAGE_S, STEP_S
 from bench.planner.scenarios import FAST, FAST_START_S, LEADS, RETURNING, SCENARIOS, TRUTH
 from bench.planner.sources import in_own_simulator
 from pointsman.planner.core.types import Policy
@@ -56,12 +57,13 @@ QUICK = f"""\
 The same loads and engines where a new worker serves after {FAST_START_S:.0f} s, and the policy says so
 (`actions.scaleOut.leadSeconds`): as from a pool of warm workers or a snapshot, not from a cold start."""
 WRONG = f"""\
-Pointsman alone, and {CAUSAL} where it is named; the rest as above. The policy says nothing of the start-up, so that
-{Policy().start_s:.0f} s are believed at first, but where it is *told*, or *believed* 2.5 times too long or too short by
-the policy's default. What a start-up of 300 s costs beside *nothing* is what nobody can serve meanwhile; what not
-knowing of it costs is the difference to *told*. A faster engine needs fewer workers: at κ 1.0 two prefill workers and
-one decode worker do before the step, where the rows above have 2P2D. The step then meets a smaller layout, and that,
-not a wrong belief, is what is lost, for fewer GPU-hours.
+Pointsman alone, and {CAUSAL} where it is named; the rest as above. The outage begins {STEP_S - OUTAGE_S[0]:.0f} s
+before the step. A step has few switches: *{CHANGING.name}* is mixshift to and fro, {CHANGES} times {CHANGES_S:.0f} s.
+The policy says nothing of the start-up, so that {Policy().start_s:.0f} s are believed at first, but where it is *told*,
+or *believed* 2.5 times too long or too short by the policy's default. What a start-up of 300 s costs beside *nothing*
+is what nobody can serve meanwhile; what not knowing of it costs is the difference to *told*. A faster engine needs
+fewer workers: at κ 1.0 two prefill workers and one decode worker do before the step, where the rows above have 2P2D.
+The step then meets a smaller layout, and that, not a wrong belief, is what is lost, for fewer GPU-hours.
 
 *Remembered* lengths are those of before a pause, after which 14 requests/s begin at once on 2P2D: a harder load than
 the step, so these rows compare with *remembered rightly*. Outputs *double* or *halve* after ten minutes of 8 requests/s
@@ -78,8 +80,9 @@ DYNAMO_WINS = """\
 The same of Dynamo's own planner in NVIDIA's simulator: of its configurations the one with most goodput among those that
 win there, chosen for each cell afterwards."""
 MISSED = """\
-Every target of [benchmarks.md](benchmarks.md#planner) that Pointsman misses, in either simulator. An ablation is missed
-where ours served less than the same without a part, by however little."""
+Every target of [benchmarks.md](benchmarks.md#planner) that Pointsman misses, in either simulator; means, and in
+brackets the range of single runs, or of cells. An ablation is missed where the same without a part had more than .01 of
+all requests more within objectives: a smaller difference is what another seed changes."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
 REASONS: verdicts.Reasons = (*own_rows.WHY, *robust.WHY, *figures.WHY)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 660, 320, 60, 46
@@ -134,6 +137,8 @@ def write_page(runs: Sequence[Run]) -> Path:
     ]
     if beside:
         parts += [DYNAMO_WINS, "", *verdicts.dynamo_wins(beside), ""]
+    if on_random := random_results.dynamo_wins():
+        parts += [*on_random, ""]
     rows = [*own_rows.rows(runs), *own_rows.kept_speed_rows(), *figures.rows(kept)]
     parts += ["## Missed, and why", "", MISSED, "", *verdicts.missed(rows, REASONS), ""]
     # Nothing is written before every missed target has its reason.

@@ -50,9 +50,14 @@ def reason_of(row: Row, reasons: Reasons) -> str | None:
 
 
 def _figures(row: Row) -> str:
+    few, much = row.spread
+    spread = f" ({few:g} to {much:g})" if few != much else ""
     peer = "" if row.peer is None else f", {row.peer_name}: {row.peer:g}"
+    if row.peer is not None and (row.peer_name or "").startswith(ABLATION):
+        peer += f", {row.peer - row.ours:.3f} more"
     ratio = f", ratio {row.ratio:g}" if row.target.startswith("ratio") else ""
-    return f"{row.name}: {row.ours:g} {row.unit}".rstrip() + f"{peer}{ratio} (target {row.target})"
+    ours = f"{row.name}: {row.ours:g} {row.unit}".rstrip()
+    return f"{ours}{spread}{peer}{ratio} (target {row.target})"
 
 
 # --- where another planner wins ---

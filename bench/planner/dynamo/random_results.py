@@ -1,6 +1,7 @@
 """What the kept runs on random traces come to: a section of ``docs/planner-evaluation.md``."""
 
 import json
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -48,10 +49,51 @@ def in_words(trace: Trace) -> str:
     return f"seed {trace['seed']}, {trace['load']}, start {trace['start_s']} s: {', '.join(sides)}"
 
 
+def dynamo_wins() -> list[str]:
+    """On how many traces a configuration of Dynamo's has more goodput, and what it costs; nothing if none is measured.
+
+    More by any amount that three digits show, as on the rest of the page, and on how many of these by ``EQUAL``.
+    """
+    traces = _traces()
+    if not traces:
+        return []
+    lines = [
+        f"On the {len(traces)} [traces nobody made it for](#traces-nobody-made-it-for), where of Dynamo's "
+        f"{len(CONFIGURATIONS)} configurations that with most goodput is chosen for each trace afterwards:",
+        "",
+        "| of Dynamo's configurations | more goodput | by .01 and more | mean goodput | Pointsman | cost |",
+        "|---|---|---|---|---|---|",
+    ]
+    bounds = {"all, whatever they cost": math.inf, "those for at most Pointsman's GPU-hours (2 %)": DEARER}
+    for which, most in bounds.items():
+        pairs = []
+        for trace in traces:
+            ours = trace["ours"]
+            runs = {n: run for n, run in trace["dynamo"].items() if run["gpu_hours"] <= most * ours["gpu_hours"]}
+            if runs:
+                pairs.append((ours, best(runs)))
+        if not pairs:
+            lines.append(f"| {which} | there is none | | | | |")
+            continue
+        more = sum(round(theirs["goodput"], 3) > round(ours["goodput"], 3) for ours, theirs in pairs)
+        clearly = sum(theirs["goodput"] >= ours["goodput"] + EQUAL for ours, theirs in pairs)
+        goodput = statistics.mean(theirs["goodput"] for _, theirs in pairs)
+        our_goodput = statistics.mean(ours["goodput"] for ours, _ in pairs)
+        cost = statistics.geometric_mean(theirs["gpu_hours"] / ours["gpu_hours"] for ours, theirs in pairs)
+        counted = f"{more} of {len(pairs)} | {clearly}"
+        lines.append(f"| {which} | {counted} | {goodput:.3f} | {our_goodput:.3f} | {cost:.2f}× |")
+    return lines
+
+
+def _traces() -> list[Trace]:
+    """Those on which all have run, by seed."""
+    kept = read_kept()
+    return [kept[seed] for seed in sorted(kept, key=int) if kept[seed].get("dynamo") and kept[seed].get("causal")]
+
+
 def section() -> list[str]:
     """The lines of it; nothing if nothing is measured."""
-    kept = read_kept()
-    traces = [kept[seed] for seed in sorted(kept, key=int) if kept[seed].get("dynamo") and kept[seed].get("causal")]
+    traces = _traces()
     if not traces:
         return []
     seeds = f"{traces[0]['seed']} {traces[-1]['seed'] + 1}"

@@ -57,6 +57,26 @@ def test_who_has_clearly_more_for_no_more_is_bold(
     assert page.count("**0.") == marked.startswith("**")
 
 
+def test_who_has_more_goodput_is_counted_at_any_cost_and_at_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = (
+        trace(1, run(0.9, 2.0), run(0.93, 2.03)),  # more for no more
+        trace(2, run(0.9, 2.0), run(1.0, 8.0)),  # more, and dearer
+        trace(3, run(0.9, 2.0), run(0.905, 8.0)),  # hardly more
+        trace(4, run(0.9, 2.0), run(0.8, 1.0)),
+    )
+    monkeypatch.setattr(random_results, "read_kept", lambda: {str(each["seed"]): each for each in traces})
+    lines = random_results.dynamo_wins()
+    assert lines[0].startswith("On the 4 [traces nobody made it for](#traces-nobody-made-it-for)")
+    assert lines[-2:] == [
+        "| all, whatever they cost | 3 of 4 | 2 | 0.909 | 0.900 | 1.69× |",
+        "| those for at most Pointsman's GPU-hours (2 %) | 1 of 2 | 1 | 0.865 | 0.900 | 0.71× |",
+    ]
+    monkeypatch.setattr(random_results, "read_kept", lambda: {"3": traces[2]})
+    assert random_results.dynamo_wins()[-1].endswith(" | there is none | | | | |")
+    monkeypatch.setattr(random_results, "read_kept", dict)
+    assert random_results.dynamo_wins() == []
+
+
 def test_figures_of_an_earlier_planner_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     page = section(monkeypatch, trace(1, run(0.9, 2.0), run(0.8, 2.0)) | {"planner": "another"})
     assert "of an earlier state" in page
