@@ -1,12 +1,13 @@
 """The planner's benchmark judges what it says it judges, and a short one of its cells runs."""
 
 from dataclasses import replace
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from bench.planner import own_rows, own_simulator, robust, sources, verdicts
+from bench.planner import evaluation_page, own_rows, own_simulator, robust, sources, verdicts
 from bench.planner.cells import ABLATION, CAUSAL, OURS, Run, by_planner, read_cells
-from bench.planner.dynamo import figures
+from bench.planner.dynamo import figures, random_results
 from bench.planner.evaluation_page import REASONS, older, scatter, table
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, synthetic
 from bench.planner.speed import ENDED_BYTES, SPEEDS, peak_memory
@@ -299,6 +300,17 @@ def test_every_missed_row_is_on_the_page_with_its_reason() -> None:
     for each in missed:
         assert f"  * {each.name}: {each.ours:g}" in listed
     assert listed.count("\n  * ") == len(missed)
+
+
+def test_the_page_is_made_of_what_is_kept_and_says_who_wins_on_random_traces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pictures").mkdir()
+    monkeypatch.setattr(evaluation_page, "DOCS", tmp_path)
+    page = evaluation_page.write_page(read_cells()).read_text()
+    begins, ends = (page.index(head) for head in ("## Where another planner wins", "## Missed, and why"))
+    said = "\n".join(random_results.dynamo_wins())
+    assert said and said in page[begins:ends]
 
 
 def test_a_missed_row_without_a_reason_is_refused_by_name() -> None:
