@@ -3,15 +3,14 @@
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -21,6 +20,7 @@ from pointsman.planner.replay.options import Options, parse
 from pointsman.planner.replay.page import page
 from pointsman.planner.replay.pictures import layout_changes, picture
 from pointsman.planner.replay.policy_files import PolicyFile, load_policy
+from pointsman.planner.replay.progress import bar
 from pointsman.planner.replay.run import Load, Replay, load, replay
 from pointsman.planner.replay.sweep import cells, headings, variants
 from pointsman.planner.replay.table import at_start, figure_rows, layout
@@ -164,14 +164,9 @@ def _show_comparison(found: comparison.Comparison, console: Console) -> None:
     console.print(f"  [{'red' if found.worse else 'green'}]{found.verdict}[/]")
 
 
-@contextmanager
-def _bar(what: str, loaded: Load) -> Iterator[Callable[[float], None]]:
-    """A progress bar over simulated time, on a terminal only."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"))
-    screen = Console(stderr=True)
-    with Progress(*columns, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
-        task = bar.add_task(escape(what), total=max(loaded.trace.duration_s, 1.0))
-        yield lambda now_s: bar.update(task, completed=now_s)
+def _bar(what: str, loaded: Load) -> AbstractContextManager[Callable[[float], None]]:
+    """A progress bar over simulated time."""
+    return bar(what, max(loaded.trace.duration_s, 1.0))
 
 
 def _write(path: Path, text: str) -> None:

@@ -4,7 +4,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 from pointsman.planner.core.matrices import NAME, Scrapes, by_pod
 from pointsman.planner.errors import PlannerError, TraceError
 from pointsman.planner.prometheus import Prometheus
+from pointsman.planner.replay.progress import bar
 from pointsman.planner.replay.recording import FAMILIES, recording
 from pointsman.planner.replay.trace_files import write_trace
 from pointsman.process.arguments import CommandParser
@@ -40,7 +41,9 @@ def main(argv: list[str]) -> int:
         print(f"pointsman record: --from is not before --to ({begin_s:.0f} and {end_s:.0f})", file=sys.stderr)
         return 2
     try:
-        gateways = _history(options.prometheus, _selector(options.namespace, options.service), begin_s, end_s)
+        selector = _selector(options.namespace, options.service)
+        with bar(f"{options.service} from {options.prometheus}", end_s - begin_s) as progress:
+            gateways = _history(options.prometheus, selector, begin_s, end_s, progress)
         made = recording(options.service, gateways, options.seed)
     except PlannerError as error:
         print(f"pointsman record: {error}", file=sys.stderr)
@@ -57,8 +60,13 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _history(url: str, selector: str, begin_s: float, end_s: float) -> dict[str, Scrapes]:
-    """Raw samples of the gateways, chunk by chunk. Raises PrometheusFailed, and TraceError if gateways look alike."""
+def _history(
+    url: str, selector: str, begin_s: float, end_s: float, progress: Callable[[float], None]
+) -> dict[str, Scrapes]:
+    """Raw samples of the gateways, chunk by chunk; ``progress`` is told the seconds of history that were read.
+
+    Raises PrometheusFailed, and TraceError if gateways look alike.
+    """
     server = Prometheus(url, TIMEOUT_S)
     series: list[Mapping[str, Any]] = []
     at_s = begin_s
@@ -66,6 +74,7 @@ def _history(url: str, selector: str, begin_s: float, end_s: float) -> dict[str,
         until_s = min(at_s + CHUNK_S, end_s)
         series += server.samples_now(f"{selector}[{until_s - at_s:.0f}s]", until_s)
         at_s = until_s
+        progress(at_s - begin_s)
     server.close()
     _refuse_nameless(series)
     return by_pod(series)
