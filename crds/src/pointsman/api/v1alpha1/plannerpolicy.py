@@ -156,7 +156,7 @@ class Actions(ApiModel):
 class Forecast(ApiModel):
     """How the load of the next minutes is foreseen."""
 
-    model: Literal["Kalman"] = Field(default="Kalman", description="Local linear trend on log1p of the arrival rate.")
+    model: Literal["Kalman"] = Field(default="Kalman", description="Local linear trend on the counts of arrivals.")
     seasonality: Literal["None"] = Field(default="None", description="No seasonal term.")
 
 
