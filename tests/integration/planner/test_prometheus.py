@@ -17,13 +17,14 @@ from pointsman.local.addresses import free_port
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.matrices import by_pod
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings, selector
-from pointsman.planner.replay import record_command
+from pointsman.planner.replay import command, record_command
 from pointsman.planner.replay.trace_files import load_trace
 
 from .conftest import CONTENT_TYPE, Page, World
 from .test_live_loop import LONG, healthy
 
 DEADLINE_S = 60.0
+POLICY = Path(__file__).parents[3] / "examples" / "policies" / "chat.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +181,7 @@ async def test_a_policy_with_prometheus_as_source_is_planned_and_its_silence_fre
         again.cancel()
 
 
-async def test_the_history_of_a_service_becomes_a_trace_with_every_request(
+async def test_the_history_of_a_service_becomes_a_trace_with_every_request_that_can_be_replayed(
     prometheus: PrometheusServer, pod: Pod, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prometheus.scrape({"gateway": pod.address}, "recorded")
@@ -213,6 +214,10 @@ async def test_the_history_of_a_service_becomes_a_trace_with_every_request(
     assert len(trace) == 50
     assert int((trace.prompt_tokens > 2048).sum()) == 20
     assert trace.prompt_tokens.sum() == pytest.approx(30 * 300 + 20 * 3000, rel=0.05)
+    assert await asyncio.to_thread(command.main, ["--trace", out, "--policy", str(POLICY)]) == 0
+    said = capsys.readouterr().out
+    assert "chat on chat: 50 requests" in said
+    assert "attainment" in said
     missing = ["--prometheus", prometheus.url, "--service", "nobody", "--last", "10m", "--out", out]
     assert await asyncio.to_thread(record_command.main, missing) == 2
     assert "no request arrived" in capsys.readouterr().err
