@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.learning import MOST_BUCKETS, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.learning import MOST_BUCKETS, Errors, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.performance import UNTRUSTED_AFTER_UPDATES, CalibratedModel, Calibration, LinearModel
+from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
 
@@ -121,3 +123,32 @@ def test_measurements_that_lie_close_together_say_little_of_what_is_far_from_the
     assert model.decode_step_ms(2.5, 0) == pytest.approx(6.25, rel=0.3)
     assert model.prefill_ms(100, 0) < 0.5 * model.prefill_ms(1650, 0), "a short prompt is shorter"
     assert 1.2 < model.decode_step_ms(16, 0) / model.decode_step_ms(2.5, 0) < 4.5, "true are 1.65"
+
+
+TABLE = LinearModel(5, 0.02, 0, 6, 0.01, 1e-5)
+LEARNED = LearnedModel((16.5, 0.0152, 0.0), (5.74, 0.0, 2e-4, 0.0))
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+@pytest.mark.parametrize(("error", "better"), [(0.1, True), (0.6, False), (None, False)])
+def test_a_table_that_is_not_trusted_goes_on_until_what_was_learned_is_clearly_better(
+    role: str, error: float | None, better: bool
+) -> None:
+    wrong = Calibration(error=0.8, bad_updates=UNTRUSTED_AFTER_UPDATES)
+    right = Calibration(error=0.2)
+    prefill, decode = (wrong, right) if role == "prefill" else (right, wrong)
+    state = State(
+        learned=LEARNED,
+        learned_error=Errors(error, error),
+        calibrated_prefill=prefill,
+        calibrated_decode=decode,
+    )
+    assert model_of(state, TABLE) == (LEARNED if better else CalibratedModel(TABLE, prefill, decode))
+    assert model_of(replace(state, learned=None), TABLE) == CalibratedModel(TABLE, prefill, decode)
+
+
+def test_without_a_table_what_was_learned_is_all_there_is() -> None:
+    assert model_of(State(), None) is None
+    assert model_of(State(learned=LEARNED), None) is LEARNED
+    trusted = State(learned=LEARNED, learned_error=Errors(0.0, 0.0))
+    assert model_of(trusted, TABLE) == CalibratedModel(TABLE)
