@@ -1,12 +1,13 @@
 """Every command of docs/replay.md that needs no cluster runs as it is written, on the first seconds of its load."""
 
+import json
 import re
 import shlex
 from html import unescape
 from pathlib import Path
 
 import pytest
-from bench.replays import REPLAYS, _arguments
+from bench.replays import REPLAYS, SYNTHETIC, _arguments, readme
 
 from pointsman.planner.replay import command, page, pictures
 
@@ -55,3 +56,17 @@ def test_a_report_is_as_the_code_draws_it_now_and_names_its_command(name: str) -
     assert pictures.STYLE in text and pictures.STYLE in (folder / f"{name}.svg").read_text()
     (said,) = re.findall(r'<pre class="wrap">(.*?)</pre>', text)
     assert shlex.split(unescape(said)) == ["pointsman", "replay", *_arguments(name)]
+
+
+def test_the_page_of_the_replays_is_as_the_code_writes_it_now() -> None:
+    folder = ROOT / "docs" / "replays"
+    assert (folder / "README.md").read_text() == readme(json.loads((folder / "figures.json").read_text()))
+
+
+def test_of_every_example_that_is_replayed_on_no_real_trace_it_is_said_why() -> None:
+    loads = {name: options[options.index("--trace") + 1] for name, options in REPLAYS.items()}
+    assert {name for name, load in loads.items() if not (ROOT / load).is_file()} == {*SYNTHETIC}
+    page = (ROOT / "docs" / "replays" / "README.md").read_text()
+    for name in SYNTHETIC:
+        assert f"**{name}** has a synthetic load." in page
+        assert "docs/replays/README.md" in (ROOT / "examples" / "policies" / f"{name}.yaml").read_text()
