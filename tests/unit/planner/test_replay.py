@@ -131,6 +131,40 @@ def test_promising_less_does_not_pass_the_gate(baseline: Path, tmp_path: Path) -
     assert run(lax, "--compare", str(baseline), "--fail-if-worse", "1%") == 1
 
 
+@pytest.fixture
+def mooncake(tmp_path: Path) -> Path:
+    """A small file with an id for every 16 tokens of its prompts, the first 50 of which are shared."""
+    lines = []
+    for number in range(40):
+        prompt = 817 + 16 * (number % 5)
+        ids = [*range(50), *range(100 * number + 100, 100 * number + 100 + -(-prompt // 16) - 50)]
+        lines.append({"timestamp": 731 * number, "input_length": prompt, "output_length": 20, "hash_ids": ids})
+    path = tmp_path / "mooncake.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_the_size_of_a_traces_blocks_is_told_or_given_and_one_is_not_compared_with_another(
+    policy: Path, mooncake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = str(tmp_path / "told.json")
+    assert run(policy, "--json", before, trace=str(mooncake)) == 0
+    assert "stands for 16 tokens, not for 512, as their number shows in every request" in capsys.readouterr().out
+    assert run(policy, "--block-tokens", "16", "--compare", before, trace=str(mooncake)) == 0
+    assert "stands for 16 tokens, as --block-tokens says" in capsys.readouterr().out
+    assert run(policy, "--block-tokens", "8", "--compare", before, trace=str(mooncake)) == 2
+    assert "another trace" in capsys.readouterr().err
+    assert run(policy, "--block-tokens", "32", trace=str(mooncake)) == 2
+    assert "--block-tokens N says another, 16 or less" in capsys.readouterr().err
+    assert run(policy, "--block-tokens", "16", "--sweep", "seed=1,2", trace=str(mooncake)) == 0
+
+
+def test_a_size_of_blocks_for_a_trace_without_any_is_refused(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for trace in (SMALL, str(TRACES / "azure.csv")):
+        assert run(policy, "--block-tokens", "16", trace=trace) == 2
+        assert f"{trace}: --block-tokens is of ids of prompts' blocks, and it has none" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "trace", "said"),
     [

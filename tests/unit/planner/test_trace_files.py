@@ -111,12 +111,13 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
         (MOONCAKE.replace("[46", '["46"'), "line 1: hash_ids is"),
         (
             MOONCAKE.replace("1200", "1024"),
-            "hash_ids is [46, 47, 2353], 3 ids; input_length 1024 has 2 at most, one for every 512 tokens; a "
-            "recording's first line says block_tokens of another size",
+            "hash_ids is [46, 47, 2353], 3 ids; input_length 1024 has 2 at most, one for every 512 tokens; which size "
+            "all of its ids are of is not certain: --block-tokens N says another, 511 or less",
         ),
         (
             OWN + '\n{"arrival_s": 1, "prompt_tokens": 256, "output_tokens": 1, "prefix_blocks": [1, 2]}',
-            "line 2: prefix_blocks is [1, 2], 2 ids; prompt_tokens 256 has 1 at most, one for every 256 tokens",
+            "line 2: prefix_blocks is [1, 2], 2 ids; prompt_tokens 256 has 1 at most, one for every 256 tokens; "
+            "--block-tokens N says another, 255 or less",
         ),
         (AZURE + "\nyesterday,1,2", "line 3: TIMESTAMP is 'yesterday'; a moment such as"),
         (AZURE + "\n2023-11-16 18:15:47,,2", "line 3: ContextTokens is ''; a whole number"),
@@ -130,6 +131,94 @@ def test_a_mistake_is_named_with_line_and_field(tmp_path: Path, text: str, said:
     with pytest.raises(TraceError) as raised:
         load_trace(written(tmp_path, text))
     assert said in str(raised.value)
+
+
+def mooncake(folder: Path, block_tokens: int, prompts: list[int], *, whole_blocks: bool = False) -> Path:
+    """A Mooncake file with an id for every so many tokens of its prompts; ``whole_blocks``: none for a part of one."""
+    lines = []
+    for number, prompt in enumerate(prompts):
+        count = prompt // block_tokens if whole_blocks else -(-prompt // block_tokens)
+        ids = [1000 * number + block for block in range(count)]
+        lines.append({"timestamp": 700 * number, "input_length": prompt, "output_length": 9, "hash_ids": ids})
+    return written(folder, "\n".join(map(json.dumps, lines)))
+
+
+@pytest.mark.parametrize("whole_blocks", [False, True])
+@pytest.mark.parametrize(
+    ("block_tokens", "prompts"),
+    [
+        (16, [817, 40, 5, 16, 2300]),
+        (1, [3, 70]),
+        (256, [817, 1400, 4100]),
+        (64, [100_000]),
+        (48, [20, 4817, 96, 3001]),  # no power of two
+    ],
+)
+def test_the_size_of_mooncakes_blocks_is_told_by_the_number_of_ids_and_said(
+    tmp_path: Path, block_tokens: int, prompts: list[int], whole_blocks: bool
+) -> None:
+    loaded = load_trace(mooncake(tmp_path, block_tokens, prompts, whole_blocks=whole_blocks))
+    assert loaded.trace.block_tokens == block_tokens
+    assert f"stands for {block_tokens} tokens, not for 512, as their number shows" in " ".join(loaded.notes)
+    assert loaded.trace.prompt_tokens.tolist() == prompts
+    blocks = loaded.trace.prefix_blocks
+    assert blocks is not None
+    assert len(blocks[0]) == prompts[0] // block_tokens + (not whole_blocks and prompts[0] % block_tokens > 0)
+
+
+def test_the_size_is_told_by_requests_that_are_not_played_too(tmp_path: Path) -> None:
+    lines = mooncake(tmp_path, 16, [700, 4, 20]).read_text().splitlines()
+    late = lines[0].replace('"timestamp": 0', '"timestamp": 900000000')
+    loaded = load_trace(written(tmp_path, "\n".join([*lines[1:], late])), first_s=1.0)
+    assert (len(loaded.trace), loaded.trace.block_tokens) == (2, 16)
+
+
+def test_blocks_of_512_tokens_are_taken_for_those_without_a_word(tmp_path: Path) -> None:
+    loaded = load_trace(mooncake(tmp_path, 512, [817, 40, 9000]))
+    assert loaded.trace.block_tokens == 512
+    assert not any("stands for" in note for note in loaded.notes)
+
+
+def test_where_ids_are_those_of_larger_blocks_it_is_said(tmp_path: Path) -> None:
+    path = mooncake(tmp_path, 2048, [8170, 400, 90_000])
+    loaded = load_trace(path)
+    assert loaded.trace.block_tokens == 512  # they may as well be ids of the beginnings of prompts
+    assert "as many as blocks of 2048 would: --block-tokens 2048 takes them for those" in " ".join(loaded.notes)
+    given = load_trace(path, block_tokens=2048)
+    assert given.trace.block_tokens == 2048
+    assert not any("stands for" in note for note in given.notes)
+
+
+def test_ids_of_several_sizes_are_refused_with_the_option_that_says_one(tmp_path: Path) -> None:
+    lines = mooncake(tmp_path, 16, [817]).read_text() + "\n" + mooncake(tmp_path, 64, [2000]).read_text()
+    with pytest.raises(TraceError, match=r"817 has 2 at most, one for every 512 .* --block-tokens N .* 16 or less"):
+        load_trace(written(tmp_path, lines))
+    assert load_trace(tmp_path / "trace", block_tokens=16).trace.block_tokens == 16
+
+
+def test_a_size_that_is_given_is_taken_or_refused_and_never_another(tmp_path: Path) -> None:
+    path = mooncake(tmp_path, 16, [817, 40])
+    assert load_trace(path, block_tokens=8).trace.block_tokens == 8
+    with pytest.raises(TraceError) as raised:
+        load_trace(path, block_tokens=32)
+    assert str(raised.value).endswith(
+        "52 ids; input_length 817 has 26 at most, one for every 32 tokens; --block-tokens N says another, 16 or less"
+    )
+
+
+def test_more_ids_than_tokens_are_of_no_size(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"3 ids; input_length 2 has 1 at most.*; no size of blocks has so many"):
+        load_trace(written(tmp_path, MOONCAKE.replace("1200", "2")))
+
+
+def test_what_a_recording_says_of_its_blocks_is_believed_unless_another_size_is_given(tmp_path: Path) -> None:
+    line = '{"arrival_s": 1, "prompt_tokens": 817, "output_tokens": 1, "prefix_blocks": [1, 2, 3, 4]}'
+    assert load_trace(written(tmp_path, f"{OWN}\n{line}")).trace.block_tokens == 256
+    assert load_trace(tmp_path / "trace", block_tokens=128).trace.block_tokens == 128
+    silent = OWN.replace(', "block_tokens": 256', "")
+    loaded = load_trace(written(tmp_path, f"{silent}\n{line}"))
+    assert loaded.trace.block_tokens == 256
+    assert any("stands for 256 tokens, not for 512" in note for note in loaded.notes)
 
 
 def test_bytes_that_are_no_text_are_said(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ class Options:
     speed: float = 1.0
     copies: int = 1
     first_s: float | None = None
+    block_tokens: int | None = None  # of one id of a prompt's blocks; None: as the trace says or shows
     engine_factors: tuple[float, float] | None = None  # None: as the table's source asks for
     noise: float = 0.08
     prefix_hit_share: float = 0.0
@@ -98,6 +99,7 @@ def parse(argv: list[str]) -> Options:
         trace=given.trace, policy=given.policy, model=given.model, gpu=given.gpu, engine=given.engine, tp=given.tp,
         workers=given.workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
         switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
+        block_tokens=given.block_tokens,
         table=given.table, max_sequences=given.max_sequences, engine_factors=given.engine_factors, noise=given.noise,
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
         encode_ms=given.encode_milliseconds, encode_workers=given.encode_workers,
@@ -184,6 +186,13 @@ def _parser() -> argparse.ArgumentParser:
         "--copies", type=_whole, default=1, metavar="N", help="N shifted copies at once: N times the rate (default: 1)"
     )
     load("--first-seconds", type=_seconds, metavar="S", help="only the first S seconds")
+    load(
+        "--block-tokens",
+        type=_whole,
+        metavar="N",
+        help="tokens that one id of a Mooncake file's hash_ids stands for (default: 512, or what their number shows; "
+        "of a recording what its first line says)",
+    )
 
     out = parser.add_argument_group("what comes out").add_argument
     out("--json", type=Path, metavar="FILE", help="everything, for --compare and other programs")

@@ -12,7 +12,7 @@ import yaml
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.types import Bounds, Mode, Policy
-from pointsman.planner.errors import ReplayError, UnknownTable
+from pointsman.planner.errors import ReplayError, TraceError, UnknownTable
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay import summary
 from pointsman.planner.replay.generators import described, generate, named_shape
@@ -69,11 +69,15 @@ def load(options: Options) -> Load:
     """The trace the options ask for. Raises TraceError."""
     path = Path(options.trace)
     if path.exists() or "/" in options.trace:
-        loaded = load_trace(path, options.seed, _of_file_s(options))
+        loaded = load_trace(path, options.seed, _of_file_s(options), options.block_tokens)
         trace, notes = loaded.trace, list(loaded.notes)
     else:
         shape = named_shape(options.trace)
         trace, notes = generate(shape, options.seed), [f"it is synthetic: {described(shape)}"]
+    if options.block_tokens is not None:
+        if trace.prefix_blocks is None:
+            raise TraceError(f"{options.trace}: --block-tokens is of ids of prompts' blocks, and it has none")
+        notes.append(f"an id of its prompts' blocks stands for {options.block_tokens} tokens, as --block-tokens says")
     if options.copies > 1:
         notes.append(f"{options.copies} copies of it at once, each begun at another point")
     if options.speed != 1:

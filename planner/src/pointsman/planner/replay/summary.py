@@ -16,6 +16,7 @@ import numpy as np
 from pointsman.planner.core.types import Alternative
 from pointsman.planner.errors import CompareError
 from pointsman.planner.replay.table import ENCODE
+from pointsman.planner.replay.trace_files import MOONCAKE_BLOCK_TOKENS
 from pointsman.planner.simulator.types import Floats, Outcome, PrefillPlace, Result, Trace
 
 FORMAT: Final = "pointsman-replay"
@@ -141,6 +142,8 @@ def read_document(path: Path) -> dict[str, Any]:
 def digest(trace: Trace) -> str:
     """Tells one trace from another by its requests, whatever the file is called."""
     blocks = json.dumps(trace.prefix_blocks).encode() if trace.prefix_blocks is not None else b""
+    if blocks and trace.block_tokens != MOONCAKE_BLOCK_TOKENS:
+        blocks += f" of {trace.block_tokens}".encode()
     images = trace.images.tobytes() if trace.images is not None else b""
     parts = (
         trace.arrival_s.round(6).tobytes(), trace.prompt_tokens.tobytes(), trace.output_tokens.tobytes(), blocks, images

@@ -2,7 +2,8 @@
 
 ==========  =====================================================================================================
 Mooncake    one JSON object a line: ``timestamp`` (ms), ``input_length``, ``output_length``, ``hash_ids`` (512 tokens
-            each), optionally ``images``; github.com/kvcache-ai/Mooncake, FAST25-release/traces
+            each, or what their number shows), optionally ``images``; github.com/kvcache-ai/Mooncake,
+            FAST25-release/traces
 Azure       CSV with the columns ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTokens``;
             github.com/Azure/AzurePublicDataset
 Pointsman   a header line ``{"format": "pointsman-trace", "version": 1, …}``, then one JSON object a line:
@@ -23,8 +24,8 @@ import math
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -74,8 +75,10 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load_trace(path: Path, seed: int = 0, first_s: float | None = None) -> Loaded:
+def load_trace(path: Path, seed: int = 0, first_s: float | None = None, block_tokens: int | None = None) -> Loaded:
     """The requests of a file, the first at 0 s. ``seed``: of the spreading of binned time stamps.
+
+    ``block_tokens``: how many tokens an id of a prompt's blocks stands for; None: as the file says or shows.
 
     ``first_s``: what arrives later than so many seconds, and some time, after the first is left out, so that an hour of
     a file of weeks takes the memory of an hour. Raises TraceError naming file, line and field.
@@ -85,7 +88,7 @@ def load_trace(path: Path, seed: int = 0, first_s: float | None = None) -> Loade
         first = next(lines, None)
         if first is None:
             raise TraceError(f"{path}: the file is empty; {_EXPECTED}")
-        made, read, block_tokens, name = _read(path, first, lines)
+        made, read, blocks, name = _read(path, first, lines, block_tokens)
         requests = list(read) if first_s is None else _begun_within(read, first_s + BEYOND_FIRST_S)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -94,7 +97,9 @@ def load_trace(path: Path, seed: int = 0, first_s: float | None = None) -> Loade
         raise TraceError(f"{path}: it is no text; {_EXPECTED}") from None
     if not requests:
         raise TraceError(f"{path}: it has no request; {_EXPECTED}")
+    size, told = blocks.settled()
     requests, notes = _without_zeros(requests)
+    notes += told
     earlier = sum(later.arrival_s < before.arrival_s for before, later in itertools.pairwise(requests))
     if earlier:
         notes.append(f"{earlier} requests stand after a later one: all are sorted by their time of arrival")
@@ -104,7 +109,7 @@ def load_trace(path: Path, seed: int = 0, first_s: float | None = None) -> Loade
     if width_s is not None:
         requests = spread(requests, width_s, random.Random(seed))
         notes.append(f"its time stamps are {width_s:g} s apart: each is spread uniformly over its bin (seed {seed})")
-    trace = trace_of(name or _stem(path), requests, block_tokens)
+    trace = trace_of(name or _stem(path), requests, size)
     if trace.prefix_blocks is None:
         notes.append("it does not say which prompts share a prefix")
     return Loaded(trace, made, tuple(notes))
@@ -151,6 +156,65 @@ def spread(requests: Iterable[Arrived], width_s: float, rng: random.Random) -> l
     return [request._replace(arrival_s=request.arrival_s + rng.random() * width_s) for request in requests]
 
 
+# --- of how many tokens a block is ---
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """How many tokens an id stands for: ``tokens``, unless the ids of all requests show it where nobody has ``said``.
+
+    Of blocks of N tokens a prompt of L has n ids where n is ceil(L/N), or floor(L/N) if a last part of one has none:
+    so N is above L/(n + 1) and below L/(n - 1).
+    """
+
+    tokens: int
+    said: bool
+    least: int = field(default=1, init=False)  # that leaves no prompt with too few ids
+    most: int = field(default=MOST_TOKENS, init=False)  # … with too many
+    beyond: str | None = field(default=None, init=False)  # the first that has too many of ``tokens``
+
+    def look(self, where: str, name: str, ids: Sequence[int], prompt: str, length: int) -> None:
+        """At the ids of one request. ``name`` and ``prompt`` are the fields of the ids and of the prompt's length."""
+        if not ids:
+            return
+        self.least = max(self.least, length // (len(ids) + 1) + 1)
+        if len(ids) > 1:
+            self.most = min(self.most, max(length - 1, 0) // (len(ids) - 1))
+        blocks = -(-max(length, 1) // self.tokens)
+        if len(ids) > blocks and self.beyond is None:
+            self.beyond = (
+                f"{where}: {name} is {_shown(ids)}, {len(ids)} ids; {prompt} {length} has {blocks} at most, "
+                f"one for every {self.tokens} tokens"
+            )
+
+    def settled(self) -> tuple[int, list[str]]:
+        """(tokens, what was assumed), when every request was looked at. Raises TraceError where ids are too many."""
+        shown = None if self.said else self._fitting()
+        if self.beyond is None:
+            if shown is None or self.tokens >= self.least:
+                return self.tokens, []
+            return self.tokens, [
+                f"an id of its prompts' blocks stands for {self.tokens} tokens; they have as many as blocks of {shown} "
+                f"would: --block-tokens {shown} takes them for those"
+            ]
+        if shown is not None:
+            return shown, [
+                f"an id of its prompts' blocks stands for {shown} tokens, not for {self.tokens}, as their number shows "
+                "in every request"
+            ]
+        if self.most < 1:
+            raise TraceError(f"{self.beyond}; no size of blocks has so many")
+        why = "" if self.said else "which size all of its ids are of is not certain: "
+        raise TraceError(f"{self.beyond}; {why}--block-tokens N says another, {self.most} or less")
+
+    def _fitting(self) -> int | None:
+        """The one power of two that fits every request; where none does, the one multiple of 16."""
+        powers = [1 << bit for bit in range(MOST_TOKENS.bit_length()) if self.least <= 1 << bit <= self.most]
+        sixteens = range(-(-self.least // 16) * 16, self.most + 1, 16)
+        fits = powers or sixteens
+        return fits[0] if len(fits) == 1 else None
+
+
 # --- formats ---
 
 
@@ -165,47 +229,50 @@ def _begun_within(requests: Iterable[Arrived], seconds: float) -> list[Arrived]:
 
 
 def _read(
-    path: Path, head: "_Line", lines: Iterator["_Line"]
-) -> tuple[TraceFormat, Iterator[Arrived], int, str | None]:
+    path: Path, head: "_Line", lines: Iterator["_Line"], given: int | None
+) -> tuple[TraceFormat, Iterator[Arrived], _Blocks, str | None]:
+    blocks = _Blocks(given or MOONCAKE_BLOCK_TOKENS, said=given is not None)
     if not head.text.startswith("{"):
         columns = [column.strip() for column in next(csv.reader([head.text]), [])]
         missing = [column for column in _AZURE_COLUMNS if column not in columns]
         if missing:
             raise TraceError(f"{head.where}: {', '.join(missing)} is missing in the header '{head.text}'; {_EXPECTED}")
-        return TraceFormat.AZURE, (_azure(line, columns) for line in lines), MOONCAKE_BLOCK_TOKENS, None
+        return TraceFormat.AZURE, (_azure(line, columns) for line in lines), blocks, None
     fields = head.fields()
     if fields.get("format") == FORMAT:
         version = fields.get("version")
         if version != VERSION:
             raise TraceError(f"{head.where}: version is {version!r}; this Pointsman reads version {VERSION}")
-        block_tokens = _count(head, fields, "block_tokens", least=1) if "block_tokens" in fields else 512
+        if "block_tokens" in fields:
+            own = _count(head, fields, "block_tokens", least=1)
+            blocks = _Blocks(given or own, said=True)
         named = fields.get("name")
-        requests = (_own(line, block_tokens) for line in lines)
-        return TraceFormat.POINTSMAN, requests, block_tokens, named if isinstance(named, str) else None
+        requests = (_own(line, blocks) for line in lines)
+        return TraceFormat.POINTSMAN, requests, blocks, named if isinstance(named, str) else None
     if "timestamp" in fields:
-        requests = (_mooncake(line) for line in itertools.chain([head], lines))
-        return TraceFormat.MOONCAKE, requests, MOONCAKE_BLOCK_TOKENS, None
+        requests = (_mooncake(line, blocks) for line in itertools.chain([head], lines))
+        return TraceFormat.MOONCAKE, requests, blocks, None
     raise TraceError(f"{head.where}: neither 'timestamp' nor 'format' is there; {_EXPECTED}")
 
 
-def _mooncake(line: "_Line") -> Arrived:
+def _mooncake(line: "_Line", blocks: _Blocks) -> Arrived:
     fields = line.fields()
     return Arrived(
         _number(line, fields, "timestamp") / 1000,
         _count(line, fields, "input_length"),
         _count(line, fields, "output_length"),
-        _ids(line, fields, "hash_ids", "input_length", MOONCAKE_BLOCK_TOKENS),
+        _ids(line, fields, "hash_ids", "input_length", blocks),
         _images(line, fields),
     )
 
 
-def _own(line: "_Line", block_tokens: int) -> Arrived:
+def _own(line: "_Line", blocks: _Blocks) -> Arrived:
     fields = line.fields()
     return Arrived(
         _number(line, fields, "arrival_s"),
         _count(line, fields, "prompt_tokens"),
         _count(line, fields, "output_tokens"),
-        _ids(line, fields, "prefix_blocks", "prompt_tokens", block_tokens),
+        _ids(line, fields, "prefix_blocks", "prompt_tokens", blocks),
         _images(line, fields),
     )
 
@@ -298,20 +365,14 @@ def _images(line: _Line, fields: Mapping[str, Any]) -> int:
     return images
 
 
-def _ids(line: _Line, fields: Mapping[str, Any], name: str, prompt: str, block_tokens: int) -> tuple[int, ...]:
+def _ids(line: _Line, fields: Mapping[str, Any], name: str, prompt: str, blocks: _Blocks) -> tuple[int, ...]:
     """Ids of the blocks of the prompt, whose length is in the field ``prompt``; its last block may be part of one."""
     ids = fields.get(name)
     if ids is None:  # not known, as where it is not there
         return ()
     if not isinstance(ids, list | tuple) or not all(type(block) is int for block in ids):
         line.wrong(name, ids, "a list of whole numbers")
-    tokens = _count(line, fields, prompt)
-    most = -(-max(tokens, 1) // block_tokens)
-    if len(ids) > most:
-        raise TraceError(
-            f"{line.where}: {name} is {_shown(ids)}, {len(ids)} ids; {prompt} {tokens} has {most} at most, "
-            f"one for every {block_tokens} tokens; a recording's first line says block_tokens of another size"
-        )
+    blocks.look(line.where, name, ids, prompt, _count(line, fields, prompt))
     return tuple(ids)
 
 
