@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from fixtures.control_plane_process import ControlPlaneProcess
 from pointsman.api.protocol import metrics as named
@@ -19,6 +21,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
+from waiting import eventually
 
 DEADLINE_S = 60.0
 CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing that does not say what it is
@@ -175,6 +178,31 @@ class World:
                         page.engine(prefill_ms=0.01 * tokens, tokens=tokens, step_ms=8, batch=4)
                         page.depth.set(0)
             await asyncio.sleep(0.1)  # the load's own pace, not a wait for something
+
+    async def exported(self, name: str) -> list[Sample]:
+        """The samples of a name that the planner's own /metrics has."""
+        url = f"http://127.0.0.1:{self.planner.port}/metrics"
+        async with ClientSession() as session, session.get(url) as answer:
+            families = text_string_to_metric_families(await answer.text())
+        return [sample for family in families for sample in family.samples if sample.name == name]
+
+    async def looks(self) -> dict[str, float]:
+        """How often the planner has decided, by the reason."""
+        samples = await self.exported("pointsman_planner_ticks_total")
+        return {sample.labels["reason"]: sample.value for sample in samples}
+
+    async def looked_again(self, times: int) -> dict[str, float]:
+        """Wait until it has decided so many times more; what it decided in them, by the reason."""
+        before = await self.looks()
+
+        async def since() -> dict[str, float]:
+            return {reason: count - before.get(reason, 0.0) for reason, count in (await self.looks()).items()}
+
+        async def enough() -> bool:
+            return sum((await since()).values()) >= times
+
+        await eventually(enough, f"{times} more decisions")
+        return {reason: count for reason, count in (await since()).items() if count}
 
     async def until(self, condition: Callable[[], bool], what: str, mirror: Mirror[Any] | None = None) -> None:
         """Wait for something to hold; fails with the planner's last words."""
