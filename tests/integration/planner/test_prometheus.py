@@ -19,9 +19,10 @@ from pointsman.planner.core.matrices import by_pod
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings, selector
 from pointsman.planner.replay import command, record_command
 from pointsman.planner.replay.trace_files import load_trace
+from waiting import eventually
 
-from .conftest import CONTENT_TYPE, Page, World
-from .test_live_loop import LONG, healthy
+from .conftest import AT_ONCE, CONTENT_TYPE, Page, World
+from .test_live_loop import LONG, health, healthy
 
 DEADLINE_S = 60.0
 POLICY = Path(__file__).parents[3] / "examples" / "policies" / "chat.yaml"
@@ -150,35 +151,41 @@ async def test_an_address_that_is_no_prometheus_is_said(pod: Pod) -> None:
 async def test_a_policy_with_prometheus_as_source_is_planned_and_its_silence_freezes(
     world: World, prometheus: PrometheusServer
 ) -> None:
-    await world.policy(
-        metrics={
-            "source": "Prometheus",
-            "prometheusUrl": prometheus.url,
-            "intervalSeconds": 0.3,
-            "staleAfterSeconds": 5,
-        }
-    )
+    metrics = {"source": "Prometheus", "prometheusUrl": prometheus.url, "intervalSeconds": 0.3, "staleAfterSeconds": 5}
+    denied = {**AT_ONCE, "roleSwitch": {"enabled": False}}
+    await world.policy(metrics=metrics, actions=denied)
     await world.service()
     prometheus.scrape({name: world.address(name) for name in world.pages}, world.namespace)
     world.planner.start()
-    load = asyncio.create_task(world.load(55, **LONG))
+    load = asyncio.create_task(world.load(600, **LONG))
+
+    async def wanted() -> bool:
+        inputs = await world.exported("pointsman_planner_input")
+        return any(sample.labels["name"] == "prefillNeeded" and sample.value > 2 for sample in inputs)
+
     try:
+        await healthy(world, ConditionStatus.TRUE)
+        await eventually(wanted, "the load needs more prefill workers than there are")
+        assert not world.layouts()
+
+        prometheus.kill()
+        await healthy(world, ConditionStatus.FALSE)
+        assert health(world).reason == "PrometheusUnreachable"
+        assert prometheus.url in health(world).message
+        before = {plan.metadata.name for plan in world.plans.objects()}
+        await world.policy(metrics=metrics)  # by what was seen last, the switch would be made now
+        decided = await world.looked_again(10)
+        assert {plan.metadata.name for plan in world.plans.objects()} == before
+        assert decided.keys() == {"StaleMetrics"}
+        assert health(world).reason == "PrometheusUnreachable"
+
+        prometheus.start()
         await world.until(lambda: bool(world.layouts()), "a plan that changes the layout")
         await healthy(world, ConditionStatus.TRUE)
+        assert not load.done()
     finally:
         load.cancel()
     assert world.layouts()[0].spec.reason == "PrefillShort"
-    prometheus.kill()
-    await healthy(world, ConditionStatus.FALSE)
-    found = [c for s in world.services.objects() for c in s.status.conditions if c.type == "PlannerHealthy"]
-    assert found[0].reason == "PrometheusUnreachable"
-    assert prometheus.url in found[0].message
-    prometheus.start()
-    again = asyncio.create_task(world.load(55, **LONG))
-    try:
-        await healthy(world, ConditionStatus.TRUE)
-    finally:
-        again.cancel()
 
 
 async def test_the_history_of_a_service_becomes_a_trace_with_every_request_that_can_be_replayed(
