@@ -20,6 +20,10 @@ performance: {table: {model: meta-llama/Meta-Llama-3.1-8B, gpu: h100_sxm}}
 """
 SMALL = "step:low=2,high=10,up_s=60,down_s=150,duration_s=200"
 TRACES = Path(__file__).parent / "traces"
+ROOT = Path(__file__).parents[3]
+CHAT = ROOT / "examples" / "policies" / "chat.yaml"
+AZURE = ROOT / "bench" / "data" / "azure-llm-2023" / "AzureLLMInferenceTrace_conv.csv.xz"
+MINUTES = ("--workers", "1P1D", "--first-seconds", "300")
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,14 @@ def baseline(policy: Path) -> Path:
     """The document of the policy on the small step."""
     path = policy.with_name("baseline.json")
     assert run(policy, "--json", str(path), "--html", str(path.with_suffix(".html"))) == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def recorded(policy: Path) -> Path:
+    """The document of the example policy on five minutes of a real chat service, for which 1P1D is too little."""
+    path = policy.with_name("recorded.json")
+    assert run(CHAT, *MINUTES, "--json", str(path), trace=str(AZURE)) == 0
     return path
 
 
@@ -129,6 +141,27 @@ def test_promising_less_does_not_pass_the_gate(baseline: Path, tmp_path: Path) -
     promises = POLICY.replace("ttftMs: 1500, tpotMs: 40", "ttftMs: 60000, tpotMs: 1000")
     lax.write_text(promises.replace("{scaleIn", "{scaleOut: {enabled: false}, scaleIn"))
     assert run(lax, "--compare", str(baseline), "--fail-if-worse", "1%") == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status", "said"),
+    [
+        ("maxGpus: 16", "maxGpus: 2", 1, r"attainment fell from \d+\.\d+% to \d+\.\d+%\n  worse by more than 1\.00%"),
+        ("minGpus: 2 ", "minGpus: 5 ", 0, r"GPU-hours rose from .*, for an attainment of .*\n  not worse by more"),
+        ("minDwellSeconds: 60 ", "minDwellSeconds: 45 ", 0, r"GPU-hours (\S+) → \1\n  not worse by more than 1\.00%"),
+    ],
+    ids=["too small a budget", "dearer and better", "nothing that matters here"],
+)
+def test_a_change_of_an_example_policy_is_judged_on_minutes_of_a_real_service(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], before: str, after: str, status: int, said: str
+) -> None:
+    text = CHAT.read_text()
+    assert text.count(before) == 1
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(text.replace(before, after))
+    assert run(changed, *MINUTES, "--compare", str(recorded), "--fail-if-worse", "1%", trace=str(AZURE)) == status
+    found = capsys.readouterr().out
+    assert re.search(said, found), found
 
 
 @pytest.fixture
