@@ -79,3 +79,16 @@ def test_where_there_is_no_terminal_nothing_is_shown_of_a_bar(
     main(arguments)
     err = capfd.readouterr().err
     assert "%" not in err and "\x1b" not in err
+
+
+def test_a_recording_that_is_interrupted_says_so_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record_command, "_history", interrupted)
+    out = tmp_path / "made.jsonl"
+    assert record_command.main([*RECORD[:-1], str(out)]) == 130
+    assert capsys.readouterr().err == "pointsman record: interrupted, nothing is written\n"
+    assert not out.exists()

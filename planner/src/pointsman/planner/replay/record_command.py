@@ -19,6 +19,7 @@ from pointsman.process.arguments import CommandParser
 
 CHUNK_S: Final = 1800.0  # of history in one query: a day at once would be tens of megabytes
 TIMEOUT_S: Final = 30.0
+EXIT_INTERRUPTED: Final = 130
 _DESCRIPTION: Final = """\
 Turn the history of a live service in Prometheus into a trace: as many requests as arrived, when they did (to the
 scrape), with prompts and answers of their lengths (to the bucket). Replay it with 'pointsman replay --trace FILE'.
@@ -48,6 +49,9 @@ def main(argv: list[str]) -> int:
     except PlannerError as error:
         print(f"pointsman record: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("pointsman record: interrupted, nothing is written", file=sys.stderr)
+        return EXIT_INTERRUPTED
     recorded = {"recorded_from": _stamp(made.begin_s), "recorded_to": _stamp(made.end_s), "notes": list(made.notes)}
     try:
         write_trace(options.out, made.trace, {**recorded, "service": options.service, "seed": options.seed})
