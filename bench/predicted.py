@@ -1,13 +1,15 @@
 """The simulator's word against the real engine: ``make bench-predicted``.
 
-A service of one prefill and one decode worker on the local cluster is profiled as a user does it. A seeded trace of
-Poisson arrivals is sent through its gateway twice, with prompts that nobody has seen, and the same trace is simulated
-with the profiled table. Judged are the means over all requests: the prediction's relative error may be 15 %, or one and
-a half times what the two measured runs differ, whichever is more.
+A service of one prefill and one decode worker on the local cluster is profiled as a user does it. Seeded traces of
+Poisson arrivals are sent through its gateway twice each, with prompts that nobody has seen, and the same traces are
+simulated with the profiled table. Judged are the means over all requests, and each request for itself (the mean of the
+relative errors): the prediction's error may be 15 %, or one and a half times what the two measured runs differ in the
+same way, whichever is more.
 """
 
 import argparse
 import asyncio
+import math
 import random
 import shlex
 import statistics
@@ -54,37 +56,45 @@ PROFILE_BOUNDS: Final = ("--max-prompt-tokens", "2048", "--max-batch", "8", "--g
 class Means:
     """Over the requests of one run, milliseconds. ``remote``: share of prompts computed by the prefill worker.
 
-    ``by_path``: mean TTFT of the prompts computed ``local`` and ``remote``.
+    ``by_path``: mean TTFT of the prompts computed ``local`` and ``remote``. ``ttft_each``, ``tpot_each``: of each
+    request, in the trace's order; NaN where an answer is one token.
     """
 
     ttft_ms: float
     tpot_ms: float
     remote: float
     by_path: Mapping[str, float] = field(default_factory=dict)
+    ttft_each: Sequence[float] = ()
+    tpot_each: Sequence[float] = ()
 
 
 def main(argv: list[str]) -> int:
     """Profile, measure, predict, write the rows; 1 if the prediction is further off than it may be."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of the trace (default: 60)")
-    parser.add_argument("--rate", type=float, default=0.6, help="requests a second (default: 0.6)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each trace (default: 60)")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[0.6, 1.2], help="requests a second, a trace each (default: 0.6 1.2)"
+    )
     parser.add_argument("--minutes", type=float, default=1.5, help="of profiling (default: 1.5)")
-    parser.add_argument("--seed", type=int, default=1, help="of the trace (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of the first trace (default: 1)")
     parser.add_argument("--keep-table", type=Path, metavar="FILE", help="write the profiled table there, too")
     options = parser.parse_args(argv)
-    trace = load(options.rate, options.seconds, options.seed)
-    table, runs = asyncio.run(measured(trace, options.minutes, options.seed))
+    seeds = {options.seed + number: rate for number, rate in enumerate(options.rates)}
+    traces = {seed: load(rate, options.seconds, seed) for seed, rate in seeds.items()}
+    table, runs_of = asyncio.run(measured(traces, options.minutes))
     if options.keep_table is not None:
         options.keep_table.write_text(table.document.model_dump_json(indent=1))
-    said = predicted(trace, table)
-    for what, means in (*((f"measured, run {n}", run) for n, run in enumerate(runs, 1)), ("predicted", said)):
-        paths = ", ".join(f"{path} {ms:.0f}" for path, ms in sorted(means.by_path.items()))
-        print(
-            f"{what}: TTFT {means.ttft_ms:.1f} ms ({paths}), TPOT {means.tpot_ms:.2f} ms, "
-            f"{means.remote:.0%} computed remotely"
-        )
     command = f'{COMMAND} ARGS="{shlex.join(argv)}"' if argv else COMMAND
-    found = rows(runs, said, len(trace), command)
+    found = []
+    for seed, trace in traces.items():
+        runs, said = runs_of[seed], predicted(trace, table)
+        for what, means in (*((f"measured, run {n}", run) for n, run in enumerate(runs, 1)), ("predicted", said)):
+            paths = ", ".join(f"{path} {ms:.0f}" for path, ms in sorted(means.by_path.items()))
+            print(
+                f"{seeds[seed]:g} requests/s, {what}: TTFT {means.ttft_ms:.1f} ms ({paths}), "
+                f"TPOT {means.tpot_ms:.2f} ms, {means.remote:.0%} computed remotely"
+            )
+        found += rows(runs, said, f"{len(trace)} requests at {seeds[seed]:g}/s", command)
     path = write("predicted", found)
     for each in found:
         print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit} (target {each.target})")
@@ -98,33 +108,46 @@ def load(rate: float, seconds: float, seed: int) -> Trace:
     return replace(made, prompt_tokens=np.minimum(made.prompt_tokens, MOST_PROMPT_TOKENS))
 
 
-def rows(runs: Sequence[Means], said: Means, requests: int, command: str = COMMAND) -> list[Row]:
-    """A row of the error and one of both values, for TTFT and for TPOT."""
+def rows(runs: Sequence[Means], said: Means, requests: str, command: str = COMMAND) -> list[Row]:
+    """For TTFT and for TPOT: the error of the mean, both means, and the mean of the errors of the single requests."""
     found = []
-    both: tuple[tuple[str, Callable[[Means], float]], ...] = (
-        ("TTFT", lambda means: means.ttft_ms),
-        ("TPOT", lambda means: means.tpot_ms),
+    both: tuple[tuple[str, Callable[[Means], float], Callable[[Means], Sequence[float]]], ...] = (
+        ("TTFT", lambda means: means.ttft_ms, lambda means: means.ttft_each),
+        ("TPOT", lambda means: means.tpot_ms, lambda means: means.tpot_each),
     )
-    for name, measure in both:
+    for name, measure, each_of in both:
         values = [measure(run) for run in runs]
         mean = statistics.fmean(values)
         limit = max(LEAST_LIMIT, OF_DIFFERENCE * (max(values) - min(values)) / mean)
         error = abs(measure(said) - mean) / mean
-        what = f"mean {name} of {requests} requests, predicted by the simulator"
+        what = f"mean {name} of {requests}, predicted by the simulator"
         found.append(row(f"{what}: relative error", "of measured", [error], at_most=round(limit, 4), command=command))
         values_beside = row(
             what, "ms", [measure(said)] * len(values), peer=values, peer_name="measured", at_most=round(1 + limit, 4),
             of_ratio=True, command=command,
         )  # fmt: skip
         found.append(values_beside)
+        found.append(_of_each(name, requests, [each_of(run) for run in runs], each_of(said), command))
     return found
+
+
+def _of_each(name: str, requests: str, runs: Sequence[Sequence[float]], said: Sequence[float], command: str) -> Row:
+    """How far off the prediction of a single request is, in the mean; the runs say how well it can be known."""
+    seen = np.asarray(runs, dtype=float)
+    mean = seen.mean(axis=0)
+    differs = float(np.nanmean((seen.max(axis=0) - seen.min(axis=0)) / mean))
+    error = float(np.nanmean(np.abs(np.asarray(said, dtype=float) - mean) / mean))
+    return row(
+        f"{name} of each of {requests}, predicted by the simulator: mean of the relative errors", "of measured",
+        [error], at_most=round(max(LEAST_LIMIT, OF_DIFFERENCE * differs), 4), command=command,
+    )  # fmt: skip
 
 
 # --- measured ---
 
 
-async def measured(trace: Trace, minutes: float, seed: int) -> tuple[Table, list[Means]]:
-    """The table of the decode worker, and what clients saw in each run."""
+async def measured(traces: Mapping[int, Trace], minutes: float) -> tuple[Table, dict[int, list[Means]]]:
+    """The table of the decode worker, and what clients saw in each run of each trace, by the trace's seed."""
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
         manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL))
@@ -138,9 +161,12 @@ async def measured(trace: Trace, minutes: float, seed: int) -> tuple[Table, list
             assert view.gateway_url is not None
             async with Endpoint(view.gateway_url, SERVICE) as endpoint:
                 # The first prompts that move shake hands, and the gateway opens its connections.
-                await _asked(endpoint, load(rate=4, seconds=2, seed=seed + 1), -1)
-                runs = [await _asked(endpoint, trace, seed * RUNS + number) for number in range(RUNS)]
-    return table, [means_of(run) for run in runs]
+                await _asked(endpoint, load(rate=4, seconds=2, seed=min(traces) + 1), -1)
+                runs = {
+                    seed: [means_of(await _asked(endpoint, trace, seed * RUNS + number)) for number in range(RUNS)]
+                    for seed, trace in traces.items()
+                }
+    return table, runs
 
 
 def _profiled(kubeconfig: Path, minutes: float) -> Table:
@@ -175,14 +201,19 @@ def means_of(records: Sequence[Record]) -> Means:
     failed = [record.error for record in records if not record.served]
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(records)} requests failed: {failed[0]}")
+    in_order = sorted(records, key=lambda record: record.prompt.index)
+    ttft_each = [record.token_seconds[0] * 1000 for record in in_order]
+    tpot_each = [
+        (record.token_seconds[-1] - record.token_seconds[0]) * 1000 / (record.prompt.max_tokens - 1)
+        if record.prompt.max_tokens > 1
+        else math.nan
+        for record in in_order
+    ]
     return Means(
-        ttft_ms=statistics.fmean(record.token_seconds[0] for record in records) * 1000,
-        tpot_ms=statistics.fmean(
-            (record.token_seconds[-1] - record.token_seconds[0]) / (record.prompt.max_tokens - 1)
-            for record in records
-            if record.prompt.max_tokens > 1
-        )
-        * 1000,
+        ttft_ms=statistics.fmean(ttft_each),
+        tpot_ms=float(np.nanmean(tpot_each)),
+        ttft_each=ttft_each,
+        tpot_each=tpot_each,
         remote=statistics.fmean(record.path is PrefillPath.REMOTE for record in records),
         by_path={
             path.value: statistics.fmean(r.token_seconds[0] for r in records if r.path is path) * 1000
@@ -206,7 +237,8 @@ def predicted(trace: Trace, table: Table) -> Means:
     found = means_of_result(simulate(trace, simulation, policy, PLANNERS["static"]()))
     late_ms = table.document.request_overhead_ms or 0.0
     by_path = {path: ms + late_ms for path, ms in found.by_path.items()}
-    return replace(found, ttft_ms=found.ttft_ms + late_ms, by_path=by_path)
+    ttft_each = [ms + late_ms for ms in found.ttft_each]
+    return replace(found, ttft_ms=found.ttft_ms + late_ms, by_path=by_path, ttft_each=ttft_each)
 
 
 def means_of_result(result: Result) -> Means:
@@ -215,6 +247,8 @@ def means_of_result(result: Result) -> Means:
         ttft_ms=float(np.mean(result.ttft_s)) * 1000,
         tpot_ms=float(np.nanmean(result.tpot_s)) * 1000,
         remote=float(np.mean(result.prefilled == PrefillPlace.REMOTE)),
+        ttft_each=[float(seconds) * 1000 for seconds in result.ttft_s],
+        tpot_each=[float(seconds) * 1000 for seconds in result.tpot_s],
         by_path={
             place.name.lower(): float(np.mean(result.ttft_s[result.prefilled == place])) * 1000
             for place in (PrefillPlace.LOCAL, PrefillPlace.REMOTE)
