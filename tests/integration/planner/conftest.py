@@ -224,7 +224,8 @@ class World:
 @pytest.fixture
 async def world(installed_crds: ControlPlane, namespace: str) -> AsyncIterator[World]:
     kube = await Kube.connect(installed_crds.kubeconfig, field_manager="test")
-    process = ControlPlaneProcess("planner", installed_crds.kubeconfig, namespace, lease_seconds="3")
+    # A planner that stands still for two thirds of it ends, and here is nobody who would start it again.
+    process = ControlPlaneProcess("planner", installed_crds.kubeconfig, namespace, lease_seconds="9")
     made = World(kube, installed_crds.kubeconfig, namespace, process)
     mirrors = [asyncio.create_task(made.plans.run()), asyncio.create_task(made.services.run())]
     try:
