@@ -132,7 +132,7 @@ def operator(operator_kubeconfig: Path, namespace: str) -> Iterator[OperatorProc
 
 @pytest.fixture
 def planner(control_plane: ControlPlane, namespace: str) -> Iterator[ControlPlaneProcess]:
-    process = ControlPlaneProcess("planner", control_plane.kubeconfig, namespace, lease_seconds="3")
+    process = ControlPlaneProcess("planner", control_plane.kubeconfig, namespace, lease_seconds="9")
     yield process
     process.kill()
 
