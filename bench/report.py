@@ -25,10 +25,10 @@ NOTES = {
     "The computer has two cores without bfloat16 instructions, so a 2 000-token prefill takes seconds on either side; "
     "nothing else ran on it.",
     "predicted": "A service of one prefill and one decode worker on the local cluster is profiled with `pointsman "
-    "profile`; then seeded traces go through its gateway twice each, and through [the simulator](simulator.md) with the "
-    "profiled table. The error of the mean, and the mean of the errors of single requests, may be 15 %, or 1.5 times "
-    "what the two measured runs differ, whichever is more. Both engines share two cores: the more they compute at once, "
-    "the slower they are beside what was profiled of one alone.",
+    "profile`; then seeded traces go through its gateway twice each, and through [the simulator](simulator.md) with "
+    "the profiled table. The error of the mean, and the mean of the errors of single requests, may be 15 %, or 1.5 "
+    "times what the two measured runs differ, whichever is more. Both engines share two cores: the more they compute "
+    "at once, the slower they are beside what was profiled of one alone.",
     "overload": "One prefill and one decode worker on the local cluster, the same load without bounds in "
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
