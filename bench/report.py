@@ -36,8 +36,7 @@ NOTES = {
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. Of the loads, values are means over seeds, a ratio is that of the means; of speed and memory, medians. "
     "`best static` and `clairvoyant` know the trace beforehand. Speeds are in seconds of one core, on a computer that "
-    "others used at the time; memory is what a simulation takes at most. An ablation is missed where ours has more "
-    "than .01 of the requests less than the same without that part: a smaller difference is what another seed changes.",
+    "others used at the time; memory is what a simulation takes at most.",
     "planner_dynamo": "Dynamo's own planner beside ours in NVIDIA's simulator: see [the planner beside others]"
     "(planner-evaluation.md#beside-dynamos-own-planner-in-nvidias-simulator). Values are means over seeds, `runs` "
     "counts ours, a ratio is that of the means. Targets are those of the cell's kind: beside Dynamo's best "

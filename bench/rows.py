@@ -16,8 +16,7 @@ RESULTS = Path(__file__).with_name("results")
 class Row:
     """One figure. ``ours`` and ``peer`` are medians or means over ``runs``; ``spread`` is ours' smallest and largest.
 
-    ``target`` is ``<= 40``, ``>= 0.9``, ``ratio <= 0.1`` or ``>= 0.89, the peer's less 0.01``; ``met`` says whether
-    ``ours``, or ``ratio``, is within it.
+    ``target`` is ``<= 40``, ``>= 0.9`` or ``ratio <= 0.1``; ``met`` says whether ``ours``, or ``ratio``, is within it.
     What was not measured beside a peer has None for peer, peer_name and ratio.
     """
 
@@ -46,32 +45,25 @@ def row(
     peer_name: str | None = None,
     of_ratio: bool = False,
     of_means: bool = False,
-    less_than_peer: float | None = None,
 ) -> Row:
     """A row from the values of each run: of their medians, as of timings, or ``of_means``, as of seeds.
 
     With ``of_ratio`` the target is for ours / peer: the median of the runs' ratios, or the ratio of the means.
-    ``less_than_peer``: the target is the peer's value less so much.
 
     Raises ValueError for no values, for a peer that was not measured in the same runs, and unless there is one target.
     """
-    if sum(target is not None for target in (at_most, at_least, less_than_peer)) != 1:
-        raise ValueError(f"{name}: one of at_most, at_least and less_than_peer is the target")
+    if (at_most is None) == (at_least is None):
+        raise ValueError(f"{name}: one of at_most and at_least is the target")
     if not ours:
         raise ValueError(f"{name}: nothing was measured")
     if peer is not None and len(peer) != len(ours):
         raise ValueError(f"{name}: {len(ours)} runs of ours and {len(peer)} of the peer")
-    if (of_ratio or less_than_peer is not None) and peer is None:
-        raise ValueError(f"{name}: a target beside a peer needs one")
+    if of_ratio and peer is None:
+        raise ValueError(f"{name}: a ratio needs a peer")
     typical = statistics.mean if of_means else statistics.median
     ratio = None if peer is None else _ratio(ours, peer, of_means=of_means)
     judged = ratio if of_ratio else typical(ours)
     assert judged is not None
-    beside = ""
-    if less_than_peer is not None and peer is not None:
-        at_least = round(typical(peer) - less_than_peer, 4)
-        # In decimal digits: the last bit of a difference says nothing.
-        judged, beside = round(judged, 4), f", the peer's less {less_than_peer:g}"
     return Row(
         name=name,
         unit=unit,
@@ -79,7 +71,7 @@ def row(
         peer=None if peer is None else _rounded(typical(peer)),
         peer_name=peer_name,
         ratio=None if ratio is None else round(ratio, 4),
-        target=f"{'ratio ' if of_ratio else ''}{_target(at_most, at_least)}{beside}",
+        target=f"{'ratio ' if of_ratio else ''}{_target(at_most, at_least)}",
         met=judged <= at_most if at_most is not None else judged >= (at_least or 0.0),
         runs=len(ours),
         spread=(_rounded(min(ours)), _rounded(max(ours))),

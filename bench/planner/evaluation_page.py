@@ -81,8 +81,8 @@ The same of Dynamo's own planner in NVIDIA's simulator: of its configurations th
 win there, chosen for each cell afterwards."""
 MISSED = """\
 Every target of [benchmarks.md](benchmarks.md#planner) that Pointsman misses, in either simulator; means, and in
-brackets the range of single runs, or of cells. An ablation is missed where the same without a part had more than .01 of
-all requests more within objectives: a smaller difference is what another seed changes."""
+brackets the range of single runs, or of cells. An ablation is missed where ours served
+less than the same without a part, by however little; what another seed changes is about .01."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
 REASONS: verdicts.Reasons = (*own_rows.WHY, *robust.WHY, *figures.WHY)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 660, 320, 60, 46

@@ -52,14 +52,6 @@ def test_a_row_of_means_judges_the_mean_and_its_ratio_is_that_of_the_means() -> 
     assert (ratio.ours, ratio.peer, ratio.ratio, ratio.met) == (2.0, 1.333, 1.5, True)
 
 
-@pytest.mark.parametrize(("ours", "met"), [(0.93, True), (0.9, True), (0.89, True), (0.8899, False)])
-def test_what_is_less_than_the_peer_by_no_more_than_is_said_is_met(ours: float, met: bool) -> None:
-    made = rows.row(
-        "x", "", [ours, ours], peer=[0.88, 0.92], peer_name="p", less_than_peer=0.01, of_means=True, command=COMMAND
-    )
-    assert (made.target, made.met) == (">= 0.89, the peer's less 0.01", met)
-
-
 def test_a_peer_of_other_runs_and_a_row_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="2 runs of ours and 1 of the peer"):
         rows.row("x", "s", [1, 2], peer=[1], peer_name="p", at_most=1, command=COMMAND)
@@ -96,13 +88,7 @@ def test_a_target_from_below_is_met_by_more_and_a_row_has_one_target() -> None:
     assert rows.row("attainment", "", [0.97], at_least=0.95, command=COMMAND).met
     missed = rows.row("attainment", "", [0.94], at_least=0.95, command=COMMAND)
     assert (missed.met, missed.target) == (False, ">= 0.95")
-    targets: tuple[dict[str, Any], ...] = (
-        {},
-        {"at_least": 1.0, "at_most": 2.0},
-        {"at_least": 1.0, "less_than_peer": 0.1},
-    )
+    targets: tuple[dict[str, Any], ...] = ({}, {"at_least": 1.0, "at_most": 2.0})
     for target in targets:
-        with pytest.raises(ValueError, match="one of at_most, at_least and less_than_peer"):
+        with pytest.raises(ValueError, match="one of at_most and at_least"):
             rows.row("x", "s", [1], command=COMMAND, **target)
-    with pytest.raises(ValueError, match="beside a peer needs one"):
-        rows.row("x", "s", [1], command=COMMAND, less_than_peer=0.1)
