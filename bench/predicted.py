@@ -75,13 +75,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--rates", type=float, nargs="+", default=[0.6, 1.2], help="requests a second, a trace each (default: 0.6 1.2)"
     )
+    parser.add_argument(
+        "--cores", default="600m", help='CPU limit of each worker; "" for none, and they share this computer\'s (default: 600m)'
+    )
     parser.add_argument("--minutes", type=float, default=1.5, help="of profiling (default: 1.5)")
     parser.add_argument("--seed", type=int, default=1, help="of the first trace (default: 1)")
     parser.add_argument("--keep-table", type=Path, metavar="FILE", help="write the profiled table there, too")
     options = parser.parse_args(argv)
     seeds = {options.seed + number: rate for number, rate in enumerate(options.rates)}
     traces = {seed: load(rate, options.seconds, seed) for seed, rate in seeds.items()}
-    table, runs_of = asyncio.run(measured(traces, options.minutes))
+    table, runs_of = asyncio.run(measured(traces, options.minutes, options.cores or None))
     if options.keep_table is not None:
         options.keep_table.write_text(table.document.model_dump_json(indent=1))
     command = f'{COMMAND} ARGS="{shlex.join(argv)}"' if argv else COMMAND
@@ -146,11 +149,11 @@ def _of_each(name: str, requests: str, runs: Sequence[Sequence[float]], said: Se
 # --- measured ---
 
 
-async def measured(traces: Mapping[int, Trace], minutes: float) -> tuple[Table, dict[int, list[Means]]]:
+async def measured(traces: Mapping[int, Trace], minutes: float, cores: str | None) -> tuple[Table, dict[int, list[Means]]]:
     """The table of the decode worker, and what clients saw in each run of each trace, by the trace's seed."""
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)
-        manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL))
+        manifest = one_of_each(SERVICE, ensure_model(cluster.environment, ModelSize.SMALL), cores)
         async with (
             await Kube.connect(cluster.kubeconfig) as kube,
             Observer(kube, "default", SERVICE) as observer,

@@ -52,6 +52,23 @@ def test_a_container_gets_its_environment_from_fields_secrets_and_config_maps(po
     assert condition(status, "Initialized") == "True"
 
 
+def test_a_cpu_limit_is_kept_by_all_a_container_starts_and_its_group_goes_with_it(pods: Pods) -> None:
+    count = "import time as t; b = t.monotonic()\nwhile t.process_time() < 0.5: pass\nprint(t.monotonic() - b)"
+    pods.run(
+        pod(
+            "half", "", image="python", restartPolicy="Never", resources={"limits": {"cpu": "500m"}},
+            command=["sh", "-c", 'echo $POINTSMAN_CPU_GROUP; python -c "$0"; true', count],
+        )
+    )  # fmt: skip
+    pods.until_phase("half", "Succeeded")
+
+    group, seconds = pods.logs("half").split()
+    assert float(seconds) >= 0.9, "half a second of CPU takes a second"
+    assert group.endswith("-main-0")
+    until(lambda: not Path(group).exists(), "the group is removed")
+    assert not [event for event in pods.events("half") if event.startswith("CpuLimit")]
+
+
 def test_a_missing_secret_is_named_and_the_pod_starts_when_it_comes(pods: Pods) -> None:
     token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "late", "key": "token"}}}
     pods.run(pod("waits", "echo $TOKEN", restartPolicy="Never", env=[token]))

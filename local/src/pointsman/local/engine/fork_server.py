@@ -173,6 +173,7 @@ class ForkServer:
             os.environ.update(env)
             tempfile.tempdir = None  # found out while importing, from the server's environment
             os.chdir(cwd)
+            _join_cpu_group()
             _run(argv)
             code = 0
         except SystemExit as stop:
@@ -227,6 +228,13 @@ def _die_with_parent(parent: int) -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it went before the line above
         os._exit(1)
+
+
+def _join_cpu_group() -> None:
+    """The container's (``pointsman.local.node.cpu_limits``): the server it was forked from is not in it."""
+    group = os.environ.get("POINTSMAN_CPU_GROUP")
+    if group:
+        Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _forks_die_together() -> None:

@@ -5,6 +5,7 @@ import base64
 import contextlib
 import os
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from pointsman.local.node.core.environment import (
 from pointsman.local.node.core.refusals import wants_token
 from pointsman.local.node.core.restarts import restart_delay_s, restarts
 from pointsman.local.node.core.types import ContainerView, Finished, Object, Running, Waiting
+from pointsman.local.node.cpu_limits import GROUP_VARIABLE, CpuGroups, NoCpuLimit, cpu_limit
 from pointsman.local.node.images import Image
 from pointsman.local.node.prober import Prober
 from pointsman.local.node.racing import cancel, first
@@ -181,7 +183,7 @@ class ContainerKeeper:
                 command = await self._command(image)
                 self._ports_free()
                 run = await ContainerRun.start(
-                    self._directory / str(self._attempt), self._attempt, command, self._services.owner
+                    self._directory / str(self._attempt), self._attempt, self._limited(command), self._services.owner
                 )
             except NotYet as error:
                 self._show_waiting(error.waiting, event=True)
@@ -289,6 +291,20 @@ class ContainerKeeper:
             raise NotYet(Waiting("CreateContainerError", f"workingDir {cwd} is not there"))
         self._env = env
         return Command(argv, env, cwd)
+
+    def _limited(self, command: Command) -> Command:
+        """The command in a control group of its own, if the container has a CPU limit and it can be kept here."""
+        try:
+            cores = cpu_limit(self._spec)
+            if cores is None:
+                return command
+            name = f"{self._pod()['metadata']['uid']}-{self.name}-{self._attempt}"
+            group = CpuGroups.find().make(name, cores)
+        except (NoCpuLimit, ValueError) as error:
+            words = f"limits.cpu of container {self.name} is not kept: {error}"
+            self._event("CpuLimitNotKept", words, warning=True)
+            return command
+        return replace(command, env={**command.env, GROUP_VARIABLE: str(group)}, cpu_group=group)
 
     def _base_environment(self, image: Image) -> dict[str, str]:
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

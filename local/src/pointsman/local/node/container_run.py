@@ -28,11 +28,12 @@ class CannotStart(NodeError):
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, resolved: nothing in it refers to anything any more."""
+    """What to run, resolved: nothing in it refers to anything any more. ``cpu_group``: the control group it joins."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path
+    cpu_group: Path | None = None
 
 
 class ContainerRun:
@@ -60,6 +61,7 @@ class ContainerRun:
             "cwd": str(command.cwd),
             "directory": str(directory),
             "owner": owner.as_json() if owner else None,
+            "cpu_group": str(command.cpu_group) if command.cpu_group else None,
         }
         shim, answer = await asyncio.to_thread(_spawn, directory / "shim.log", json.dumps(request).encode())
         if "error" in answer:

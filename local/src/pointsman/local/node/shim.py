@@ -3,8 +3,9 @@
 It starts the program, writes what it prints to a log in the kubelet's format, and, when it ends, ends everything it
 left running and writes down how it ended. A node that was killed and started again reads the same files.
 
-Request, one JSON object on stdin: ``argv``, ``env``, ``cwd``, ``directory`` (of this run) and ``owner`` (``{pid,
-start_ticks}`` or null: when that process ends, so does the container). Answer, one JSON line on stdout: ``{"pid": n}``
+Request, one JSON object on stdin: ``argv``, ``env``, ``cwd``, ``directory`` (of this run), ``owner`` (``{pid,
+start_ticks}`` or null: when that process ends, so does the container) and ``cpu_group`` (a control group's directory or
+null: the program joins it, and it is removed when all is over). Answer, one JSON line on stdout: ``{"pid": n}``
 or ``{"error": sentence}``. Files in ``directory``: ``shim.pid.json``, ``log`` (and ``log.1``), ``started.json``,
 ``exit.json``. Signals: SIGTERM is passed on to the program; SIGUSR1 kills it and all it started.
 """
@@ -28,6 +29,7 @@ _LINE_BYTES: Final = 16 * 1024  # longer lines are written in parts, as the kube
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 _KILL_PAUSE_S: Final = 0.005
+_GROUP_S: Final = 2.0
 _DRAIN_S: Final = 1.0  # for the last output of what was just killed
 
 
@@ -71,10 +73,20 @@ class Shim:
             self._turn(deadline - time.monotonic())
         self._flush()
         record = {"returncode": process.returncode, "finished_at": finished_at}
+        self._leave_group()
         _write(self._directory / "exit.json", record)
 
+    def _leave_group(self) -> None:
+        """Remove the control group, as soon as what the program had others start for it is gone, too."""
+        group, deadline = self._request["cpu_group"], time.monotonic() + _GROUP_S
+        while group is not None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                Path(group).rmdir()
+                return
+            time.sleep(_KILL_PAUSE_S)
+
     def _start(self) -> "subprocess.Popen[bytes] | None":
-        shim = os.getpid()
+        shim, group = os.getpid(), self._request["cpu_group"]
 
         def tie() -> None:  # this process has one thread, so code between fork and exec is safe
             signal.set_wakeup_fd(-1)
@@ -83,6 +95,8 @@ class Shim:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != shim:
                 os._exit(1)
+            if group is not None:
+                Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
         pipes = {stream: os.pipe() for stream in self._partial}
         try:
@@ -97,6 +111,11 @@ class Shim:
             )
         except OSError as error:
             self._refuse(f"cannot start {self._request['argv'][0]!r}: {error.strerror}")
+            self._leave_group()
+            return None
+        except subprocess.SubprocessError:  # of ``tie``
+            self._refuse(f"cannot join the control group {group}")
+            self._leave_group()
             return None
         started = {**identity(process.pid), "started_at": time.time()}
         _write(self._directory / "started.json", started)
