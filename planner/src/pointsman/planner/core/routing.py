@@ -72,11 +72,15 @@ def threshold(
         raised = (tokens + RECOVER_TOKENS) // STEP_TOKENS * STEP_TOKENS
     if raised is not None:
         rate = RATE_HEADROOM * rate_per_s
-        if fits(raised, rate) or needs(raised, rate) <= needs(tokens, rate):  # too few already, but not for this
+        gives_nothing = all(needs(raised, r) <= needs(tokens, r) for r in (rate_per_s, rate))
+        if fits(raised, rate) or gives_nothing:  # too few already, but not for this
             tokens = raised
     if local and not fits(tokens, rate_per_s):
         lengths = sorted((p.shortest * reach for p in point.prompts for reach in REACHES), reverse=True)
-        shorter = (math.floor(length / STEP_TOKENS) * STEP_TOKENS for length in lengths if length < tokens)
-        tokens = next((t for t in shorter if fits(t, rate_per_s)), 0)
+        shorter = [math.floor(length / STEP_TOKENS) * STEP_TOKENS for length in lengths if length < tokens]
+        # Too few whatever they leave to others: what spares them most, and of that the highest. A lower one would be
+        # raised again at once.
+        spares = min((tokens, *shorter, 0), key=lambda t: needs(t, rate_per_s))
+        tokens = next((t for t in shorter if fits(t, rate_per_s)), spares)
     tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
     return RoutingNumbers(tokens, policy.max_queue_size)
