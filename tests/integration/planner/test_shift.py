@@ -1,13 +1,14 @@
 """A shift of the load, live: real planner and operator, new workers that take 45 s, and what the simulator foretold."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fixtures.control_plane_process import ControlPlaneProcess
+from fixtures.ladder import first_of_each, live_layouts, live_steps, predicted_layouts, predicted_steps
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
@@ -22,7 +23,6 @@ from pointsman.planner.shipped_engines import shipped_engine
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
-from pointsman.serving.local_remote import DEFAULT_RULE
 
 from ..operator.conftest import Cluster, operator_kubeconfig
 from ..operator.stand_in import StandInKubelet
@@ -46,10 +46,6 @@ POLICY = {
 DEADLINE_S = 200.0
 PHASES = ((0, 8, 2, 500, 60), (8, 14, 6, 3500, 30), (22, 60, 10, 3500, 30))
 """(begin, seconds, requests a second, prompt and answer tokens)."""
-
-Step = tuple[str, str]
-"""(threshold that was raised, switch or scale; the reason given)."""
-
 
 class SlowKubelet(StandInKubelet):
     """New workers take ``start_s``, as image pull and weight loading do."""
@@ -91,35 +87,6 @@ def policy_of_core() -> Policy:
 
 def foretold(trace: Trace) -> Result:
     return simulate(trace, simulation(), policy_of_core(), PLANNERS["pointsman"]())
-
-
-def first_of_each(steps: Iterable[Step]) -> list[Step]:
-    """The first threshold, the first switch and the first scale-out, in the order they came."""
-    found: dict[str, Step] = {}
-    for kind, reason in steps:
-        found.setdefault(kind, (kind, reason))
-    return list(found.values())
-
-
-def predicted_steps(result: Result) -> Iterator[Step]:
-    before = DEFAULT_RULE.max_local_prefill_tokens
-    for decision in (record.decision for record in result.decisions):
-        if decision.changes_layout:
-            yield "switch" if decision.switches else "scale", decision.reason
-        elif decision.routing.max_local_prefill_tokens > before:
-            yield "threshold", decision.reason
-        before = decision.routing.max_local_prefill_tokens
-
-
-def live_steps(plans: Iterable[Plan]) -> Iterator[Step]:
-    before = DEFAULT_RULE.max_local_prefill_tokens
-    for plan in sorted(plans, key=lambda made: made.spec.sequence):
-        tokens = plan.spec.routing.max_local_prefill_tokens
-        if plan.spec.changes_layout:
-            yield "switch" if plan.spec.switches else "scale", plan.spec.reason
-        elif tokens is not None and tokens > before:
-            yield "threshold", plan.spec.reason
-        before = before if tokens is None else tokens
 
 
 @pytest.fixture
@@ -200,8 +167,7 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
     print("foretold:", *(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in moves), sep="\n")
     print("lived:", *(f"{p.metadata.name} {p.spec.reason}: {p.spec.message}" for p in plans), sep="\n")
     assert lived == expected
-    layouts = [(p.spec.pools.prefill.replicas, p.spec.pools.decode.replicas) for p in plans if p.spec.changes_layout]
-    assert layouts[:2] == [(r.decision.prefill, r.decision.decode) for r in moves][:2]
+    assert live_layouts(plans)[:2] == predicted_layouts(told)[:2]
     by_kind = {kind: plan for plan in reversed(plans) for kind, _ in live_steps([plan])}
     switched, scaled_out = by_kind["switch"], by_kind["scale"]
     assert switched.status.phase is PlanPhase.COMPLETED

@@ -1,0 +1,216 @@
+"""A shift of the load on real engines: threshold, then switch, then scale, as the simulator foretold.
+
+Each worker has 0.35 cores of its own, so that a worker more serves more; new ones take 45 s and the engine's own start.
+The simulator knows what ``pointsman profile`` measured on this very service.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from fixtures.ladder import first_of_each, live_layouts, live_steps, predicted_layouts, predicted_steps
+from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.kube.client import Kube
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.observation import Observer, ServiceView
+from pointsman.local.quickstart.examples import read_example, with_model
+from pointsman.local.quickstart.waiting import wait_until
+from pointsman.local.traffic import Api, Endpoint, Prompt, Record, open_loop
+from pointsman.planner.core.types import Bounds
+from pointsman.planner.policies import planner_policy
+from pointsman.planner.profile import command as profile
+from pointsman.planner.shipped_engines import table_engine, table_network
+from pointsman.planner.simulator.baselines import PLANNERS
+from pointsman.planner.simulator.simulate import simulate
+from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
+from pointsman.planner.table_files import Table, read_table
+
+SERVICE = "ladder"
+CORES = "350m"
+START_S = 45.0
+ENGINE_START_S = 12.0
+READY_S = 300.0
+SEED = 1
+SHORT, LONG, OUTPUT = 300, 2000, 20
+STEP_TOKENS = 2048  # vLLM's default on CPU
+
+
+def capacity(table: Table) -> float:
+    """Long prompts a second that one worker prefills."""
+    return 1000 / table_engine(table).performance.prefill_ms(LONG, 0)
+
+
+def policy(table: Table) -> dict[str, Any]:
+    """Objectives: five long prompts' time for the first token, four steps' for the others.
+
+    Gateways hold nothing back: what waits is in the prefill queue, where it raises the threshold.
+    """
+    engine = table_engine(table)
+    return {
+        "mode": "Active",
+        "objectives": {
+            "ttftMs": round(5.2 * engine.performance.prefill_ms(LONG, 0)),
+            "tpotMs": round(4 * engine.performance.decode_step_ms(1, LONG)),
+        },
+        "budget": {"maxGpus": 4},
+        "metrics": {"intervalSeconds": 1, "staleAfterSeconds": 20},
+        # Longer prompts stay remote: beside them a decode worker would be too slow itself.
+        "actions": {
+            "remotePrefill": {"maxThresholdTokens": 1024},
+            "flowControl": {"enabled": False},
+            "scaleIn": {"enabled": False},
+        },
+        "performance": {"configMap": {"name": SERVICE}},
+    }
+
+
+def shift(table: Table) -> Trace:
+    """Short prompts; then a few long ones; then more than one worker prefills; then more than two do."""
+    rng = np.random.default_rng(SEED)
+    arrivals, prompts = [], []
+    begin_s = 0.0
+    for seconds, rate, tokens in (
+        (20, 2.2, SHORT),
+        (30, 0.17 * capacity(table), LONG),
+        (20, 1.38 * capacity(table), LONG),
+        (100, 2.3 * capacity(table), LONG),
+    ):
+        count = round(seconds * rate)
+        arrivals.append(begin_s + (np.arange(count) + rng.uniform(0.2, 0.8, count)) / rate)
+        prompts.append(rng.integers(int(0.97 * tokens), int(1.03 * tokens), count))
+        begin_s += seconds
+    prompt_tokens = np.concatenate(prompts)
+    return Trace("shift", np.concatenate(arrivals), prompt_tokens, np.full(len(prompt_tokens), OUTPUT))
+
+
+def foretold(trace: Trace, table: Table) -> Result:
+    engine = replace(table_engine(table), max_batched_tokens=STEP_TOKENS)
+    leads = Leads(start_s=START_S + ENGINE_START_S, flip_s=0.5)
+    simulation = Simulation(engine, 1, 2, network=table_network(table), leads=leads)
+    spec = PlannerPolicySpec.model_validate(policy(table))
+    return simulate(trace, simulation, planner_policy(spec, Bounds(1, 4), Bounds(1, 4)), PLANNERS["pointsman"]())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Where a new worker takes as long to start as image pull and weight loading take."""
+    with LocalCluster(start_seconds=START_S) as running:
+        running.install()
+        yield running
+
+
+def service(cluster: LocalCluster) -> dict[str, Any]:
+    """The quick start's example, one prefill and two decode workers with as much CPU as each may have."""
+    manifest = with_model(read_example(), ensure_model(cluster.environment, ModelSize.TINY))
+    manifest["metadata"] = {"name": SERVICE}
+    manifest["spec"]["model"]["servedName"] = SERVICE
+    manifest["spec"]["pools"] = {
+        "prefill": {"replicas": 1, "minReplicas": 1, "maxReplicas": 4},
+        "decode": {"replicas": 2, "minReplicas": 1, "maxReplicas": 4},
+    }
+    limited = {"name": "engine", "resources": {"limits": {"cpu": CORES}}}
+    manifest["spec"]["worker"]["template"] = {"spec": {"containers": [limited]}}
+    return manifest
+
+
+def profiled(cluster: LocalCluster, out: Path) -> Table:
+    """As a user does it."""
+    which = ["--service", SERVICE, "--kubeconfig", str(cluster.kubeconfig), "--gpu", "cpu"]
+    bounds = ["--max-prompt-tokens", "2048", "--max-batch", "8", "--minutes", "1"]
+    assert profile.main([*which, *bounds, "--out", str(out)]) == 0
+    return read_table(out)
+
+
+def asked(trace: Trace) -> list[tuple[float, Prompt]]:
+    """Prompts that nobody has seen."""
+    rng = random.Random(SEED)
+    return [
+        (
+            float(arrival_s),
+            Prompt(
+                index, Api.COMPLETION, True, OUTPUT, ignore_eos=True,
+                token_ids=tuple(rng.choices(range(3, 256), k=int(tokens))),
+            ),
+        )
+        for index, (arrival_s, tokens) in enumerate(zip(trace.arrival_s, trace.prompt_tokens, strict=True))
+    ]  # fmt: skip
+
+
+async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Path) -> dict[str, Plan]:
+    """Give the service the policy, send the trace; the plans until a new worker serves."""
+    made: dict[str, Plan] = {}
+    document = {"apiVersion": names.API_VERSION, "kind": "PlannerPolicy", "metadata": {"name": SERVICE}}
+    cluster.kubectl("create", "configmap", SERVICE, f"--from-file=table.json={out}")
+    cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump({**document, "spec": policy(table)}))
+    cluster.kubectl(
+        "patch", "llms", SERVICE, "--type=merge", "-p", json.dumps({"spec": {"policyRef": {"name": SERVICE}}})
+    )
+
+    def healthy(view: ServiceView) -> bool:
+        conditions = view.service.status.conditions if view.service is not None else ()
+        return any(c.type == "PlannerHealthy" and c.status == "True" for c in conditions)
+
+    view = await wait_until(observer, "a healthy planner", healthy, timeout_seconds=60)
+
+    def scaled(view: ServiceView) -> bool:
+        made.update((plan.metadata.name, plan) for plan in view.plans)
+        return any(
+            plan.spec.changes_layout and not plan.spec.switches and plan.status.phase is PlanPhase.COMPLETED
+            for plan in view.plans
+        )
+
+    assert view.gateway_url is not None
+    async with Endpoint(view.gateway_url, SERVICE, timeout_seconds=READY_S) as endpoint:
+        load: asyncio.Task[list[Record]] = asyncio.create_task(open_loop(endpoint, asked(shift(table))))
+        try:
+            await wait_until(observer, "a completed scale-out", scaled, timeout_seconds=240, look_seconds=0.5)
+        finally:
+            print("lived:", *(words(plan) for plan in in_order(made)), sep="\n")
+            load.cancel()
+            await asyncio.gather(load, return_exceptions=True)
+    return made
+
+
+def in_order(made: dict[str, Plan]) -> list[Plan]:
+    return sorted(made.values(), key=lambda plan: plan.spec.sequence)
+
+
+def words(plan: Plan) -> str:
+    return f"{plan.metadata.creation_timestamp} {plan.spec.reason} {plan.status.phase}: {plan.spec.message}"
+
+
+@pytest.mark.timeout(900)
+async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then_scale_as_the_simulator_foretold(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    out = tmp_path / "table.json"
+    async with (
+        await Kube.connect(cluster.kubeconfig) as kube,
+        Observer(kube, "default", SERVICE) as observer,
+    ):
+        cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(service(cluster)))
+        await wait_until(observer, "a Ready service", lambda view: view.ready, timeout_seconds=READY_S)
+        table = await asyncio.to_thread(profiled, cluster, out)
+        told = foretold(shift(table), table)
+        print("began", time.strftime("%H:%M:%S"), "policy", policy(table), f"capacity {capacity(table):.2f}/s")
+        print("foretold:")
+        print(*(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in told.decisions
+                if r.decision.changes_layout or r.decision.changes_routing), sep="\n")
+        made = await lived(cluster, observer, table, out)
+
+    expected = first_of_each(predicted_steps(told))
+    assert [kind for kind, _ in expected] == ["threshold", "switch", "scale"], expected
+    assert first_of_each(live_steps(made.values())) == expected
+    assert live_layouts(made.values())[:2] == predicted_layouts(told)[:2]
