@@ -33,6 +33,10 @@ NOTES = {
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
     "late waits longer.",
+    "forecast": "The planner's forecast of request rates over the arrivals of the planner's loads, beside two plain "
+    "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
+    "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "
+    "tolerance. Values are means over seeds, a ratio is that of the means.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. Of the loads, values are means over seeds, a ratio is that of the means; of speed and memory, medians. "
     "`best static` and `clairvoyant` know the trace beforehand. Speeds are in seconds of one core, on a computer that "
@@ -45,6 +49,7 @@ NOTES = {
 }
 PICTURES = {  # of those whose rows are too many for one
     "planner": tuple(f"planner-{load}.svg" for load in SCENARIOS),
+    "forecast": ("planner-forecast.svg",),
     "planner_dynamo": ("planner-beside-dynamo.svg",),
 }
 MOST_PAIRS = 16  # more than these are read in the table, not in one picture

@@ -1,11 +1,11 @@
-"""Renders what the planner's two benchmarks kept to ``docs/planner-evaluation.md`` and its pictures."""
+"""Renders what the planner's benchmarks kept to ``docs/planner-evaluation.md`` and its pictures."""
 
 import statistics
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from bench.planner import own_rows, robust, verdicts
+from bench.planner import forecast_accuracy, forecast_page, own_rows, robust, verdicts
 from bench.planner.cells import CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
 from bench.planner.dynamo import figures, random_results
 from bench.planner.dynamo import page as beside_dynamo
@@ -80,11 +80,12 @@ DYNAMO_WINS = """\
 The same of Dynamo's own planner in NVIDIA's simulator: of its configurations the one with most goodput among those that
 win there, chosen for each cell afterwards."""
 MISSED = """\
-Every target of [benchmarks.md](benchmarks.md#planner) that Pointsman misses, in either simulator; means, and in
-brackets the range of single runs, or of cells. An ablation is missed where ours served
-less than the same without a part, by however little; what another seed changes is about .01."""
+Every target of [benchmarks.md](benchmarks.md#planner) that Pointsman misses, in either simulator and
+[of its forecast](#how-good-the-forecast-is); means, and in brackets the range of single runs, or of cells. An ablation
+is missed where ours served less than the same without a part, by however little; what another seed changes is about
+.01."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
-REASONS: verdicts.Reasons = (*own_rows.WHY, *robust.WHY, *figures.WHY)
+REASONS: verdicts.Reasons = (*own_rows.WHY, *robust.WHY, *figures.WHY, *forecast_accuracy.WHY)
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 660, 320, 60, 46
 _PLOT_WIDTH, _PLOT_TOP = _WIDTH - _LEFT - 220, 34
 _PLOT_HEIGHT = _HEIGHT - _BOTTOM - _PLOT_TOP
@@ -122,6 +123,10 @@ def write_page(runs: Sequence[Run]) -> Path:
     wrong = by_planner(runs, robust.ROBUST)
     if wrong:
         parts += ["## step, with what goes wrong", "", WRONG, "", *table(wrong, marks_best=False), ""]
+    foretold = forecast_accuracy.read_cells()
+    if foretold:
+        (DOCS / "pictures" / forecast_page.PICTURE).write_text(forecast_page.picture(foretold))
+        parts += forecast_page.section(foretold)
     kept = figures.kept_runs()
     beside = figures.cells(kept)
     if beside:
@@ -139,7 +144,12 @@ def write_page(runs: Sequence[Run]) -> Path:
         parts += [DYNAMO_WINS, "", *verdicts.dynamo_wins(beside), ""]
     if on_random := random_results.dynamo_wins():
         parts += [*on_random, ""]
-    rows = [*own_rows.rows(runs), *own_rows.kept_speed_rows(), *figures.rows(kept)]
+    rows = [
+        *own_rows.rows(runs),
+        *own_rows.kept_speed_rows(),
+        *figures.rows(kept),
+        *forecast_accuracy.rows(foretold),
+    ]
     parts += ["## Missed, and why", "", MISSED, "", *verdicts.missed(rows, REASONS), ""]
     # Nothing is written before every missed target has its reason.
     path = DOCS / "planner-evaluation.md"

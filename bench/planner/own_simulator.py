@@ -31,11 +31,10 @@ from bench.planner.cells import (
 from bench.planner.evaluation_page import write_page
 from bench.planner.own_rows import RESULT, kept_speed_rows, rows
 from bench.planner.robust import ROBUST
-from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS, STEADY_SEEDS, Scenario
+from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS, STEADY_SEEDS, Scenario, steady
 from bench.planner.speed import speed_rows
 from bench.rows import write
 from pointsman.planner.core.types import Policy
-from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
 from pointsman.planner.simulator.baselines.arrow import arrow
 from pointsman.planner.simulator.baselines.pointsman import PARTS, ours, without
@@ -199,9 +198,7 @@ def _steady(seed: int) -> Run:
     runs = []
     for gpu, rate, prompt_tokens, prefill, decode in STEADY_LOADS:
         scenario = replace(SCENARIOS["step"], gpu=gpu)
-        trace = generate(
-            named_shape(f"steady:rate={rate},prompt_tokens={prompt_tokens},duration_s=1800"), STEADY_SEEDS + seed
-        )
+        trace = steady(rate, prompt_tokens)(STEADY_SEEDS + seed)
         simulation = replace(scenario.simulation(STEADY_SEEDS + seed), prefill_workers=prefill, decode_workers=decode)
         result = simulate(trace, simulation, scenario.policy(), ours())
         switched = sorted(t.began_s for t in result.transitions if t.kind == "switch")

@@ -1,5 +1,6 @@
 """The traces, engines and objectives of the planner's own benchmark: one configuration for all of them."""
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Objectives, Policy
 from pointsman.planner.policies import planner_policy
-from pointsman.planner.replay.generators import generate, named_shape
+from pointsman.planner.replay.generators import Segment, generate, named_shape
 from pointsman.planner.replay.requests import first, superposed
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine
@@ -52,9 +53,19 @@ class Scenario:
         return planner_policy(spec, prefill=Bounds(1, 12), decode=Bounds(1, 12))
 
 
-def synthetic(shape: str) -> Callable[[int], Trace]:
+@dataclass(frozen=True)
+class Synthetic:
     """A shape of ``pointsman replay``, another one for each seed."""
-    return lambda seed: generate(named_shape(shape), seed)
+
+    shape: str
+
+    def __call__(self, seed: int) -> Trace:
+        """Its requests."""
+        return generate(named_shape(self.shape), seed)
+
+    def segments(self, seed: int) -> list[Segment]:
+        """The true rates that those of this seed were drawn from."""
+        return named_shape(self.shape).segments(random.Random(seed))
 
 
 def azure(seed: int) -> Trace:
@@ -72,10 +83,10 @@ CHAT = Objectives(ttft_ms=1500, tpot_ms=30)
 SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("step", "3 to 14 requests/s of 4000+250, and back", synthetic("step"), "a100_sxm", CHAT, (2, 2)),
-        Scenario("mixshift", "7.5/s of 4000+100, then 15 of 500+600", synthetic("mixshift"), "a100_sxm", CHAT, (4, 2)),
-        Scenario("burst", "ten times the load for a minute", synthetic("burst"), "a100_sxm", CHAT, (2, 2)),
-        Scenario("ramp", "3 to 18 requests/s in 10 min, back in 5", synthetic("ramp"), "a100_sxm", CHAT, (2, 2)),
+        Scenario("step", "3 to 14 requests/s of 4000+250, and back", Synthetic("step"), "a100_sxm", CHAT, (2, 2)),
+        Scenario("mixshift", "7.5/s of 4000+100, then 15 of 500+600", Synthetic("mixshift"), "a100_sxm", CHAT, (4, 2)),
+        Scenario("burst", "ten times the load for a minute", Synthetic("burst"), "a100_sxm", CHAT, (2, 2)),
+        Scenario("ramp", "3 to 18 requests/s in 10 min, back in 5", Synthetic("ramp"), "a100_sxm", CHAT, (2, 2)),
         Scenario(
             "moon_conv",
             "Mooncake's long conversations, half an hour",
@@ -105,7 +116,7 @@ RETURNING = {
     "onoff": Scenario(
         "onoff",
         "1.5 requests/s, 12 for half a minute every two minutes, both of random length",
-        synthetic("onoff:low=1.5,high=12,on_s=30,off_s=90,prompt_tokens=4000,output_tokens=250"),
+        Synthetic("onoff:low=1.5,high=12,on_s=30,off_s=90,prompt_tokens=4000,output_tokens=250"),
         "a100_sxm",
         CHAT,
         (2, 2),
@@ -128,3 +139,8 @@ STEADY_LOADS = (
 )
 """GPU, requests a second, prompt tokens, first layout. Which of them lies between two layouts, noise decides."""
 STEADY_SEEDS = 40  # beyond the others': the first ones were looked at
+
+
+def steady(rate: float, prompt_tokens: float) -> Synthetic:
+    """One of ``STEADY_LOADS``, for half an hour."""
+    return Synthetic(f"steady:rate={rate:g},prompt_tokens={prompt_tokens:g},duration_s={HALF_HOUR_S:g}")

@@ -9,7 +9,7 @@ from bench.planner import evaluation_page, own_rows, own_simulator, robust, sour
 from bench.planner.cells import ABLATION, CAUSAL, OURS, Run, by_planner, read_cells
 from bench.planner.dynamo import figures, random_results
 from bench.planner.evaluation_page import REASONS, older, scatter, table
-from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, synthetic
+from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, Synthetic
 from bench.planner.speed import ENDED_BYTES, SPEEDS, peak_memory
 from bench.rows import RESULTS, read, row
 
@@ -119,7 +119,7 @@ def test_no_two_planners_of_a_picture_look_alike_and_what_its_axes_are_is_said()
 
 
 def test_a_cell_measures_every_planner_and_ours_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    short = replace(SCENARIOS["burst"], trace=synthetic("burst:at_s=20,length_s=10,duration_s=60"))
+    short = replace(SCENARIOS["burst"], trace=Synthetic("burst:at_s=20,length_s=10,duration_s=60"))
     monkeypatch.setitem(SCENARIOS, "burst", short)
     measurements = dict(own_simulator.cell("burst", own_simulator.SEEDS[0]))
     assert next(iter(measurements)) == OURS
@@ -293,7 +293,7 @@ def test_the_committed_rows_are_those_of_the_committed_cells() -> None:
 
 
 def test_every_missed_row_is_on_the_page_with_its_reason() -> None:
-    rows = [*read(RESULTS / "planner.json"), *read(RESULTS / "planner_dynamo.json")]
+    rows = [each for name in ("planner", "planner_dynamo", "forecast") for each in read(RESULTS / f"{name}.json")]
     page = (RESULTS.parents[1] / "docs" / "planner-evaluation.md").read_text()
     listed = page[page.index("## Missed, and why") :]
     missed = [each for each in rows if not each.met]

@@ -49,10 +49,50 @@ def test_the_page_of_when_separation_does_not_pay_shows_the_measured_stalls() ->
 
 def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Path) -> None:
     page = (DOCS / "benchmarks.md").read_text()
-    for name in ("planner", "planner_dynamo", "foundation", "overload", "predicted"):
+    for name in ("planner", "planner_dynamo", "foundation", "overload", "predicted", "forecast"):
         assert "\n".join(report.table([*rows_of(name)])) in page
     assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (DOCS / "pictures").iterdir()}
     assert all(file in page for files in report.PICTURES.values() for file in files)
+
+
+def test_the_forecasts_tables_show_the_measured_errors_and_say_where_a_plain_forecast_is_better() -> None:
+    page, measured = (DOCS / "planner-evaluation.md").read_text(), rows_of("forecast")
+    begins = page.index("## How good the forecast is")
+    part = page[begins : page.index("\n## ", begins)]
+    lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in part.splitlines() if line[:1] == "|"]
+    heads = lines[0]
+    shown = {
+        (cells[0].replace("\\", ""), head): cell
+        for cells in lines
+        if len(cells) == len(heads)
+        for head, cell in zip(heads, cells, strict=True)
+    }
+    bounds = {cells[0].replace("\\", ""): cells for cells in lines if len(cells) == 6}
+    better = next(line for line in part.splitlines() if "**A plain forecast is better**" in line)
+    of_errors = 0
+    for row in measured:
+        load, what = row.name.split(": ")
+        if what.startswith("MAPE, "):
+            assert row.peer is not None
+            ahead = what.removeprefix("MAPE, ")
+            for who, value in (("Pointsman", row.ours), (row.peer_name, row.peer)):
+                assert float(shown[load, f"{who}, {ahead}"].removesuffix(" %")) == pytest.approx(100 * value, abs=0.06)
+            told = load.replace("_", "\\_")
+            assert (f"on {told}, {ahead} (the {row.peer_name}" in better) == (not row.met)
+            of_errors += 1
+        else:
+            column = 1 if what.startswith("true rates") else 3
+            assert float(bounds[load][column].removesuffix(" %")) == pytest.approx(100 * row.ours, abs=0.06)
+    assert of_errors == 36
+
+
+def test_the_planners_page_says_how_often_the_bound_held() -> None:
+    page = " ".join((DOCS / "planner.md").read_text().split())
+    constant = [100 * row.ours for row in rows_of("forecast") if re.match("constant.*: true rates", row.name)]
+    changing = [100 * row.ours for row in rows_of("forecast") if re.match("(?!constant).*: true rates", row.name)]
+    assert len(constant) == 2 and len(changing) == 5
+    said = f"{min(constant):.0f} to {max(constant):.0f} % of the time on constant loads"
+    assert f"{said} and {min(changing):.0f} to {max(changing):.0f} % on those that rise" in page
 
 
 def rows_of(name: str) -> list[Row]:
