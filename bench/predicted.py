@@ -1,6 +1,7 @@
 """The simulator's word against the real engine: ``make bench-predicted``.
 
-A service of one prefill and one decode worker on the local cluster is profiled as a user does it. Seeded traces of
+A service of one prefill and one decode worker on the local cluster, each with 0.6 cores of its own (else each would be
+slower while the other computes, which no accelerator is), is profiled as a user does it. Seeded traces of
 Poisson arrivals are sent through its gateway twice each, with prompts that nobody has seen, and the same traces are
 simulated with the profiled table. Judged are the means over all requests, and each request for itself (the mean of the
 relative errors): the prediction's error may be 15 %, or one and a half times what the two measured runs differ in the
@@ -28,6 +29,7 @@ from bench.services import one_of_each
 from pointsman.kube.client import Kube
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.node.cpu_limits import CpuGroups, NoCpuLimit
 from pointsman.local.observation import Observer
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import Api, Endpoint, PrefillPath, Prompt, Record, open_loop
@@ -71,17 +73,24 @@ class Means:
 def main(argv: list[str]) -> int:
     """Profile, measure, predict, write the rows; 1 if the prediction is further off than it may be."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each trace (default: 60)")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each trace (default: 120)")
     parser.add_argument(
-        "--rates", type=float, nargs="+", default=[0.6, 1.2], help="requests a second, a trace each (default: 0.6 1.2)"
+        "--rates", type=float, nargs="+", default=[0.4, 0.8], help="requests a second, a trace each (default: 0.4 0.8)"
     )
     parser.add_argument(
-        "--cores", default="600m", help='CPU limit of each worker; "" for none, and they share this computer\'s (default: 600m)'
+        "--cores",
+        default="600m",
+        help='CPU limit of each worker; "": none, both take what there is of this computer\'s (default: 600m)',
     )
     parser.add_argument("--minutes", type=float, default=1.5, help="of profiling (default: 1.5)")
     parser.add_argument("--seed", type=int, default=1, help="of the first trace (default: 1)")
     parser.add_argument("--keep-table", type=Path, metavar="FILE", help="write the profiled table there, too")
     options = parser.parse_args(argv)
+    if options.cores:
+        try:
+            CpuGroups.find().check()
+        except NoCpuLimit as error:
+            parser.error(f'--cores {options.cores} cannot be kept here: {error}; --cores "" measures without')
     seeds = {options.seed + number: rate for number, rate in enumerate(options.rates)}
     traces = {seed: load(rate, options.seconds, seed) for seed, rate in seeds.items()}
     table, runs_of = asyncio.run(measured(traces, options.minutes, options.cores or None))
@@ -149,7 +158,9 @@ def _of_each(name: str, requests: str, runs: Sequence[Sequence[float]], said: Se
 # --- measured ---
 
 
-async def measured(traces: Mapping[int, Trace], minutes: float, cores: str | None) -> tuple[Table, dict[int, list[Means]]]:
+async def measured(
+    traces: Mapping[int, Trace], minutes: float, cores: str | None
+) -> tuple[Table, dict[int, list[Means]]]:
     """The table of the decode worker, and what clients saw in each run of each trace, by the trace's seed."""
     async with LocalCluster() as cluster:
         await asyncio.to_thread(cluster.install)

@@ -7,9 +7,9 @@ The simulator knows what ``pointsman profile`` measured on this very service.
 import asyncio
 import json
 import random
-import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fixtures.cpu_limits import needs_cpu_limits
 from fixtures.ladder import first_of_each, live_layouts, live_steps, predicted_layouts, predicted_steps
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
@@ -34,7 +35,7 @@ from pointsman.planner.profile import command as profile
 from pointsman.planner.shipped_engines import table_engine, table_network
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
-from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
+from pointsman.planner.simulator.types import DecisionRecord, Leads, Result, Simulation, Trace
 from pointsman.planner.table_files import Table, read_table
 
 SERVICE = "ladder"
@@ -173,24 +174,34 @@ async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Pa
 
     assert view.gateway_url is not None
     async with Endpoint(view.gateway_url, SERVICE, timeout_seconds=READY_S) as endpoint:
+        begin = datetime.now(UTC)
         load: asyncio.Task[list[Record]] = asyncio.create_task(open_loop(endpoint, asked(shift(table))))
         try:
             await wait_until(observer, "a completed scale-out", scaled, timeout_seconds=240, look_seconds=0.5)
         finally:
-            print("lived:", *(words(plan) for plan in in_order(made)), sep="\n")
+            print("lived:", *(words(plan, begin) for plan in in_order(made)), sep="\n")
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)
     return made
+
+
+def changes(result: Result) -> list[DecisionRecord]:
+    """Decisions that changed something."""
+    return [r for r in result.decisions if r.decision.changes_layout or r.decision.changes_routing]
 
 
 def in_order(made: dict[str, Plan]) -> list[Plan]:
     return sorted(made.values(), key=lambda plan: plan.spec.sequence)
 
 
-def words(plan: Plan) -> str:
-    return f"{plan.metadata.creation_timestamp} {plan.spec.reason} {plan.status.phase}: {plan.spec.message}"
+def words(plan: Plan, begin: datetime) -> str:
+    """As ``changes`` are printed."""
+    assert plan.metadata.creation_timestamp is not None
+    after_s = (plan.metadata.creation_timestamp - begin).total_seconds()
+    return f"{after_s:.0f} s {plan.spec.reason}, {plan.status.phase}: {plan.spec.message}"
 
 
+@needs_cpu_limits
 @pytest.mark.timeout(900)
 async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then_scale_as_the_simulator_foretold(
     cluster: LocalCluster, tmp_path: Path
@@ -204,13 +215,17 @@ async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then
         await wait_until(observer, "a Ready service", lambda view: view.ready, timeout_seconds=READY_S)
         table = await asyncio.to_thread(profiled, cluster, out)
         told = foretold(shift(table), table)
-        print("began", time.strftime("%H:%M:%S"), "policy", policy(table), f"capacity {capacity(table):.2f}/s")
-        print("foretold:")
-        print(*(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in told.decisions
-                if r.decision.changes_layout or r.decision.changes_routing), sep="\n")
+        print(
+            "foretold:", *(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in changes(told)), sep="\n"
+        )
         made = await lived(cluster, observer, table, out)
 
     expected = first_of_each(predicted_steps(told))
     assert [kind for kind, _ in expected] == ["threshold", "switch", "scale"], expected
     assert first_of_each(live_steps(made.values())) == expected
     assert live_layouts(made.values())[:2] == predicted_layouts(told)[:2]
+    (scaled,) = (plan for plan in made.values() if plan.spec.changes_layout and not plan.spec.switches)
+    assert scaled.status.started_at is not None
+    assert scaled.status.ended_at is not None
+    took_s = (scaled.status.ended_at - scaled.status.started_at).total_seconds()
+    assert took_s >= START_S - 2, "the new worker took its time"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.cpu_limits import needs_cpu_limits
 from integration.local.pods import Pods, condition, pod, waiting_reason
 from pointsman.local.control_plane import ControlPlane
 from pointsman.local.node.images import Image
@@ -52,6 +53,7 @@ def test_a_container_gets_its_environment_from_fields_secrets_and_config_maps(po
     assert condition(status, "Initialized") == "True"
 
 
+@needs_cpu_limits
 def test_a_cpu_limit_is_kept_by_all_a_container_starts_and_its_group_goes_with_it(pods: Pods) -> None:
     count = "import time as t; b = t.monotonic()\nwhile t.process_time() < 0.5: pass\nprint(t.monotonic() - b)"
     pods.run(

@@ -47,6 +47,7 @@ DEADLINE_S = 200.0
 PHASES = ((0, 8, 2, 500, 60), (8, 14, 6, 3500, 30), (22, 60, 10, 3500, 30))
 """(begin, seconds, requests a second, prompt and answer tokens)."""
 
+
 class SlowKubelet(StandInKubelet):
     """New workers take ``start_s``, as image pull and weight loading do."""
 

@@ -29,9 +29,7 @@ def test_a_threshold_settles_also_where_decode_workers_are_too_few_whatever_it_i
         Prompts(shortest * times, of_all, *(3 * (shortest * times * 1e-4,)))
         for times, of_all in ((1, share), (4, 0.7 * (1 - share)), (8, 0.3 * (1 - share)))
     )
-    at = replace(
-        point(400, 100), prompts=prompts, transfer_s_per_token=transfer_s_per_token, beside_local=BESIDE_LOCAL
-    )
+    at = replace(point(400, 100), prompts=prompts, transfer_s_per_token=transfer_s_per_token, beside_local=BESIDE_LOCAL)
     tokens = [64 * start]
     for _ in range(40):
         seen = observed(0, None, 2, decode, service=FINE, routing=RoutingNumbers(tokens[-1], 32))

@@ -1,5 +1,6 @@
 """CPU limits of containers, kept by the kernel's control groups, as a kubelet's are."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -75,3 +76,7 @@ class CpuGroups:
         except OSError as error:
             raise NoCpuLimit(f"{error.filename or group}: {error.strerror}") from error
         return group
+
+    def check(self) -> None:
+        """Raises NoCpuLimit if no group can be made here."""
+        self.make(f"check-{os.getpid()}", Decimal(1)).rmdir()
