@@ -62,11 +62,11 @@ def policy(table: Table) -> dict[str, Any]:
     return {
         "mode": "Active",
         "objectives": {
-            "ttftMs": round(5.2 * engine.performance.prefill_ms(LONG, 0)),
+            "ttftMs": round(5 * engine.performance.prefill_ms(LONG, 0)),
             "tpotMs": round(4 * engine.performance.decode_step_ms(1, LONG)),
         },
         "budget": {"maxGpus": 4},
-        "metrics": {"intervalSeconds": 1, "staleAfterSeconds": 20},
+        "metrics": {"intervalSeconds": 2, "staleAfterSeconds": 20},
         # Longer prompts stay remote: beside them a decode worker would be too slow itself.
         "actions": {
             "remotePrefill": {"maxThresholdTokens": 1024},
@@ -84,8 +84,8 @@ def shift(table: Table) -> Trace:
     begin_s = 0.0
     for seconds, rate, tokens in (
         (20, 2.2, SHORT),
-        (30, 0.17 * capacity(table), LONG),
-        (20, 1.38 * capacity(table), LONG),
+        (30, 0.29 * capacity(table), LONG),
+        (20, 1.55 * capacity(table), LONG),
         (100, 2.3 * capacity(table), LONG),
     ):
         count = round(seconds * rate)
