@@ -33,6 +33,10 @@ NOTES = {
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
     "late waits longer.",
+    "per_prompt": "The shipped threshold and queue limit beside an estimate for each prompt of its time to the first "
+    "token, simulated: see [the planner beside others](planner-evaluation.md#each-prompts-place-by-an-estimate) for "
+    "the rules, GPU-hours and first tokens. Values are means over seeds, a ratio is that of the means. A row is missed "
+    "where the estimate served more, by however little.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. Of the loads, values are means over seeds, a ratio is that of the means; of speed and memory, medians. "
     "`best static` and `clairvoyant` know the trace beforehand. Speeds are in seconds of one core, on a computer that "
