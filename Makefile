@@ -7,7 +7,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-predicted bench-overload bench-forecast bench-report replays format sync clean
+.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,7 +59,7 @@ format: sync ## format and mend what ruff can mend
 verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-overload bench-predicted bench-forecast bench-planner bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-overload bench-predicted bench-forecast bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -69,6 +69,9 @@ bench-foundation: sync ## first token, whole run, memory and stalls; writes benc
 
 bench-planner: sync ## our planner beside others in our simulator, an hour of a core (ARGS="--jobs 2"); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
+
+bench-per-prompt: sync ## local or remote by an estimate for each prompt, beside the shipped rule, seven minutes; writes bench/results/per_prompt.json
+	@$(RUN) python -m bench.planner.per_prompt $(ARGS) && $(RUN) python -m bench.planner.evaluation_page
 
 bench-predicted: sync ## the simulator's word against the real engine; writes bench/results/predicted.json
 	@$(RUN) python -m bench.predicted $(ARGS)

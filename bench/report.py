@@ -37,6 +37,10 @@ NOTES = {
     "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
     "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "
     "tolerance. Values are means over seeds, a ratio is that of the means.",
+    "per_prompt": "The shipped threshold and queue limit beside an estimate for each prompt of its time to the first "
+    "token, simulated: see [the planner beside others](planner-evaluation.md#each-prompts-place-by-an-estimate) for "
+    "the rules, GPU-hours and first tokens. Values are means over seeds, a ratio is that of the means. A row is missed "
+    "where the estimate served more, by however little.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. Of the loads, values are means over seeds, a ratio is that of the means; of speed and memory, medians. "
     "`best static` and `clairvoyant` know the trace beforehand. Speeds are in seconds of one core, on a computer that "

@@ -293,7 +293,8 @@ def test_the_committed_rows_are_those_of_the_committed_cells() -> None:
 
 
 def test_every_missed_row_is_on_the_page_with_its_reason() -> None:
-    rows = [each for name in ("planner", "planner_dynamo", "forecast") for each in read(RESULTS / f"{name}.json")]
+    names = ("planner", "planner_dynamo", "forecast", "per_prompt")
+    rows = [row for name in names for row in read(RESULTS / f"{name}.json")]
     page = (RESULTS.parents[1] / "docs" / "planner-evaluation.md").read_text()
     listed = page[page.index("## Missed, and why") :]
     missed = [each for each in rows if not each.met]
