@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import yaml
 
 from fixtures.cpu_limits import needs_cpu_limits
-from fixtures.ladder import first_of_each, live_layouts, live_steps, predicted_layouts, predicted_steps
+from fixtures.ladder import answers, first_of_each, layouts, live_steps, predicted_steps
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
@@ -28,14 +28,14 @@ from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.observation import Observer, ServiceView
 from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.waiting import wait_until
-from pointsman.local.traffic import Api, Endpoint, Prompt, Record, open_loop
+from pointsman.local.traffic import Api, Endpoint, Prompt, Record
 from pointsman.planner.core.types import Bounds
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.profile import command as profile
 from pointsman.planner.shipped_engines import table_engine, table_network
 from pointsman.planner.simulator.baselines import PLANNERS
 from pointsman.planner.simulator.simulate import simulate
-from pointsman.planner.simulator.types import DecisionRecord, Leads, Result, Simulation, Trace
+from pointsman.planner.simulator.types import Leads, Result, Simulation, Trace
 from pointsman.planner.table_files import Table, read_table
 
 SERVICE = "ladder"
@@ -134,24 +134,33 @@ def profiled(cluster: LocalCluster, out: Path) -> Table:
     return read_table(out)
 
 
-def asked(trace: Trace) -> list[tuple[float, Prompt]]:
-    """Prompts that nobody has seen."""
+class Lived(NamedTuple):
+    """When the load began, the plans in their order, and what was answered."""
+
+    begin: datetime
+    plans: list[Plan]
+    records: list[Record]
+
+
+async def send(endpoint: Endpoint, trace: Trace, records: list[Record]) -> None:
+    """The trace, whatever becomes of it, with prompts that nobody has seen; ``records`` of what was answered."""
     rng = random.Random(SEED)
-    return [
-        (
-            float(arrival_s),
-            Prompt(
-                index, Api.COMPLETION, True, OUTPUT, ignore_eos=True,
-                token_ids=tuple(rng.choices(range(3, 256), k=int(tokens))),
-            ),
-        )
-        for index, (arrival_s, tokens) in enumerate(zip(trace.arrival_s, trace.prompt_tokens, strict=True))
-    ]  # fmt: skip
+
+    async def ask(index: int, after_s: float, tokens: int) -> None:
+        ids = tuple(rng.choices(range(3, 256), k=tokens))
+        await asyncio.sleep(after_s)
+        prompt = Prompt(index, Api.COMPLETION, True, OUTPUT, ignore_eos=True, token_ids=ids)
+        records.append(await endpoint.send(prompt))
+
+    async with asyncio.TaskGroup() as group:
+        for index, (arrival_s, tokens) in enumerate(zip(trace.arrival_s, trace.prompt_tokens, strict=True)):
+            group.create_task(ask(index, float(arrival_s), int(tokens)))
 
 
-async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Path) -> dict[str, Plan]:
-    """Give the service the policy, send the trace; the plans until a new worker serves."""
-    made: dict[str, Plan] = {}
+async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Path) -> Lived:
+    """Give the service the policy and send the trace until a new worker serves."""
+    made: dict[str, Plan] = {}  # the planner keeps the last few of those that only set routing
+    records: list[Record] = []
     document = {"apiVersion": names.API_VERSION, "kind": "PlannerPolicy", "metadata": {"name": SERVICE}}
     cluster.kubectl("create", "configmap", SERVICE, f"--from-file=table.json={out}")
     cluster.kubectl("apply", "-f", "-", stdin=yaml.safe_dump({**document, "spec": policy(table)}))
@@ -175,36 +184,20 @@ async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Pa
     assert view.gateway_url is not None
     async with Endpoint(view.gateway_url, SERVICE, timeout_seconds=READY_S) as endpoint:
         begin = datetime.now(UTC)
-        load: asyncio.Task[list[Record]] = asyncio.create_task(open_loop(endpoint, asked(shift(table))))
+        load = asyncio.create_task(send(endpoint, shift(table), records))
         try:
             await wait_until(observer, "a completed scale-out", scaled, timeout_seconds=240, look_seconds=0.5)
         finally:
-            print("lived:", *(words(plan, begin) for plan in in_order(made)), sep="\n")
             load.cancel()
             await asyncio.gather(load, return_exceptions=True)
-    return made
+    return Lived(begin, sorted(made.values(), key=lambda plan: plan.spec.sequence), records)
 
 
-def changes(result: Result) -> list[DecisionRecord]:
-    """Decisions that changed something."""
-    return [r for r in result.decisions if r.decision.changes_layout or r.decision.changes_routing]
-
-
-def in_order(made: dict[str, Plan]) -> list[Plan]:
-    return sorted(made.values(), key=lambda plan: plan.spec.sequence)
-
-
-def words(plan: Plan, begin: datetime) -> str:
-    """As ``changes`` are printed."""
-    assert plan.metadata.creation_timestamp is not None
-    after_s = (plan.metadata.creation_timestamp - begin).total_seconds()
-    return f"{after_s:.0f} s {plan.spec.reason}, {plan.status.phase}: {plan.spec.message}"
-
-
+@pytest.mark.verify
 @needs_cpu_limits
 @pytest.mark.timeout(900)
 async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then_scale_as_the_simulator_foretold(
-    cluster: LocalCluster, tmp_path: Path
+    cluster: LocalCluster, tmp_path: Path, findings: dict[str, object]
 ) -> None:
     out = tmp_path / "table.json"
     async with (
@@ -215,17 +208,22 @@ async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then
         await wait_until(observer, "a Ready service", lambda view: view.ready, timeout_seconds=READY_S)
         table = await asyncio.to_thread(profiled, cluster, out)
         told = foretold(shift(table), table)
-        print(
-            "foretold:", *(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in changes(told)), sep="\n"
-        )
-        made = await lived(cluster, observer, table, out)
+        found = await lived(cluster, observer, table, out)
 
-    expected = first_of_each(predicted_steps(told))
-    assert [kind for kind, _ in expected] == ["threshold", "switch", "scale"], expected
-    assert first_of_each(live_steps(made.values())) == expected
-    assert live_layouts(made.values())[:2] == predicted_layouts(told)[:2]
-    (scaled,) = (plan for plan in made.values() if plan.spec.changes_layout and not plan.spec.switches)
+    expected, steps = list(predicted_steps(told)), list(live_steps(found.plans, found.begin))
+    print("foretold:", *expected, "lived:", *steps, *(plan.spec.message for plan in found.plans), sep="\n")
+    assert [step.kind for step in first_of_each(expected)] == ["threshold", "switch", "scale"], expected
+    assert answers(first_of_each(steps)) == answers(first_of_each(expected))
+    assert layouts(steps)[:2] == layouts(expected)[:2]
+    (scaled,) = (plan for plan in found.plans if plan.spec.changes_layout and not plan.spec.switches)
     assert scaled.status.started_at is not None
     assert scaled.status.ended_at is not None
     took_s = (scaled.status.ended_at - scaled.status.started_at).total_seconds()
     assert took_s >= START_S - 2, "the new worker took its time"
+    assert [record.error for record in found.records if not record.served] == []
+    findings |= {
+        "foretold": [str(step) for step in first_of_each(expected)],
+        "lived": [str(step) for step in first_of_each(steps)],
+        "answered": len(found.records),
+        "failed": 0,
+    }

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fixtures.control_plane_process import ControlPlaneProcess
-from fixtures.ladder import first_of_each, live_layouts, live_steps, predicted_layouts, predicted_steps
+from fixtures.ladder import answers, first_of_each, layouts, live_steps, predicted_steps
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
@@ -131,7 +132,7 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
     trace = shift()
     told = foretold(trace)
     expected = first_of_each(predicted_steps(told))
-    assert [kind for kind, _ in expected] == ["threshold", "switch", "scale"], expected
+    assert [step.kind for step in expected] == ["threshold", "switch", "scale"], expected
 
     policy = {"apiVersion": names.API_VERSION, "kind": "PlannerPolicy", "spec": POLICY}
     await cluster.kube.apply(
@@ -143,7 +144,7 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
     assert isinstance(cluster.kubelet, SlowKubelet)
     cluster.kubelet.start_s = START_S
     engines = LiveEngines(cluster, trace, simulation(), policy_of_core().objectives)
-    playing = asyncio.create_task(engines.run())
+    playing, begin = asyncio.create_task(engines.run()), datetime.now(UTC)
     planner.start()
     made: dict[str, Plan] = {}  # the planner keeps the last few of those that only set routing
     try:
@@ -163,13 +164,13 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
         playing.result()
 
     plans = sorted(made.values(), key=lambda plan: plan.spec.sequence)
-    lived = first_of_each(live_steps(plans))
+    steps = list(live_steps(plans, begin))
     moves = [record for record in told.decisions if record.decision.changes_layout]
     print("foretold:", *(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in moves), sep="\n")
     print("lived:", *(f"{p.metadata.name} {p.spec.reason}: {p.spec.message}" for p in plans), sep="\n")
-    assert lived == expected
-    assert live_layouts(plans)[:2] == predicted_layouts(told)[:2]
-    by_kind = {kind: plan for plan in reversed(plans) for kind, _ in live_steps([plan])}
+    assert answers(first_of_each(steps)) == answers(expected)
+    assert layouts(steps)[:2] == layouts(predicted_steps(told))[:2]
+    by_kind = {step.kind: plan for plan in reversed(plans) for step in live_steps([plan], begin)}
     switched, scaled_out = by_kind["switch"], by_kind["scale"]
     assert switched.status.phase is PlanPhase.COMPLETED
     assert switched.status.ended_at is not None
