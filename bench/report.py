@@ -24,11 +24,11 @@ NOTES = {
     "on one prefill and one decode worker behind the gateway, and on one plain vLLM server, in turns, five rounds. "
     "The computer has two cores without bfloat16 instructions, so a 2 000-token prefill takes seconds on either side; "
     "nothing else ran on it.",
-    "predicted": "A service of one prefill and one decode worker on the local cluster is profiled with `pointsman "
-    "profile`; then seeded traces go through its gateway twice each, and through [the simulator](simulator.md) with "
-    "the profiled table. The error of the mean, and the mean of the errors of single requests, may be 15 %, or 1.5 "
-    "times what the two measured runs differ, whichever is more. Both engines share two cores: the more they compute "
-    "at once, the slower they are beside what was profiled of one alone.",
+    "predicted": "A service of one prefill and one decode worker on the local cluster, each with a CPU limit of 0.6 "
+    "cores, is profiled with `pointsman profile`; then seeded traces go through its gateway twice each, and through "
+    "[the simulator](simulator.md) with the profiled table. The error of the mean, and the mean of the errors of "
+    "single requests, may be 15 %, or 1.5 times what the two measured runs differ, whichever is more. Without the "
+    "limits both engines would share two cores, and each be slower than profiled while the other computes.",
     "overload": "One prefill and one decode worker on the local cluster, the same load without bounds in "
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "

@@ -81,7 +81,7 @@ MIXED: Final = {
 }
 LOADS: Final = {**SCENARIOS, **RETURNING, **MIXED}
 NEAR_ITS_EDGE: Final = ("step", "mixshift")
-"""Loads that show what becomes of streams where nothing of the TPOT objective is left: the others say the same."""
+"""Loads that show what becomes of streams where nothing of the TPOT objective is left."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import pytest
 from fixtures.engines import Engines
 from fixtures.fork_servers import fork_server, prefix_of, wait_until_ready
 from pointsman.local.engine.fork_client import ForkServerError, start
+from pointsman.local.node.cpu_limits import GROUP_VARIABLE
 
 FORKS_AND_WAITS = """
 import os, signal
@@ -61,6 +62,28 @@ def test_a_process_leads_its_group_within_the_servers_session(engines: Engines, 
         process = start(engines.socket, ["python", str(script)], {}, tmp_path, stdout=log.fileno())
         assert process.wait(30) == 0
     assert (tmp_path / "log").read_text().split() == ["True", str(os.getsid(0))]
+
+
+def test_a_process_joins_the_control_group_of_its_container_and_runs_where_it_cannot(
+    engines: Engines, script: Path, tmp_path: Path
+) -> None:
+    """A folder in the place of the kernel's: only whether, and before what else, its number is written there."""
+    group = tmp_path / "group"
+    group.mkdir()
+    script.write_text("import os, pathlib; print(os.getpid(), pathlib.Path(os.environ['SEEN']).read_text())")
+    seen = group / "cgroup.procs"
+    variables = {GROUP_VARIABLE: str(group), "SEEN": str(seen)}
+    for gone in (False, True):
+        if gone:
+            variables[GROUP_VARIABLE] = str(tmp_path / "gone")
+        with (tmp_path / "log").open("w") as log:
+            process = start(
+                engines.socket, ["python", str(script)], variables, script.parent, stdout=log.fileno(),
+                stderr=log.fileno(),
+            )  # fmt: skip
+        assert process.wait(30) == 0
+        number, joined = (tmp_path / "log").read_text().split()
+        assert (number == joined) is not gone
 
 
 def test_an_uncaught_exception_is_exit_code_1_with_a_traceback(engines: Engines, script: Path, tmp_path: Path) -> None:

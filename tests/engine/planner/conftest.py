@@ -4,9 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from fixtures.cpu_limits import cpu_limits
 from fixtures.engine_service import Service, running_service
 from fixtures.engines import Engines
 from pointsman.api.protocol.names import Role
+
+__all__ = ["cpu_limits"]
 
 
 @pytest.fixture(scope="package")

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.cpu_limits import cpu_limits
 from integration.local.pods import Pods
 from pointsman.local.control_plane import ControlPlane, ControlPlaneOptions
 from pointsman.local.node.images import Image
 from pointsman.local.process_node import ProcessNode
+
+__all__ = ["cpu_limits"]
 
 
 @pytest.fixture(scope="module")

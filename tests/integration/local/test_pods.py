@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from fixtures.cpu_limits import needs_cpu_limits
 from integration.local.pods import Pods, condition, pod, waiting_reason
 from pointsman.local.control_plane import ControlPlane
 from pointsman.local.node.images import Image
@@ -53,22 +52,28 @@ def test_a_container_gets_its_environment_from_fields_secrets_and_config_maps(po
     assert condition(status, "Initialized") == "True"
 
 
-@needs_cpu_limits
-def test_a_cpu_limit_is_kept_by_all_a_container_starts_and_its_group_goes_with_it(pods: Pods) -> None:
-    count = "import time as t; b = t.monotonic()\nwhile t.process_time() < 0.5: pass\nprint(t.monotonic() - b)"
-    pods.run(
-        pod(
-            "half", "", image="python", restartPolicy="Never", resources={"limits": {"cpu": "500m"}},
-            command=["sh", "-c", 'echo $POINTSMAN_CPU_GROUP; python -c "$0"; true', count],
-        )
-    )  # fmt: skip
+@pytest.mark.usefixtures("cpu_limits")
+def test_a_cpu_limit_holds_for_all_a_container_starts_and_its_group_goes_with_it(pods: Pods) -> None:
+    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    says = 'echo $G; grep -c "$(basename $G)" /proc/self/cgroup; grep nr_throttled $G/cpu.stat'
+    script = f'G=$POINTSMAN_CPU_GROUP; python -c "{busy}"; {says}'
+    pods.run(pod("half", script, image="python", restartPolicy="Never", resources={"limits": {"cpu": "500m"}}))
     pods.until_phase("half", "Succeeded")
 
-    group, seconds = pods.logs("half").split()
-    assert float(seconds) >= 0.9, "half a second of CPU takes a second"
+    group, in_it, _, throttled = pods.logs("half").split()
     assert group.endswith("-main-0")
+    assert int(in_it) == 1
+    assert int(throttled) >= 10, "0.3 s of CPU are 30 periods of 10 ms in which half was allowed"
     until(lambda: not Path(group).exists(), "the group is removed")
     assert not [event for event in pods.events("half") if event.startswith("CpuLimit")]
+
+
+def test_a_limit_that_cannot_be_kept_is_an_event_and_the_pod_runs(pods: Pods) -> None:
+    more = {"requests": {"cpu": "0"}, "limits": {"cpu": "90000000000"}}
+    pods.run(pod("odd", "echo ran", restartPolicy="Never", resources=more))
+    pods.until_phase("odd", "Succeeded")
+    assert pods.logs("odd") == "ran\n"
+    until(lambda: any(event.startswith("CpuLimitNotKept: ") for event in pods.events("odd")), "it is told")
 
 
 def test_a_missing_secret_is_named_and_the_pod_starts_when_it_comes(pods: Pods) -> None:

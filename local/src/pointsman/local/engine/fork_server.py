@@ -234,7 +234,8 @@ def _join_cpu_group() -> None:
     """The container's (``pointsman.local.node.cpu_limits``): the server it was forked from is not in it."""
     group = os.environ.get("POINTSMAN_CPU_GROUP")
     if group:
-        Path(group, "cgroup.procs").write_text(str(os.getpid()))
+        with contextlib.suppress(OSError):  # an Event of the pod says so
+            Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
 
 def _forks_die_together() -> None:

@@ -196,6 +196,8 @@ class ContainerKeeper:
             else:
                 self._forget_runs_before(self._attempt - 1)
                 self._event("Started", f"Container {self.name} started" + (" again" if self._attempt else ""))
+                if run.unlimited:
+                    self._not_limited(run.unlimited)
                 return run
         return None
 
@@ -301,10 +303,12 @@ class ContainerKeeper:
             name = f"{self._pod()['metadata']['uid']}-{self.name}-{self._attempt}"
             group = CpuGroups.find().make(name, cores)
         except (NoCpuLimit, ValueError) as error:
-            words = f"limits.cpu of container {self.name} is not kept: {error}"
-            self._event("CpuLimitNotKept", words, warning=True)
+            self._not_limited(str(error))
             return command
         return replace(command, env={**command.env, GROUP_VARIABLE: str(group)}, cpu_group=group)
+
+    def _not_limited(self, why: str) -> None:
+        self._event("CpuLimitNotKept", f"limits.cpu of container {self.name} is not kept: {why}", warning=True)
 
     def _base_environment(self, image: Image) -> dict[str, str]:
         env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}

@@ -37,7 +37,7 @@ class Command:
 
 
 class ContainerRun:
-    """A run that was started. ``ended`` is set when it is over."""
+    """A run that was started. ``ended`` is set when it is over; ``unlimited``: why it is not in its control group."""
 
     def __init__(self, directory: Path, attempt: int, shim: ProcessId | None, started_at: datetime, container_id: str):
         """For ``start`` and ``find``."""
@@ -46,6 +46,7 @@ class ContainerRun:
         self.started_at = started_at
         self.container_id = container_id
         self.ended = asyncio.Event()
+        self.unlimited: str | None = None
         self._shim = shim
         self._descriptor: int | None = None
         self._child: subprocess.Popen[bytes] | None = None
@@ -68,6 +69,7 @@ class ContainerRun:
             raise CannotStart(answer["error"])
         run = cls(directory, attempt, ProcessId.of(shim.pid), *_started(directory))
         run._child = shim
+        run.unlimited = answer.get("unlimited")
         return run
 
     @classmethod

@@ -1,7 +1,7 @@
 """CPU limits of containers, kept by the kernel's control groups, as a kubelet's are."""
 
-import os
-from collections.abc import Sequence
+import contextlib
+import time
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +18,7 @@ GROUP_VARIABLE: Final = "POINTSMAN_CPU_GROUP"
 _PERIOD_US: Final = 10_000
 _LONG_PERIOD_US: Final = 100_000
 _LEAST_QUOTA_US: Final = 1_000  # the kernel's
-_V1: Final = ("cpu", "cpu,cpuacct", "cpuacct,cpu")
+_LEFT_S: Final = 60.0
 
 
 class NoCpuLimit(Exception):
@@ -26,9 +26,9 @@ class NoCpuLimit(Exception):
 
 
 def cpu_limit(container: Object) -> Decimal | None:
-    """``resources.limits.cpu`` of a container's spec, cores; None if it has none. Raises ValueError for no quantity."""
+    """``resources.limits.cpu`` of a container's spec, cores; None without one, which 0 is. Raises ValueError."""
     amount = ((container.get("resources") or {}).get("limits") or {}).get("cpu")
-    return None if amount is None else quantity(str(amount))
+    return None if amount is None else quantity(str(amount)) or None
 
 
 def quota_us(cores: Decimal) -> tuple[int, int]:
@@ -45,15 +45,24 @@ class CpuGroups:
     unified: bool
 
     @classmethod
-    def find(cls, mounts: Path = Path("/sys/fs/cgroup"), v1: Sequence[str] = _V1) -> "CpuGroups":
-        """Those of this computer. Raises NoCpuLimit if none can limit CPU."""
-        for name in v1:
-            if (mounts / name / "cgroup.procs").exists():
-                return cls(mounts / name / "pointsman", unified=False)
-        controllers = mounts / "cgroup.controllers"
-        if controllers.exists() and "cpu" in controllers.read_text().split():
-            return cls(mounts / "pointsman", unified=True)
-        raise NoCpuLimit(f"no control group of {mounts} limits CPU")
+    def find(cls, mounts: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> "CpuGroups":
+        """Those of this computer: v1's below this process's own, v2's at the root. Raises NoCpuLimit if there are none.
+
+        Elsewhere than at the root, a v2 group that holds processes can have no limited groups below it.
+        """
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if "cpu" in controllers.split(","):
+                at = mounts / controllers
+                nested = at / path.lstrip("/")
+                within = nested if (nested / "cgroup.procs").exists() else at  # the rest of the path may not be mounted
+                return cls(within / "pointsman", unified=False)
+        offered = mounts / "cgroup.controllers"
+        if not offered.exists() or "cpu" not in offered.read_text().split():
+            raise NoCpuLimit(f"no control group of {mounts} limits CPU")
+        if (mounts / "cgroup.type").exists():
+            raise NoCpuLimit(f"{mounts} is not the root of the control groups but a container's")
+        return cls(mounts / "pointsman", unified=True)
 
     def make(self, name: str, cores: Decimal) -> Path:
         """An empty group with this limit; processes join by writing their number to ``cgroup.procs``.
@@ -64,6 +73,7 @@ class CpuGroups:
         quota, period = quota_us(cores)
         try:
             self.directory.mkdir(exist_ok=True)
+            self._sweep()
             if self.unified:
                 for each in (self.directory.parent, self.directory):
                     (each / "cgroup.subtree_control").write_text("+cpu")
@@ -74,9 +84,14 @@ class CpuGroups:
                 (group / "cpu.cfs_period_us").write_text(str(period))
                 (group / "cpu.cfs_quota_us").write_text(str(quota))
         except OSError as error:
+            with contextlib.suppress(OSError):
+                group.rmdir()
             raise NoCpuLimit(f"{error.filename or group}: {error.strerror}") from error
         return group
 
-    def check(self) -> None:
-        """Raises NoCpuLimit if no group can be made here."""
-        self.make(f"check-{os.getpid()}", Decimal(1)).rmdir()
+    def _sweep(self) -> None:
+        """Remove what killed shims left: empty ones, but for those that somebody is about to join."""
+        for group in self.directory.iterdir():
+            with contextlib.suppress(OSError):  # not empty, or gone
+                if group.is_dir() and time.time() - group.stat().st_ctime > _LEFT_S:
+                    group.rmdir()

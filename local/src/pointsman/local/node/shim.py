@@ -5,9 +5,10 @@ left running and writes down how it ended. A node that was killed and started ag
 
 Request, one JSON object on stdin: ``argv``, ``env``, ``cwd``, ``directory`` (of this run), ``owner`` (``{pid,
 start_ticks}`` or null: when that process ends, so does the container) and ``cpu_group`` (a control group's directory or
-null: the program joins it, and it is removed when all is over). Answer, one JSON line on stdout: ``{"pid": n}``
-or ``{"error": sentence}``. Files in ``directory``: ``shim.pid.json``, ``log`` (and ``log.1``), ``started.json``,
-``exit.json``. Signals: SIGTERM is passed on to the program; SIGUSR1 kills it and all it started.
+null: the program joins it, and it is removed when all is over). Answer, one JSON line on stdout: ``{"pid": n,
+"unlimited": why it did not join, or null}`` or ``{"error": sentence}``. Files in ``directory``: ``shim.pid.json``,
+``log`` (and ``log.1``), ``started.json``, ``exit.json``. Signals: SIGTERM is passed on to the program; SIGUSR1 kills it
+and all it started.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ _LINE_BYTES: Final = 16 * 1024  # longer lines are written in parts, as the kube
 _LOG_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 _KILL_PAUSE_S: Final = 0.005
-_GROUP_S: Final = 2.0
+_EMPTIES_S: Final = 2.0  # a control group does so when the last process is gone for good
 _DRAIN_S: Final = 1.0  # for the last output of what was just killed
 
 
@@ -73,12 +74,12 @@ class Shim:
             self._turn(deadline - time.monotonic())
         self._flush()
         record = {"returncode": process.returncode, "finished_at": finished_at}
-        self._leave_group()
         _write(self._directory / "exit.json", record)
+        self._remove_group()
 
-    def _leave_group(self) -> None:
+    def _remove_group(self) -> None:
         """Remove the control group, as soon as what the program had others start for it is gone, too."""
-        group, deadline = self._request["cpu_group"], time.monotonic() + _GROUP_S
+        group, deadline = self._request["cpu_group"], time.monotonic() + _EMPTIES_S
         while group is not None and time.monotonic() < deadline:
             with contextlib.suppress(OSError):
                 Path(group).rmdir()
@@ -86,7 +87,29 @@ class Shim:
             time.sleep(_KILL_PAUSE_S)
 
     def _start(self) -> "subprocess.Popen[bytes] | None":
-        shim, group = os.getpid(), self._request["cpu_group"]
+        pipes = {stream: os.pipe() for stream in self._partial}
+        group, unlimited = self._request["cpu_group"], None
+        try:
+            try:
+                process = self._popen(pipes, group)
+            except subprocess.SubprocessError:  # of what runs between fork and exec: it may not join
+                unlimited = f"{group}: it cannot be joined"
+                process = self._popen(pipes, None)
+        except OSError as error:
+            self._refuse(f"cannot start {self._request['argv'][0]!r}: {error.strerror}")
+            self._remove_group()
+            return None
+        started = {**identity(process.pid), "started_at": time.time()}
+        _write(self._directory / "started.json", started)
+        _answer({"pid": process.pid, "unlimited": unlimited})
+        for stream, (reading, writing) in pipes.items():
+            os.close(writing)
+            self._open.add(stream)
+            self._selector.register(reading, selectors.EVENT_READ, lambda s=stream, r=reading: self._read(s, r))
+        return process
+
+    def _popen(self, pipes: dict[str, tuple[int, int]], group: str | None) -> "subprocess.Popen[bytes]":
+        shim = os.getpid()
 
         def tie() -> None:  # this process has one thread, so code between fork and exec is safe
             signal.set_wakeup_fd(-1)
@@ -98,33 +121,15 @@ class Shim:
             if group is not None:
                 Path(group, "cgroup.procs").write_text(str(os.getpid()))
 
-        pipes = {stream: os.pipe() for stream in self._partial}
-        try:
-            process = subprocess.Popen(
-                self._request["argv"],
-                env=self._request["env"],
-                cwd=self._request["cwd"],
-                stdin=subprocess.DEVNULL,
-                stdout=pipes["stdout"][1],
-                stderr=pipes["stderr"][1],
-                preexec_fn=tie,
-            )
-        except OSError as error:
-            self._refuse(f"cannot start {self._request['argv'][0]!r}: {error.strerror}")
-            self._leave_group()
-            return None
-        except subprocess.SubprocessError:  # of ``tie``
-            self._refuse(f"cannot join the control group {group}")
-            self._leave_group()
-            return None
-        started = {**identity(process.pid), "started_at": time.time()}
-        _write(self._directory / "started.json", started)
-        _answer({"pid": process.pid})
-        for stream, (reading, writing) in pipes.items():
-            os.close(writing)
-            self._open.add(stream)
-            self._selector.register(reading, selectors.EVENT_READ, lambda s=stream, r=reading: self._read(s, r))
-        return process
+        return subprocess.Popen(
+            self._request["argv"],
+            env=self._request["env"],
+            cwd=self._request["cwd"],
+            stdin=subprocess.DEVNULL,
+            stdout=pipes["stdout"][1],
+            stderr=pipes["stderr"][1],
+            preexec_fn=tie,
+        )
 
     def _refuse(self, sentence: str) -> None:
         _write(self._directory / "exit.json", {"error": sentence, "finished_at": time.time()})
