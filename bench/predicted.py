@@ -73,7 +73,7 @@ class Means:
 def main(argv: list[str]) -> int:
     """Profile, measure, predict, write the rows; 1 if the prediction is further off than it may be."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each trace (default: 120)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each trace (default: 60)")
     parser.add_argument(
         "--rates", type=float, nargs="+", default=[0.4, 0.8], help="requests a second, a trace each (default: 0.4 0.8)"
     )

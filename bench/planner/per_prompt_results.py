@@ -111,8 +111,8 @@ WHY: Final = (
     (
         rf".*: {SHARE} \| {IF_LATE}, .*",
         "**It hardly differs from what is shipped**: the same prompts, and short ones too, go to prefill workers, and "
-        "those that would be late there are mostly held at the gateway. What is between the two, either way, is less "
-        "than what another seed changes.",
+        "those that would be late there are mostly held at the gateway. Where the two differ by more than .01, "
+        "another seed changes which of them is better.",
     ),
 )
 """Why a row is missed: a pattern of its name and, after a bar, its peer's."""

@@ -39,6 +39,7 @@ from pointsman.planner.profile.worker import (
 WARM_UP: Final = (64, 16)  # prompt and answer tokens of a request that does not count: what is compiled or allocated
 LEAST_STEPS: Final = 16  # behind one measurement
 WINDOW_S: Final = 0.8  # of one measurement, where the context leaves room for it
+WATCH_S: Final = 0.2  # between looks at a batch that is whole: a look takes the worker's time, on CPU its engine's
 SHORTEST_ANSWER: Final = 48
 STUCK_LOOKS: Final = 25  # with the same few running and the others waiting: it runs no more at once
 MOST_DISTURBED_SHARE: Final = 0.5
@@ -186,7 +187,7 @@ class Measurement:
                 if stuck >= STUCK_LOOKS:
                     self._max_batch = int(running)
                     return None, False
-                await asyncio.sleep(POLL_S)
+                await asyncio.sleep(WATCH_S if whole else POLL_S)
             await asyncio.gather(*asked)
             finished = True
         finally:
