@@ -82,7 +82,7 @@ def main(argv: list[str]) -> int:
         default="600m",
         help='CPU limit of each worker; "": none, both take what there is of this computer\'s (default: 600m)',
     )
-    parser.add_argument("--minutes", type=float, default=1.5, help="of profiling (default: 1.5)")
+    parser.add_argument("--minutes", type=float, default=3.0, help="of profiling (default: 3)")
     parser.add_argument("--seed", type=int, default=1, help="of the first trace (default: 1)")
     parser.add_argument("--keep-table", type=Path, metavar="FILE", help="write the profiled table there, too")
     options = parser.parse_args(argv)
