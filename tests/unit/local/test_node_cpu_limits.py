@@ -69,8 +69,9 @@ def test_a_containers_groups_of_the_second_version_are_not_touched(tmp_path: Pat
 
 def test_where_no_group_limits_cpu_it_says_so(tmp_path: Path, own: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("memory\n")
-    with pytest.raises(NoCpuLimit, match="limits CPU"):
-        CpuGroups.find(tmp_path, own)
+    for said in (own, tmp_path / "a kernel without"):
+        with pytest.raises(NoCpuLimit, match="limits CPU"):
+            CpuGroups.find(tmp_path, said)
 
 
 def test_a_group_that_cannot_be_made_is_named(tmp_path: Path) -> None:

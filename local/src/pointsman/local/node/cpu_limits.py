@@ -18,7 +18,7 @@ GROUP_VARIABLE: Final = "POINTSMAN_CPU_GROUP"
 _PERIOD_US: Final = 10_000
 _LONG_PERIOD_US: Final = 100_000
 _LEAST_QUOTA_US: Final = 1_000  # the kernel's
-_LEFT_S: Final = 60.0
+_LEFT_S: Final = 60.0  # an empty group is joined within a moment, or never
 
 
 class NoCpuLimit(Exception):
@@ -50,7 +50,7 @@ class CpuGroups:
 
         Elsewhere than at the root, a v2 group that holds processes can have no limited groups below it.
         """
-        for line in own.read_text().splitlines():
+        for line in own.read_text().splitlines() if own.exists() else ():  # a kernel may be without
             _, controllers, path = line.split(":", 2)
             if "cpu" in controllers.split(","):
                 at = mounts / controllers
