@@ -419,18 +419,19 @@ def test_a_threshold_does_not_rise_among_prompts_that_decode_workers_cannot_bear
 
 def test_missed_token_latency_lowers_a_threshold_that_is_among_prompts_also_below_their_mean() -> None:
     bad = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
-    seen = observed(0, replace(LONG, arrivals_per_s=1), service=bad, routing=RoutingNumbers(3456, 32))
+    seen = observed(0, replace(LONG, arrivals_per_s=4), service=bad, routing=RoutingNumbers(3456, 32))
     _, decision, _ = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
     assert decision.routing.max_local_prefill_tokens == 2368
 
 
 def test_a_lowered_threshold_comes_back_by_itself_and_stops_where_every_service_begins() -> None:
-    tokens = 0
-    for _ in range(20):
-        fine = Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0)
-        seen = observed(0, SHORT, service=fine, routing=RoutingNumbers(tokens, 32))
-        tokens = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)[1].routing.max_local_prefill_tokens
-    assert tokens == 512
+    fine, state = Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0), State()
+    tokens = [0]
+    for tick in range(20):
+        seen = observed(2.5 * tick, SHORT, service=fine, routing=RoutingNumbers(tokens[-1], 32))
+        state, decision, _ = decide(state, seen, POLICY, seen.at_s, LLAMA_8B_H100)
+        tokens.append(decision.routing.max_local_prefill_tokens)
+    assert tokens[1:] == [512] * 20
 
 
 def test_dwell_defers_a_switch_and_says_for_how_long() -> None:

@@ -1,18 +1,54 @@
-"""The published threshold by itself: it settles."""
+"""The published threshold by itself: it settles, and does not go to and fro."""
 
+import itertools
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pointsman.planner.core.routing import threshold
-from pointsman.planner.core.sizing import Prompts
+from pointsman.planner.core.routing import ThresholdMemory, threshold
+from pointsman.planner.core.sizing import OperatingPoint, Prompts
 from pointsman.planner.core.types import Policy, RoutingNumbers, Service
 from unit.planner.test_decide import observed
 from unit.planner.test_sizing import point
 
-FINE = Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0)
 BESIDE_LOCAL = tuple((n / 20, 1.5 * n, 0.03) for n in range(1, 20))  # share of time left for steps, batch, seconds
+LOOK_S = 5.0
+HOUR_LOOKS = 720
+
+# Rate, attained TPOT and wait for a prefill worker in ms, by the look and the threshold in force.
+World = Callable[[int, int], tuple[float, float, float | None]]
+
+
+def at_lengths(shortest: float, share: float, transfer_s_per_token: float = 0.0) -> OperatingPoint:
+    """Prompts of three lengths, a tenth of a millisecond a token; ``share`` of the requests have the shortest."""
+    prompts = tuple(
+        Prompts(shortest * times, of_all, *(3 * (shortest * times * 1e-4,)))
+        for times, of_all in ((1, share), (4, 0.7 * (1 - share)), (8, 0.3 * (1 - share)))
+    )
+    return replace(
+        point(400, 100), prompts=prompts, transfer_s_per_token=transfer_s_per_token, beside_local=BESIDE_LOCAL
+    )
+
+
+def run(at: OperatingPoint, decode: int, start: int, world: World, looks: int, look_s: float = LOOK_S) -> list[int]:
+    """The thresholds in force, from 64 times ``start`` on."""
+    tokens, memory = [64 * start], ThresholdMemory()
+    for look in range(looks):
+        rate, attained, wait_ms = world(look, tokens[-1])
+        service = Service(ttft_attainment=1.0, tpot_attainment=attained, prefill_queue_depth=0.0)
+        seen = observed(look_s * look, None, 2, decode, service=service, routing=RoutingNumbers(tokens[-1], 32))
+        memory, numbers = threshold(memory, seen, Policy(), at, rate, 1.0, wait_ms)
+        tokens.append(numbers.max_local_prefill_tokens)
+    return tokens
+
+
+def came_down(tokens: Sequence[int]) -> int:
+    """How often, counting what it did after it had gone up, or first, as one."""
+    moves = [after - before for before, after in itertools.pairwise(tokens) if after != before]
+    return sum(move < 0 and (n == 0 or moves[n - 1] > 0) for n, move in enumerate(moves))
 
 
 @given(
@@ -25,13 +61,56 @@ def test_a_threshold_settles_also_where_decode_workers_are_too_few_whatever_it_i
     shortest: float, share: float, rate: float, decode: int, transfer_s_per_token: float, start: int, wait_ms: float
 ) -> None:
     """Prompts of three lengths; what arrives and what clients get stay the same."""
-    prompts = tuple(
-        Prompts(shortest * times, of_all, *(3 * (shortest * times * 1e-4,)))
-        for times, of_all in ((1, share), (4, 0.7 * (1 - share)), (8, 0.3 * (1 - share)))
-    )
-    at = replace(point(400, 100), prompts=prompts, transfer_s_per_token=transfer_s_per_token, beside_local=BESIDE_LOCAL)
-    tokens = [64 * start]
-    for _ in range(200):  # by 128 tokens a look to the highest that may be had, where a queue waits
-        seen = observed(0, None, 2, decode, service=FINE, routing=RoutingNumbers(tokens[-1], 32))
-        tokens.append(threshold(seen, Policy(), at, rate, 1.0, wait_ms).max_local_prefill_tokens)
+    at = at_lengths(shortest, share, transfer_s_per_token)
+    tokens = run(at, decode, start, lambda look, now: (rate, 1.0, wait_ms), looks=200)
+    # By 128 tokens a look to the highest that may be had, where a queue waits; at most every 16 minutes another try.
     assert len(set(tokens[-20:])) == 1, tokens
+
+
+@given(seed=st.integers(0, 2**32), decode=st.integers(1, 4), shortest=st.floats(100, 2000), start=st.integers(0, 16))
+@settings(max_examples=40)
+def test_a_threshold_does_not_go_to_and_fro_whatever_the_load_and_what_clients_get_do(
+    seed: int, decode: int, shortest: float, start: int
+) -> None:
+    rng = random.Random(seed)
+
+    def anything(_look: int, _now: int) -> tuple[float, float, float]:
+        return rng.uniform(0.5, 40), rng.choice((0.0, 0.9, 1.0, 1.0)), rng.choice((0.0, 1e6))
+
+    tokens = run(at_lengths(shortest, 0.5), decode, start, anything, looks=HOUR_LOOKS)
+    # Twice in five minutes at the very most: at once after it stood for four, and after a rest of one.
+    assert came_down(tokens) <= 2 * 12 + 1, tokens
+
+
+@given(limit=st.integers(0, 14), queues=st.booleans(), late=st.floats(0, 0.94))
+@settings(max_examples=40)
+def test_where_the_model_says_what_clients_do_not_get_the_threshold_tries_ever_more_seldom(
+    limit: int, queues: bool, late: float
+) -> None:
+    """By the model every threshold fits; above one that it knows nothing of answers are late."""
+    at = replace(at_lengths(100, 0.7), step_s=0.01)
+
+    def truth(_look: int, now: int) -> tuple[float, float, float | None]:
+        return 10.0, late if now > 64 * limit else 1.0, 1e6 if queues else None
+
+    tokens = run(at, 2, 8, truth, looks=HOUR_LOOKS)
+    assert came_down(tokens) <= 8, tokens  # after rests of 1, 2, 4, 8 and 16 minutes
+    if limit < 8:
+        assert came_down(tokens) >= 1
+
+
+def test_answers_that_are_late_for_other_reasons_leave_the_threshold() -> None:
+    """One in thirty is prefilled where it decodes, half are late."""
+    at = at_lengths(400, 0.03)
+    rare = run(at, 2, 8, lambda look, now: (4.0, 0.5, None), looks=50)
+    assert set(rare) == {512}
+    many = run(at_lengths(400, 0.9), 2, 8, lambda look, now: (4.0, 0.5, None), looks=50)
+    assert came_down(many) >= 1
+
+
+def test_a_threshold_comes_down_once_for_the_answers_that_began_before_it_did() -> None:
+    answers_s = 100 * 0.04  # of 100 tokens, by the objective
+    tokens = run(at_lengths(200, 0.9), 2, 8, lambda look, now: (8.0, 0.5, None), looks=40, look_s=1.0)
+    down = [look for look, (before, after) in enumerate(itertools.pairwise(tokens)) if after < before]
+    assert len(down) > 1
+    assert all(later - earlier >= answers_s for earlier, later in itertools.pairwise(down))

@@ -93,9 +93,11 @@ def decide(
         margin=_margin(state, observation, policy, load, wanted, point),
         score=_scored(state, observation, policy, load, wanted, likely, encode),
     )
-    routing = threshold(
-        observation, policy, point, wanted.rate_per_s, tuning.deviations, prefill_wait_ms(observation, point)
+    waits_ms = prefill_wait_ms(observation, point)
+    routes, routing = threshold(
+        state.routing, observation, policy, point, wanted.rate_per_s, tuning.deviations, waits_ms
     )
+    state = replace(state, routing=routes)
     routing = replace(routing, flow=flow_bounds(observation, policy, point, wanted.rate_per_s))
     starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
     switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
