@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -99,13 +100,20 @@ def test_where_the_model_says_what_clients_do_not_get_the_threshold_tries_ever_m
         assert came_down(tokens) >= 1
 
 
-def test_answers_that_are_late_for_other_reasons_leave_the_threshold() -> None:
-    """One in thirty is prefilled where it decodes, half are late."""
-    at = at_lengths(400, 0.03)
-    rare = run(at, 2, 8, lambda look, now: (4.0, 0.5, None), looks=50)
-    assert set(rare) == {512}
-    many = run(at_lengths(400, 0.9), 2, 8, lambda look, now: (4.0, 0.5, None), looks=50)
-    assert came_down(many) >= 1
+@pytest.mark.parametrize(
+    ("at", "rate", "tokens"),
+    [
+        (at_lengths(3000, 0.03), 4.0, 4096),  # long ones, which a quarter of the answers meet; half are late
+        (at_lengths(64, 0.9), 4.0, 512),  # many, which together make an answer longer by a hundredth
+    ],
+    ids=["few", "short"],
+)
+def test_answers_that_are_late_for_other_reasons_leave_the_threshold(
+    at: OperatingPoint, rate: float, tokens: int
+) -> None:
+    assert set(run(at, 2, tokens // 64, lambda look, now: (rate, 0.5, None), looks=50)) == {tokens}
+    more = replace(at, prompts=tuple(replace(p, share=10 * p.share, local_s=10 * p.local_s) for p in at.prompts[:1]))
+    assert came_down(run(more, 2, tokens // 64, lambda look, now: (rate, 0.5, None), looks=50)) >= 1
 
 
 def test_a_threshold_comes_down_once_for_the_answers_that_began_before_it_did() -> None:
