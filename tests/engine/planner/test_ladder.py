@@ -6,6 +6,7 @@ The simulator knows what ``pointsman profile`` measured on this very service.
 """
 
 import asyncio
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fixtures.ladder import answers, first_of_each, layouts, live_steps, predicted_steps
+from fixtures.ladder import answers, came_down, first_of_each, layouts, live_steps, predicted_steps
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
@@ -224,11 +225,15 @@ async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then
     took_s = (scaled.status.ended_at - scaled.status.started_at).total_seconds()
     assert took_s >= START_S - 2, "the new worker took its time"
     failed = [record.error for record in found.records if not record.served]
+    tokens = [plan.spec.routing.max_local_prefill_tokens for plan in found.plans]
+    thresholds = [each for each, _ in itertools.groupby(each for each in tokens if each is not None)]
     findings |= {
         "foretold": [str(step) for step in first_of_each(expected)],
         "lived": [str(step) for step in first_of_each(steps)],
         "answered": len(found.records) - len(failed),
         "failed": len(failed),
+        "thresholds": thresholds,
     }
+    assert came_down(thresholds) <= 2, "it goes to and fro"
     assert len(found.records) >= 100, "of those that ended before the new worker served"
     assert failed == []

@@ -2,13 +2,14 @@
 
 import itertools
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fixtures.ladder import came_down
 from pointsman.planner.core.routing import ThresholdMemory, threshold
 from pointsman.planner.core.sizing import OperatingPoint, Prompts
 from pointsman.planner.core.types import Policy, RoutingNumbers, Service
@@ -44,12 +45,6 @@ def run(at: OperatingPoint, decode: int, start: int, world: World, looks: int, l
         memory, numbers = threshold(memory, seen, Policy(), at, rate, 1.0, wait_ms)
         tokens.append(numbers.max_local_prefill_tokens)
     return tokens
-
-
-def came_down(tokens: Sequence[int]) -> int:
-    """How often, counting what it did after it had gone up, or first, as one."""
-    moves = [after - before for before, after in itertools.pairwise(tokens) if after != before]
-    return sum(move < 0 and (n == 0 or moves[n - 1] > 0) for n, move in enumerate(moves))
 
 
 @given(
