@@ -38,6 +38,7 @@ from pointsman.planner.simulator.types import Planner, Simulation
 RATES: Final = (10, 40, 160)  # requests a second, as many in all: those under way are in about the same proportion
 SPEEDS: Final = ("simulator, ", "decide(), ")  # how the names of these rows begin
 REQUESTS: Final = 2400
+PROMPTS: Final = {"": "prompt_tokens=4000", ", half of the prompts local": "prompt_tokens=600,length_cv=1"}
 ENDED_BYTES: Final = 100.0  # of a request that ended: its times, outcome and preemptions, and its column of the trace
 
 
@@ -46,9 +47,11 @@ def speed_rows() -> Iterator[Row]:
     simulated = [requests_per_s() for _ in range(3)]
     yield row("simulator, 16 workers, per second of one core", "requests/s", simulated, at_least=5000, command=COMMAND)
     yield from memory_rows()
-    for workers, most_ms in ((64, 5.0), (1000, 50.0)):
-        took = [decide_p99_ms(workers) for _ in range(3)]
-        yield row(f"decide(), p99 at {workers} workers, time of one core", "ms", took, at_most=most_ms, command=COMMAND)
+    for kind, prompts in PROMPTS.items():
+        for workers, most_ms in ((64, 5.0), (1000, 50.0)):
+            took = [decide_p99_ms(workers, prompts) for _ in range(3)]
+            name = f"decide(), p99 at {workers} workers{kind}, time of one core"
+            yield row(name, "ms", took, at_most=most_ms, command=COMMAND)
 
 
 def memory_rows() -> Iterator[Row]:
@@ -101,7 +104,7 @@ def requests_per_s() -> float:
     return len(trace) / took_s
 
 
-def decide_p99_ms(workers: int, ticks: int = 200) -> float:
+def decide_p99_ms(workers: int, prompts: str = PROMPTS[""], ticks: int = 200) -> float:
     """Of ``decide`` called on the observations of a service of so many workers, as made by the simulator."""
     scenario = replace(SCENARIOS["step"], gpu="h100_sxm")
     half = workers // 2
@@ -117,7 +120,7 @@ def decide_p99_ms(workers: int, ticks: int = 200) -> float:
         prefill, decode = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
         return state, _nothing(observation, prefill, decode), NextTick(policy.interval_s)
 
-    trace = generate(named_shape("steady:rate=40,prompt_tokens=4000,duration_s=60"), 1)
+    trace = generate(named_shape(f"steady:rate=40,{prompts},duration_s=60"), 1)
     simulate(trace, Simulation(scenario.engine(), 8, 8), policy, Planner("keep", keep, lambda: None))
     many = tuple(
         Worker(f"worker-{i:04}", WorkerRole.PREFILL if i < half else WorkerRole.DECODE, WorkerCondition.ACTIVE)

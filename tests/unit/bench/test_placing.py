@@ -266,8 +266,8 @@ def test_until_something_is_told_everything_is_as_shipped_and_so_it_is_afterward
 def test_beliefs_are_told_when_the_planner_looks_and_never_between(
     monkeypatch: pytest.MonkeyPatch, short_step: tuple[Trace, Simulation, Policy]
 ) -> None:
-    looks: list[float] = []
-    seen: list[tuple[float, Beliefs]] = []
+    looks = 0
+    seen: list[tuple[int, Beliefs]] = []
     tell: Callable[..., Any] = telling
     place = PlacingPath._place
 
@@ -275,21 +275,22 @@ def test_beliefs_are_told_when_the_planner_looks_and_never_between(
         telling_planner = tell(planner, told)
 
         def decide(state: Any, observation: Any, policy: Any, now_s: float, base: Any) -> Any:
-            looks.append(now_s)
+            nonlocal looks
+            looks += 1
             return telling_planner.decide(state, observation, policy, now_s, base)
 
         return replace(telling_planner, decide=decide)
 
     def kept(path: PlacingPath, request: Any, beliefs: Beliefs, now_s: float) -> Any:
-        seen.append((now_s, beliefs))
+        seen.append((looks, beliefs))
         return place(path, request, beliefs, now_s)
 
     monkeypatch.setattr(placing, "telling", counted)
     monkeypatch.setattr(PlacingPath, "_place", kept)
     simulate_with(*short_step, ours(), SHORTEST)
     by_look: dict[int, set[int]] = {}
-    for now_s, beliefs in seen:
-        by_look.setdefault(sum(at_s <= now_s for at_s in looks), set()).add(id(beliefs))
+    for look, beliefs in seen:
+        by_look.setdefault(look, set()).add(id(beliefs))
     assert 0 not in by_look  # nothing was estimated before the first
     assert len(by_look) > 50
     assert all(len(each) == 1 for each in by_look.values())

@@ -191,6 +191,16 @@ def test_bursts_that_are_held_for_are_told_and_when_their_workers_would_go(
     assert "s, without a burst for 200 s: I would go to" in text
 
 
+def test_a_model_that_clients_contradict_is_told_with_what_is_planned_for_instead(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    _, seen, decision, points = calm
+    words = "decode workers as if 30 ms a token were asked for, not 40: with what the model calls enough, clients got"
+    shares = [tuple((n, share if n == "tpotShare" else v) for n, v in decision.inputs) for share in (0.75, 0.98)]
+    texts = [told(seen, replace(decision, inputs=inputs), points) for inputs in shares]
+    assert [words in text for text in texts] == [True, False]
+
+
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:
     seen = observed(0.0, LONG, 2, 3)
     assert "go to 3P2D, switching 1 Decode to Prefill (PrefillShort)" in told(seen, DECISION, None)

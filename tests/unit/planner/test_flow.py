@@ -44,7 +44,8 @@ def test_a_decode_worker_that_also_prefills_may_have_fewer() -> None:
 
 
 def test_prefills_that_leave_no_time_for_a_step_do_not_take_the_bound_away() -> None:
-    busy = replace(point(400, 100, threshold=512), local_s=0.1, beside_local=((0.2, 0.5, 0.02), (0.6, 8.0, 0.03)))
+    shares = ((0.2, 0.5, 0.02), (0.6, 8.0, 0.03))
+    busy = replace(point(400, 100, threshold=512), local_s=0.1, beside_local=lambda: shares)
     some, many = (flow_bounds(seen(), POLICY, busy, rate).decoding_per_decode_worker for rate in (4.0, 28.0))
     assert some == 8
     assert many == round(busy.batch)  # fewer sequences do not help against prompts

@@ -33,7 +33,7 @@ def after(load: Load, windows: int = 1) -> Lengths:
 def point(lengths: Lengths, threshold: int = 512) -> OperatingPoint:
     return operating_point(
         LLAMA_8B_H100, observed(0, None), Objectives(ttft_ms=1500, tpot_ms=40), lengths=lengths.shares,
-        threshold_tokens=threshold, highest_threshold_tokens=4096, prompt_tokens=lengths.prompt_tokens or 1.0,
+        threshold_tokens=threshold, prompt_tokens=lengths.prompt_tokens or 1.0,
         cached_share=lengths.cached_share, output_tokens=100.0, context_tokens=6050.0, prefill_scv=0.1, context_scv=0.1,
         prefixes=lengths.prefixes,
     )  # fmt: skip
@@ -98,7 +98,9 @@ def test_conversations_need_far_fewer_prefill_workers_than_prompts_that_are_all_
 
 def test_where_decode_workers_hold_nothing_all_is_as_without_the_measurement() -> None:
     nothing = Uncached(100.0, 600_000.0, 600_000.0, ((5793.0, 1.0),), 100.0, 600_000.0, 550_000.0)
-    assert point(after(replace(LOAD, uncached=nothing))) == point(after(replace(LOAD, uncached=None)))
+    measured, alike = point(after(replace(LOAD, uncached=nothing))), point(after(replace(LOAD, uncached=None)))
+    assert measured.beside_local() == alike.beside_local()
+    assert replace(measured, beside_local=alike.beside_local) == alike
 
 
 def test_prefill_workers_that_have_a_beginning_which_decode_workers_lack_compute_less() -> None:

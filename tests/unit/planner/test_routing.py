@@ -31,7 +31,7 @@ def at_lengths(shortest: float, share: float, transfer_s_per_token: float = 0.0)
         for times, of_all in ((1, share), (4, 0.7 * (1 - share)), (8, 0.3 * (1 - share)))
     )
     return replace(
-        point(400, 100), prompts=prompts, transfer_s_per_token=transfer_s_per_token, beside_local=BESIDE_LOCAL
+        point(400, 100), prompts=prompts, transfer_s_per_token=transfer_s_per_token, beside_local=lambda: BESIDE_LOCAL
     )
 
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.performance import LinearModel, PerformanceModel
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.types import Objectives
+from pointsman.planner.performance_tables import performance_table
 from unit.planner.test_decide import LLAMA_8B_H100, observed
 from unit.planner.test_queueing import simulated_waits
 
@@ -19,12 +20,13 @@ OBJECTIVES = Objectives(ttft_ms=1500, tpot_ms=40)
 
 
 def point(
-    prompt: float = 4000, output: float = 250, threshold: int = 0, model: LinearModel = LLAMA_8B_H100, **limits: float
-) -> OperatingPoint:
+    prompt: float = 4000, output: float = 250, threshold: int = 0, model: PerformanceModel = LLAMA_8B_H100,
+    objectives: Objectives = OBJECTIVES, **limits: float,
+) -> OperatingPoint:  # fmt: skip
     return operating_point(
-        model, replace(observed(0, None), **limits), OBJECTIVES,  # type: ignore[arg-type]  # names of real fields
+        model, replace(observed(0, None), **limits), objectives,  # type: ignore[arg-type]  # names of real fields
         lengths=((prompt, 1.0),), threshold_tokens=threshold,
-        highest_threshold_tokens=threshold, prompt_tokens=prompt, cached_share=0.0,
+        prompt_tokens=prompt, cached_share=0.0,
         output_tokens=output, context_tokens=prompt + output / 2, prefill_scv=0.1, context_scv=0.1,
     )  # fmt: skip
 
@@ -124,7 +126,7 @@ def test_uneven_prompts_cost_more_than_their_mean_since_attention_grows_with_the
     def mixed(*lengths: tuple[float, float]) -> OperatingPoint:
         return operating_point(
             LLAMA_8B_H100, observed(0, None), OBJECTIVES, lengths=lengths, threshold_tokens=0,
-            highest_threshold_tokens=0, prompt_tokens=16_000, cached_share=0.0, output_tokens=300,
+            prompt_tokens=16_000, cached_share=0.0, output_tokens=300,
             context_tokens=16_000, prefill_scv=0.1, context_scv=0.1,
         )  # fmt: skip
 
@@ -149,3 +151,19 @@ def test_a_threshold_moves_prompts_between_the_pools_and_nothing_else() -> None:
     remote = at.at_threshold(256)
     assert (remote.remote_share, remote.local_s) == (1.0, 0.0)
     assert remote.at_threshold(512) == at
+
+
+@pytest.mark.parametrize("room", [300.0, 40_000.0, 400_000.0, 1_000_000.0])
+@pytest.mark.parametrize("prompt", [200.0, 3000.0])
+def test_a_batch_beside_local_prefills_is_the_one_for_the_time_that_is_left(prompt: float, room: float) -> None:
+    """Taken off a curve for all shares at once; alone each is searched for exactly. The table's steps are no line."""
+    a100 = performance_table("meta-llama/Meta-Llama-3.1-8B", "a100_sxm", "vllm", 1)
+    at = point(prompt, 250, 8192, a100, kv_capacity_tokens=room)
+    errors = []
+    for free, batch, step_s in at.beside_local():
+        objectives = replace(OBJECTIVES, tpot_ms=free * OBJECTIVES.tpot_ms)
+        exact = point(prompt, 250, 0, a100, objectives=objectives, kv_capacity_tokens=room)
+        assert step_s == pytest.approx(exact.step_s, rel=1e-3)
+        errors.append(abs(batch / exact.batch - 1))
+    assert max(errors) < 0.05
+    assert statistics.mean(errors) < 0.005

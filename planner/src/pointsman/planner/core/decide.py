@@ -15,7 +15,7 @@ from pointsman.planner.core.layout import layout
 from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.moment import SHIPPED, Moment, Pool, Tuning
 from pointsman.planner.core.performance import PerformanceModel
-from pointsman.planner.core.routing import highest, threshold
+from pointsman.planner.core.routing import answer_s, local_prefills_can_be_why, threshold
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
@@ -125,7 +125,6 @@ def _point(
         replace(policy.objectives, tpot_ms=policy.objectives.tpot_ms * tpot_share),
         lengths=lengths.shares,
         threshold_tokens=observation.routing.max_local_prefill_tokens if policy.remote_prefill else 0,
-        highest_threshold_tokens=highest(observation, policy),
         prompt_tokens=max(1.0, prompt_tokens),
         cached_share=lengths.cached_share,
         output_tokens=max(1.0, lengths.output_tokens or 1.0),
@@ -185,10 +184,14 @@ def _margin(
     attainment = observation.service.tpot_attainment if observation.service else None
     if attainment is None:
         return state.margin
-    enough = wanted.needed_now[1] <= observation.serving(WorkerRole.DECODE) and wanted.backlog <= 0
-    if not enough or point.local_s > 0 or overflows(observation):
+    decoders, goal = observation.serving(WorkerRole.DECODE), policy.objectives.attainment
+    enough = wanted.needed_now[1] <= decoders and wanted.backlog <= 0
+    each_per_s = wanted.rate_per_s / max(1, decoders)
+    disturbed = attainment < goal and local_prefills_can_be_why(point, each_per_s, 1 - attainment)
+    if not enough or disturbed or overflows(observation):
         return state.margin.interrupted()
-    return state.margin.observe(attainment, load.arrivals_per_s * observation.window_s, policy.objectives.attainment)
+    requests = load.arrivals_per_s * observation.window_s
+    return state.margin.observe(attainment, requests, goal, observation.at_s, answer_s(point, policy.objectives))
 
 
 def _scored(

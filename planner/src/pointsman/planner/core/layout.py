@@ -20,6 +20,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
+SAID_SHARE: Final = 0.97  # of the token objective: where decode is planned for less, it is said
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 FRESH_LEADS: Final = 3.0  # so long after workers went for others to come, the other way asks for more
@@ -38,7 +39,7 @@ def layout(
     """The decision but for its routing numbers, and the state that remembers it. ``point`` is what is planned for,
     ``likely`` without what is planned for on the safe side: what a layout achieves is estimated there."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
-    reason, sentence = _why(state, observation, wanted, now)
+    reason, sentence = _why(state, observation, policy, wanted, now)
     if _beyond_budget(observation, policy, now):  # as it was when they were started
         # A plan for more than the budget is refused: no switch before the rest of them has gone.
         state, switched, deferred, coming = replace(state, wanting=None, wanting_ticks=0), now, None, now
@@ -131,7 +132,9 @@ def _change(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, 
     return f"{in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
 
 
-def _why(state: State, observation: Observation, wanted: Targets, now: tuple[int, int]) -> tuple[Reason, str]:
+def _why(
+    state: State, observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int]
+) -> tuple[Reason, str]:
     """What is expected and what that means for the present layout."""
     lengths = state.lengths
     need_p, need_d = wanted.at_least
@@ -143,6 +146,12 @@ def _why(state: State, observation: Observation, wanted: Targets, now: tuple[int
         seen += f", bursts of {wanted.bursts.rate_per_s:.2f} about every {wanted.bursts.every_s:.0f} s"
     if wanted.backlog > 0:
         seen += f", {wanted.backlog:.0f} waiting"
+    if state.margin.share < SAID_SHARE:
+        goal_ms = policy.objectives.tpot_ms
+        seen += (
+            f"; decode is planned for {state.margin.share * goal_ms:.3g} ms a token instead of {goal_ms:g}, "
+            "as clients got less than the model promised"
+        )
     serves = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
     there = f"{now[0]}P{now[1]}D there" + ("" if serves == now else f" ({serves[0]}P{serves[1]}D serve)")
     needs = f"{seen}: {need_p}P{need_d}D needed, {there}"
@@ -364,6 +373,7 @@ def _inputs(
         "backlog": wanted.backlog,
         "prefillMilliseconds": point.prefill_s * 1000,
         "decodeBatch": point.batch,
+        "tpotShare": state.margin.share,
         "stepMilliseconds": point.step_s * 1000,
         "transferMilliseconds": point.transfer_s * 1000,
         "thresholdTokens": float(observation.routing.max_local_prefill_tokens),

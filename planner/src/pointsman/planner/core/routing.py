@@ -13,13 +13,14 @@ the rest doubles: a load between two thresholds is no reason to go to and fro.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.margin import ATTAINMENT_HEADROOM
 from pointsman.planner.core.sizing import BUCKET_REACH, OperatingPoint
-from pointsman.planner.core.types import Observation, Policy, RoutingNumbers, WorkerRole
+from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.serving.local_remote import DEFAULT_RULE
 
 DECREASE: Final = 0.7
@@ -30,6 +31,7 @@ REACHES: Final = tuple(BUCKET_REACH**n for n in (0.0, 0.5, 1.0, 1.5))  # of a bu
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 FELT: Final = 0.05  # an answer that local prefills make longer by less was not late for them
 TOUCHED: Final = 0.5  # of the answers that were late: where local prefills stopped fewer, they were not why
+RELIEF: Final = 0.01  # of all requests: a rise that keeps fewer from a long queue would be a plan for nothing
 REST_S: Final = 60.0
 MOST_REST_S: Final = 960.0
 STANDS_RESTS: Final = 4.0  # after which coming down again is another matter
@@ -60,12 +62,6 @@ class ThresholdMemory:
         return math.inf if self.lowered_s is None else now_s - self.lowered_s
 
 
-def highest(observation: Observation, policy: Policy) -> int:
-    """The highest threshold that may be thought of next, in tokens; 0 where all is prefilled where it decodes."""
-    now = observation.routing.max_local_prefill_tokens
-    return max(now, DEFAULT_RULE.max_local_prefill_tokens) + INCREASE_TOKENS if policy.remote_prefill else 0
-
-
 def threshold(
     memory: ThresholdMemory,
     observation: Observation,
@@ -79,7 +75,8 @@ def threshold(
 
     ``deviations``: of the decode pool's staffing; ``prefill_wait_ms``: how long a request waits for a prefill worker
     now, None: unknown. Unknown attainment moves nothing. Below where every service begins (512 tokens) the threshold
-    comes back by itself while decode steps are fine; above, only a long prefill queue raises it.
+    comes back by itself while decode steps are fine; above, only a long prefill queue raises it, each look by one step,
+    and a step is as far as the next prompts that are short enough to matter.
     """
     now, now_s = observation.routing, observation.at_s
     service = observation.service
@@ -100,22 +97,22 @@ def threshold(
 
     before = tokens = now.max_local_prefill_tokens
     goal, usual = policy.objectives.attainment, DEFAULT_RULE.max_local_prefill_tokens
-    local = any(prompts.local_share(before) > 0 for prompts in point.prompts)
     rests_s = memory.since_lowered_s(now_s)
     # Answers that began before it came down say nothing of it.
-    answered = rests_s >= point.output_tokens * policy.objectives.tpot_ms / 1000
+    answered = rests_s >= answer_s(point, policy.objectives)
     comfortable = service.tpot_attainment >= min(goal + ATTAINMENT_HEADROOM, 1.0)
     queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_TTFT * point.ttft_s * 1000
     rises: Iterator[int] = iter(())
     late = 1 - service.tpot_attainment
-    if answered and late > 1 - goal and _can_be_why(point.at_threshold(before), rate_per_s / max(1, decoders), late):
+    here = point.at_threshold(before)
+    if answered and late > 1 - goal and local_prefills_can_be_why(here, rate_per_s / max(1, decoders), late):
         tokens = int(before * DECREASE) // STEP_TOKENS * STEP_TOKENS
     elif comfortable and queues and rests_s >= memory.rest_s:
-        rises = iter(((before + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS,))
+        rises = _next_that_relieves(point, before, policy.max_threshold_tokens)
     elif comfortable and before < usual and rests_s >= max(memory.rest_s, REST_S):
         rises = (t for t in (usual, *_lengths(point, usual)) if t > before)
     tokens = next((t for t in rises if may_rise_to(t)), tokens)
-    if local and not fits(tokens, rate_per_s):
+    if point.local_share(before) > 0 and not fits(tokens, rate_per_s):
         shorter = [*_lengths(point, tokens)]
         # Too few whatever they leave to others: what spares them most, and of that the highest. A lower one would be
         # raised again at once.
@@ -127,13 +124,27 @@ def threshold(
     return memory, RoutingNumbers(tokens, policy.max_queue_size)
 
 
-def _can_be_why(point: OperatingPoint, rate_per_s: float, late: float) -> bool:
+def answer_s(point: OperatingPoint, objectives: Objectives) -> float:
+    """How long an answer takes that just keeps the token objective, mean; seconds."""
+    return point.output_tokens * objectives.tpot_ms / 1000
+
+
+def local_prefills_can_be_why(point: OperatingPoint, rate_per_s: float, late: float) -> bool:
     """Whether the prefills of a decode worker that gets so many requests a second can have made ``late`` of them so."""
     local = 1 - point.remote_share
-    answer_s = point.output_tokens * point.step_s
-    stops = rate_per_s * local * answer_s  # of an answer
+    decoding_s = point.output_tokens * point.step_s
+    stops = rate_per_s * local * decoding_s  # of an answer
     longer_s = max(1.0, stops) * point.local_s / max(local, 1e-9)  # of those that were stopped
-    return stops >= TOUCHED * late and longer_s >= FELT * answer_s
+    return stops >= TOUCHED * late and longer_s >= FELT * decoding_s
+
+
+def _next_that_relieves(point: OperatingPoint, before: int, most: int) -> Iterator[int]:
+    """The lowest threshold that keeps more prompts from a long prefill queue, at least ``INCREASE_TOKENS`` above and
+    up to ``most``; none where all that are left are longer."""
+    steps = range((before + INCREASE_TOKENS) // STEP_TOKENS, math.ceil(most / STEP_TOKENS) + 1)
+    enough = point.local_share(before) + RELIEF
+    first = bisect_left(steps, enough, key=lambda step: point.local_share(step * STEP_TOKENS))
+    return (step * STEP_TOKENS for step in steps[first : first + 1])
 
 
 def _lengths(point: OperatingPoint, below: int) -> Iterator[int]:

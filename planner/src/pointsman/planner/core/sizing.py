@@ -5,8 +5,9 @@ sequences a decode worker may hold within the token objective, and how uneven re
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Final
 
 from pointsman.planner.core.learning import LearnedModel
@@ -25,7 +26,8 @@ LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective
 USABLE_TTFT_SHARE: Final = 0.9  # of the objective; the rest is for what no formula knows
 LEAST_SLACK_SHARE: Final = 0.15
 BATCH_BISECTIONS: Final = 24
-COARSE_BISECTIONS: Final = 12  # for one batch of many, the best of which is chosen
+CURVE_STEPS: Final = 24  # from the least batch to the most, where many objectives are asked for …
+REFINED: Final = 2  # … and how often the place between two is looked at more closely
 LEAST_SCV: Final = 0.05  # of prefill times
 BUCKET_REACH: Final = math.sqrt(2)  # from the middle of a bucket of lengths to its bounds
 
@@ -73,7 +75,8 @@ class OperatingPoint:
     remote_share: float = 1.0  # of requests that are prefilled by prefill workers
     transfer_s_per_token: float = 0.0
     local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
-    beside_local: tuple[tuple[float, float, float], ...] = ()  # (share of its time left for steps, batch, step_s)
+    # (share of its time left for steps, batch, step_s): many, so found when first asked for, if it prefills at all
+    beside_local: Callable[[], tuple[tuple[float, float, float], ...]] = tuple
     encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
@@ -104,6 +107,10 @@ class OperatingPoint:
             remote_share=remote_share,
             local_s=sum(p.local_s * p.share * local for p, local in zip(self.prompts, local_shares, strict=True)),
         )
+
+    def local_share(self, tokens: int) -> float:
+        """Of all requests, those with at most so many tokens that are not cached where they decode."""
+        return sum(p.share * p.local_share(tokens) for p in self.prompts)
 
     @property
     def prefill_per_s(self) -> float:
@@ -158,7 +165,7 @@ class OperatingPoint:
         busy = rate_per_s * self.local_s
         return min(
             max(busy / (1 - free), self._staffed(rate_per_s, deviations, free, batch, step_s))
-            for free, batch, step_s in self.beside_local
+            for free, batch, step_s in self.beside_local()
         )
 
     def attainment(
@@ -205,9 +212,11 @@ class OperatingPoint:
 
         Where these prefills leave no time for a single one, fewer sequences do not help: it is the batch without them.
         """
+        if self.local_s <= 0:
+            return self.batch
         free = 1 - rate_per_s * self.local_s
-        batches = [batch for share, batch, _ in self.beside_local if share <= free and batch >= 1]
-        return batches[-1] if self.local_s > 0 and batches else self.batch
+        batches = [batch for share, batch, _ in self.beside_local() if share <= free and batch >= 1]
+        return batches[-1] if batches else self.batch
 
     def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
         offered = rate_per_s * self.output_tokens * step_s / free
@@ -221,7 +230,6 @@ def operating_point(
     *,
     lengths: Sequence[tuple[float, float]],
     threshold_tokens: int,
-    highest_threshold_tokens: int,
     prompt_tokens: float,
     cached_share: float,
     output_tokens: float,
@@ -231,15 +239,22 @@ def operating_point(
     transfer_s_per_token: float = 0.0,
     prefixes: Prefixes = NOTHING_CACHED,
 ) -> OperatingPoint:
-    """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``, which is
-    never asked beyond ``highest_threshold_tokens``; ``context_tokens``: what a decoding sequence holds on average;
-    ``cached_share``: of every prompt, at every worker, where ``prefixes`` know no better."""
+    """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``;
+    ``context_tokens``: what a decoding sequence holds on average; ``cached_share``: of every prompt, at every worker,
+    where ``prefixes`` know no better."""
     batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
     prompts = (
         _of_conversations(model, observation.max_batch_tokens, prefixes, prompt_tokens)
         if prefixes.matter
         else _all_alike(model, observation.max_batch_tokens, _with_mean(lengths, prompt_tokens), cached_share)
     )
+
+    @cache
+    def beside_local() -> tuple[tuple[float, float, float], ...]:
+        tpots_ms = [free * objectives.tpot_ms for free in FREE_SHARES]
+        found = _decode_batches(model, observation, tpots_ms, context_tokens)
+        return tuple((free, batch, step_s) for free, (batch, step_s) in zip(FREE_SHARES, found, strict=True))
+
     full = observation.max_sequences or MOST_SEQUENCES
     if observation.kv_capacity_tokens is not None:
         full = min(full, observation.kv_capacity_tokens / context_tokens)
@@ -258,10 +273,7 @@ def operating_point(
         context_scv=context_scv,
         drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
         prompts=prompts,
-        beside_local=tuple(
-            (free, *_decode_batch(model, observation, free * objectives.tpot_ms, context_tokens, COARSE_BISECTIONS))
-            for free in (FREE_SHARES if any(p.local_share(highest_threshold_tokens) > 0 for p in prompts) else ())
-        ),
+        beside_local=beside_local,
     ).at_threshold(threshold_tokens)
 
 
@@ -317,25 +329,58 @@ def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_to
 
 
 def _decode_batch(
-    model: PerformanceModel,
-    observation: Observation,
-    tpot_ms: float,
-    context_tokens: float,
-    bisections: int = BATCH_BISECTIONS,
+    model: PerformanceModel, observation: Observation, tpot_ms: float, context_tokens: float
 ) -> tuple[float, float]:
     """(the largest batch within the token objective and memory, its step in seconds)."""
-    high = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences
-    if observation.kv_capacity_tokens is not None:
-        high = max(min(high, KV_MARGIN * observation.kv_capacity_tokens / context_tokens), LEAST_SEQUENCES)
+    high = _most_sequences(observation, context_tokens)
     limit_ms = TPOT_MARGIN * tpot_ms
     step_ms = model.decode_step_ms(high, high * context_tokens)
     if step_ms <= limit_ms:
         return high, step_ms / 1000
     low = LEAST_SEQUENCES
-    for _ in range(bisections):
+    for _ in range(BATCH_BISECTIONS):
         middle = (low + high) / 2
         if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
             low = middle
         else:
             high = middle
     return low, model.decode_step_ms(low, low * context_tokens) / 1000
+
+
+def _decode_batches(
+    model: PerformanceModel, observation: Observation, tpots_ms: Sequence[float], context_tokens: float
+) -> Iterator[tuple[float, float]]:
+    """The same for many objectives, quicker and not as exact: off one curve of step times, once refined."""
+
+    def step_ms(batch: float) -> float:
+        return model.decode_step_ms(batch, batch * context_tokens)
+
+    growth = (_most_sequences(observation, context_tokens) / LEAST_SEQUENCES) ** (1 / CURVE_STEPS)
+    batches = [LEAST_SEQUENCES * growth**n for n in range(CURVE_STEPS + 1)]
+    curve = [(batch, step_ms(batch)) for batch in batches]
+    for limit_ms in (TPOT_MARGIN * tpot_ms for tpot_ms in tpots_ms):
+        beyond = next((n for n, (_, ms) in enumerate(curve) if ms > limit_ms), len(curve))
+        if beyond in (0, len(curve)):
+            batch, ms = curve[min(beyond, len(curve) - 1)]
+            yield batch, ms / 1000
+            continue
+        low, high = curve[beyond - 1 : beyond + 1]
+        for _ in range(REFINED):
+            between = _crossing(low, high, limit_ms)
+            ms = step_ms(between)
+            low, high = ((between, ms), high) if ms <= limit_ms else (low, (between, ms))
+        yield _crossing(low, high, limit_ms), limit_ms / 1000
+
+
+def _crossing(low: tuple[float, float], high: tuple[float, float], limit_ms: float) -> float:
+    """The batch where a line between two points of a curve of step times reaches ``limit_ms``."""
+    (few, soonest_ms), (many, latest_ms) = low, high
+    return few + (many - few) * (limit_ms - soonest_ms) / (latest_ms - soonest_ms)
+
+
+def _most_sequences(observation: Observation, context_tokens: float) -> float:
+    """That a worker's memory has room for, with a margin."""
+    most = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences
+    if observation.kv_capacity_tokens is None:
+        return most
+    return max(min(most, KV_MARGIN * observation.kv_capacity_tokens / context_tokens), LEAST_SEQUENCES)

@@ -8,6 +8,7 @@ from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.planner.core import ledger
 from pointsman.planner.core.flow import in_words
+from pointsman.planner.core.layout import SAID_SHARE
 from pointsman.planner.core.retention import GAP_MARGIN
 from pointsman.planner.core.types import (
     Alternative,
@@ -61,7 +62,7 @@ def explanation(told: Told) -> str:
     else:
         sections += [
             _section("What I saw", _seen(told.observation, told.decision, told.policy)),
-            _section("What I expect", _expected(told.decision)),
+            _section("What I expect", _expected(told.decision, told.policy)),
             _section("What I considered", _considered(told.decision)),
             _section("What I chose, and why", _chosen(told)),
             _section("What would change my mind", _turning(told)),
@@ -175,7 +176,7 @@ def _others(observation: Observation) -> str:
     return "".join(f", {count} {words}" for count, words in counted if count)
 
 
-def _expected(decision: Decision) -> list[str]:
+def _expected(decision: Decision, policy: Policy) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
         return ["nothing: there is not enough to go by"]
@@ -191,6 +192,12 @@ def _expected(decision: Decision) -> list[str]:
         lines.append(
             f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
             + _now_needed(numbers)
+        )
+    if numbers.get("tpotShare", 1.0) < SAID_SHARE:
+        goal_ms = policy.objectives.tpot_ms
+        lines.append(
+            f"decode workers as if {numbers['tpotShare'] * goal_ms:.3g} ms a token were asked for, not {goal_ms:g}: "
+            "with what the model calls enough, clients got less"
         )
     if numbers.get("backlog", 0) >= 1:
         lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
