@@ -38,7 +38,7 @@ from pointsman.planner.simulator.types import Planner, Simulation
 RATES: Final = (10, 40, 160)  # requests a second, as many in all: those under way are in about the same proportion
 SPEEDS: Final = ("simulator, ", "decide(), ")  # how the names of these rows begin
 REQUESTS: Final = 2400
-PROMPTS: Final = {"": "prompt_tokens=4000", ", half of the prompts local": "prompt_tokens=600,length_cv=1"}
+PROMPTS: Final = {"": "prompt_tokens=4000", ", most prompts local": "prompt_tokens=600,length_cv=1"}
 ENDED_BYTES: Final = 100.0  # of a request that ended: its times, outcome and preemptions, and its column of the trace
 
 

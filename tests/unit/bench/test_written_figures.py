@@ -133,7 +133,7 @@ def test_the_planners_page_says_of_an_estimate_for_each_prompt_what_was_measured
     assert won == {"ramp", "burst", "step", "onoff"}
     assert all(mean(load, spared, "ttft_p50_s") < mean(load, shipped, "ttft_p50_s") for load in found)
     errors = {(load, rule): mean(load, rule, "estimate_error") for load in found for rule in (spared, if_late)}
-    assert f"{100 * errors.pop(('moon_conv', spared)):.0f} %" == "28 %"  # of Mooncake's long prompts
+    assert f"{100 * errors.pop(('moon_conv', spared)):.0f} %" == "30 %"  # of Mooncake's long prompts
     assert f"within {100 * min(errors.values()):.0f} to {100 * max(errors.values()):.0f} % of what came" in page
     pairs = {
         load: [
@@ -146,11 +146,10 @@ def test_the_planners_page_says_of_an_estimate_for_each_prompt_what_was_measured
     everything = [difference for load in pairs.values() for difference in load]
     less = sum(difference < 0 for difference in everything)
     said = f"over all pairs ({statistics.mean(everything):+.3f}, and less than the threshold in {less} of"
-    assert f"{said} {len(everything)})".replace("+0.", "+.").replace("-0.", "-.") in page
+    assert f"{said} {len(everything)})".replace("+0.", "+.") in page
     apart = {load for load, of_load in pairs.items() if abs(statistics.mean(of_load)) > 0.01}
     assert apart == {"onoff", "documents"}
-    assert min(pairs["documents"]) < 0 < max(pairs["documents"]), "its sign changes with the seed"
-    assert max(pairs["onoff"]) < 0, "it loses on every seed"
+    assert all(min(pairs[load]) < 0 < max(pairs[load]) for load in apart), "its sign changes with the seed"
 
 
 def test_what_is_kept_of_the_estimates_is_what_its_rows_and_their_page_say() -> None:

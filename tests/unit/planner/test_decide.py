@@ -396,40 +396,23 @@ def test_missed_token_latency_lowers_the_threshold_at_once() -> None:
     assert decision.changes_routing
 
 
-LONG_QUEUE = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
+def test_a_long_prefill_queue_raises_the_threshold_while_decode_has_room() -> None:
+    queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
+    _, decision, _ = decide(State(), observed(0, LONG, service=queue), POLICY, 0, LLAMA_8B_H100)
+    assert decision.routing.max_local_prefill_tokens == 640
 
 
-def test_a_long_prefill_queue_raises_the_threshold_to_the_shortest_prompts_while_decode_has_room() -> None:
-    """Those of a bucket around 4000 tokens have 2828 at least: what is lower keeps nobody from the queue."""
-    few = replace(LONG, arrivals_per_s=2)
-    tokens, state = [512], State()
-    for tick in range(4):
-        seen = observed(2.5 * tick, few, service=LONG_QUEUE, routing=RoutingNumbers(tokens[-1], 32))
-        state, decision, _ = decide(state, seen, POLICY, seen.at_s, LLAMA_8B_H100)
-        tokens.append(decision.routing.max_local_prefill_tokens)
-    assert tokens == [512, 2880, 3008, 3136, 3264]
-
-
-def test_a_long_queue_of_prompts_that_are_all_too_long_leaves_the_threshold() -> None:
-    """Not a plan a look that changes nothing."""
-    low = replace(POLICY, max_threshold_tokens=2816)
-    few = replace(LONG, arrivals_per_s=2)
-    _, decision, _ = decide(State(), observed(0, few, service=LONG_QUEUE), low, 0, LLAMA_8B_H100)
-    assert decision.routing.max_local_prefill_tokens == 512
-
-
-def test_a_threshold_that_gives_decode_workers_nothing_to_do_comes_back_though_they_are_too_few() -> None:
-    fine = Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0)
+def test_a_step_of_the_threshold_that_gives_decode_workers_nothing_to_do_is_not_refused() -> None:
+    queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
     far_too_few = replace(LONG, arrivals_per_s=500)
-    seen = observed(0, far_too_few, decode=1, service=fine, routing=RoutingNumbers(0, 32))
-    _, decision, _ = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
-    assert decision.routing.max_local_prefill_tokens == 512
+    _, decision, _ = decide(State(), observed(0, far_too_few, decode=1, service=queue), POLICY, 0, LLAMA_8B_H100)
+    assert decision.routing.max_local_prefill_tokens == 640
 
 
 def test_a_threshold_does_not_rise_among_prompts_that_decode_workers_cannot_bear() -> None:
     """Of a bucket around 4000 tokens nobody says how short its shortest are: they are not all beyond 2900."""
-    many = replace(LONG, arrivals_per_s=100)
-    seen = observed(0, many, decode=1, service=LONG_QUEUE, routing=RoutingNumbers(2816, 32))
+    queue = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=30.0)
+    seen = observed(0, replace(LONG, arrivals_per_s=100), decode=1, service=queue, routing=RoutingNumbers(2816, 32))
     _, decision, _ = decide(State(), seen, POLICY, 0, LLAMA_8B_H100)
     assert decision.routing.max_local_prefill_tokens == 2816
 

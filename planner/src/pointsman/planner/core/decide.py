@@ -12,7 +12,7 @@ from pointsman.planner.core.encode import EncodeTarget, target
 from pointsman.planner.core.encode_decision import shared, unplanned, with_encode
 from pointsman.planner.core.flow import flow_bounds, in_words
 from pointsman.planner.core.layout import layout
-from pointsman.planner.core.margin import Margin
+from pointsman.planner.core.margin import MOST_WORKERS, Margin
 from pointsman.planner.core.moment import SHIPPED, Moment, Pool, Tuning
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.routing import answer_s, local_prefills_can_be_why, threshold
@@ -90,7 +90,7 @@ def decide(
     within, wanted = shares.policy, shares.wanted
     state = replace(
         state,
-        margin=_margin(state, observation, policy, load, wanted, point),
+        margin=_margin(state, observation, policy, load, wanted, point, likely),
         score=_scored(state, observation, policy, load, wanted, likely, encode),
     )
     waits_ms = prefill_wait_ms(observation, point)
@@ -178,18 +178,31 @@ def _targets(
 
 
 def _margin(
-    state: State, observation: Observation, policy: Policy, load: Load, wanted: Targets, point: OperatingPoint
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    load: Load,
+    wanted: Targets,
+    point: OperatingPoint,
+    likely: OperatingPoint,
 ) -> Margin:
     """What the window says of the decode model, if anything."""
     attainment = observation.service.tpot_attainment if observation.service else None
+    goal, rate_per_s, decoders = policy.objectives.attainment, wanted.rate_per_s, observation.serving(WorkerRole.DECODE)
+    late = attainment is not None and attainment < goal
+    # Too few by what is planned for, and clients get enough: that speaks against the plan, and it may be given back.
+    enough = wanted.needed_now[1] <= decoders and wanted.backlog <= 0
+    if not (enough or (attainment is not None and not late)) or overflows(observation):
+        return state.margin.interrupted()
     if attainment is None:
         return state.margin
-    decoders, goal = observation.serving(WorkerRole.DECODE), policy.objectives.attainment
-    enough = wanted.needed_now[1] <= decoders and wanted.backlog <= 0
-    each_per_s = wanted.rate_per_s / max(1, decoders)
-    disturbed = attainment < goal and local_prefills_can_be_why(point, each_per_s, 1 - attainment)
-    if not enough or disturbed or overflows(observation):
-        return state.margin.interrupted()
+    tokens = observation.routing.max_local_prefill_tokens
+    if late and policy.remote_prefill and tokens > policy.min_threshold_tokens:
+        each_per_s = rate_per_s / max(1, decoders)
+        if local_prefills_can_be_why(point.at_threshold(tokens), each_per_s, 1 - attainment):
+            return state.margin.interrupted()
+    if late and point.decode_workers(rate_per_s, 0.0) >= MOST_WORKERS * likely.decode_workers(rate_per_s, 0.0):
+        return state.margin
     requests = load.arrivals_per_s * observation.window_s
     return state.margin.observe(attainment, requests, goal, observation.at_s, answer_s(point, policy.objectives))
 

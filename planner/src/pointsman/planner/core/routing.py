@@ -13,7 +13,6 @@ the rest doubles: a load between two thresholds is no reason to go to and fro.
 """
 
 import math
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -31,7 +30,6 @@ REACHES: Final = tuple(BUCKET_REACH**n for n in (0.0, 0.5, 1.0, 1.5))  # of a bu
 STEP_TOKENS: Final = 64  # numbers are multiples of this: a smaller change would be a plan for noise
 FELT: Final = 0.05  # an answer that local prefills make longer by less was not late for them
 TOUCHED: Final = 0.5  # of the answers that were late: where local prefills stopped fewer, they were not why
-RELIEF: Final = 0.01  # of all requests: a rise that keeps fewer from a long queue would be a plan for nothing
 REST_S: Final = 60.0
 MOST_REST_S: Final = 960.0
 STANDS_RESTS: Final = 4.0  # after which coming down again is another matter
@@ -75,8 +73,7 @@ def threshold(
 
     ``deviations``: of the decode pool's staffing; ``prefill_wait_ms``: how long a request waits for a prefill worker
     now, None: unknown. Unknown attainment moves nothing. Below where every service begins (512 tokens) the threshold
-    comes back by itself while decode steps are fine; above, only a long prefill queue raises it, each look by one step,
-    and a step is as far as the next prompts that are short enough to matter.
+    comes back by itself while decode steps are fine; above, only a long prefill queue raises it.
     """
     now, now_s = observation.routing, observation.at_s
     service = observation.service
@@ -108,7 +105,7 @@ def threshold(
     if answered and late > 1 - goal and local_prefills_can_be_why(here, rate_per_s / max(1, decoders), late):
         tokens = int(before * DECREASE) // STEP_TOKENS * STEP_TOKENS
     elif comfortable and queues and rests_s >= memory.rest_s:
-        rises = _next_that_relieves(point, before, policy.max_threshold_tokens)
+        rises = iter(((before + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS,))
     elif comfortable and before < usual and rests_s >= max(memory.rest_s, REST_S):
         rises = (t for t in (usual, *_lengths(point, usual)) if t > before)
     tokens = next((t for t in rises if may_rise_to(t)), tokens)
@@ -125,7 +122,7 @@ def threshold(
 
 
 def answer_s(point: OperatingPoint, objectives: Objectives) -> float:
-    """How long an answer takes that just keeps the token objective, mean; seconds."""
+    """How long an answer of the mean length takes that just keeps the token objective; seconds."""
     return point.output_tokens * objectives.tpot_ms / 1000
 
 
@@ -136,15 +133,6 @@ def local_prefills_can_be_why(point: OperatingPoint, rate_per_s: float, late: fl
     stops = rate_per_s * local * decoding_s  # of an answer
     longer_s = max(1.0, stops) * point.local_s / max(local, 1e-9)  # of those that were stopped
     return stops >= TOUCHED * late and longer_s >= FELT * decoding_s
-
-
-def _next_that_relieves(point: OperatingPoint, before: int, most: int) -> Iterator[int]:
-    """The lowest threshold that keeps more prompts from a long prefill queue, at least ``INCREASE_TOKENS`` above and
-    up to ``most``; none where all that are left are longer."""
-    steps = range((before + INCREASE_TOKENS) // STEP_TOKENS, math.ceil(most / STEP_TOKENS) + 1)
-    enough = point.local_share(before) + RELIEF
-    first = bisect_left(steps, enough, key=lambda step: point.local_share(step * STEP_TOKENS))
-    return (step * STEP_TOKENS for step in steps[first : first + 1])
 
 
 def _lengths(point: OperatingPoint, below: int) -> Iterator[int]:
