@@ -195,8 +195,8 @@ def test_a_model_that_clients_contradict_is_told_with_what_is_planned_for_instea
     calm: tuple[State, Observation, Decision, TurningPoints],
 ) -> None:
     _, seen, decision, points = calm
-    words = "decode workers as if 30 ms a token were asked for, not 40: with what the model calls enough, clients got"
-    shares = [tuple((n, share if n == "tpotShare" else v) for n, v in decision.inputs) for share in (0.75, 0.98)]
+    words = "a decode worker is taken to do 75% of what the model says: with what that calls enough, clients got less"
+    shares = [tuple((n, share if n == "decodeShare" else v) for n, v in decision.inputs) for share in (0.75, 0.98)]
     texts = [told(seen, replace(decision, inputs=inputs), points) for inputs in shares]
     assert [words in text for text in texts] == [True, False]
 

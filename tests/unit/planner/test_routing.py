@@ -10,10 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fixtures.ladder import came_down
-from pointsman.planner.core.routing import ThresholdMemory, threshold
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.rest import Rest
+from pointsman.planner.core.routing import threshold
 from pointsman.planner.core.sizing import OperatingPoint, Prompts
+from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Policy, RoutingNumbers, Service
-from unit.planner.test_decide import observed
+from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed
 from unit.planner.test_sizing import point
 
 BESIDE_LOCAL = tuple((n / 20, 1.5 * n, 0.03) for n in range(1, 20))  # share of time left for steps, batch, seconds
@@ -37,12 +40,12 @@ def at_lengths(shortest: float, share: float, transfer_s_per_token: float = 0.0)
 
 def run(at: OperatingPoint, decode: int, start: int, world: World, looks: int, look_s: float = LOOK_S) -> list[int]:
     """The thresholds in force, from 64 times ``start`` on."""
-    tokens, memory = [64 * start], ThresholdMemory()
+    tokens, rest = [64 * start], Rest()
     for look in range(looks):
         rate, attained, wait_ms = world(look, tokens[-1])
         service = Service(ttft_attainment=1.0, tpot_attainment=attained, prefill_queue_depth=0.0)
         seen = observed(look_s * look, None, 2, decode, service=service, routing=RoutingNumbers(tokens[-1], 32))
-        memory, numbers = threshold(memory, seen, Policy(), at, rate, 1.0, wait_ms)
+        rest, numbers = threshold(rest, seen, Policy(), at, rate, 1.0, wait_ms)
         tokens.append(numbers.max_local_prefill_tokens)
     return tokens
 
@@ -119,3 +122,16 @@ def test_a_threshold_comes_down_once_for_the_answers_that_began_before_it_did() 
     down = [look for look, (before, after) in enumerate(itertools.pairwise(tokens)) if after < before]
     assert len(down) > 1
     assert all(later - earlier >= answers_s for earlier, later in itertools.pairwise(down))
+
+
+def test_pools_are_sized_for_the_threshold_in_force_also_where_the_planner_may_not_move_it() -> None:
+    """Nine in ten prompts are computed where they decode, whoever said so."""
+    load, needed = replace(SHORT, arrivals_per_s=60, prompt_length_shares=((300, 0.9), (3000, 0.1))), []
+    for moves, tokens in ((True, 512), (False, 512), (False, 0)):
+        state, policy = State(), replace(POLICY, remote_prefill=moves)
+        for look in range(10):
+            seen = observed(2.5 * look, load, 3, 3, routing=RoutingNumbers(tokens, 32))
+            state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        needed.append({name: dict(decision.inputs)[name] for name in ("prefillMilliseconds", "thresholdTokens")})
+    assert needed[0] == needed[1]
+    assert needed[1]["prefillMilliseconds"] > 2 * needed[2]["prefillMilliseconds"], "only long ones are queued"

@@ -12,7 +12,7 @@ from pointsman.planner.core.encode import EncodeTarget, target
 from pointsman.planner.core.encode_decision import shared, unplanned, with_encode
 from pointsman.planner.core.flow import flow_bounds, in_words
 from pointsman.planner.core.layout import layout
-from pointsman.planner.core.margin import MOST_WORKERS, Margin
+from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.moment import SHIPPED, Moment, Pool, Tuning
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.routing import answer_s, local_prefills_can_be_why, threshold
@@ -77,9 +77,8 @@ def decide(
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
         return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
 
-    point = _point(state, observation, policy, model, state.margin.share)
-    # What is planned for on the safe side is no prediction.
-    likely = point if state.margin.share >= 1 else _point(state, observation, policy, model, 1.0)
+    likely = _point(state, observation, policy, model)
+    point = replace(likely, decode_share=state.margin.share)  # what is planned on the safe side is no prediction
     state, encode = _encode(state, observation, policy, load, point)
     if encode is not None:
         # A mean over all requests: those without images have more time for their prefill, those with images less.
@@ -88,11 +87,8 @@ def decide(
     state, wanted = _targets(state, counted, within, load, point, tuning)
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
-    state = replace(
-        state,
-        margin=_margin(state, observation, policy, load, wanted, point, likely),
-        score=_scored(state, observation, policy, load, wanted, likely, encode),
-    )
+    state = replace(state, score=_scored(state, observation, policy, load, wanted, likely, encode))
+    margin = _margin(state, observation, policy, load, wanted, point)  # for the next look: this plan is made
     waits_ms = prefill_wait_ms(observation, point)
     routes, routing = threshold(
         state.routing, observation, policy, point, wanted.rate_per_s, tuning.deviations, waits_ms
@@ -105,26 +101,23 @@ def decide(
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         decision = with_encode(awaited, state.encode, observation, policy, encode, shares)
-        return replace(state, unwanted_s=None), _with_routing(decision, routing), next_tick
+        return replace(state, unwanted_s=None, margin=margin), _with_routing(decision, routing), next_tick
     state, decision = layout(state, counted, within, now_s, wanted, point, likely)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
     state, decision = withdrawal(state, decision, observation, policy)
     decision = with_encode(decision, state.encode, observation, policy, encode, shares)
-    return state, _with_routing(decision, routing), next_tick
+    return replace(state, margin=margin), _with_routing(decision, routing), next_tick
 
 
-def _point(
-    state: State, observation: Observation, policy: Policy, model: PerformanceModel, tpot_share: float
-) -> OperatingPoint:
-    """``tpot_share``: of the token objective that is planned for."""
+def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
     lengths = state.lengths
     prompt_tokens = lengths.prompt_tokens or 1.0
     return operating_point(
         model,
         observation,
-        replace(policy.objectives, tpot_ms=policy.objectives.tpot_ms * tpot_share),
+        policy.objectives,
         lengths=lengths.shares,
-        threshold_tokens=observation.routing.max_local_prefill_tokens if policy.remote_prefill else 0,
+        threshold_tokens=observation.routing.max_local_prefill_tokens,
         prompt_tokens=max(1.0, prompt_tokens),
         cached_share=lengths.cached_share,
         output_tokens=max(1.0, lengths.output_tokens or 1.0),
@@ -184,7 +177,6 @@ def _margin(
     load: Load,
     wanted: Targets,
     point: OperatingPoint,
-    likely: OperatingPoint,
 ) -> Margin:
     """What the window says of the decode model, if anything."""
     attainment = observation.service.tpot_attainment if observation.service else None
@@ -201,10 +193,8 @@ def _margin(
         each_per_s = rate_per_s / max(1, decoders)
         if local_prefills_can_be_why(point.at_threshold(tokens), each_per_s, 1 - attainment):
             return state.margin.interrupted()
-    if late and point.decode_workers(rate_per_s, 0.0) >= MOST_WORKERS * likely.decode_workers(rate_per_s, 0.0):
-        return state.margin
-    requests = load.arrivals_per_s * observation.window_s
-    return state.margin.observe(attainment, requests, goal, observation.at_s, answer_s(point, policy.objectives))
+    requests, took_s = load.arrivals_per_s * observation.window_s, answer_s(point, policy.objectives)
+    return state.margin.observe(attainment, requests, observation.window_s, goal, observation.at_s, took_s)
 
 
 def _scored(

@@ -20,7 +20,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
-SAID_SHARE: Final = 0.97  # of the token objective: where decode is planned for less, it is said
+SAID_SHARE: Final = 0.97  # of what a decode worker can do by the model: where less is counted on, it is said
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 FRESH_LEADS: Final = 3.0  # so long after workers went for others to come, the other way asks for more
@@ -147,10 +147,9 @@ def _why(
     if wanted.backlog > 0:
         seen += f", {wanted.backlog:.0f} waiting"
     if state.margin.share < SAID_SHARE:
-        goal_ms = policy.objectives.tpot_ms
         seen += (
-            f"; decode is planned for {state.margin.share * goal_ms:.3g} ms a token instead of {goal_ms:g}, "
-            "as clients got less than the model promised"
+            f"; a decode worker is taken to do {state.margin.share:.0%} of what the model says, as clients got less "
+            "than it promised"
         )
     serves = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
     there = f"{now[0]}P{now[1]}D there" + ("" if serves == now else f" ({serves[0]}P{serves[1]}D serve)")
@@ -372,8 +371,8 @@ def _inputs(
         "decodeKept": float(wanted.kept[1]),
         "backlog": wanted.backlog,
         "prefillMilliseconds": point.prefill_s * 1000,
-        "decodeBatch": point.batch,
-        "tpotShare": state.margin.share,
+        "decodeBatch": point.decode_share * point.batch,
+        "decodeShare": point.decode_share,
         "stepMilliseconds": point.step_s * 1000,
         "transferMilliseconds": point.transfer_s * 1000,
         "thresholdTokens": float(observation.routing.max_local_prefill_tokens),

@@ -14,10 +14,10 @@ the rest doubles: a load between two thresholds is no reason to go to and fro.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.margin import ATTAINMENT_HEADROOM
+from pointsman.planner.core.margin import more_than_enough
+from pointsman.planner.core.rest import Rest
 from pointsman.planner.core.sizing import BUCKET_REACH, OperatingPoint
 from pointsman.planner.core.types import Objectives, Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -32,43 +32,17 @@ FELT: Final = 0.05  # an answer that local prefills make longer by less was not 
 TOUCHED: Final = 0.5  # of the answers that were late: where local prefills stopped fewer, they were not why
 REST_S: Final = 60.0
 MOST_REST_S: Final = 960.0
-STANDS_RESTS: Final = 4.0  # after which coming down again is another matter
-
-
-@dataclass(frozen=True, slots=True)
-class ThresholdMemory:
-    """When it last came down and back, and how long it rests since: 0 where it does not go to and fro."""
-
-    lowered_s: float | None = None
-    raised_s: float | None = None
-    rest_s: float = 0.0
-
-    def lowered(self, now_s: float) -> "ThresholdMemory":
-        """It comes down; one that came back lately will wait longer."""
-        rest_s = self.rest_s
-        if self.raised_s is not None and (self.lowered_s is None or self.raised_s > self.lowered_s):
-            soon = now_s - self.raised_s < STANDS_RESTS * max(rest_s, REST_S)
-            rest_s = min(max(2 * rest_s, REST_S), MOST_REST_S) if soon else 0.0
-        return replace(self, lowered_s=now_s, rest_s=rest_s)
-
-    def raised(self, now_s: float) -> "ThresholdMemory":
-        """It goes up."""
-        return replace(self, raised_s=now_s)
-
-    def since_lowered_s(self, now_s: float) -> float:
-        """Seconds; forever if it never was."""
-        return math.inf if self.lowered_s is None else now_s - self.lowered_s
 
 
 def threshold(
-    memory: ThresholdMemory,
+    rest: Rest,
     observation: Observation,
     policy: Policy,
     point: OperatingPoint,
     rate_per_s: float,
     deviations: float,
     prefill_wait_ms: float | None,
-) -> tuple[ThresholdMemory, RoutingNumbers]:
+) -> tuple[Rest, RoutingNumbers]:
     """The numbers to publish, and what is remembered of the threshold.
 
     ``deviations``: of the decode pool's staffing; ``prefill_wait_ms``: how long a request waits for a prefill worker
@@ -78,7 +52,7 @@ def threshold(
     now, now_s = observation.routing, observation.at_s
     service = observation.service
     if not policy.remote_prefill or service is None or service.tpot_attainment is None:
-        return memory, now
+        return rest, now
     decoders = observation.serving(WorkerRole.DECODE)
 
     def needs(tokens: int, rate: float) -> float:
@@ -94,19 +68,19 @@ def threshold(
 
     before = tokens = now.max_local_prefill_tokens
     goal, usual = policy.objectives.attainment, DEFAULT_RULE.max_local_prefill_tokens
-    rests_s = memory.since_lowered_s(now_s)
+    rests_s = rest.since_lowered_s(now_s)
     # Answers that began before it came down say nothing of it.
     answered = rests_s >= answer_s(point, policy.objectives)
-    comfortable = service.tpot_attainment >= min(goal + ATTAINMENT_HEADROOM, 1.0)
+    comfortable = service.tpot_attainment >= more_than_enough(goal)
     queues = prefill_wait_ms is not None and prefill_wait_ms > QUEUE_SHARE_OF_TTFT * point.ttft_s * 1000
     rises: Iterator[int] = iter(())
     late = 1 - service.tpot_attainment
     here = point.at_threshold(before)
     if answered and late > 1 - goal and local_prefills_can_be_why(here, rate_per_s / max(1, decoders), late):
         tokens = int(before * DECREASE) // STEP_TOKENS * STEP_TOKENS
-    elif comfortable and queues and rests_s >= memory.rest_s:
+    elif comfortable and queues and rests_s >= rest.rest_s:
         rises = iter(((before + INCREASE_TOKENS) // STEP_TOKENS * STEP_TOKENS,))
-    elif comfortable and before < usual and rests_s >= max(memory.rest_s, REST_S):
+    elif comfortable and before < usual and rests_s >= max(rest.rest_s, REST_S):
         rises = (t for t in (usual, *_lengths(point, usual)) if t > before)
     tokens = next((t for t in rises if may_rise_to(t)), tokens)
     if point.local_share(before) > 0 and not fits(tokens, rate_per_s):
@@ -117,8 +91,8 @@ def threshold(
         tokens = next((t for t in shorter if fits(t, rate_per_s)), spares)
     tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
     if tokens != before:
-        memory = memory.lowered(now_s) if tokens < before else memory.raised(now_s)
-    return memory, RoutingNumbers(tokens, policy.max_queue_size)
+        rest = rest.lowered(now_s, REST_S, MOST_REST_S) if tokens < before else rest.raised(now_s)
+    return rest, RoutingNumbers(tokens, policy.max_queue_size)
 
 
 def answer_s(point: OperatingPoint, objectives: Objectives) -> float:

@@ -77,6 +77,7 @@ class OperatingPoint:
     local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
     # (share of its time left for steps, batch, step_s): many, so found when first asked for, if it prefills at all
     beside_local: Callable[[], tuple[tuple[float, float, float], ...]] = tuple
+    decode_share: float = 1.0  # of what the model says a decode worker can do, that is counted on
     encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
@@ -159,6 +160,9 @@ class OperatingPoint:
         return max(self._decode_workers(rate_per_s, deviations), self._links(rate_per_s * self.remote_share))
 
     def _decode_workers(self, rate_per_s: float, deviations: float) -> float:
+        return self._decode_workers_by_model(rate_per_s, deviations) / self.decode_share
+
+    def _decode_workers_by_model(self, rate_per_s: float, deviations: float) -> float:
         if self.local_s <= 0:
             return self._staffed(rate_per_s, deviations, 1.0, self.batch, self.step_s)
         # Prefills stop the steps beside them: the less of its time is left for steps, the shorter they must be.
@@ -208,15 +212,16 @@ class OperatingPoint:
         return max(fits, min(1.0, workers / max(need, 1e-9))) if holds_back else fits
 
     def batch_beside_local(self, rate_per_s: float) -> float:
-        """Sequences of a decode worker within the token objective that also prefills its share of ``rate_per_s``.
+        """Sequences counted on, of a decode worker that also prefills its share of ``rate_per_s``.
 
         Where these prefills leave no time for a single one, fewer sequences do not help: it is the batch without them.
         """
-        if self.local_s <= 0:
-            return self.batch
-        free = 1 - rate_per_s * self.local_s
-        batches = [batch for share, batch, _ in self.beside_local() if share <= free and batch >= 1]
-        return batches[-1] if batches else self.batch
+        batch = self.batch
+        if self.local_s > 0:
+            free = 1 - rate_per_s * self.local_s
+            batches = [batch for share, batch, _ in self.beside_local() if share <= free and batch >= 1]
+            batch = batches[-1] if batches else batch
+        return max(self.decode_share * batch, min(batch, 1.0))
 
     def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
         offered = rate_per_s * self.output_tokens * step_s / free

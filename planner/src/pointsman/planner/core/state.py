@@ -17,7 +17,7 @@ from pointsman.planner.core.performance import (
     decode_bucket,
     prefill_bucket,
 )
-from pointsman.planner.core.routing import ThresholdMemory
+from pointsman.planner.core.rest import Rest
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.shape import Shape
 from pointsman.planner.core.switch_leads import SwitchLeads
@@ -52,7 +52,7 @@ class State:
     leads: Leads = field(default_factory=Leads)
     switch_leads: SwitchLeads = field(default_factory=SwitchLeads)
     memory: Memory = field(default_factory=Memory)
-    routing: ThresholdMemory = field(default_factory=ThresholdMemory)
+    routing: Rest = field(default_factory=Rest)  # of the threshold
     margin: Margin = field(default_factory=Margin)
     score: Score = field(default_factory=Score)
     history: guards.History = field(default_factory=guards.History)

@@ -193,11 +193,10 @@ def _expected(decision: Decision, policy: Policy) -> list[str]:
             f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
             + _now_needed(numbers)
         )
-    if numbers.get("tpotShare", 1.0) < SAID_SHARE:
-        goal_ms = policy.objectives.tpot_ms
+    if numbers.get("decodeShare", 1.0) < SAID_SHARE:
         lines.append(
-            f"decode workers as if {numbers['tpotShare'] * goal_ms:.3g} ms a token were asked for, not {goal_ms:g}: "
-            "with what the model calls enough, clients got less"
+            f"a decode worker is taken to do {numbers['decodeShare']:.0%} of what the model says: with what that calls "
+            "enough, clients got less"
         )
     if numbers.get("backlog", 0) >= 1:
         lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
