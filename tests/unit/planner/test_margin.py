@@ -11,8 +11,16 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.margin import ANSWERS, LEAST, Margin, more_than_enough
 from pointsman.planner.core.performance import LinearModel, PerformanceModel
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Decision, Load, Policy, RoutingNumbers, Service
-from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    Load,
+    Policy,
+    RoutingNumbers,
+    Service,
+    WorkerCondition,
+)
+from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers
 from unit.planner.test_sizing import point
 
 LOOK_S = 2.5
@@ -252,3 +260,15 @@ def test_a_pool_that_was_short_while_nobody_answered_begins_anew() -> None:
     assert state.margin.enough_since_s is not None
     state, *_ = looks(replace(load, arrivals_per_s=170), lambda _: None, 1, replace(GROWS, scale_out=False), state)
     assert state.margin.enough_since_s is None
+
+
+def test_what_clients_get_while_a_plan_is_executed_counts_too() -> None:
+    state, load = State(), replace(MIXED, arrivals_per_s=85)
+    serving = workers(6, 3)
+    switches = (*serving[:-1], replace(serving[-1], condition=WorkerCondition.SWITCHING))
+    for look in range(40):
+        late = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
+        seen = observed(LOOK_S * look, load, service=late, workers=switches, plan_in_progress=True)
+        state, decision, _ = decide(state, seen, replace(GROWS, role_switch=False), seen.at_s, LLAMA_8B_H100)
+        assert decision.message.startswith("a plan is being executed")
+    assert state.margin.share < 1
