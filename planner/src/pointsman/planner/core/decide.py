@@ -188,6 +188,8 @@ def _margin(
         return state.margin.interrupted()
     if attainment is None:
         return state.margin
+    if late and point.batch < 1:  # as the model says: out of reach
+        return state.margin.interrupted()
     tokens = observation.routing.max_local_prefill_tokens
     if late and policy.remote_prefill and tokens > policy.min_threshold_tokens:
         each_per_s = rate_per_s / max(1, decoders)

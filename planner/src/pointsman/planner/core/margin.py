@@ -53,7 +53,9 @@ class Margin:
         before = attainment if self.attainment is None else self.attainment
         seen = before + requests / counted * (attainment - before)
         share, rest, looks = self.share, self.rest, min(window_s / LOOK_S, MOST_LOOKS)
-        if seen < goal - DOUBT * math.sqrt(goal * (1 - goal) / counted):
+        chance = DOUBT * math.sqrt(goal * (1 - goal) / counted) + 1 / counted  # of few answers one is late by chance
+        # What is remembered of a shortage that is over lowers nothing.
+        if attainment < goal and seen < goal - chance:
             share, rest = max(LEAST, share * LESS**looks), rest.lowered(now_s, REST_S, MOST_REST_S)
         elif share < 1 and seen >= more_than_enough(goal) and rest.since_lowered_s(now_s) >= rest.rest_s:
             share, rest = min(1.0, share * MORE**looks), rest.raised(now_s)
