@@ -1,0 +1,27 @@
+"""HTTP headers between gateway and worker. All optional: without them a worker uses what it was started with."""
+
+from typing import Final
+
+REQUEST_ID: Final = "X-Request-Id"
+
+# gateway -> worker: the routing numbers of this moment travel with the request
+MAX_LOCAL_PREFILL_TOKENS: Final = "X-Pointsman-Max-Local-Prefill-Tokens"
+MAX_PREFILL_QUEUE_SIZE: Final = "X-Pointsman-Max-Prefill-Queue-Size"
+EXPECTED_CACHED_TOKENS: Final = "X-Pointsman-Expected-Cached-Tokens"  # the router's view, a hint
+DEADLINE_MS: Final = "X-Pointsman-Deadline-Ms"  # time left for the first token when the gateway sent it, milliseconds
+
+# gateway -> client
+HELD_MS: Final = "X-Pointsman-Held-Ms"  # how long flow control held the request; absent: it was not held
+
+# worker -> worker, with the control token in Authorization: the decode leg of a verification, taken in any role
+VERIFICATION: Final = "X-Pointsman-Verification"
+
+# worker -> gateway
+RETRY: Final = "X-Pointsman-Retry"  # on a 503: this worker did not begin; the value is a RetryReason
+PREFILL: Final = "X-Pointsman-Prefill"  # "local" or "remote"
+PREFILL_REASON: Final = "X-Pointsman-Prefill-Reason"  # a PrefillReason, see pointsman.serving.local_remote
+PREFILL_WORKER: Final = "X-Pointsman-Prefill-Worker"  # pod name, when remote
+WORKER: Final = "X-Pointsman-Worker"  # pod name of the worker that answers
+
+# control API, both ways
+CONTROL_TOKEN: Final = "Authorization"  # "Bearer <token>"

@@ -1,0 +1,155 @@
+"""Labels, annotations, ports, environment variables and NATS subjects."""
+
+import re
+from enum import StrEnum
+from typing import Final
+
+GROUP: Final = "pointsman.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+
+class Role(StrEnum):
+    """What a worker does now. A decode worker may also prefill locally."""
+
+    PREFILL = "Prefill"
+    DECODE = "Decode"
+
+    @property
+    def label(self) -> str:
+        """The value of ``ROLE_LABEL`` and of a pool's key in ``spec.pools``: ``prefill`` or ``decode``."""
+        return self.value.lower()
+
+    @classmethod
+    def from_label(cls, value: str | None) -> "Role | None":
+        """The role a label's value names; None for an absent or foreign value."""
+        return next((role for role in cls if role.label == value), None)
+
+
+# --- labels of pods (and, the first two, of everything the operator makes) ---
+SERVICE_LABEL: Final = f"{GROUP}/service"
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+COMPONENT_WORKER: Final = "worker"
+COMPONENT_GATEWAY: Final = "gateway"
+ROLE_LABEL: Final = f"{GROUP}/role"
+LLMD_ROLE_LABEL: Final = "llm-d.ai/role"  # the same value, for those who run llm-d's tools
+REVISION_LABEL: Final = f"{GROUP}/revision"
+KV_COMPATIBILITY_LABEL: Final = f"{GROUP}/kv-compatibility"
+ROUTABLE_LABEL: Final = f"{GROUP}/routable"  # "true" or "false"
+MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "pointsman"
+
+# --- annotations ---
+SKIP_DRAIN_ANNOTATION: Final = f"{GROUP}/skip-drain"  # "true" on an LLMService: delete without waiting for streams
+COPIED_REPLICAS_ANNOTATION: Final = (
+    f"{GROUP}/copied-replicas"  # on a WorkerPool: the last value copied from the service
+)
+DRAIN_STARTED_ANNOTATION: Final = f"{GROUP}/drain-started"  # on a pod: RFC 3339 time its drain began
+
+FINALIZER: Final = f"{GROUP}/drain"
+
+# --- ports of every pod (a pod has an address of its own, so they are fixed) ---
+ENGINE_PORT: Final = 8000  # OpenAI API of the engine and the control API, one server
+NIXL_PORT: Final = 5600
+KV_EVENTS_PORT: Final = 5557
+KV_EVENTS_REPLAY_PORT: Final = 5558
+GATEWAY_PORT: Final = 8000
+METRICS_PORT: Final = 8080  # operator, planner
+NATS_PORT: Final = 4222
+
+# --- keys of the Secret ``<service>-pointsman`` that the operator makes beside each service ---
+SECRET_SUFFIX: Final = "-pointsman"
+SECRET_CONTROL_TOKEN: Final = "control-token"
+SECRET_NATS_USER: Final = "nats-user"
+SECRET_NATS_PASSWORD: Final = "nats-password"
+
+# --- environment of a worker pod (rendered by the operator, read by pointsman.workers.settings) ---
+ENV_NAMESPACE: Final = "POINTSMAN_NAMESPACE"
+ENV_SERVICE: Final = "POINTSMAN_SERVICE"
+ENV_SERVICE_UID: Final = "POINTSMAN_SERVICE_UID"
+ENV_WORKER: Final = "POINTSMAN_WORKER"  # the pod's name
+ENV_POD_UID: Final = "POINTSMAN_POD_UID"
+ENV_POD_IP: Final = "POD_IP"
+ENV_BIND_HOST: Final = "POINTSMAN_BIND_HOST"  # default 0.0.0.0; $(POD_IP) where a pod shares the host's network
+ENV_NATS_URL: Final = "POINTSMAN_NATS_URL"
+ENV_NATS_USER: Final = "POINTSMAN_NATS_USER"
+ENV_NATS_PASSWORD: Final = "POINTSMAN_NATS_PASSWORD"
+ENV_CONTROL_TOKEN: Final = "POINTSMAN_CONTROL_TOKEN"
+ENV_KV_COMPATIBILITY: Final = "POINTSMAN_KV_COMPATIBILITY"
+ENV_BLOCK_SIZE: Final = "POINTSMAN_BLOCK_SIZE"
+ENV_MODEL: Final = "POINTSMAN_MODEL"  # what the engine's --model gets: a path or a hub name
+ENV_MODEL_REVISION: Final = "POINTSMAN_MODEL_REVISION"  # of a hub's model: branch, tag or commit; not set: its default
+ENV_SERVED_NAME: Final = "POINTSMAN_SERVED_NAME"
+ENV_GPUS: Final = "POINTSMAN_GPUS"  # "0" = CPU engine
+ENV_DRAIN_TIMEOUT_SECONDS: Final = "POINTSMAN_DRAIN_TIMEOUT_SECONDS"
+
+
+def address_url(scheme: str, host: str, port: int) -> str:
+    """``scheme://host:port``; an IPv6 address goes into brackets."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+_TOKEN = re.compile(r"^[A-Za-z0-9_-]+$")
+
+
+def _subject_token(field: str, value: str) -> str:
+    """``value`` if it is one NATS subject token; a dot or wildcard in it would reach other services' subjects."""
+    if not _TOKEN.match(value):
+        raise ValueError(f"{field} is {value!r}: a NATS subject token may hold letters, digits, '-' and '_' only")
+    return value
+
+
+def prefill_stream(namespace: str, service_uid: str) -> str:
+    """The JetStream work-queue stream of one service; the uid keeps a re-created service apart from its predecessor."""
+    return f"pointsman-prefill-{_subject_token('namespace', namespace)}-{_subject_token('service uid', service_uid)}"
+
+
+def prefill_subjects(namespace: str, service_uid: str) -> str:
+    """What the stream of one service listens to: every KV-compatibility group of it."""
+    return f"pointsman.prefill.{_subject_token('namespace', namespace)}.{_subject_token('service uid', service_uid)}.*"
+
+
+def prefill_subject(namespace: str, service_uid: str, kv_compatibility: str) -> str:
+    """Where a decode worker publishes: only workers of the same KV-compatibility group pull from it."""
+    group = _subject_token("kv compatibility", kv_compatibility)
+    return prefill_subjects(namespace, service_uid).removesuffix("*") + group
+
+
+def prefill_consumer(kv_compatibility: str) -> str:
+    """The durable consumer of one KV-compatibility group (work-queue streams refuse overlapping consumers)."""
+    return f"prefill-{_subject_token('kv compatibility', kv_compatibility)}"
+
+
+def reply_inbox_prefix(namespace: str, service_uid: str, worker: str) -> str:
+    """Inbox prefix of one worker's connection: replies to it are not readable under the default ``_INBOX``."""
+    return ".".join(
+        (
+            "pointsman.reply",
+            _subject_token("namespace", namespace),
+            _subject_token("service uid", service_uid),
+            _subject_token("worker", worker),
+        )
+    )
+
+
+def prefill_signal_subject(namespace: str, service_uid: str, kv_compatibility: str) -> str:
+    """Where decode workers tell the prefill workers of a group what became of a request (PrefillSignal, core NATS)."""
+    return ".".join(
+        (
+            "pointsman.signal",
+            _subject_token("namespace", namespace),
+            _subject_token("service uid", service_uid),
+            _subject_token("kv compatibility", kv_compatibility),
+        )
+    )
+
+
+def prefill_presence_subject(namespace: str, service_uid: str, kv_compatibility: str) -> str:
+    """Where prefill workers say that they serve the queue of their group (PrefillPresence, core NATS)."""
+    return prefill_signal_subject(namespace, service_uid, kv_compatibility).replace(".signal.", ".presence.", 1)
+
+
+def kv_metrics_subject(namespace: str, service_uid: str, worker: str = "*") -> str:
+    """Where a worker publishes its KvMetrics; a gateway subscribes with the default ``*``."""
+    token = worker if worker == "*" else _subject_token("worker", worker)
+    return f"pointsman.kv.{_subject_token('namespace', namespace)}.{_subject_token('service uid', service_uid)}.{token}"
