@@ -197,6 +197,18 @@ GOOD: dict[str, dict[str, Any]] = {
     ),
     "paused": service(paused=True),
     "the type of the gateway's Service": service(gateway={"replicas": 2, "service": {"type": "NodePort", "port": 80}}),
+    "a router and limits of the gateway": service(
+        gateway={
+            "router": "least-loaded",
+            "limits": {
+                "maxBodyMiB": 256,
+                "maxHeaderKiB": 128,
+                "maxQueuedRequests": 0,
+                "firstTokenTimeoutSeconds": 3600,
+            },
+        }
+    ),
+    "limits of workers": service(worker={"limits": {"maxConcurrentPrefills": 2, "leaseSeconds": 120}}),
     "a pool": pool(),
     "a service with a policy": service(policyRef={"name": "chat"}),
     "a policy": policy(mode="Active", metrics={"source": "Direct", "intervalSeconds": 5}),
@@ -284,6 +296,22 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a Service type": (
         service(gateway={"service": {"type": "Headless"}}),
         ("spec.gateway.service.type", "Headless", "ClusterIP", "NodePort", "LoadBalancer"),
+    ),
+    "a router that is none": (
+        service(gateway={"router": "Random"}),
+        ("spec.gateway.router", "'Random' is no router", "write token-load, overlap-ratio, least-loaded, round-robin"),
+    ),
+    "a body of nothing": (
+        service(gateway={"limits": {"maxBodyMiB": 0}}),
+        ("spec.gateway.limits.maxBodyMiB", "0", "greater than or equal to 1"),
+    ),
+    "a limit in another unit": (
+        service(gateway={"limits": {"maxBodyMiB": "64Mi"}}),
+        ("spec.gateway.limits.maxBodyMiB", "string", "integer"),
+    ),
+    "a lease that ends at once": (
+        service(worker={"limits": {"leaseSeconds": 5}}),
+        ("spec.worker.limits.leaseSeconds", "5", "greater than or equal to 6"),
     ),
     "the engine's command": (
         service(**engine_container(command=["sh"])),

@@ -57,7 +57,29 @@ class Settings(ProcessSettings):
     suspect_seconds: float = Field(
         default=2.0, ge=0, le=300, description="how long a worker is avoided after a connection to it failed"
     )
+    first_token_timeout_seconds: float = Field(
+        default=900.0,
+        gt=0,
+        le=86400,
+        description="limit from sending a streamed request to a worker to its first token",
+    )
+    max_moves: int = Field(
+        default=3, ge=0, le=100, description="times a request may move to another worker after a failure, in all"
+    )
     max_body_mib: int = Field(default=32, ge=1, le=1024, description="largest request body, MiB")
+    max_header_kib: int = Field(default=64, ge=8, le=1024, description="largest request header, KiB")
+    max_answers: int = Field(
+        default=1024, ge=1, le=100_000, description="answers in one request: n times the number of prompts"
+    )
+    max_in_flight_requests: int = Field(
+        default=8192,
+        ge=1,
+        le=1_000_000,
+        description="requests at one time, queued ones included; more are answered 429",
+    )
+    max_in_flight_mib: int = Field(
+        default=1024, ge=1, le=1_048_576, description="bodies of the requests at one time, MiB; more are answered 429"
+    )
     linger_seconds: float = Field(
         default=0.0,
         ge=0,

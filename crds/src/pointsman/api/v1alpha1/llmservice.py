@@ -10,6 +10,7 @@ from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, cel_string,
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.engine_flags import FLAG_NAME_PATTERN, OWNED_FLAGS, OWNED_SHORT_FLAG_PATTERN
+from pointsman.api.v1alpha1.limits import GatewayLimits, WorkerLimits
 from pointsman.api.v1alpha1.model_source import CLAIM_PATTERN, FORMS, HUB_PATTERN, PATH_PATTERN, SCHEMES
 from pointsman.api.v1alpha1.pods import PodTemplate
 from pointsman.api.v1alpha1.resource import (
@@ -175,6 +176,7 @@ class WorkerSpec(ApiModel):
         description="A pod template merged into the worker's pod, lists by their merge keys. "
         "The engine's container is named engine.",
     )
+    limits: WorkerLimits | None = Field(default=None, description="Bounds of one worker. Unset: the defaults.")
 
     def template_dict(self) -> dict[str, Any]:
         """The template with exactly the fields the user wrote; empty without one."""
@@ -188,11 +190,40 @@ class GatewayServiceSpec(ApiModel):
     port: int = Field(default=8000, ge=1, le=65535, description="Its port.")
 
 
+class Router(StrEnum):
+    """How the gateway chooses a decode worker."""
+
+    TOKEN_LOAD = "token-load"
+    OVERLAP_RATIO = "overlap-ratio"
+    LEAST_LOADED = "least-loaded"
+    ROUND_ROBIN = "round-robin"
+
+
+_ROUTERS = "', '".join(Router)
+
+
 class GatewaySpec(ApiModel):
     """The gateway: OpenAI API and router of this service."""
 
     replicas: int = Field(default=1, ge=1, le=100, description="Gateway pods.")
     service: GatewayServiceSpec = Field(default=GatewayServiceSpec(), description="The Service in front of them.")
+    router: Router | None = Field(
+        default=None,
+        description="How the gateway chooses a decode worker: token-load (uncached prompt tokens and contexts), "
+        "overlap-ratio (cached share of the prompt, KV usage and queue), least-loaded (requests in flight) or "
+        "round-robin. Default: token-load.",
+        json_schema_extra=extra(
+            Rule(
+                f"self in ['{_ROUTERS}']",
+                "'{self}' is no router; write " + ", ".join(Router),
+            ),
+            schema={"enum": None, "maxLength": 32},
+        ),
+    )
+    limits: GatewayLimits | None = Field(
+        default=None,
+        description="Bounds of each gateway pod. Unset: the defaults. A change replaces the gateway pods.",
+    )
 
 
 class DrainSpec(ApiModel):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.limits import GATEWAY_SETTINGS, environment
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import gateway_name
@@ -85,6 +86,13 @@ def _deployment(service: Service, install: Install) -> dict[str, Any]:
     }
 
 
+def _settings(service: Service) -> dict[str, str]:
+    """What the user wrote about router and limits; nothing for what is absent."""
+    wanted = service.spec.gateway
+    router = {} if wanted.router is None else {"POINTSMAN_ROUTER": wanted.router.value}
+    return router | environment(wanted.limits, GATEWAY_SETTINGS)
+
+
 def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
     plain = {
         names.ENV_BIND_HOST: install.pod_bind_host,
@@ -98,6 +106,7 @@ def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
         "POINTSMAN_LOG_LEVEL": install.log_level.lower(),
         "HOME": "/tmp",
         "USER": "pointsman",
+        **_settings(service),
     }
     env: list[dict[str, Any]] = [
         {"name": names.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},

@@ -25,12 +25,14 @@ def revision(spec: LLMServiceSpec) -> str:
     """
     template = spec.worker.template_dict()
     template.pop("metadata", None)
+    limits = spec.worker.limits.manifest() if spec.worker.limits is not None else {}
     return digest(
         {
             "model": spec.model.model_dump(mode="json", by_alias=True, exclude_none=True),
             "engine": spec.engine.model_dump(mode="json", by_alias=True, exclude_none=True),
             "gpus": spec.worker.gpus,
             "template": template,
+            **({"limits": limits} if limits else {}),  # absent: the hash of a version that had no limits
         },
         _REVISION_LENGTH,
     )

@@ -11,6 +11,7 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN
+from pointsman.api.v1alpha1.limits import WORKER_SETTINGS, environment
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.model_source import (
     ClaimModel,
@@ -202,6 +203,7 @@ def _protocol_env(service: Service, install: Install, model: str, of_engine: Map
         names.ENV_GPUS: str(spec.worker.gpus),
         names.ENV_DRAIN_TIMEOUT_SECONDS: str(max(1, spec.drain.timeout_seconds)),
         **_HOME,
+        **environment(spec.worker.limits, WORKER_SETTINGS),
     }
     return [
         {"name": names.ENV_POD_IP, "valueFrom": field("status.podIP")},  # first: $(POD_IP) in later values means it

@@ -64,6 +64,8 @@ class VllmAdapter:
     def kv_inputs(self, spec: LLMServiceSpec, install: Install) -> Mapping[str, Any]:
         """Image (vLLM's version), model path, block size, device, and the flags that change what KV means."""
         env = engine_container(spec.worker.template_dict()).get("env") or []
+        # A decode worker counts a lease by its own setting: with another one it would pull KV that is freed already.
+        lease = spec.worker.limits.lease_seconds if spec.worker.limits is not None else None
         return {
             "image": spec.engine.image or install.worker_image,
             "model": spec.model.source,
@@ -71,6 +73,7 @@ class VllmAdapter:
             "cpu": spec.worker.gpus == 0,
             "flags": sorted(_values_of(spec.engine.args, _KV_FLAGS)),
             "env": sorted([item["name"], str(item.get("value"))] for item in env if item.get("name") in _KV_ENV),
+            **({"leaseSeconds": lease} if lease is not None else {}),
         }
 
     def pod(self, service: Service, install: Install, name: str, role: Role) -> dict[str, Any]:

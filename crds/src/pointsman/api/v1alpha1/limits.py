@@ -1,0 +1,181 @@
+"""``spec.gateway.limits`` and ``spec.worker.limits``: every bound that a user may need to move.
+
+All are optional. The operator renders only what is written, so an absent field means the default of the process, and a
+service without limits is rendered as before these fields existed.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from pydantic import Field
+
+from pointsman.api.v1alpha1.resource import ApiModel
+
+
+class GatewayLimits(ApiModel):
+    """Bounds of the gateway. Each gateway pod has them for itself."""
+
+    max_body_mib: int | None = Field(
+        default=None,
+        alias="maxBodyMiB",
+        ge=1,
+        le=1024,
+        description="Largest request body, MiB. A larger one is answered 413. Default: 32.",
+    )
+    max_header_kib: int | None = Field(
+        default=None,
+        alias="maxHeaderKiB",
+        ge=8,
+        le=1024,
+        description="Largest request header, KiB. A larger one is answered 431. Default: 64.",
+    )
+    max_answers_per_request: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="Answers in one request: n times the number of prompts. More are answered 400. Default: 1024.",
+    )
+    max_in_flight_requests: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Requests in a gateway at one time, queued ones included. More are answered 429. Default: 8192.",
+    )
+    max_in_flight_mib: int | None = Field(
+        default=None,
+        alias="maxInFlightMiB",
+        ge=1,
+        le=1_048_576,
+        description="Bodies of the requests in a gateway at one time, MiB. More are answered 429. Default: 1024.",
+    )
+    max_queued_requests: int | None = Field(
+        default=None,
+        ge=0,
+        le=100_000,
+        description="Requests that flow control queues. More are answered 429. Default: 4096.",
+    )
+    queue_timeout_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=3600,
+        description="Longest time in the queue of flow control. Then the request is answered 429. Default: 600.",
+    )
+    worker_wait_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=600,
+        description="Longest wait for a worker when none is routable. Then the request is answered 503. Default: 10.",
+    )
+    max_attempts: int | None = Field(
+        default=None,
+        ge=1,
+        le=100,
+        description="Workers tried before the first token of an answer. Then the request is answered 502. Default: 8.",
+    )
+    max_moves: int | None = Field(
+        default=None,
+        ge=0,
+        le=100,
+        description="Times a request may move to another worker after a failure, in all. Default: 3.",
+    )
+    first_token_timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Longest time from sending a streamed request to a worker until its first token. Default: 900.",
+    )
+    inactivity_timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=3600,
+        description="Longest time without data in a stream that has begun. Then another worker continues. "
+        "Default: 120.",
+    )
+    answer_timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Longest time for an answer that is not streamed. Default: 900.",
+    )
+    connect_timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=60,
+        description="Longest time to connect to a worker. Default: 2.",
+    )
+
+
+GATEWAY_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_body_mib": "max_body_mib",
+        "max_header_kib": "max_header_kib",
+        "max_answers_per_request": "max_answers",
+        "max_in_flight_requests": "max_in_flight_requests",
+        "max_in_flight_mib": "max_in_flight_mib",
+        "max_queued_requests": "max_held",
+        "queue_timeout_seconds": "hold_seconds",
+        "worker_wait_seconds": "patience_seconds",
+        "max_attempts": "max_attempts",
+        "max_moves": "max_moves",
+        "first_token_timeout_seconds": "first_token_timeout_seconds",
+        "inactivity_timeout_seconds": "inactivity_timeout_seconds",
+        "answer_timeout_seconds": "answer_timeout_seconds",
+        "connect_timeout_seconds": "connect_timeout_seconds",
+    }
+)
+"""Field of ``GatewayLimits`` -> setting of the gateway process (environment ``POINTSMAN_<SETTING>``)."""
+
+
+class WorkerLimits(ApiModel):
+    """Bounds of one worker. A change holds for workers that start after it."""
+
+    max_concurrent_prefills: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="Prompts of other workers that one prefill worker computes at one time. Default: 8.",
+    )
+    max_queued_prefills: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="Prompts in the prefill queue of the service. With more, decode workers compute them. "
+        "Default: 1024.",
+    )
+    lease_seconds: int | None = Field(
+        default=None,
+        ge=6,
+        le=600,
+        description="How long a prefill worker keeps computed KV for its decode worker. Workers with different values "
+        "exchange no KV. Default: 30.",
+    )
+
+
+WORKER_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_concurrent_prefills": "max_concurrent_prefills",
+        "max_queued_prefills": "prefill_queue_limit",
+        "lease_seconds": "lease_seconds",
+    }
+)
+"""Field of ``WorkerLimits`` -> setting of the worker process."""
+
+
+def environment(limits: ApiModel | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables of the limits that are written, by ``GATEWAY_SETTINGS`` or ``WORKER_SETTINGS``."""
+    if limits is None:
+        return {}
+    written = {setting: getattr(limits, field) for field, setting in settings.items()}
+    return {f"POINTSMAN_{setting.upper()}": str(value) for setting, value in written.items() if value is not None}
+
+
+def gateway_limit(setting: str) -> str:
+    """Where a user moves a limit of the gateway, e.g. ``spec.gateway.limits.maxBodyMiB`` for ``max_body_mib``.
+
+    Every error that states a limit names it: "…; the limit is spec.gateway.limits.maxBodyMiB". Raises KeyError.
+    """
+    field = next((field for field, name in GATEWAY_SETTINGS.items() if name == setting), None)
+    if field is None:
+        raise KeyError(f"{setting} is no limit of an LLMService")
+    return f"spec.gateway.limits.{GatewayLimits.model_fields[field].alias}"

@@ -1,0 +1,105 @@
+"""An upgrade from commit 055ea15 restarts no worker, and a rollback finds what it wrote.
+
+``rendered_055ea15.json`` is what that version rendered for three services, and what it stored of their specs.
+"""
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.limits import GATEWAY_SETTINGS, WORKER_SETTINGS, GatewayLimits, WorkerLimits
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.operator.core.adapters.vllm import VllmAdapter
+from pointsman.operator.core.gateway import gateway_objects
+from pointsman.operator.core.install import Install
+from pointsman.operator.core.revision import kv_compatibility, revision
+from unit.operator.world import service, spec
+
+INSTALL: Final = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
+BEFORE: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "rendered_055ea15.json").read_text())
+
+
+def _pod(wanted: LLMServiceSpec) -> dict[str, Any]:
+    return VllmAdapter().pod(service(wanted), INSTALL, "chat-r-0", Role.DECODE)
+
+
+def _container_env(pod_spec: dict[str, Any]) -> dict[str, Any]:
+    return {item["name"]: item.get("value") for item in pod_spec["containers"][0]["env"]}
+
+
+def _deployment(wanted: LLMServiceSpec) -> dict[str, Any]:
+    return next(item for item in gateway_objects(service(wanted), INSTALL) if item["kind"] == "Deployment")
+
+
+def _compatibility(wanted: LLMServiceSpec) -> str:
+    return kv_compatibility(VllmAdapter().kv_inputs(wanted, INSTALL))
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_worker_pod_is_rendered_as_before_so_no_worker_is_outdated(name: str) -> None:
+    before, wanted = BEFORE[name], LLMServiceSpec.model_validate(BEFORE[name]["spec"])
+    assert _pod(wanted) == before["pod"]
+    assert revision(wanted) == before["revision"]
+    assert _compatibility(wanted) == before["kvCompatibility"]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_was_stored_means_what_was_written(name: str) -> None:
+    stored = LLMServiceSpec.model_validate(BEFORE[name]["stored"])
+    assert stored == LLMServiceSpec.model_validate(BEFORE[name]["spec"])
+    assert stored.manifest() == BEFORE[name]["stored"]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_gateways_objects_can_be_updated_in_place(name: str) -> None:
+    """A Deployment's selector cannot be changed, and a Service's address must stay; the Deployment's pods may roll."""
+    after = {item["kind"]: item for item in gateway_objects(service(LLMServiceSpec(**BEFORE[name]["spec"])), INSTALL)}
+    before = {item["kind"]: item for item in BEFORE[name]["gateway"]}
+    assert after.keys() == before.keys()
+    for kind in after.keys() - {"Deployment"}:
+        assert after[kind] == before[kind]
+    assert after["Deployment"]["metadata"]["name"] == before["Deployment"]["metadata"]["name"]
+    for field in ("selector", "replicas", "strategy"):
+        assert after["Deployment"]["spec"][field] == before["Deployment"]["spec"][field]
+
+
+def test_limits_and_router_reach_the_gateways_environment_and_nothing_else() -> None:
+    bounds = dict.fromkeys(GATEWAY_SETTINGS, 7) | {"max_header_kib": 9}
+    limits = GatewayLimits(**bounds).manifest()
+    assert limits["maxBodyMiB"] == 7
+    wanted = spec(gateway={"router": "least-loaded", "limits": limits})
+    before, after = (_container_env(_deployment(item)["spec"]["template"]["spec"]) for item in (spec(), wanted))
+    added = {name: value for name, value in after.items() if name not in before}
+    assert before.items() <= after.items()
+    assert added == {"POINTSMAN_ROUTER": "least-loaded"} | {
+        f"POINTSMAN_{setting.upper()}": str(bounds[field]) for field, setting in GATEWAY_SETTINGS.items()
+    }
+    assert _pod(wanted) == _pod(spec())
+
+
+def test_one_limit_renders_one_variable() -> None:
+    wanted = spec(gateway={"limits": {"maxBodyMiB": 64}})
+    before, after = (_container_env(_deployment(item)["spec"]["template"]["spec"]) for item in (spec(), wanted))
+    assert {name: value for name, value in after.items() if name not in before} == {"POINTSMAN_MAX_BODY_MIB": "64"}
+
+
+def test_limits_of_workers_reach_their_environment_and_make_another_revision() -> None:
+    bounds = dict.fromkeys(WORKER_SETTINGS, 60)
+    wanted = spec(worker={"gpus": 0, "limits": WorkerLimits(**bounds).manifest()})
+    before, after = (_container_env(_pod(item)["spec"]) for item in (spec(), wanted))
+    assert {name: value for name, value in after.items() if name not in before} == {
+        f"POINTSMAN_{setting.upper()}": "60" for setting in WORKER_SETTINGS.values()
+    }
+    assert revision(wanted) != revision(spec())
+    assert revision(spec(worker={"gpus": 0, "limits": {}})) == revision(spec())
+
+
+def test_workers_with_another_lease_exchange_no_kv() -> None:
+    def with_limits(**limits: int) -> str:
+        return _compatibility(spec(worker={"gpus": 0, "limits": limits}))
+
+    assert with_limits(leaseSeconds=60) != with_limits(leaseSeconds=61) != _compatibility(spec())
+    assert with_limits(maxConcurrentPrefills=2) == _compatibility(spec())
