@@ -1,21 +1,34 @@
 # Two commands for users: `make quickstart` and `make test`. Everything else is for those who work on Pointsman.
-SHELL := /bin/bash
 PYTHON ?= python3.11
+# All that must be on PATH beside make and git: README.md, "What a computer needs", lists the same, and .ci/run tests with
+# nothing else.
+PROGRAMS := $(PYTHON) sh cat dirname env find grep lscpu mkdir readlink rm sed sleep touch uname
 UV := $(shell command -v uv 2>/dev/null || echo .tools/bin/uv)
 RUN := $(UV) run --frozen --quiet
 ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(UV):
+programs-needed: # their names, for .ci/run
+	@echo $(PROGRAMS)
+
+computer: # one sentence that names what this computer lacks
+	@missing=; for each in $(PROGRAMS); do command -v "$$each" >/dev/null || missing="$$missing $$each"; done; \
+	test -z "$$missing" || { echo "Pointsman needs on PATH, and did not find:$$missing (README.md, 'What a computer needs', names the packages)." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
+	|| { echo "Pointsman needs Python 3.11, but $(PYTHON) is another version or does not start; make PYTHON=/path/to/python3.11 names the right one." >&2; exit 1; }
+	@test -x "$(UV)" || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+	|| { echo "Pointsman needs the modules venv and ensurepip of $(PYTHON); on Debian the package python3.11-venv has them." >&2; exit 1; }
+
+$(UV): | computer
 	@command -v uv >/dev/null || { echo "installing uv into .tools"; $(PYTHON) -m venv .tools && .tools/bin/pip install --quiet uv; }
 
-sync: $(UV) ## install the project's own environment (.venv)
+sync: computer $(UV) ## install the project's own environment (.venv)
 	@$(UV) sync --frozen --quiet --python $(PYTHON)
 
 quickstart: sync ## the main job on real parts, explained while it runs (ARGS="--help")

@@ -3,8 +3,8 @@
 The scenarios of the benchmark are few, and a planner is made while looking at them. These are of any shape, length,
 engine and objective, each from its seed alone:
 
-    uv run python -m bench.planner.random_loads 0 40          # beside others, some ten seconds a load
-    uv run python -m bench.planner.random_loads 0 40 --ours   # Pointsman alone
+    .venv/bin/python -m bench.planner.random_loads 0 40          # beside others, some ten seconds a load
+    .venv/bin/python -m bench.planner.random_loads 0 40 --ours   # Pointsman alone
 
 A line of JSON for each load; at the end means, and the loads where another one has more within the objectives for no
 more GPU-hours. Nothing is written to ``bench/results``.
@@ -337,7 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.planner.random_loads",
         description="Random loads on random engines: where is another planner better than Pointsman?",
-        epilog="Example: uv run python -m bench.planner.random_loads 0 40",
+        epilog="Example: .venv/bin/python -m bench.planner.random_loads 0 40",
     )
     parser.add_argument("first", type=int, help="the first seed")
     parser.add_argument("last", type=int, help="the one after the last seed")

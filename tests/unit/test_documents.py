@@ -28,3 +28,8 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     linked = set(LINK.findall((ROOT / "README.md").read_text()))
     assert {f"docs/{page.name}" for page in DOCS} <= linked
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda page: page.name)
+def test_no_command_of_a_page_needs_uv_on_path(page: Path) -> None:
+    assert "uv run" not in page.read_text()

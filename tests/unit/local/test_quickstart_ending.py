@@ -12,6 +12,7 @@ from pointsman.local.quickstart import command, run
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.quickstart.options import Options
 from pointsman.local.quickstart.run import STAGES, QuickStart
+from pointsman.local.typed_command import typed_command
 
 
 class Cluster:
@@ -58,6 +59,9 @@ async def test_a_run_that_fails_is_kept_where_that_was_asked_for_and_says_where_
     assert not failed.report.passed
     assert "export PATH=/programs:$PATH KUBECONFIG=/clusters/quickstart/admin.kubeconfig" in text
     assert "/clusters/quickstart/logs" in text
+    assert "uv run" not in text  # a computer need not have uv
+    assert f"{typed_command()} local down quickstart" in text
+    assert "kubectl get events --sort-by=.metadata.creationTimestamp" in text
     assert "local down quickstart" in text
     assert "None" not in text, "there is no gateway yet"
 

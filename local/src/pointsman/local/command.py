@@ -11,6 +11,7 @@ from pointsman.local.control_plane import KUBECONFIG
 from pointsman.local.engine import command as engine_command
 from pointsman.local.errors import LocalError
 from pointsman.local.state import clean_leftovers, clusters_directory, is_kept
+from pointsman.local.typed_command import typed_command
 from pointsman.process.arguments import CommandParser
 
 _EPILOG: Final = """
@@ -105,7 +106,7 @@ def _up(options: argparse.Namespace) -> int:
         if cluster.prometheus is not None:
             print(f"Prometheus: {cluster.prometheus.url}", file=sys.stderr, flush=True)
         if options.keep:
-            print(f"it goes on running; to end it: pointsman local down {options.name}", file=sys.stderr)
+            print(f"it goes on running; to end it: {typed_command()} local down {options.name}", file=sys.stderr)
         else:
             print("running until Ctrl-C", file=sys.stderr, flush=True)
             signal.pause()

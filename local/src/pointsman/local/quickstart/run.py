@@ -121,7 +121,7 @@ class QuickStart:
                 await _whole(self._cluster.start)
                 started = True  # one that is there already is somebody else's, and must not be ended here
                 self.kubeconfig, self.programs = self._cluster.kubeconfig, self._cluster.kubectl_path.parent
-                narrator.say(f"export KUBECONFIG={self.kubeconfig}")
+                narrator.say(f"export PATH={self.programs}:$PATH KUBECONFIG={self.kubeconfig}")
             async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator, planner"):
                 await _whole(self._cluster.install)
                 if self._cluster.prometheus is not None:
