@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
+from pointsman.api.credentials import mask_credentials
+
 from .client import Kube, Object
 from .clock import SYSTEM_CLOCK, Clock, micro_time
 from .errors import KubeError, NotFound
@@ -127,7 +129,8 @@ class EventRecorder:
         or tried (default: the reason).
         """
         kind: EventType = "Warning" if warning else "Normal"
-        key = _Key(regarding, kind, reason[:REASON_LIMIT], (action or reason)[:REASON_LIMIT], _cut(note, NOTE_LIMIT))
+        shown = _cut(mask_credentials(note), NOTE_LIMIT)
+        key = _Key(regarding, kind, reason[:REASON_LIMIT], (action or reason)[:REASON_LIMIT], shown)
         now = self._clock.now()
         series = self._series.get(key)
         if series is not None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import (
     COMPONENT_LABEL,
     COMPONENT_WORKER,
@@ -363,7 +364,9 @@ class Reconciler:
                 continue
             lost = Problem(
                 reason=Reason.NATS_UNREACHABLE,
-                message=f"{asked.name} does not reach NATS at {self._install.nats_url}: prompts are computed locally",
+                message=mask_credentials(
+                    f"{asked.name} does not reach NATS at {self._install.nats_url}: prompts are computed locally"
+                ),
             )
             found = None if state.nats_connected else lost
             if (found is None) != (memory.nats_problem is None):

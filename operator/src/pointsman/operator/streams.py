@@ -13,6 +13,7 @@ import nats
 import nats.errors
 import nats.js.errors
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import prefill_stream
 from pointsman.operator.errors import StreamNotDeleted
 
@@ -69,7 +70,9 @@ class PrefillStreams:
                 finally:
                     await client.close()
         except (nats.errors.Error, TimeoutError, OSError) as error:
-            raise StreamNotDeleted(f"stream {name} at {self._url}: {error or type(error).__name__}") from error
+            raise StreamNotDeleted(
+                mask_credentials(f"stream {name} at {self._url}: {error or type(error).__name__}")
+            ) from error
 
 
 async def _silently(error: Exception) -> None:

@@ -1,8 +1,13 @@
 """The planner's errors: one tree."""
 
+from pointsman.api.credentials import mask_credentials
+
 
 class PlannerError(Exception):
-    """Anything the planner raises for its callers."""
+    """Anything the planner raises for its callers. Its text shows no credentials of a URL."""
+
+    def __str__(self) -> str:
+        return mask_credentials(super().__str__())
 
 
 class UnknownTable(PlannerError):

@@ -15,6 +15,7 @@ import requests
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 from urllib3.util.retry import Retry
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.matrices import NAME, UNSEEN, UP, Matrix, PodReading, by_pod
 from pointsman.planner.core.observe import FAMILIES, Reading
@@ -37,6 +38,7 @@ class Prometheus:
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = url
+        self.shown_url = mask_credentials(url)
         self._timeout_s = timeout_s
         self._client = PrometheusConnect(url=url.rstrip("/"), retry=Retry(total=0), timeout=timeout_s)
 
@@ -46,24 +48,26 @@ class Prometheus:
             async with asyncio.timeout(self._timeout_s * 2):  # a server that trickles is given up too
                 return await asyncio.to_thread(self.samples_now, query, at_s)
         except TimeoutError:
-            raise PrometheusFailed(f"{self.url} did not answer within {self._timeout_s * 2:g} s") from None
+            raise PrometheusFailed(f"{self.shown_url} did not answer within {self._timeout_s * 2:g} s") from None
 
     def samples_now(self, query: str, at_s: float) -> Matrix:
         """The same, in this thread."""
         try:
             found = self._client.custom_query(query, params={"time": f"{at_s:.3f}"})
         except requests.Timeout:
-            raise PrometheusFailed(f"{self.url} did not answer within {self._timeout_s:g} s") from None
+            raise PrometheusFailed(f"{self.shown_url} did not answer within {self._timeout_s:g} s") from None
         except requests.RequestException as error:
-            raise PrometheusFailed(f"{self.url} cannot be reached: {_reason(error)}") from None
+            raise PrometheusFailed(f"{self.shown_url} cannot be reached: {mask_credentials(_reason(error))}") from None
         except PrometheusApiClientException as error:
             # Its text has the whole answer, which may be anybody's: the URL is written by who writes the policy.
             status = re.search(r"HTTP Status Code (\d+)", str(error))
-            raise PrometheusFailed(f"{self.url} refused the query with {status[0] if status else 'an error'}") from None
+            raise PrometheusFailed(
+                f"{self.shown_url} refused the query with {status[0] if status else 'an error'}"
+            ) from None
         except (KeyError, TypeError):
-            raise PrometheusFailed(f"{self.url} did not answer as a Prometheus does") from None
+            raise PrometheusFailed(f"{self.shown_url} did not answer as a Prometheus does") from None
         if not isinstance(found, list):
-            raise PrometheusFailed(f"{self.url} did not answer as a Prometheus does")
+            raise PrometheusFailed(f"{self.shown_url} did not answer as a Prometheus does")
         return found
 
     def close(self) -> None:

@@ -3,6 +3,8 @@
 import argparse
 from typing import Any, NoReturn
 
+from pointsman.api.credentials import mask_credentials
+
 
 class CommandParser(argparse.ArgumentParser):
     """An ``ArgumentParser`` that keeps line breaks of description and epilog; parsers of subcommands are such too."""
@@ -13,4 +15,4 @@ class CommandParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Say what is wrong and where to read more, and exit with status 2."""
-        self.exit(2, f"{self.prog}: {message}; see '{self.prog} --help'\n")
+        self.exit(2, mask_credentials(f"{self.prog}: {message}; see '{self.prog} --help'\n"))

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.process.errors import ProcessError, SettingsError
 from pointsman.process.lifetime import ExitStatus
 from pointsman.process.logs import configure_logs
@@ -32,6 +33,6 @@ def run_process(
     try:
         status = asyncio.run(run(settings))
     except told as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(mask_credentials(f"{name}: {error}"), file=sys.stderr)
         sys.exit(ExitStatus.FAILED)
     sys.exit(status)

@@ -1,6 +1,7 @@
 """Structured logs: one line a record on standard error, as text or as JSON.
 
 A record about a service says ``service=<namespace>/<name>``, in its message or among the fields of every line.
+Credentials in URLs are masked.
 """
 
 import json
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
+
+from pointsman.api.credentials import mask_credentials
 
 OURS: Final = "pointsman"
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
@@ -33,7 +36,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return mask_credentials(json.dumps(line, default=str, ensure_ascii=False))
 
 
 class TextFormatter(logging.Formatter):
@@ -42,6 +45,10 @@ class TextFormatter(logging.Formatter):
     def __init__(self, constant: Mapping[str, str]) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
         self._constant = dict(constant)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        return mask_credentials(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """See logging.Formatter."""

@@ -8,6 +8,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, Validation
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from pydantic_settings import SettingsError as ArgumentError
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import METRICS_PORT
 from pointsman.process.errors import SettingsError
 
@@ -74,7 +75,7 @@ class ProcessSettings(BaseSettings):
             return f"{name}: {said}"  # an alias is written as the environment has it
         secret = SecretStr in (field.annotation, *get_args(field.annotation))
         got = "" if secret or problem["type"] == "missing" else f" (got {problem['input']!r})"
-        return f"{cls.model_config['env_prefix']}{name.upper()}: {said}{got}"
+        return mask_credentials(f"{cls.model_config['env_prefix']}{name.upper()}: {said}{got}")
 
 
 class LeaderSettings(ProcessSettings):

@@ -8,6 +8,7 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import reply_inbox_prefix
 from pointsman.process.ending import end
 from pointsman.workers.errors import QueueUnavailableError
@@ -28,6 +29,7 @@ class NatsLink:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
+        self._shown_url = mask_credentials(settings.nats_url or "")
         self._client: Client | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._set_up: asyncio.Task[None] | None = None
@@ -44,7 +46,7 @@ class NatsLink:
     def client(self) -> Client:
         """The client; raises QueueUnavailableError while there is no connection."""
         if self._client is None or not self._client.is_connected:
-            raise QueueUnavailableError(f"no connection to NATS at {self._settings.nats_url}")
+            raise QueueUnavailableError(f"no connection to NATS at {self._shown_url}")
         return self._client
 
     @property
@@ -103,7 +105,7 @@ class NatsLink:
                     closed_cb=on_closed,
                 )
             except (OSError, nats.errors.Error, TimeoutError) as error:
-                log.warning("NATS at %s: %s", url, error or type(error).__name__)
+                log.warning("NATS at %s: %s", self._shown_url, error or type(error).__name__)
                 await client.close()
             else:
                 await self._connected()
@@ -112,7 +114,7 @@ class NatsLink:
             await asyncio.sleep(RECONNECT_WAIT_SECONDS)
 
     async def _connected(self) -> None:
-        log.info("connected to NATS at %s", self._settings.nats_url)
+        log.info("connected to NATS at %s", self._shown_url)
         if self._set_up is not None:
             self._set_up.cancel()
         self._set_up = asyncio.create_task(self._run_callbacks(), name="nats set-up")
@@ -131,7 +133,10 @@ class NatsLink:
 
     async def _lost(self) -> None:
         if self.ready.is_set():
-            log.warning("lost NATS at %s: prompts are prefilled locally until it is back", self._settings.nats_url)
+            log.warning(
+                "lost NATS at %s: prompts are prefilled locally until it is back",
+                self._shown_url,
+            )
         self.ready.clear()
         for callback in self._on_lost:
             callback()

@@ -6,9 +6,11 @@ Reasons are stable: tools and people match on them, and ``docs/operator.md`` exp
 from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.api.v1alpha1.resource import ApiModel
 
 
@@ -107,7 +109,9 @@ class Condition(ApiModel):
     reason: str = Field(
         min_length=1, max_length=128, pattern="^[A-Za-z]+$", description="Why, as a word that tools match on."
     )
-    message: str = Field(default="", max_length=4096, description="Why, as a sentence.")
+    message: Annotated[str, AfterValidator(mask_credentials)] = Field(
+        default="", max_length=4096, description="Why, as a sentence."
+    )
     last_transition_time: datetime = Field(description="When the status last changed.")
     observed_generation: int = Field(default=0, ge=0, description="The spec's generation this is about.")
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
+from pointsman.api.credentials import mask_credentials
 from pointsman.planner.core.matrices import NAME, Scrapes, by_pod
 from pointsman.planner.errors import PlannerError, TraceError
 from pointsman.planner.prometheus import Prometheus
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> int:
         return 2
     try:
         selector = _selector(options.namespace, options.service)
-        with bar(f"{options.service} from {options.prometheus}", end_s - begin_s) as progress:
+        with bar(mask_credentials(f"{options.service} from {options.prometheus}"), end_s - begin_s) as progress:
             gateways = _history(options.prometheus, selector, begin_s, end_s, progress)
         made = recording(options.service, gateways, options.seed)
     except PlannerError as error:
