@@ -336,13 +336,53 @@ def test_a_table_that_flags_make_and_that_is_not_shipped_is_refused_by_them(
     assert "Meta-Llama-3.1-70B h100_sxm vllm tp4" in said
 
 
-def test_a_policy_without_a_table_needs_model_and_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+MINIMAL = "objectives: {ttftMs: 1500, tpotMs: 40}\nbudget: {maxGpus: 6}\n"
+ASSUMED = (
+    "the policy has no performance.table: the engine is assumed to be meta-llama/Meta-Llama-3.1-8B on h100_sxm (vllm, "
+    "TP 1); --model and --gpu, or --table, choose another"
+)
+
+
+def test_a_minimal_policy_as_a_cluster_takes_it_is_replayed_on_an_engine_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     bare = tmp_path / "bare.yaml"
-    bare.write_text("objectives: {ttftMs: 1500, tpotMs: 40}\nbudget: {maxGpus: 6}\n")
+    bare.write_text(MINIMAL)
+    assert run(bare, "--first-seconds", "20") == 0
+    assert ASSUMED in capsys.readouterr().out
+    assert run(bare, "--model", "meta-llama/Meta-Llama-3.1-8B", "--gpu", "l40s", "--first-seconds", "20") == 0
+    assert "assumed" not in capsys.readouterr().out
+
+
+def test_half_an_engine_is_refused_with_the_tables_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(MINIMAL)
+    assert run(bare, "--model", "meta-llama/Meta-Llama-3.1-8B", "--engine", "vllm") == 2
+    said = capsys.readouterr().err
+    assert "--gpu is needed, or --table: the policy names no performance.table; shipped are Meta-Llama-3.1-8B" in said
+    assert "Meta-Llama-3.1-8B l40s vllm tp1" in said
+    assert "70B" not in said
+
+
+def test_a_table_that_only_a_cluster_has_is_asked_for_as_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bare.yaml"
+    bare.write_text(MINIMAL + "performance: {configMap: {name: mine}}\n")
     assert run(bare) == 2
-    assert "--model and --gpu are needed, or --table" in capsys.readouterr().err
-    model = ["--model", "meta-llama/Meta-Llama-3.1-8B", "--gpu", "h100_sxm", "--first-seconds", "20"]
-    assert run(bare, *model) == 0
+    assert "performance.configMap is 'mine', which is in a cluster: --table FILE gives" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("policy_text", ["budget: {maxGpus: {{ .Values.maxGpus }}}\n", "[", "\x00", "? {}\n: 1\n"])
+def test_a_policy_that_cannot_be_read_is_exit_status_2_with_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], policy_text: str
+) -> None:
+    template = tmp_path / "policy.yaml"
+    template.write_text(MINIMAL + policy_text)
+    assert run(template, "--compare", str(tmp_path / "before.json"), "--fail-if-worse", "1%") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("pointsman replay: ")
+    assert len(said.splitlines()) == 1
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

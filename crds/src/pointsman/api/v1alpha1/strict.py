@@ -1,5 +1,6 @@
 """Reading what people write by hand: unknown fields are errors, named with path and nearest valid name."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from types import UnionType
@@ -7,6 +8,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
+
+from pointsman.api.credentials import mask_credentials
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -20,10 +23,11 @@ class StrictError(ValueError):
 
 
 def parse_strictly(model: type[Model], document: Any) -> Model:
-    """``document`` as ``model``, refusing fields the model does not have. Raises StrictError with all mistakes."""
+    """``document`` as ``model``, refusing fields the model does not have, and a value of another type as the API server
+    does: text is no number. Raises StrictError with all mistakes."""
     unknown = unknown_fields(model, document)
     try:
-        parsed = model.model_validate(document)
+        parsed = model.model_validate_json(json.dumps(document), strict=True)
     except ValidationError as error:
         raise StrictError([*unknown, *(_sentence(detail) for detail in error.errors())]) from error
     if unknown:
@@ -73,4 +77,4 @@ def _sentence(detail: ErrorDetails) -> str:
     message = message[0].lower() + message[1:] if message.startswith("Input") else message
     written = detail["input"]
     shown = "" if isinstance(written, Mapping | BaseModel | list) else f"{written!r} is written; "
-    return f"{path}: {shown}{message}"
+    return mask_credentials(f"{path}: {shown}{message}")

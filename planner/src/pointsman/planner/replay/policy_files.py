@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.api.v1alpha1.strict import StrictError
 from pointsman.planner.errors import PolicyFileError
+from pointsman.planner.replay.kubernetes_yaml import (
+    Unreadable,
+    decoded_or_empty,
+    read_objects,
+    read_value,
+    template_hint,
+)
 
-_NO_YAML: Final = (yaml.YAMLError, ValueError, RecursionError)  # ValueError: a date or a number that cannot be
+KIND: Final = "PlannerPolicy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,54 +43,56 @@ class PolicyFile:
             if not isinstance(place, dict):
                 raise PolicyFileError(f"{self.path}: {key}: {part} has no fields")
         try:
-            place[last] = yaml.safe_load(value)
-        except _NO_YAML as error:
-            raise PolicyFileError(f"{self.path}: {key}: '{value}' is no YAML: {' '.join(str(error).split())}") from None
+            place[last] = read_value(value)
+        except Unreadable as error:
+            raise PolicyFileError(f"{self.path}: {key}: '{value}': {error}") from None
         return PolicyFile(self.path, self.name, document, _parse(self.path, document))
 
 
 def load_policy(path: Path) -> PolicyFile:
-    """Read a file of one policy; other kinds of object beside it are passed over.
+    """Read the one policy of a file that ``kubectl apply`` takes; other kinds of object in it are passed over.
 
     Raises PolicyFileError with every mistake: path of the field, what is written, what would be right.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        documents = [made for made in yaml.load_all(text, _UniqueKeys) if made is not None]
-    except (OSError, UnicodeDecodeError) as error:
-        raise PolicyFileError(f"{path}: it cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except _NO_YAML as error:
-        raise PolicyFileError(f"{path}: it is no YAML: {' '.join(str(error).split())}") from None
-    policies = [made for made in documents if _may_be_a_policy(made)]
-    if len(policies) != 1:
-        found = f"{len(policies)} policies" if policies else "no PlannerPolicy"
-        raise PolicyFileError(f"{path}: it holds {found}; one is needed")
-    document = policies[0]
+        content = path.read_bytes()
+    except OSError as error:
+        raise PolicyFileError(f"{path}: it cannot be read: {error.strerror or error}") from None
+    try:
+        objects = read_objects(content)
+    except Unreadable as error:
+        raise PolicyFileError(f"{path}: {error}") from None
+    policies = [made for made in objects if _may_be_a_policy(made)]
+    if not policies:
+        raise PolicyFileError(f"{path}: it holds no PlannerPolicy{_kinds(objects)}; one is needed")
+    if len(policies) > 1:
+        raise PolicyFileError(f"{path}: it holds {len(policies)} policies; one is needed")
+    (document,) = policies
+    try:
+        spec = _parse(path, document)
+    except PolicyFileError as error:
+        raise PolicyFileError(f"{error}{template_hint(decoded_or_empty(content))}") from None
     named = document.get("metadata") if isinstance(document.get("metadata"), dict) else None
     name = str(named.get("name")) if named and named.get("name") else path.stem
-    return PolicyFile(path, name, document, _parse(path, document))
+    return PolicyFile(path, name, document, spec)
 
 
-def _may_be_a_policy(document: Any) -> bool:
-    return isinstance(document, dict) and document.get("kind", "PlannerPolicy") == "PlannerPolicy"
+def _may_be_a_policy(document: Mapping[str, Any]) -> bool:
+    """Whether it is a policy, or a policy's spec alone, which names no kind."""
+    group = str(document.get("apiVersion", API_VERSION)).partition("/")[0]
+    return document.get("kind", KIND) == KIND and group == API_VERSION.partition("/")[0]
+
+
+def _kinds(objects: list[dict[str, Any]]) -> str:
+    found = sorted({f"{made.get('apiVersion', 'no apiVersion')} {made.get('kind', 'no kind')}" for made in objects})
+    return f" (but {', '.join(found)})" if found else ""
 
 
 def _parse(path: Path, document: Mapping[str, Any]) -> PlannerPolicySpec:
+    version = document.get("apiVersion", API_VERSION)
+    if version != API_VERSION:
+        raise PolicyFileError(f"{path}: apiVersion: {version!r} is written; {API_VERSION} is right")
     try:
         return PlannerPolicySpec.from_document(document)
     except StrictError as error:
         raise PolicyFileError("\n".join(f"{path}: {problem}" for problem in error.problems)) from None
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """A key that is written twice is a mistake, as it is for ``kubectl apply --validate=strict``."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                problem = f"'{key}' is written twice"
-                raise yaml.MarkedYAMLError(None, None, problem, key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import yaml
 
-from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.api.v1alpha1.plannerpolicy import PerformanceTable, PlannerPolicySpec
 from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.types import Bounds, Mode, Policy
 from pointsman.planner.errors import ReplayError, TraceError, UnknownTable
+from pointsman.planner.performance_tables import table_names
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay import summary
 from pointsman.planner.replay.generators import described, generate, named_shape
@@ -40,6 +41,8 @@ from pointsman.planner.table_files import read_table
 
 COMPOSED_FACTORS: Final = (1.15, 1.2)  # shipped tables are composed from kernels' times, and optimistic
 MEASURED_FACTORS: Final = (1.0, 1.0)
+DEFAULT_TABLE: Final = PerformanceTable(model="meta-llama/Meta-Llama-3.1-8B", gpu="h100_sxm", engine="vllm", tp=1)
+"""The engine of a replay whose policy and options name none."""
 PLAN_ENCODE: Final = ("pointsman", "static")
 """Planners that may be given an encode pool: the others are as published, for two pools."""
 
@@ -114,7 +117,12 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
             **({"images": int(load.trace.images.sum())} if load.trace.images is not None else {}),
             "duration_s": round(load.trace.duration_s, 3),
             "digest": digest,
-            "notes": [*load.notes, *_start(options, simulation), *_missed(result)],
+            "notes": [
+                *load.notes,
+                *_assumed_engine(options, policy.spec),
+                *_start(options, simulation),
+                *_missed(result),
+            ],
         },
         policy={"name": policy.name, "text": _text(policy), "spec": policy.spec.model_dump(by_alias=True, mode="json")},
         simulation={**described, "planner": options.planner},
@@ -128,6 +136,18 @@ def _missed(result: Result) -> list[str]:
     said = (out_of_reach(made.decision, result.objectives, said=False) for made in result.decisions)
     sentence = next((one for one in said if one is not None), None)
     return [] if sentence is None else [f"objectives are out of reach: {sentence}"]
+
+
+def _assumed_engine(options: Options, spec: PlannerPolicySpec) -> list[str]:
+    """Which engine was assumed where nobody named one."""
+    named = (options.table, options.model, options.gpu, options.engine, options.tp, spec.performance.table)
+    if any(each is not None for each in named):
+        return []
+    table = DEFAULT_TABLE
+    return [
+        f"the policy has no performance.table: the engine is assumed to be {table.model} on {table.gpu} "
+        f"({table.engine}, TP {table.tp}); --model and --gpu, or --table, choose another"
+    ]
 
 
 def _start(options: Options, simulation: Simulation) -> list[str]:
@@ -232,12 +252,22 @@ def _engine(options: Options, spec: PlannerPolicySpec) -> _Chosen:
         }  # fmt: skip
         return _Chosen(table_engine(own), table_network(own), options.engine_factors or MEASURED_FACTORS, described)
     table = spec.performance.table
+    if spec.performance.config_map is not None and not (options.model and options.gpu):
+        raise ReplayError(
+            f"performance.configMap is '{spec.performance.config_map.name}', which is in a cluster: --table FILE gives "
+            "the same table as a file"
+        )
+    if table is None and not (options.model or options.gpu or options.engine or options.tp):
+        table = DEFAULT_TABLE
     model = options.model or (table.model if table else None)
     gpu = options.gpu or (table.gpu if table else None)
     if model is None or gpu is None:
         missing = " and ".join(flag for flag, value in (("--model", model), ("--gpu", gpu)) if value is None)
         verb = "are" if " and " in missing else "is"
-        raise ReplayError(f"{missing} {verb} needed, or --table: the policy names no performance.table")
+        raise ReplayError(
+            f"{missing} {verb} needed, or --table: the policy names no performance.table; "
+            f"shipped are {', '.join(_matching(options))}"
+        )
     engine = options.engine or (table.engine if table else "vllm")
     tp = options.tp or (table.tp if table else 1)
     try:
@@ -253,6 +283,13 @@ def _engine(options: Options, spec: PlannerPolicySpec) -> _Chosen:
         options.engine_factors or COMPOSED_FACTORS,
         {"model": model, "gpu": gpu, "engine": engine, "tp": tp},
     )
+
+
+def _matching(options: Options) -> list[str]:
+    """The shipped tables that the options which were given leave."""
+    given = (options.model and options.model.rsplit("/", 1)[-1], options.gpu, options.engine)
+    names = [name for name in table_names() if all(part is None or part in name.split() for part in given)]
+    return names or list(table_names())
 
 
 def _smallest(spec: PlannerPolicySpec, gpus: int) -> tuple[int, int]:
