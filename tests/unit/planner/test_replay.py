@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pointsman.planner.replay import command
 from pointsman.planner.replay.command import main
 from pointsman.planner.replay.table import figure_rows
 
@@ -371,6 +372,51 @@ def test_a_table_that_only_a_cluster_has_is_asked_for_as_a_file(
     bare.write_text(MINIMAL + "performance: {configMap: {name: mine}}\n")
     assert run(bare) == 2
     assert "performance.configMap is 'mine', which is in a cluster: --table FILE gives" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"figures": {"attainment": float("nan"), "gpu_hours": 1.0}}, "figures.attainment is not as"),
+        ({"figures": {"attainment": 0.9}}, "figures.gpu_hours is not as"),
+        ({"figures": []}, "figures is not as"),
+        ({"objectives": {"ttft_ms": "1500"}}, "objectives.ttft_ms is not as"),
+        ({"trace": None}, "trace is not as"),
+        ({"version": 2}, "it is no result of 'pointsman replay --json' of this version"),
+    ],
+)
+def test_a_baseline_that_is_damaged_is_exit_status_2_and_no_verdict(
+    policy: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any], said: str,
+) -> None:  # fmt: skip
+    damaged = tmp_path / "damaged.json"
+    damaged.write_text(json.dumps(document | changes))
+    assert run(policy, "--compare", str(damaged), "--fail-if-worse", "1%") == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_defect_is_never_the_exit_status_that_means_worse(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "load_policy", lambda _: 1 / 0)
+    assert run(policy) == 70
+    assert "this is a defect of Pointsman, not a verdict on the policy" in capsys.readouterr().err
+
+
+def test_a_trace_whose_times_cannot_be_is_refused_before_the_run_and_played_where_that_is_asked_for(
+    policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seconds = tmp_path / "seconds.jsonl"
+    line = '{"timestamp": %d, "input_length": 100, "output_length": 10}'
+    seconds.write_text("\n".join(line % number for number in range(60)))
+    assert run(policy, trace=str(seconds)) == 2
+    assert (
+        "60 requests in 0.059 s are 1017 requests/s (read as Mooncake JSON lines, timestamp in ms)"
+        in capsys.readouterr().err
+    )
+    assert run(policy, "--time-unit", "s", trace=str(seconds)) == 0
+    assert "60 requests in 1.0 min" in capsys.readouterr().out
+    assert run(policy, "--accept-times", trace=str(seconds)) == 0
 
 
 @pytest.mark.parametrize("policy_text", ["budget: {maxGpus: {{ .Values.maxGpus }}}\n", "[", "\x00", "? {}\n: 1\n"])

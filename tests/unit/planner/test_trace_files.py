@@ -4,20 +4,26 @@ import gzip
 import json
 import lzma
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay.requests import Arrived, faster, first, superposed, trace_of
-from pointsman.planner.replay.trace_files import TraceFormat, bin_width_s, load_trace, write_trace
+from pointsman.planner.replay.trace_files import TimeUnit, TraceFormat, bin_width_s, load_trace, write_trace
 
 TRACES = Path(__file__).parent / "traces"
 BENCH_DATA = Path(__file__).parents[3] / "bench" / "data"
 MOONCAKE = '{"timestamp": 1000, "input_length": 1200, "output_length": 52, "hash_ids": [46, 47, 2353]}'
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44"
 OWN = '{"format": "pointsman-trace", "version": 1, "name": "tuesday", "block_tokens": 256}'
+
+
+OWN_LINE = '{"arrival_s": 1, "prompt_tokens": 256, "output_tokens": 1, "prefix_blocks": [1]}'
 
 
 def written(folder: Path, text: str) -> Path:
@@ -118,6 +124,28 @@ def test_a_cut_compressed_file_is_said_not_crashed(tmp_path: Path) -> None:
             OWN + '\n{"arrival_s": 1, "prompt_tokens": 256, "output_tokens": 1, "prefix_blocks": [1, 2]}',
             "line 2: prefix_blocks is [1, 2], 2 ids; prompt_tokens 256 has 1 at most, one for every 256 tokens; "
             "--block-tokens N says another, 255 or less",
+        ),
+        (
+            "[" + MOONCAKE + ",\n" + MOONCAKE + "]",
+            "line 1: it is a JSON array; one object a line is needed: jq -c '.[]'",
+        ),
+        (
+            json.dumps(json.loads(MOONCAKE), indent=2),
+            "line 1: it is a JSON object over several lines; one object a line",
+        ),
+        ("{\n" + MOONCAKE[1:], "line 1: it is a JSON object over several lines"),
+        (MOONCAKE.replace('"output_length": 52', '"input_length": 52'), "'input_length' is written twice"),
+        (
+            MOONCAKE + '\n{"session_id": "a", "delay": 100, "input_length": 10, "output_length": 5}',
+            "line 2: timestamp is missing: 'delay' counts from an answer that a replay does not know; write a time of "
+            "arrival (read as Mooncake JSON lines, timestamp in ms)",
+        ),
+        (AZURE.replace("Context", "contexttokens,Context"), "the column ContextTokens is there 2 times in the header"),
+        (AZURE.replace(",", ";"), "is missing in the header 'TIMESTAMP;ContextTokens;GeneratedTokens'"),
+        (AZURE + '\n"2023-11-16 18:15:47,1,2', "line 3: it has 1 values, the header names 3"),
+        (
+            AZURE + "\n0.5,1,2",
+            "line 3: TIMESTAMP is '0.5'; a moment such as 2023-11-16 18:15:46.6805900 is needed (read",
         ),
         (AZURE + "\nyesterday,1,2", "line 3: TIMESTAMP is 'yesterday'; a moment such as"),
         (AZURE + "\n2023-11-16 18:15:47,,2", "line 3: ContextTokens is ''; a whole number"),
@@ -223,7 +251,7 @@ def test_what_a_recording_says_of_its_blocks_is_believed_unless_another_size_is_
 
 def test_bytes_that_are_no_text_are_said(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(b"\xff\xfe\x00\x80")
-    with pytest.raises(TraceError, match="it is no text"):
+    with pytest.raises(TraceError, match="it is no UTF-8 text"):
         load_trace(tmp_path / "trace")
 
 
@@ -306,3 +334,98 @@ def test_a_trace_is_made_faster_cut_and_superposed() -> None:
     assert len({blocks[0] for blocks in twice.prefix_blocks}) == 20  # no prefix is shared between copies
     with pytest.raises(TraceError, match="no request arrives in the first 0 s"):
         first(made, 0)
+
+
+def test_headers_of_another_case_or_with_a_mark_of_windows_are_read(tmp_path: Path) -> None:
+    (tmp_path / "trace").write_bytes(b"\xef\xbb\xbf" + AZURE.lower().replace("\n", "\r\n").encode())
+    assert load_trace(tmp_path / "trace").trace.prompt_tokens.tolist() == [374]
+
+
+# --- times that cannot be ---
+
+
+def timed(folder: Path, times: Sequence[float], field: str = "timestamp") -> Path:
+    """A Mooncake file (or a recording) with a request at each of these times."""
+    length = ("input_length", "output_length") if field == "timestamp" else ("prompt_tokens", "output_tokens")
+    lines = [json.dumps({field: time, length[0]: 100, length[1]: 10}) for time in times]
+    return written(folder, "\n".join(lines if field == "timestamp" else [OWN, *lines]))
+
+
+MINUTE_S = [0.5 * number for number in range(120)]  # a request each half second, in seconds
+DAYS = "no request arrives for 19675.9 days after 0 s"
+
+
+@pytest.mark.parametrize(
+    ("times", "field", "said"),
+    [
+        (MINUTE_S, "timestamp", "120 requests in 0.0595 s are 2017 requests/s (read as Mooncake JSON lines, timestamp"),
+        (
+            [time_s * 1000 for time_s in MINUTE_S], "arrival_s",
+            "120 requests in 16.5 h are one in 8.3 min (read as a Pointsman recording, arrival_s in s)",
+        ),
+        ([0, *(1.7e12 + 500 * number for number in range(120))], "timestamp", DAYS),
+        ([*(500 * number for number in range(120)), 1.7e12], "timestamp", "100% of the trace: a time stamp is wrong"),
+        (
+            [500.0 * number + (0 if number < 60 else 4e7) for number in range(120)], "timestamp",
+            "no request arrives for 11.1 h after 29.5 s, which is 100% of the trace",
+        ),
+        ([3] * 10, "timestamp", "all 10 requests have the same time"),
+    ],
+)  # fmt: skip
+def test_times_that_cannot_be_are_refused_with_the_format_and_what_would_help(
+    tmp_path: Path, times: list[float], field: str, said: str
+) -> None:
+    path = timed(tmp_path, times, field)
+    with pytest.raises(TraceError) as raised:
+        load_trace(path)
+    assert said in str(raised.value)
+    assert str(raised.value).endswith("; --time-unit s|ms|us|ns sets another unit, --accept-times replays it as it is")
+    assert len(load_trace(path, accept_times=True).trace) == len(times)
+
+
+def test_another_unit_is_read_as_it_is_said(tmp_path: Path) -> None:
+    seconds = load_trace(timed(tmp_path, MINUTE_S), time_unit=TimeUnit.S).trace
+    micro = load_trace(timed(tmp_path, [time_s * 1e6 for time_s in MINUTE_S], "arrival_s"), time_unit=TimeUnit.US).trace
+    assert seconds.arrival_s.tolist() == micro.arrival_s.tolist() == MINUTE_S
+    with pytest.raises(TraceError, match="--time-unit is of numbers; an Azure CSV has moments"):
+        load_trace(written(tmp_path, AZURE), time_unit=TimeUnit.S)
+
+
+@pytest.mark.parametrize("per_s", [1 / 45, 1.0, 73.0, 250.0])
+def test_times_of_real_services_are_taken(tmp_path: Path, per_s: float) -> None:
+    assert len(load_trace(timed(tmp_path, [1000 * number / per_s for number in range(200)])).trace) == 200
+
+
+def test_a_burst_and_a_quiet_night_are_taken(tmp_path: Path) -> None:
+    day = [*range(0, 3_600_000, 5_000), *[3_600_000] * 300, *range(20_000_000, 60_000_000, 5_000)]
+    assert len(load_trace(timed(tmp_path, day)).trace) == len(day)
+
+
+PARTS = st.sampled_from(
+    [
+        *(b"[", b"{", b"}", b'"', b",", b":", b"\n", b"\r\n", b"\x00", b"\xff", b"\xef\xbb\xbf", b"null", b"true"),
+        *(b"NaN", b"Infinity", b"-1", b"1e400", b"9" * 5000, b"'", b"\\u0000", b"\x1f\x8b", b"BZh", b"0001-01-01"),
+    ]
+)
+
+
+@given(st.data())
+def test_a_damaged_trace_is_read_or_refused_in_words(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    files = ["\n".join([MOONCAKE] * 3), "\n".join([AZURE, *AZURE.splitlines()[1:]]), OWN + "\n" + OWN_LINE]
+    content = bytearray(data.draw(st.sampled_from(files)).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(content)))
+        until = min(at + data.draw(st.sampled_from([0, 0, 1, 5])), len(content))
+        content[at:until] = data.draw(PARTS | st.binary(min_size=1, max_size=3))
+    if data.draw(st.booleans()):
+        packed = gzip.compress(content) if data.draw(st.booleans()) else lzma.compress(content)
+        content = bytearray(packed)
+        del content[data.draw(st.integers(0, len(content))) :]
+    path = tmp_path_factory.getbasetemp() / "damaged"
+    path.write_bytes(content)
+    try:
+        load_trace(path)
+    except TraceError as error:
+        assert str(path) in str(error)

@@ -86,7 +86,7 @@ def parse_table(text: str, where: str) -> Table:
     """The table in ``text``. Raises TableError with every mistake: field, what is written, what would be right."""
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TableError(f"{where}: it is no JSON ({error}); {_HOW}") from None
     if not isinstance(document, Mapping):
         raise TableError(f"{where}: it is no JSON object; {_HOW}")

@@ -3,6 +3,7 @@
 import json
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -27,6 +28,7 @@ from pointsman.planner.replay.table import at_start, figure_rows, layout
 
 EXIT_WORSE: Final = 1
 EXIT_UNUSABLE: Final = 2
+EXIT_DEFECT: Final = 70  # of Pointsman itself; Python's own status is 1, which means worse here
 EXIT_INTERRUPTED: Final = 130
 SHOWN_DECISIONS: Final = 12
 TABLE_WIDTH: Final = 160  # of a table on a narrower terminal: lines that it folds can be read, cut ones cannot
@@ -49,6 +51,10 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("pointsman replay: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+    except Exception:  # noqa: BLE001 - whatever it is, it must not end with the status that means worse
+        traceback.print_exc()
+        print("pointsman replay: this is a defect of Pointsman, not a verdict on the policy", file=sys.stderr)
+        return EXIT_DEFECT
     return EXIT_UNUSABLE
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from pointsman.planner.replay.comparison import parse_tolerance
 from pointsman.planner.replay.generators import SHAPES
+from pointsman.planner.replay.trace_files import TimeUnit
 from pointsman.process.arguments import CommandParser
 
 _DESCRIPTION: Final = """\
@@ -26,7 +27,7 @@ examples:
   pointsman replay … --sweep startup-seconds=30,120,300 --sweep objectives.ttftMs=500,1500
   pointsman replay --trace step:images=3 --policy chat.yaml --encode-milliseconds 80    requests with images
 
-exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used
+exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used, 70 a defect of Pointsman
 """
 
 
@@ -59,6 +60,8 @@ class Options:
     copies: int = 1
     first_s: float | None = None
     block_tokens: int | None = None  # of one id of a prompt's blocks; None: as the trace says or shows
+    time_unit: TimeUnit | None = None  # of numbers that are times; None: as the trace's format has it
+    accept_times: bool = False
     engine_factors: tuple[float, float] | None = None  # None: as the table's source asks for
     noise: float = 0.08
     prefix_hit_share: float = 0.0
@@ -99,7 +102,7 @@ def parse(argv: list[str]) -> Options:
         trace=given.trace, policy=given.policy, model=given.model, gpu=given.gpu, engine=given.engine, tp=given.tp,
         workers=given.workers, planner=given.planner, seed=given.seed, startup_s=given.startup_seconds,
         switch_s=given.switch_seconds, speed=given.speed, copies=given.copies, first_s=given.first_seconds,
-        block_tokens=given.block_tokens,
+        block_tokens=given.block_tokens, time_unit=given.time_unit, accept_times=given.accept_times,
         table=given.table, max_sequences=given.max_sequences, engine_factors=given.engine_factors, noise=given.noise,
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
         encode_ms=given.encode_milliseconds, encode_workers=given.encode_workers,
@@ -186,6 +189,13 @@ def _parser() -> argparse.ArgumentParser:
         "--copies", type=_whole, default=1, metavar="N", help="N shifted copies at once: N times the rate (default: 1)"
     )
     load("--first-seconds", type=_seconds, metavar="S", help="only the first S seconds")
+    load(
+        "--time-unit",
+        type=TimeUnit,
+        choices=list(TimeUnit),
+        help="of the times in a Mooncake file (default: ms) or a recording (default: s)",
+    )
+    load("--accept-times", action="store_true", help="replay a file whose times look wrong")
     load(
         "--block-tokens",
         type=_whole,

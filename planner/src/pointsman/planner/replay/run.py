@@ -72,7 +72,14 @@ def load(options: Options) -> Load:
     """The trace the options ask for. Raises TraceError."""
     path = Path(options.trace)
     if path.exists() or "/" in options.trace:
-        loaded = load_trace(path, options.seed, _of_file_s(options), options.block_tokens)
+        loaded = load_trace(
+            path,
+            options.seed,
+            _of_file_s(options),
+            options.block_tokens,
+            options.time_unit,
+            options.accept_times,
+        )
         trace, notes = loaded.trace, list(loaded.notes)
     else:
         shape = named_shape(options.trace)

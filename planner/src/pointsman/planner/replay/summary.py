@@ -7,13 +7,13 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from pointsman.planner.core.types import Alternative
+from pointsman.planner.core.types import Alternative, Objectives
 from pointsman.planner.errors import CompareError
 from pointsman.planner.replay.table import ENCODE
 from pointsman.planner.replay.trace_files import MOONCAKE_BLOCK_TOKENS
@@ -132,11 +132,27 @@ def read_document(path: Path) -> dict[str, Any]:
         made = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CompareError(f"{path}: it cannot be read: {error.strerror or error}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CompareError(f"{path}: it is no JSON: {error}") from None
     if not isinstance(made, dict) or made.get("format") != FORMAT or made.get("version") != VERSION:
         raise CompareError(f"{path}: it is no result of 'pointsman replay --json' of this version")
+    broken = _broken(made)
+    if broken is not None:
+        raise CompareError(f"{path}: {broken} is not as 'pointsman replay --json' writes it")
     return made
+
+
+def _broken(made: Mapping[str, Any]) -> str | None:
+    """The field that cannot be compared with; None if all can."""
+    for name in ("trace", "simulation", "objectives", "figures"):
+        if not isinstance(made.get(name), dict):
+            return name
+    numbers = {f"figures.{name}": made["figures"].get(name) for name in ("attainment", "gpu_hours")}
+    numbers |= {f"objectives.{field.name}": made["objectives"].get(field.name) for field in fields(Objectives)}
+    for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            return name
+    return "objectives" if len(made["objectives"]) > len(fields(Objectives)) else None
 
 
 def digest(trace: Trace) -> str:

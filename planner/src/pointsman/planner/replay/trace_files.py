@@ -34,6 +34,7 @@ from typing import Any, Final, NoReturn, TextIO
 
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay.requests import Arrived, trace_of
+from pointsman.planner.replay.trace_times import time_fault
 from pointsman.planner.simulator.types import Trace
 
 FORMAT: Final = "pointsman-trace"
@@ -46,6 +47,7 @@ BEYOND_FIRST_S: Final = 600.0  # that are read of a trace that is cut: by them b
 BINNED_SHARE: Final = 0.5  # so many requests share their time stamp with another: the stamps are bins
 WIDEST_BIN_S: Final = 60.0
 OFF_GRID: Final = 1e-2  # of a gap: times are rounded
+_MOMENT: Final = "2023-11-16 18:15:46.6805900"
 _AZURE_COLUMNS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _COMPRESSED: Final[tuple[tuple[bytes, Callable[..., TextIO]], ...]] = (
     (b"\x1f\x8b", gzip.open),
@@ -66,6 +68,18 @@ class TraceFormat(StrEnum):
     POINTSMAN = "Pointsman"
 
 
+class TimeUnit(StrEnum):
+    """Of a time stamp that is a number."""
+
+    S = "s"
+    MS = "ms"
+    US = "us"
+    NS = "ns"
+
+
+_PER_SECOND: Final[Mapping[TimeUnit, int]] = {TimeUnit.S: 1, TimeUnit.MS: 10**3, TimeUnit.US: 10**6, TimeUnit.NS: 10**9}
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A trace, and in words what was assumed to make it one."""
@@ -75,8 +89,18 @@ class Loaded:
     notes: tuple[str, ...] = ()
 
 
-def load_trace(path: Path, seed: int = 0, first_s: float | None = None, block_tokens: int | None = None) -> Loaded:
+def load_trace(
+    path: Path,
+    seed: int = 0,
+    first_s: float | None = None,
+    block_tokens: int | None = None,
+    time_unit: TimeUnit | None = None,
+    accept_times: bool = False,
+) -> Loaded:
     """The requests of a file, the first at 0 s. ``seed``: of the spreading of binned time stamps.
+
+    ``time_unit``: of a time stamp that is a number; None: as the format has it. ``accept_times``: also where they look
+    wrong.
 
     ``block_tokens``: how many tokens an id of a prompt's blocks stands for; None: as the file says or shows.
 
@@ -88,13 +112,14 @@ def load_trace(path: Path, seed: int = 0, first_s: float | None = None, block_to
         first = next(lines, None)
         if first is None:
             raise TraceError(f"{path}: the file is empty; {_EXPECTED}")
-        made, read, blocks, name = _read(path, first, lines, block_tokens)
+        made, read, blocks, name = _read(path, first, lines, block_tokens, time_unit)
+        read = _naming_format(read, made)
         requests = list(read) if first_s is None else _begun_within(read, first_s + BEYOND_FIRST_S)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise TraceError(f"{path}: it cannot be read: {reason}") from None
     except UnicodeDecodeError:
-        raise TraceError(f"{path}: it is no text; {_EXPECTED}") from None
+        raise TraceError(f"{path}: it is no UTF-8 text; {_EXPECTED}") from None
     if not requests:
         raise TraceError(f"{path}: it has no request; {_EXPECTED}")
     size, told = blocks.settled()
@@ -103,6 +128,9 @@ def load_trace(path: Path, seed: int = 0, first_s: float | None = None, block_to
     earlier = sum(later.arrival_s < before.arrival_s for before, later in itertools.pairwise(requests))
     if earlier:
         notes.append(f"{earlier} requests stand after a later one: all are sorted by their time of arrival")
+    fault = None if accept_times else time_fault([request.arrival_s for request in requests])
+    if fault is not None:
+        raise TraceError(f"{path}: {fault} (read as {_read_as(made, time_unit)}){_remedy(made)}")
     begin_s = min(request.arrival_s for request in requests)
     requests = [request._replace(arrival_s=request.arrival_s - begin_s) for request in requests]
     width_s = bin_width_s([request.arrival_s for request in requests])
@@ -229,16 +257,24 @@ def _begun_within(requests: Iterable[Arrived], seconds: float) -> list[Arrived]:
 
 
 def _read(
-    path: Path, head: "_Line", lines: Iterator["_Line"], given: int | None
+    path: Path, head: "_Line", lines: Iterator["_Line"], given: int | None, unit: TimeUnit | None
 ) -> tuple[TraceFormat, Iterator[Arrived], _Blocks, str | None]:
     blocks = _Blocks(given or MOONCAKE_BLOCK_TOKENS, said=given is not None)
+    if head.text.startswith("["):
+        raise TraceError(f"{head.where}: it is a JSON array; one object a line is needed: jq -c '.[]' makes them")
     if not head.text.startswith("{"):
-        columns = [column.strip() for column in next(csv.reader([head.text]), [])]
-        missing = [column for column in _AZURE_COLUMNS if column not in columns]
-        if missing:
-            raise TraceError(f"{head.where}: {', '.join(missing)} is missing in the header '{head.text}'; {_EXPECTED}")
+        columns = _columns(head)
+        if unit is not None:
+            raise TraceError(f"{path}: --time-unit is of numbers; an Azure CSV has moments such as {_MOMENT}")
         return TraceFormat.AZURE, (_azure(line, columns) for line in lines), blocks, None
-    fields = head.fields()
+    try:
+        fields = head.fields()
+    except TraceError:
+        if _is_begun(head.text):
+            raise TraceError(
+                f"{head.where}: it is a JSON object over several lines; one object a line is needed: jq -c . makes them"
+            ) from None
+        raise
     if fields.get("format") == FORMAT:
         version = fields.get("version")
         if version != VERSION:
@@ -247,18 +283,20 @@ def _read(
             own = _count(head, fields, "block_tokens", least=1)
             blocks = _Blocks(given or own, said=True)
         named = fields.get("name")
-        requests = (_own(line, blocks) for line in lines)
+        requests = (_own(line, blocks, _PER_SECOND[unit or TimeUnit.S]) for line in lines)
         return TraceFormat.POINTSMAN, requests, blocks, named if isinstance(named, str) else None
     if "timestamp" in fields:
-        requests = (_mooncake(line, blocks) for line in itertools.chain([head], lines))
+        requests = (
+            _mooncake(line, blocks, _PER_SECOND[unit or TimeUnit.MS]) for line in itertools.chain([head], lines)
+        )
         return TraceFormat.MOONCAKE, requests, blocks, None
     raise TraceError(f"{head.where}: neither 'timestamp' nor 'format' is there; {_EXPECTED}")
 
 
-def _mooncake(line: "_Line", blocks: _Blocks) -> Arrived:
+def _mooncake(line: "_Line", blocks: _Blocks, per_s: int) -> Arrived:
     fields = line.fields()
     return Arrived(
-        _number(line, fields, "timestamp") / 1000,
+        _number(line, fields, "timestamp") / per_s,
         _count(line, fields, "input_length"),
         _count(line, fields, "output_length"),
         _ids(line, fields, "hash_ids", "input_length", blocks),
@@ -266,10 +304,10 @@ def _mooncake(line: "_Line", blocks: _Blocks) -> Arrived:
     )
 
 
-def _own(line: "_Line", blocks: _Blocks) -> Arrived:
+def _own(line: "_Line", blocks: _Blocks, per_s: int) -> Arrived:
     fields = line.fields()
     return Arrived(
-        _number(line, fields, "arrival_s"),
+        _number(line, fields, "arrival_s") / per_s,
         _count(line, fields, "prompt_tokens"),
         _count(line, fields, "output_tokens"),
         _ids(line, fields, "prefix_blocks", "prompt_tokens", blocks),
@@ -279,7 +317,7 @@ def _own(line: "_Line", blocks: _Blocks) -> Arrived:
 
 def _azure(line: "_Line", columns: list[str]) -> Arrived:
     # A file of weeks has tens of millions of lines, and hardly one with a quote.
-    values = next(csv.reader([line.text])) if '"' in line.text else line.text.split(",")
+    values = line.values() if '"' in line.text else line.text.split(",")
     if len(values) != len(columns):
         raise TraceError(f"{line.where}: it has {len(values)} values, the header names {len(columns)}: {line.text!r}")
     fields = dict(zip(columns, values, strict=True))
@@ -287,9 +325,59 @@ def _azure(line: "_Line", columns: list[str]) -> Arrived:
     try:
         moment = datetime.fromisoformat(stamp)
     except ValueError:
-        line.wrong("TIMESTAMP", stamp, "a moment such as 2023-11-16 18:15:46.6805900")
+        line.wrong("TIMESTAMP", stamp, f"a moment such as {_MOMENT}")
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return Arrived(moment.timestamp(), _count(line, fields, "ContextTokens"), _count(line, fields, "GeneratedTokens"))
+
+
+def _columns(head: "_Line") -> list[str]:
+    """The columns of a CSV, as Azure spells them whatever case they are in. Raises TraceError for another CSV."""
+    known = {column.lower(): column for column in _AZURE_COLUMNS}
+    columns = [known.get(column.strip().lower(), column.strip()) for column in head.values()]
+    missing = [column for column in _AZURE_COLUMNS if column not in columns]
+    if missing:
+        raise TraceError(f"{head.where}: {', '.join(missing)} is missing in the header '{head.text}'; {_EXPECTED}")
+    twice = [column for column in _AZURE_COLUMNS if columns.count(column) > 1]
+    if twice:
+        raise TraceError(
+            f"{head.where}: the column {', '.join(twice)} is there {columns.count(twice[0])} times in the header "
+            f"'{head.text}'; which one is meant cannot be told: remove the other"
+        )
+    return columns
+
+
+def _is_begun(text: str) -> bool:
+    """Whether this is the beginning of a JSON value that goes on in the next line."""
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.pos >= len(text)
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def _naming_format(requests: Iterator[Arrived], made: TraceFormat) -> Iterator[Arrived]:
+    """The same; a line that is wrong is said with the format that the file is read as."""
+    try:
+        yield from requests
+    except TraceError as error:
+        raise TraceError(f"{error} (read as {_read_as(made, None)})") from None
+
+
+def _read_as(made: TraceFormat, unit: TimeUnit | None) -> str:
+    match made:
+        case TraceFormat.MOONCAKE:
+            return f"Mooncake JSON lines, timestamp in {unit or TimeUnit.MS}"
+        case TraceFormat.AZURE:
+            return "Azure CSV"
+        case TraceFormat.POINTSMAN:
+            return f"a Pointsman recording, arrival_s in {unit or TimeUnit.S}"
+
+
+def _remedy(made: TraceFormat) -> str:
+    unit = "" if made is TraceFormat.AZURE else f"--time-unit {'|'.join(TimeUnit)} sets another unit, "
+    return f"; {unit}--accept-times replays it as it is"
 
 
 # --- lines and fields ---
@@ -307,12 +395,18 @@ class _Line:
 
     def fields(self) -> dict[str, Any]:
         try:
-            fields = json.loads(self.text)
+            fields = json.loads(self.text, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
             raise TraceError(f"{self.where}: it is no JSON object: {error}") from None
         if not isinstance(fields, dict):
             raise TraceError(f"{self.where}: it is no JSON object but {self.text[:60]!r}")
         return fields
+
+    def values(self) -> list[str]:
+        try:
+            return next(csv.reader([self.text]), [])
+        except csv.Error as error:
+            raise TraceError(f"{self.where}: it is no CSV: {error}") from None
 
     def wrong(self, field: str, value: object, right: str) -> NoReturn:
         raise TraceError(f"{self.where}: {field} is {_shown(value)}; {right} is needed")
@@ -328,9 +422,19 @@ def _lines(path: Path) -> Iterator[_Line]:
                 yield _Line(path, number, line.strip())
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
+        raise ValueError(f"'{twice}' is written twice")
+    return fields
+
+
 def _value(line: _Line, fields: Mapping[str, Any], name: str) -> Any:
     if name not in fields:
-        raise TraceError(f"{line.where}: {name} is missing")
+        turn = "delay" in fields and name in ("timestamp", "arrival_s")
+        why = ": 'delay' counts from an answer that a replay does not know; write a time of arrival" if turn else ""
+        raise TraceError(f"{line.where}: {name} is missing{why}")
     return fields[name]
 
 
