@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,6 +23,7 @@ from multidict import CIMultiDict
 from fixtures.plain_tokenizer import file_digests
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import MODEL_FILES_PATH, MODEL_PATH, ModelFile, ModelInfo
+from pointsman.api.protocol.resume import RESUME_FIELD
 
 SERVED_NAME = "stand-in"
 BLOCK_SIZE = 16
@@ -73,6 +74,7 @@ class StandInWorker:
     asked: asyncio.Event = field(default_factory=asyncio.Event)  # what it serves
     other_template: bool = False  # /tokenize renders chats differently from the files
     says_its_model: asyncio.Event | None = None  # it answers what it serves only when this is set
+    earlier_version: bool = False  # it cannot resume the streams of others
     answers: int = 0
 
     def application(self) -> web.Application:
@@ -85,11 +87,11 @@ class StandInWorker:
         app.router.add_get(MODEL_FILES_PATH + "/{digest}", self._file)
         return app
 
-    def output(self, prompt: list[int], tokens: int) -> list[int]:
+    def output(self, prompt: list[int], tokens: int, choice: int = 0) -> list[int]:
         """The first ``tokens`` of the answer this "model" gives: letters, each from all that stands before it."""
         seen = list(prompt)
         for _ in range(tokens):
-            seen.append(self._letters[sum((place + 1) * token for place, token in enumerate(seen)) % 26])
+            seen.append(self._letters[(choice + sum((place + 1) * token for place, token in enumerate(seen))) % 26])
         return seen[len(prompt) :]
 
     @cached_property
@@ -131,9 +133,22 @@ class StandInWorker:
             ]
         return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": MAX_MODEL_LEN})
 
+    def rendered(self, body: dict[str, Any]) -> list[int]:
+        """The prompt of a chat."""
+        messages = [
+            message | {"content": "".join(part["text"] for part in message["content"])}
+            if isinstance(message["content"], list)
+            else message
+            for message in body["messages"]
+        ]
+        text = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.seen.append(Seen(request.path, request.headers.copy(), body))
+        if not body.get("tools"):
+            return await self._generated(request, body, self.rendered(body))
         self.answers += 1
         call = {
             "id": "call-1",
@@ -162,29 +177,41 @@ class StandInWorker:
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.seen.append(Seen(request.path, request.headers.copy(), body))
+        prompt = body["prompt"]
+        if isinstance(prompt[0], list):
+            prompt = prompt[0]
+        return await self._generated(request, body, prompt)
+
+    async def _generated(self, request: web.Request, body: dict[str, Any], prompt: list[int]) -> web.StreamResponse:
         behaviour = self.behaviours.popleft() if self.behaviours else None
         try:
-            return await self._answer(request, body, behaviour)
+            return await self._answer(request, body, prompt, behaviour)
         except (asyncio.CancelledError, ConnectionError):
             self.cancelled.set()
             raise
 
     async def _answer(
-        self, request: web.Request, body: dict[str, Any], behaviour: Behaviour | None
+        self, request: web.Request, body: dict[str, Any], prompt: list[int], behaviour: Behaviour | None
     ) -> web.StreamResponse:
         if behaviour is not None and behaviour.status is not None:
             found = {headers.RETRY: behaviour.retry} if behaviour.retry else {}
             error = behaviour.body or {"error": {"message": "not now", "type": "error", "code": behaviour.status}}
             return web.json_response(error, status=behaviour.status, headers=found)
-        prompt = body["prompt"]
-        tokens = self.output(prompt, body.get("max_tokens", 16))
+        is_chat = request.path.endswith("/chat/completions")
+        limit = body.get("max_tokens", 16)
+        chosen = [self.output(prompt, limit, choice) for choice in range(body.get("n", 1))]
         if behaviour is not None:
-            tokens = tokens[: behaviour.tokens]
+            chosen = [tokens[: behaviour.tokens] for tokens in chosen]
         worker = {headers.WORKER: self.name, headers.PREFILL: "local", headers.PREFILL_REASON: "short"}
-        head = {"id": f"cmpl-{request.headers[headers.REQUEST_ID]}", "object": "text_completion", "created": 1,
+        resumed = body.get(RESUME_FIELD)
+        if resumed is not None and not self.earlier_version:
+            worker[headers.RESUMED] = "1"
+        head = {"id": f"{'chatcmpl' if is_chat else 'cmpl'}-{request.headers[headers.REQUEST_ID]}",
+                "object": "chat.completion.chunk" if is_chat else "text_completion", "created": 1,
                 "model": SERVED_NAME}  # fmt: skip
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(tokens),
-                 "total_tokens": len(prompt) + len(tokens)}  # fmt: skip
+        output = sum(map(len, chosen))
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": output, "total_tokens": len(prompt) + output,
+                 "prompt_tokens_details": {"cached_tokens": 1}}  # fmt: skip
         if not body.get("stream"):
             if behaviour is not None and behaviour.gate is not None:
                 self.begun.set()
@@ -192,15 +219,26 @@ class StandInWorker:
             if behaviour is not None and behaviour.cut:
                 self._cut(request)
             aborted = behaviour is not None and behaviour.abort
-            choice = {"index": 0, "text": self.tokenizer.decode(tokens), "logprobs": None, "stop_reason": None,
-                      "finish_reason": "abort" if aborted else "length", "token_ids": tokens,
-                      "prompt_token_ids": prompt}  # fmt: skip
+            choices = []
+            for index, tokens in enumerate(chosen):
+                text = self.tokenizer.decode(tokens)
+                said = {"message": {"role": "assistant", "content": text}} if is_chat else {"text": text}
+                choices.append({"index": index, **said, "logprobs": None, "stop_reason": None,
+                                "finish_reason": "abort" if aborted else "length", "token_ids": tokens,
+                                "prompt_token_ids": prompt})  # fmt: skip
             self.answers += not aborted
-            return web.json_response(head | {"choices": [choice], "usage": usage}, headers=worker)
+            return web.json_response(head | {"choices": choices, "usage": usage}, headers=worker)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **worker})
         await response.prepare(request)
-        async for event in self._events(body, prompt, tokens, behaviour):
-            await response.write(b"data: " + json.dumps(head | event).encode() + b"\n\n")
+        make = self._chat_events if is_chat else self._completion_events
+        for choice in make(body, prompt, chosen, ends=behaviour is None):
+            await response.write(b"data: " + json.dumps(head | choice).encode() + b"\n\n")
+        if behaviour is not None and behaviour.abort:
+            choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": "abort", "token_ids": []}
+            await response.write(b"data: " + json.dumps(head | {"choices": [choice]}).encode() + b"\n\n")
+        if behaviour is not None and behaviour.error_event:
+            error = {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}
+            await response.write(b"data: " + json.dumps(head | error).encode() + b"\n\n")
         self.begun.set()
         if behaviour is not None:
             if behaviour.gate is not None:
@@ -215,25 +253,48 @@ class StandInWorker:
         self.answers += 1
         return response
 
-    async def _events(
-        self, body: dict[str, Any], prompt: list[int], tokens: list[int], behaviour: Behaviour | None
-    ) -> AsyncIterator[dict[str, Any]]:
-        for number, token in enumerate(tokens):
-            last = behaviour is None and number == len(tokens) - 1
-            choice: dict[str, Any] = {"index": 0, "text": self.tokenizer.decode([token]), "logprobs": None,
+    def _completion_events(
+        self, body: dict[str, Any], prompt: list[int], chosen: list[list[int]], *, ends: bool
+    ) -> Iterator[dict[str, Any]]:
+        del body
+        for number, index, token, last in _interleaved(chosen, ends):
+            choice: dict[str, Any] = {"index": index, "text": self.tokenizer.decode([token]), "logprobs": None,
                                       "finish_reason": "length" if last else None, "token_ids": [token]}  # fmt: skip
             if number == 0:
                 choice["prompt_token_ids"] = prompt
             yield {"choices": [choice]}
-        if behaviour is not None and behaviour.abort:
-            yield {"choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "abort", "token_ids": []}]}
-        if behaviour is not None and behaviour.error_event:
-            yield {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}
+
+    def _chat_events(
+        self, body: dict[str, Any], prompt: list[int], chosen: list[list[int]], *, ends: bool
+    ) -> Iterator[dict[str, Any]]:
+        """As a parser that sees only pairs of letters: every other token waits for the next one."""
+        ids_shown = bool(body.get("return_token_ids"))
+        for index in range(len(chosen)):
+            role = {"index": index, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+            yield {"choices": [role]} | ({"prompt_token_ids": prompt} if ids_shown else {})
+        waiting = [""] * len(chosen)
+        for number, index, token, last in _interleaved(chosen, ends):
+            waiting[index] += self.tokenizer.decode([token])
+            delta: dict[str, Any] = {}
+            if number % 2 or last:
+                delta, waiting[index] = {"content": waiting[index]}, ""
+            if delta or ids_shown:
+                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": "length" if last else None}
+                yield {"choices": [choice | {"token_ids": [token] if ids_shown else None}]}
 
     def _cut(self, request: web.Request) -> None:
         if request.transport is not None:
             request.transport.abort()
         raise ConnectionResetError("cut on purpose")
+
+
+def _interleaved(chosen: list[list[int]], ends: bool) -> Iterator[tuple[int, int, int, bool]]:
+    """Number of the token in its choice, index of the choice, token, whether it is the last; in turns."""
+    longest = max(map(len, chosen))
+    for number in range(longest):
+        for index, tokens in enumerate(chosen):
+            if number < len(tokens):
+                yield number, index, tokens[number], ends and number == len(tokens) - 1
 
 
 @asynccontextmanager

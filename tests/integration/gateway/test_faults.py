@@ -1,6 +1,8 @@
 """Workers that refuse, abort, die or hang: what moves to another worker, what the client is told, what is given up."""
 
 import asyncio
+from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import openai
@@ -26,7 +28,7 @@ def said(chunks: list[Any]) -> list[tuple[Any, ...]]:
         for choice in chunk.choices:
             body = choice.to_dict()
             ids = (body.get("token_ids"), body.get("prompt_token_ids") or chunk.to_dict().get("prompt_token_ids"))
-            told.append((chunk.id[:5], body.get("delta") or body["text"], *ids, choice.finish_reason))
+            told.append((chunk.id[:5], body.get("delta", body.get("text")), *ids, choice.finish_reason))
     return told
 
 
@@ -126,7 +128,56 @@ async def test_after_the_first_token_another_worker_goes_on_with_the_tokens_so_f
         assert after[counter] - before.get(counter, 0) == 2
 
 
-@pytest.mark.parametrize("field", [{"stop": ["zz"]}, {"presence_penalty": 0.5}])
+REPEATED: dict[str, dict[str, Any]] = {
+    "several answers": {"n": 2},
+    "stop strings": {"stop": ["zz"]},
+    "list of parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "Go on."}]}]},
+    "unknown field, several answers, token ids": {"extra_body": {"a_new_field": 1, "return_token_ids": True}, "n": 2},
+}
+
+
+@pytest.mark.parametrize("asked", REPEATED.values(), ids=REPEATED)
+async def test_what_only_an_engine_can_take_up_is_resumed_by_another_one(room: Room, asked: dict[str, Any]) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    ask: dict[str, Any] = {
+        "model": SERVED_NAME,
+        "messages": [{"role": "user", "content": "Go on."}],
+        "max_tokens": 8,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    } | asked
+    whole = [chunk async for chunk in await gateway.client.chat.completions.create(**ask)]
+    for behaviour in AFTER_THREE_TOKENS:
+        breaks = deque([replace(behaviour, tokens=3), replace(behaviour, tokens=6)])
+        for worker in workers:  # each breaks once; the first one brings the last two
+            worker.seen.clear()
+            worker.behaviours = breaks
+        chunks = [chunk async for chunk in await gateway.client.chat.completions.create(**ask)]
+        assert said(chunks) == said(whole), behaviour
+        assert chunks[-1].usage == whole[-1].usage, behaviour
+        assert len({(chunk.id, chunk.created) for chunk in chunks}) == 1
+        bodies = [seen.body.get("pointsman_resume") for worker in workers for seen in worker.seen]
+        repeated = [[sum(map(len, choice["chunks"])) for choice in one["choices"]] for one in bodies if one]
+        assert (len(bodies), sorted(repeated)) == (3, [[3] * ask.get("n", 1), [6] * ask.get("n", 1)])
+
+
+async def test_a_worker_of_an_earlier_version_resumes_nobody_elses_stream(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    for worker in workers:
+        worker.earlier_version = True
+    ask = ASK | {"stop": ["zz"], "stream": True}
+    text = ""
+    for worker in workers:
+        worker.behaviours.append(Behaviour(tokens=3, cut=True))
+    with pytest.raises(openai.APIError, match="does not resume streams") as broken:
+        async for chunk in await gateway.client.completions.create(**ask):
+            text += chunk.choices[0].text
+    assert (text, broken.value.code) == (expected(workers[0])[:3], "stream_broken")
+
+
+@pytest.mark.parametrize("field", [{"presence_penalty": 0.5}, {"response_format": {"type": "json_object"}}])
 async def test_a_stream_that_cannot_be_continued_as_asked_ends_with_an_error(room: Room, field: dict[str, Any]) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers)
@@ -134,7 +185,7 @@ async def test_a_stream_that_cannot_be_continued_as_asked_ends_with_an_error(roo
         for worker in workers:
             worker.seen.clear()
             worker.behaviours.append(behaviour)
-        stream = await gateway.client.completions.create(**ASK, **field, stream=True)
+        stream = await gateway.client.completions.create(**ASK, extra_body=field, stream=True)
         text = ""
         with pytest.raises(openai.APIError, match="broke off after 3 tokens") as broken:
             async for chunk in stream:

@@ -1,6 +1,7 @@
 """From a checked request to legs: what is sent, what the router knows of it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ import pytest
 
 from fixtures.plain_tokenizer import make_tokenizer
 from pointsman.api.protocol.control import ModelInfo
-from pointsman.gateway.core.requests import Endpoint, read
-from pointsman.gateway.errors import RequestInvalid
+from pointsman.gateway.core.requests import Endpoint, Verbatim, VerbatimReason, read
+from pointsman.gateway.core.resume import Resumption
+from pointsman.gateway.errors import ContextLengthExceeded
 from pointsman.gateway.planning import Plan, plan
 from pointsman.gateway.processor import Model, TextProcessor
 from pointsman.serving.block_hashes import chained_block_hashes
@@ -54,7 +56,7 @@ async def test_a_chat_with_tools_is_sent_as_it_is_and_routed_by_what_it_will_pro
     made = await planned(model(processor), tools=TOOLS)
     (job,) = made.jobs
     likely = processor.render([{"role": "user", "content": "Which track?"}], tools=TOOLS)
-    assert made.verbatim == "tools"
+    assert made.verbatim == Verbatim(VerbatimReason.TOOLS, "tools")
     assert json.loads(job.leg.body)["tools"] == TOOLS
     assert (job.leg.prompt_tokens, job.leg.digest) == (len(likely), None)
     assert job.leg.chain == chained_block_hashes(likely, BLOCK_SIZE)
@@ -63,8 +65,9 @@ async def test_a_chat_with_tools_is_sent_as_it_is_and_routed_by_what_it_will_pro
 
 async def test_unproved_rendering_leaves_chats_and_texts_to_the_engine_but_not_ids(processor: TextProcessor) -> None:
     doubted = model(processor, proved=False)
-    assert (await planned(doubted)).verbatim == "a doubt"
-    assert (await planned(doubted, Endpoint.COMPLETIONS, prompt="text")).verbatim == "a doubt"
+    assert (await planned(doubted)).verbatim == Verbatim(VerbatimReason.TEMPLATE, "a doubt")
+    of_text = await planned(doubted, Endpoint.COMPLETIONS, prompt="text")
+    assert of_text.verbatim == Verbatim(VerbatimReason.TOKENIZER, "a doubt")
     assert (await planned(doubted, Endpoint.COMPLETIONS, prompt=[7, 8])).verbatim is None
 
 
@@ -80,13 +83,100 @@ async def test_salted_prompts_are_kept_out_of_the_index(processor: TextProcessor
     assert json.loads(made.jobs[0].leg.body)["cache_salt"] == "tenant-a"
 
 
-async def test_several_answers_cannot_be_had_of_a_body_that_goes_as_it_is(processor: TextProcessor) -> None:
-    with pytest.raises(RequestInvalid, match="cannot be combined with tools"):
-        await planned(model(processor), tools=TOOLS, n=2)
+async def test_several_answers_of_a_body_that_goes_as_it_is_are_one_request(processor: TextProcessor) -> None:
+    made = await planned(model(processor), tools=TOOLS, n=2, best_of=2, stream=True)
+    (job,) = made.jobs
+    sent = json.loads(job.leg.body)
+    assert (sent["n"], sent["return_token_ids"], made.choices) == (2, True, 2)
+    assert "best_of" not in sent
 
 
-async def test_prompt_tokens_count_each_prompt_once(processor: TextProcessor) -> None:
-    made = await planned(model(processor), Endpoint.COMPLETIONS, prompt=[[1, 2, 3], [4, 5]], n=3)
-    assert len(made.jobs) == 6
-    assert made.prompt_tokens == 5
-    assert [job.leg.request_id for job in made.jobs] == ["r1", "r1-1", "r1-2", "r1-3", "r1-4", "r1-5"]
+async def test_an_evaluation_harness_gets_several_prompts_with_echo_from_the_engine(processor: TextProcessor) -> None:
+    harness = {"prompt": [[1, 2, 3], [4, 5, 6]], "echo": True, "logprobs": 1, "max_tokens": 0, "stream": True}
+    made = await planned(model(processor), Endpoint.COMPLETIONS, **harness)
+    (job,) = made.jobs
+    assert json.loads(job.leg.body) == harness | {"model": "m"}
+    assert (made.choices, job.leg.resumption) == (2, None)
+
+
+async def test_the_answers_to_one_prompt_are_one_request_and_each_prompt_counts_once(processor: TextProcessor) -> None:
+    made = await planned(model(processor), Endpoint.COMPLETIONS, prompt=[[1, 2, 3], [4, 5]], n=3, seed=2**63 - 1)
+    assert [json.loads(job.leg.body)["n"] for job in made.jobs] == [3, 3]
+    assert {json.loads(job.leg.body)["seed"] for job in made.jobs} == {2**63 - 1}
+    assert (made.prompt_tokens, made.choices) == (5, 6)
+    assert [job.leg.request_id for job in made.jobs] == ["r1", "r1-1"]
+
+
+@pytest.mark.parametrize(
+    ("body", "resumption"),
+    [
+        ({}, Resumption.PROMPT),
+        ({"stop": ["\n"]}, Resumption.REPEAT),
+        ({"n": 2}, Resumption.REPEAT),
+        ({"tools": TOOLS}, Resumption.REPEAT),
+        ({"tools": TOOLS, "tool_choice": "required"}, None),
+        ({"logprobs": True, "n": 2}, Resumption.REPEAT),
+        ({"bad_words": ["no way"]}, None),
+        ({"response_format": {"type": "json_object"}}, None),
+    ],
+)
+async def test_how_a_broken_stream_is_resumed_depends_on_what_was_asked(
+    processor: TextProcessor, body: dict[str, Any], resumption: Resumption | None
+) -> None:
+    made = await planned(model(processor), stream=True, **body)
+    assert made.jobs[0].leg.resumption is resumption
+
+
+def parts(*parts: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": list(parts)}]
+
+
+async def test_a_list_of_texts_is_routed_as_the_text_it_becomes_and_media_are_never_tokenised(
+    processor: TextProcessor,
+) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 3_000_000}}
+    text = [{"type": "text", "text": "Which"}, {"type": "text", "text": "track?"}]
+    made = await planned(model(processor), messages=parts(*text, image))
+    likely = processor.render([{"role": "user", "content": "Which\ntrack?"}])
+    assert made.jobs[0].leg.prompt_tokens == len(likely)
+    assert json.loads(made.jobs[0].leg.body)["messages"] == parts(*text, image)
+
+
+async def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
+    processor: TextProcessor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenised: list[int] = []
+    encode = processor.encode
+
+    def counting(text: str, *, add_special_tokens: bool = True) -> list[int]:
+        tokenised.append(len(text))
+        return encode(text, add_special_tokens=add_special_tokens)
+
+    monkeypatch.setattr(processor, "encode", counting)
+    huge = "tracks and signals " * 200_000
+    for endpoint, body in (
+        (Endpoint.CHAT, {"messages": [{"role": "user", "content": huge}]}),
+        (Endpoint.COMPLETIONS, {"prompt": huge}),
+        (Endpoint.COMPLETIONS, {"prompt": ["fits", huge]}),
+    ):
+        with pytest.raises(ContextLengthExceeded, match="maximum context length is 400 tokens"):
+            await planned(model(processor), endpoint, **body)
+    assert sum(tokenised) < len(huge) / 10
+
+
+async def test_a_body_that_is_nested_deeply_is_the_engines_to_judge(processor: TextProcessor) -> None:
+    parameters: dict[str, Any] = {}
+    for _ in range(300):
+        parameters = {"properties": {"a": parameters}}
+    deep = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    made = await planned(model(processor), tools=deep)
+    assert json.loads(made.jobs[0].leg.body)["tools"] == deep
+
+
+async def test_the_workers_word_on_the_length_of_answers_beats_the_models_files(processor: TextProcessor) -> None:
+    of = model(processor)
+    told = replace(of, info=of.info.model_copy(update={"chat_max_tokens": 400}))
+    limited = TextProcessor(processor._tokenizer, default_max_tokens=5)
+    for served, limit in ((replace(of, processor=limited), 5), (replace(told, processor=limited), 400)):
+        leg = (await planned(served)).jobs[0].leg
+        assert json.loads(leg.body)["max_tokens"] == min(limit, 400 - leg.prompt_tokens)

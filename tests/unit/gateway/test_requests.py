@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from pointsman.gateway.core.requests import Ask, Endpoint, Prompt, max_output_tokens, needs_engine, read, token_body
+from pointsman.gateway.core.requests import (
+    Ask,
+    Endpoint,
+    Prompt,
+    Verbatim,
+    VerbatimReason,
+    max_output_tokens,
+    needs_engine,
+    plain_body,
+    read,
+    token_body,
+)
 from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, RequestInvalid
 
 USER = {"role": "user", "content": "hello"}
@@ -56,13 +67,20 @@ def test_plain_chats_are_tokenised_here(body: dict[str, Any]) -> None:
     ],
 )
 def test_what_only_the_engine_can_do_goes_there_as_it_is(body: dict[str, Any], why: str) -> None:
-    assert why in (needs_engine(chat(**body)) or "")
+    found = needs_engine(chat(**body))
+    assert found is not None
+    assert why in found.detail
 
 
 def test_echo_and_truncation_of_completions_go_to_the_engine() -> None:
     assert needs_engine(completion(logprobs=3, add_special_tokens=False, seed=1)) is None
-    assert needs_engine(completion(echo=True)) == "echo"
-    assert needs_engine(completion(suffix="end")) == "suffix"
+    assert needs_engine(completion(echo=True)) == Verbatim(VerbatimReason.PROMPT_HANDLING, "echo")
+    assert needs_engine(completion(suffix="end")) == Verbatim(VerbatimReason.PROMPT_HANDLING, "suffix")
+
+
+def test_reasons_are_bounded_whatever_a_client_writes() -> None:
+    odd: list[dict[str, Any]] = [{"a_field_of_the_future": 1}, {"messages": [{"role": "x" * 50, "content": "x"}]}]
+    assert [getattr(needs_engine(chat(**body)), "reason", None) for body in odd] == ["other-field", "message-role"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +89,13 @@ def test_echo_and_truncation_of_completions_go_to_the_engine() -> None:
         ({"messages": []}, "messages", "missing or empty"),
         ({"messages": ["hi"]}, "messages[0]", "an object with a 'role'; got string"),
         ({"n": True}, "n", "n' is True"),
-        ({"n": 65}, "n", "65 answers"),
+        ({"n": 1025}, "n", "1025 answers"),
+        ({"n": 2, "best_of": 3}, "best_of", "'best_of' is 3 and 'n' is 2"),
+        ({"best_of": "2"}, "best_of", "'best_of' is '2'"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "is a JSON number"),
+        ({"messages": [USER, {"role": "user", "content": True}]}, "messages[1].content", "is a JSON boolean"),
+        ({"messages": [{"role": "user", "content": [7]}]}, "messages[0].content[0]", "a part is an object"),
+        ({"pointsman_resume": {"choices": []}}, "pointsman_resume", "not accepted"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "only for 'stream': true"),
         ({"use_beam_search": True}, "use_beam_search", "beam search is not supported"),
         ({"ec_transfer_params": {"x": 1}}, "ec_transfer_params", "not accepted"),
@@ -90,7 +114,32 @@ def test_another_model_is_not_found() -> None:
         chat(model="gpt-4")
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[1]", b'"x"'])
+def test_best_of_as_many_as_n_asks_for_nothing_more() -> None:
+    accepted: list[dict[str, Any]] = [{"best_of": 1}, {"best_of": 2, "n": 2}, {"best_of": 1, "n": 3}]
+    for body in accepted:
+        ask = completion(**body)
+        assert needs_engine(ask) is None
+        assert b"best_of" not in token_body(ask, [1], max_tokens=1)
+        assert b"best_of" not in plain_body(ask)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_body() -> None:
+    data = b"\xef\xbb\xbf" + json.dumps({"model": "m", "prompt": "x"}).encode()
+    assert read(Endpoint.COMPLETIONS, data, "m").prompts == (Prompt(text="x"),)
+
+
+def test_the_limit_of_answers_counts_prompts_and_is_named() -> None:
+    prompts = json.dumps({"model": "m", "prompt": ["a"] * 300}).encode()
+    assert len(read(Endpoint.COMPLETIONS, prompts, "m").prompts) == 300
+    with pytest.raises(RequestInvalid, match=r"at most 256 .*maxAnswersPerRequest") as refused:
+        read(Endpoint.COMPLETIONS, prompts, "m", max_answers=256)
+    assert refused.value.param == "prompt"
+
+
+NESTED = b'{"model": "m", "messages": ' + b"[" * 5000
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[1]", b'"x"', NESTED, b'{"model": "\\ud800"}', b'{"n": 1e999}'])
 def test_a_body_that_is_no_object_is_refused(data: bytes) -> None:
     with pytest.raises(RequestInvalid, match="request body"):
         read(Endpoint.CHAT, data, "m")
@@ -110,14 +159,15 @@ def test_prompts_come_as_text_ids_or_lists_of_either() -> None:
 
 def test_the_engine_gets_ids_sampling_and_nothing_else() -> None:
     ask = chat(temperature=0.5, seed=9, n=2, user="u", metadata={"a": "b"}, stream=True, max_completion_tokens=5)
-    body = json.loads(token_body(ask, [1, 2, 3], max_tokens=5, sample=1))
+    body = json.loads(token_body(ask, [1, 2, 3], max_tokens=5))
     assert body == {
         "model": "m",
         "prompt": [1, 2, 3],
         "return_token_ids": True,
         "max_tokens": 5,
         "temperature": 0.5,
-        "seed": 10,
+        "seed": 9,
+        "n": 2,
         "user": "u",
         "stream": True,
     }

@@ -4,8 +4,10 @@ import json
 
 import pytest
 
+from pointsman.api.protocol.resume import Resume
 from pointsman.gateway.core import resume
 from pointsman.gateway.core.requests import Endpoint, read
+from pointsman.gateway.core.resume import Transcript
 from pointsman.gateway.core.sse import ChatTranslator, CompletionTranslator, Identity
 
 IDENTITY = Identity("cmpl-1", 7, "m")
@@ -35,7 +37,7 @@ def test_limits_never_fall_below_what_an_engine_takes() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("stop", ["\n"]),
+        ("bad_words", ["red light"]),
         ("presence_penalty", 0.1),
         ("frequency_penalty", -1),
         ("response_format", {"type": "json_object"}),
@@ -85,3 +87,60 @@ def test_a_continued_chat_brings_its_role_and_prompt_once() -> None:
     assert b"prompt_token_ids" in first
     assert b"assistant" not in second
     assert b"prompt_token_ids" not in second
+
+
+def test_log_probabilities_of_a_continued_completion_count_characters_from_its_beginning() -> None:
+    def of(text: str, offset: int) -> dict[str, object]:
+        return {"tokens": [text], "token_logprobs": [-0.5], "top_logprobs": [{text: -0.5}], "text_offset": [offset]}
+
+    translator = CompletionTranslator(IDENTITY)
+    offsets = []
+    for number, (text, own) in enumerate((("abc", 0), ("de", 3), ("f", 0), ("gh", 1), ("i", 0))):
+        if number in (2, 4):
+            translator.go_on(number)
+        out = translator.read(event([number], text, logprobs=of(text, own))).out
+        offsets += json.loads(out.removeprefix(b"data: "))["choices"][0]["logprobs"]["text_offset"]
+    assert offsets == [0, 3, 5, 6, 8]
+    assert translator.shows_each_token
+
+
+class TestTranscript:
+    """What a client has of a stream that is repeated."""
+
+    def test_only_what_is_new_passes_and_several_choices_go_on_by_themselves(self) -> None:
+        transcript = Transcript(2)
+        first = [(0, None, None), (1, None, None), (0, [5], None), (1, [8, 9], "stop"), (0, [6, 7], None)]
+        assert all(transcript.add(index, ids, end, content=bool(ids)) for index, ids, end in first)
+        told = json.loads(resume.repeated_body(b'{"prompt": [1]}', transcript))["pointsman_resume"]
+        assert told == Resume.model_validate(told).model_dump(by_alias=True, mode="json")
+        assert told["choices"] == [
+            {"chunks": [[5], [6, 7]], "finishReason": None},
+            {"chunks": [[8, 9]], "finishReason": "stop"},
+        ]
+        again = [*first, (0, [4], None), (0, [3], "length")]
+        passed = [(index, ids) for index, ids, end in again if transcript.add(index, ids, end, content=bool(ids))]
+        assert passed == [(0, [4]), (0, [3])]
+        assert transcript.whole
+
+    def test_a_stream_broken_twice_is_repeated_whole(self) -> None:
+        transcript = Transcript()
+        for ids in ([1], [2]):
+            transcript.add(0, ids, None, content=True)
+        transcript.repeat()
+        assert not transcript.add(0, [1], None, content=True)
+        assert transcript.repeat()["choices"][0]["chunks"] == [(1,), (2,)]
+        assert not transcript.add(0, [1], None, content=True)
+
+    def test_a_repetition_that_differs_is_noticed(self) -> None:
+        transcript = Transcript()
+        transcript.add(0, [1], None, content=True)
+        transcript.repeat()
+        with pytest.raises(ValueError, match="repeated with"):
+            transcript.add(0, [2], None, content=True)
+
+    def test_tokens_that_the_engine_hides_cannot_be_repeated(self) -> None:
+        transcript = Transcript()
+        transcript.add(0, None, None, content=False)  # the role
+        transcript.add(0, None, None, content=True)
+        with pytest.raises(ValueError, match="does not show its tokens"):
+            transcript.repeat()

@@ -76,6 +76,7 @@ async def run(settings: Settings) -> int:
             control_token=token,
             patience_seconds=settings.patience_seconds,
             max_body_bytes=settings.max_body_mib * 2**20,
+            max_answers=settings.max_answers,
         )
         runner = web.AppRunner(
             server.application(),

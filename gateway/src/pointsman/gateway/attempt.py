@@ -53,7 +53,6 @@ class LiveStream:
         self.begun = False  # the first token (or the end) was read
         self.ended = False  # [DONE] was read
         self.usage = b""  # JSON of the engine's usage, once it came
-        self.finish_reason: str | None = None
         self._pick = pick
         self._response = response
         self._content = response.content
@@ -97,8 +96,6 @@ class LiveStream:
             self.sampled += step.token_ids
             if step.settled:
                 self.settled = len(self.sampled)
-            if step.finish_reason is not None:
-                self.finish_reason = step.finish_reason
             if step.tokens or step.finish_reason is not None or step.done:
                 self.begun = True
             if step.done:

@@ -19,7 +19,7 @@ import msgspec
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import RetryReason
 from pointsman.gateway.attempt import LiveStream, Provenance, Unsuitable, provenance_of
-from pointsman.gateway.core.resume import continued_body
+from pointsman.gateway.core.resume import Resumption, Transcript, continued_body, repeated_body
 from pointsman.gateway.core.sse import TokenTranslator, Translator
 from pointsman.gateway.errors import NoWorkerAvailable, RefusedByEngine, StreamBroken, WorkersFailed
 from pointsman.gateway.fleet import Fleet, Pick
@@ -37,10 +37,11 @@ BACKOFF_MOST_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """What one choice of an answer needs from a worker.
+    """What the answers to one prompt (or a verbatim body) need from a worker.
 
     ``prompt_tokens`` is exact when the gateway tokenised (``digest`` set), else an estimate; ``chain`` are the prompt's
-    block hashes for the index, empty when unknown. ``continuable``: a broken stream may go on at another worker.
+    block hashes for the index, empty when unknown. ``resumption``: how a broken stream goes on at another worker, None:
+    not at all; of the model ``resume_digest`` where ``digest`` is None. ``repeats``: the worker must repeat and resume.
     """
 
     request_id: str
@@ -49,7 +50,9 @@ class Leg:
     prompt_tokens: int
     chain: Sequence[int] = ()
     digest: str | None = None
-    continuable: bool = False
+    resumption: Resumption | None = None
+    resume_digest: str | None = None
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,18 @@ def continued(leg: Leg, sampled: Sequence[int]) -> Leg:
     )
 
 
+def repeated(leg: Leg, transcript: Transcript, tokens: int) -> Leg:
+    """The leg whose worker repeats ``transcript``, of ``tokens`` new ones, and goes on. Raises ValueError."""
+    return replace(
+        leg,
+        request_id=f"{leg.request_id}+{tokens}",
+        body=repeated_body(leg.body, transcript),
+        prompt_tokens=leg.prompt_tokens + tokens,
+        digest=leg.digest or leg.resume_digest,
+        repeats=True,
+    )
+
+
 class AnswerStream:
     """One choice of a streamed answer, whichever workers send it. ``pull`` until ``ended``; ``close`` in any case."""
 
@@ -124,7 +139,7 @@ class AnswerStream:
             raise StreamBroken(f"The engine failed after {self.tokens} tokens: {error}.") from error
         except Unsuitable as error:
             broken = self._stream
-            if broken.finish_reason is not None:  # the answer is whole; at most its usage is missing
+            if broken.translator.transcript.whole:  # the answer is whole; at most its usage is missing
                 broken.ended = True
                 return b"", 0
             broken.close()
@@ -189,17 +204,22 @@ class Forwarder:
         if why.suspect:
             self._fleet.suspect(broken.worker_key)
         died = f"The answer broke off after {carried + broken.tokens} tokens: {why} (worker {broken.provenance.worker})"
-        translator, sampled = broken.translator, broken.sampled[: broken.settled]
-        if not leg.continuable or not isinstance(translator, TokenTranslator):
-            raise StreamBroken(f"{died}.") from why
-        if translator.shows_token_ids and len(sampled) < len(broken.sampled):
-            raise StreamBroken(f"{died}, in the middle of a character.") from why
+        translator = broken.translator
         try:
-            onward = continued(leg, sampled)
+            if leg.resumption is Resumption.REPEAT:
+                onward = repeated(leg, translator.transcript, broken.tokens)
+                carried += broken.tokens
+            elif leg.resumption is Resumption.PROMPT and isinstance(translator, TokenTranslator):
+                sampled = broken.sampled[: broken.settled]
+                if translator.shows_each_token and len(sampled) < len(broken.sampled):
+                    raise ValueError("in the middle of a character")
+                onward = continued(leg, sampled)
+                carried += len(sampled)
+                translator.go_on(carried)
+            else:
+                raise StreamBroken(f"{died}.") from why
         except ValueError as error:
             raise StreamBroken(f"{died}: {error}.") from why
-        carried += len(sampled)
-        translator.go_on(carried)
         self._metrics.retried(f"{why.reason}-mid-stream")
         log.warning(
             "stream goes on at another worker",
@@ -347,6 +367,9 @@ class Forwarder:
             reason = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "worker-died"
             raise Unsuitable(reason, f"{type(error).__name__}: {error}", suspect=True) from error
         if response.status == 200:
+            if leg.repeats and response.headers.get(headers.RESUMED) is None:
+                response.close()
+                raise Unsuitable("cannot-resume", "the worker does not resume streams of others")
             return response
         async with response:
             try:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as names
-from pointsman.gateway.core.requests import Endpoint
+from pointsman.gateway.core.requests import Endpoint, VerbatimReason
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, WorkersFailed
 
 # Geometric, about three per factor of two where the objectives of users lie.
@@ -31,6 +31,9 @@ class GatewayMetrics:
         self.arrivals = _counter(names.GATEWAY_ARRIVALS, self.registry)
         for endpoint in Endpoint:  # 0 from the start: an idle gateway is not one that cannot be read
             self.arrivals.labels(service, endpoint)
+        self.verbatim = _counter(names.GATEWAY_VERBATIM, self.registry)
+        for verbatim_reason in VerbatimReason:
+            self.verbatim.labels(service, verbatim_reason)
         self.retries = _counter(names.GATEWAY_RETRIES, self.registry)
         self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
         for reason in SERVERS_FAULTS:  # 0 from the start: else the first of them is no increase, and no alert
@@ -64,6 +67,10 @@ class GatewayMetrics:
     def answered(self, endpoint: str, code: int) -> None:
         """A request was answered with HTTP status ``code``."""
         self.requests.labels(self._service, endpoint, str(code)).inc()
+
+    def sent_verbatim(self, reason: str) -> None:
+        """A body goes to the engine as it is."""
+        self.verbatim.labels(self._service, reason).inc()
 
     def retried(self, reason: str) -> None:
         """A request goes to another worker."""

@@ -9,6 +9,7 @@ transformers is used without torch; it renders with the same code and sandbox as
 """
 
 import json
+import re
 import threading
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,14 @@ from pointsman.api.protocol.control import ModelInfo
 from pointsman.gateway.errors import RequestInvalid
 
 INLINE_CHARACTERS = 20_000
-"""Longer prompts are tokenised in a thread, so that they do not stall the streams of others (about 1 ms each)."""
+"""Longer bodies are tokenised in a thread, so that they do not stall the streams of others (about 1 ms each)."""
+
+USUAL_CHARACTERS_PER_TOKEN = 8
+"""A text with more of them for each token of the context is counted in slices first."""
+
+SLICE_CHARACTERS = 65_536
+SLICE_SURPLUS = 1.1
+"""Slices may have more tokens than the text: at their edges, for a word that is cut."""
 
 
 class TokenizerUnusable(RuntimeError):
@@ -64,6 +72,27 @@ class TextProcessor:
         """Whether conversations can be rendered at all."""
         return bool(self._tokenizer.chat_template)
 
+    @cached_property
+    def longest_token_characters(self) -> int:
+        """Characters of the vocabulary's longest token."""
+        return max((len(token) for token in self._tokenizer.get_vocab()), default=1)
+
+    def is_longer(self, text: str, max_tokens: int) -> bool:
+        """Whether ``text`` certainly has more than ``max_tokens``; never tokenises much more than that many.
+
+        Texts that may fit are left to ``encode``.
+        """
+        if len(text) <= max_tokens * USUAL_CHARACTERS_PER_TOKEN:
+            return False
+        if len(text) > max_tokens * self.longest_token_characters:
+            return True
+        tokens = 0
+        for start in range(0, len(text), SLICE_CHARACTERS):
+            tokens += len(self.encode(text[start : start + SLICE_CHARACTERS], add_special_tokens=False))
+            if tokens > max_tokens * SLICE_SURPLUS:
+                return True
+        return False
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a completion's prompt."""
         return list(self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"])
@@ -74,13 +103,47 @@ class TextProcessor:
         Exact for messages of plain text without tools (see `pointsman.gateway.core.requests.needs_engine`); of others
         the engine may make something else.
         """
+        return self.encode(self.render_text(messages, tools=tools), add_special_tokens=False)
+
+    def render_text(self, messages: list[dict[str, Any]], *, tools: list[Any] | None = None) -> str:
+        """The text of which ``render`` makes ids. Raises RequestInvalid."""
         try:
-            text = self._tokenizer.apply_chat_template(
-                messages, tools=tools, tokenize=False, add_generation_prompt=True
+            return str(
+                self._tokenizer.apply_chat_template(
+                    messages, tools=tools or None, tokenize=False, add_generation_prompt=True
+                )
             )
         except (jinja2.TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise RequestInvalid(f"The model's chat template refuses 'messages': {error}.", param="messages") from error
-        return self.encode(text, add_special_tokens=False)
+
+    def without_media(self, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """``messages`` whose lists of parts are their texts, as engines hand them to a template that takes texts.
+
+        Images and other media are left out: what the engine makes of them are not the characters of their addresses.
+        """
+        return [
+            message | {"content": _texts(message["content"], as_parts=self._takes_parts)}
+            if isinstance(message.get("content"), list)
+            else message
+            for message in messages
+        ]
+
+    @cached_property
+    def _takes_parts(self) -> bool:
+        """Whether the template goes through the parts of a message's content itself."""
+        return bool(_LOOPS_OVER_CONTENT.search(str(self._tokenizer.chat_template)))
+
+
+_LOOPS_OVER_CONTENT = re.compile(r"\bin\s+(?:\w+(?:\.|\[['\"]))?content\b")
+
+
+def _texts(parts: list[Any], *, as_parts: bool) -> Any:
+    texts = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            texts.append(text)
+    return [{"type": "text", "text": text} for text in texts] if as_parts else "\n".join(texts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +159,13 @@ class Model:
     text_proved: bool
     chat_proved: bool
     doubt: str = ""
+
+    @property
+    def default_max_tokens(self) -> int | None:
+        """Limit of a chat answer that names none: the worker's word, else the model's generation config; None: none."""
+        if self.info.chat_max_tokens is not None:
+            return self.info.chat_max_tokens
+        return self.processor.default_max_tokens if self.processor is not None else None
 
     @property
     def digest(self) -> str:

@@ -74,11 +74,10 @@ class Record:
             paths.ttft.observe(now_s - self.arrived_s)
             self.itl = paths.itl
         elif self.choices == 1 and self.last_token_s is not None:
-            # With several choices interleaved there is no such thing as the gap between two tokens.
-            self.itl.observe(now_s - self.last_token_s)
-        if self.choices == 1:
-            for _ in range(tokens - 1):
-                self.itl.observe(0.0)  # they came in one read
+            # With several choices interleaved there is no such thing as the gap between two tokens. Tokens that came in
+            # one read share the time since the last.
+            for _ in range(tokens):
+                self.itl.observe((now_s - self.last_token_s) / tokens)
         self.last_token_s = now_s
         self.output_tokens += tokens
 
@@ -96,6 +95,7 @@ class GatewayServer:
         control_token: str,
         patience_seconds: float,
         max_body_bytes: int,
+        max_answers: int,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -106,6 +106,7 @@ class GatewayServer:
         self._token = control_token
         self._patience_seconds = patience_seconds
         self._max_body_bytes = max_body_bytes
+        self._max_answers = max_answers
         self._clock = clock
         self._wall = wall
         self.stopping = False
@@ -164,12 +165,14 @@ class GatewayServer:
     async def _serve(self, request: web.Request, record: Record) -> web.StreamResponse:
         data = await request.read()
         model = await self._model_known()
-        ask = read(record.endpoint, data, model.info.served_name)
+        ask = read(record.endpoint, data, model.info.served_name, max_answers=self._max_answers)
         record.stream = ask.stream
         planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
-        record.verbatim = planned.verbatim
+        if planned.verbatim is not None:
+            record.verbatim = planned.verbatim.detail
+            self._metrics.sent_verbatim(planned.verbatim.reason)
         record.prompt_tokens = planned.prompt_tokens
-        record.choices = len(planned.jobs)
+        record.choices = planned.choices
         self._metrics.prompt_tokens.observe(planned.prompt_tokens)
         if ask.stream:
             return await self._stream(request, planned, record)
@@ -266,7 +269,7 @@ class GatewayServer:
             while (out := await queue.get()) is not None:
                 yield out
             await everything
-            total = add_usage(usages, samples=planned.ask.n)
+            total = add_usage(usages)
             yield (_usage_event(planned, total) if total is not None else b"") + DONE
         finally:
             everything.cancel()

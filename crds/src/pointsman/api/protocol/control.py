@@ -156,6 +156,10 @@ class ModelInfo(Wire):
         default=False,
         description="the engine's chat endpoint has a reasoning or tool parser, so an answer is more than its tokens",
     )
+    chat_max_tokens: int | None = Field(
+        default=None,
+        description="tokens that a chat answer may have when the request names no limit; absent: unknown",
+    )
 
 
 class EndpointState(Wire):

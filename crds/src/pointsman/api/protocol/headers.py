@@ -22,6 +22,7 @@ PREFILL: Final = "X-Pointsman-Prefill"  # "local" or "remote"
 PREFILL_REASON: Final = "X-Pointsman-Prefill-Reason"  # a PrefillReason, see pointsman.serving.local_remote
 PREFILL_WORKER: Final = "X-Pointsman-Prefill-Worker"  # pod name, when remote
 WORKER: Final = "X-Pointsman-Worker"  # pod name of the worker that answers
+RESUMED: Final = "X-Pointsman-Resumed"  # "1": the answer repeats and continues a broken stream, see protocol.resume
 
 # control API, both ways
 CONTROL_TOKEN: Final = "Authorization"  # "Bearer <token>"

@@ -39,6 +39,12 @@ GATEWAY_ITL: Final = Metric(
 GATEWAY_E2E: Final = Metric(
     "pointsman_gateway_request_seconds", "histogram", ("service", "path"), "Whole request, arrival to last byte."
 )
+GATEWAY_VERBATIM: Final = Metric(
+    "pointsman_gateway_verbatim_total",
+    "counter",
+    ("service", "reason"),
+    "Requests whose body the engine renders and tokenises itself, by reason.",
+)
 GATEWAY_RETRIES: Final = Metric(
     "pointsman_gateway_retries_total", "counter", ("service", "reason"), "Requests sent to another worker, by reason."
 )

@@ -8,15 +8,19 @@ from pointsman.gateway.core.sse import Identity
 
 
 def gather(ask: Ask, identity: Identity, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One answer from the engine's completions of each choice, in order (the ``n`` samples of a prompt together)."""
-    choices = [_choice(ask, index, part["choices"][0]) for index, part in enumerate(parts)]
+    """One answer from the engine's completions of each prompt, in order."""
+    choices = [
+        _choice(ask, number * ask.n + choice.get("index", 0), choice)
+        for number, part in enumerate(parts)
+        for choice in part["choices"]
+    ]
     answer: dict[str, Any] = {
         "id": identity.id,
         "object": "chat.completion" if ask.endpoint is Endpoint.CHAT else "text_completion",
         "created": identity.created,
         "model": identity.model,
-        "choices": choices,
-        "usage": add_usage([part.get("usage") for part in parts], samples=ask.n),
+        "choices": sorted(choices, key=lambda choice: choice["index"]),
+        "usage": add_usage([part.get("usage") for part in parts]),
     }
     fingerprint = parts[0].get("system_fingerprint")
     if fingerprint is not None:
@@ -26,16 +30,29 @@ def gather(ask: Ask, identity: Identity, parts: Sequence[dict[str, Any]]) -> dic
     return answer
 
 
-def add_usage(usages: Sequence[dict[str, Any] | None], *, samples: int) -> dict[str, Any] | None:
-    """The usage of several choices: output tokens add up, each prompt counts once whatever its ``samples``."""
+def add_usage(usages: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The usage of several prompts, details included; None where one of them is unknown."""
     known = [usage for usage in usages if usage is not None]
     if not known or len(known) != len(usages):
         return None
-    if len(known) == 1:
-        return known[0]
-    prompt = sum(usage["prompt_tokens"] for usage in known[::samples])
-    output = sum(usage["completion_tokens"] for usage in known)
-    return {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+    total: dict[str, Any] = {}
+    for usage in known:
+        total = _added(total, usage)
+    return total
+
+
+def _added(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Numbers add up, also within details; null stays null only where nobody knows more."""
+    total = dict(one)
+    for name, value in other.items():
+        mine = total.get(name)
+        if isinstance(value, dict):
+            total[name] = _added(mine if isinstance(mine, dict) else {}, value)
+        elif isinstance(value, int | float):
+            total[name] = value + (mine if isinstance(mine, int | float) else 0)
+        else:
+            total.setdefault(name, value)
+    return total
 
 
 def _choice(ask: Ask, index: int, choice: dict[str, Any]) -> dict[str, Any]:

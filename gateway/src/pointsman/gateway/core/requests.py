@@ -15,10 +15,13 @@ from typing import Any
 
 import msgspec
 
+from pointsman.api.protocol.resume import RESUME_FIELD
 from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, RequestInvalid
 
-MAX_CHOICES = 64
-"""``n`` times the number of prompts in one request."""
+DEFAULT_MAX_ANSWERS = 1024
+"""``n`` times the number of prompts in one request, unless the gateway is configured otherwise."""
+
+BOM = b"\xef\xbb\xbf"
 
 
 class Endpoint(StrEnum):
@@ -38,11 +41,36 @@ class Endpoint(StrEnum):
         return "chatcmpl-" if self is Endpoint.CHAT else "cmpl-"
 
 
+class VerbatimReason(StrEnum):
+    """Why a body goes to the engine as it is; the value is a metric label."""
+
+    TOOLS = "tools"
+    LOGPROBS = "logprobs"
+    MESSAGE_CONTENT = "message-content"
+    MESSAGE_ROLE = "message-role"
+    MESSAGE_FIELD = "message-field"
+    TEMPLATE_OPTIONS = "template-options"
+    USAGE_PER_CHUNK = "usage-per-chunk"
+    PROMPT_HANDLING = "prompt-handling"
+    OTHER_FIELD = "other-field"
+    PARSER = "parser"
+    TEMPLATE = "template"
+    TOKENIZER = "tokenizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Why a body goes to the engine as it is: a bounded ``reason``, and ``detail`` for the access log."""
+
+    reason: VerbatimReason
+    detail: str
+
+
 REFUSED: dict[str, str] = {
     "kv_transfer_params": "the service decides itself where a prompt is prefilled; leave it out",
     "ec_transfer_params": "the service decides itself where an encoder runs; leave it out",
     "use_beam_search": "beam search is not supported; leave it out or set it to false",
-    "best_of": "candidates are not ranked here; use 'n' and choose among the answers",
+    RESUME_FIELD: "only gateways resume a stream at another worker; leave it out",
     "prompt_embeds": "prompts are text or token ids; use 'prompt'",
 }
 
@@ -65,16 +93,31 @@ _BOOKKEEPING = frozenset(
     }
 )  # fmt: skip
 
+_REASONS: dict[str, VerbatimReason] = {
+    **dict.fromkeys(("tools", "tool_choice", "functions", "function_call"), VerbatimReason.TOOLS),
+    **dict.fromkeys(("logprobs", "top_logprobs", "logprob_token_ids", "prompt_logprobs"), VerbatimReason.LOGPROBS),
+    **dict.fromkeys(
+        (
+            "chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message",
+            "reasoning_effort", "include_reasoning", "documents", "verbosity",
+        ),
+        VerbatimReason.TEMPLATE_OPTIONS,
+    ),
+    **dict.fromkeys(
+        ("echo", "suffix", "truncate_prompt_tokens", "add_special_tokens"), VerbatimReason.PROMPT_HANDLING
+    ),
+}  # fmt: skip
+
 _CHAT_TOKENS = (
     _SAMPLING
     | (_BOOKKEEPING - {"prediction", "verbosity"})
-    | {"messages", "model", "n", "max_tokens", "max_completion_tokens", "return_token_ids"}
+    | {"messages", "model", "n", "best_of", "max_tokens", "max_completion_tokens", "return_token_ids"}
 )
 _COMPLETION_TOKENS = (
     _SAMPLING
     | (_BOOKKEEPING - {"prediction", "verbosity"})
     | {
-        "prompt", "model", "n", "max_tokens", "logprobs", "return_token_ids", "add_special_tokens",
+        "prompt", "model", "n", "best_of", "max_tokens", "logprobs", "return_token_ids", "add_special_tokens",
         "return_tokens_as_token_ids",
     }
 )  # fmt: skip
@@ -103,14 +146,17 @@ class Ask:
     n: int
     prompts: tuple[Prompt, ...]  # empty for chat
     with_token_ids: bool
+    body_bytes: int = 0
 
 
-def read(endpoint: Endpoint, data: bytes, served_name: str) -> Ask:
+def read(endpoint: Endpoint, data: bytes, served_name: str, *, max_answers: int = DEFAULT_MAX_ANSWERS) -> Ask:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
     try:
-        body = msgspec.json.decode(data)
+        body = msgspec.json.decode(data.removeprefix(BOM))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestInvalid(f"The request body is not JSON: {error}.") from error
+    except RecursionError as error:
+        raise RequestInvalid("The request body is nested too deeply.") from error
     if not isinstance(body, dict):
         raise RequestInvalid(f"The request body is a JSON {_json_type(body)}; it must be an object.")
     for field, instead in REFUSED.items():
@@ -127,18 +173,17 @@ def read(endpoint: Endpoint, data: bytes, served_name: str) -> Ask:
         raise RequestInvalid(f"'stream_options' is {options!r}; it must be an object.", param="stream_options")
     if options and not stream:
         raise RequestInvalid("'stream_options' is only for 'stream': true.", param="stream_options")
-    n = body.get("n")
-    n = 1 if n is None else n
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise RequestInvalid(f"'n' is {n!r}; it must be a whole number of at least 1.", param="n")
+    n = _at_least_one(body, "n") or 1
+    _check_best_of(_at_least_one(body, "best_of"), n)
     prompts = () if endpoint is Endpoint.CHAT else _prompts(body.get("prompt"))
     if endpoint is Endpoint.CHAT:
         _check_messages(body.get("messages"))
     choices = n * max(len(prompts), 1)
-    if choices > MAX_CHOICES:
+    if choices > max_answers:
         raise RequestInvalid(
-            f"The request asks for {choices} answers ('n' times the prompts); at most {MAX_CHOICES} are allowed.",
-            param="n",
+            f"The request asks for {choices} answers ('n' times the prompts); at most {max_answers} are allowed "
+            "(spec.gateway.limits.maxAnswersPerRequest of the LLMService raises it).",
+            param="n" if n > 1 else "prompt",
         )
     return Ask(
         endpoint=endpoint,
@@ -148,19 +193,20 @@ def read(endpoint: Endpoint, data: bytes, served_name: str) -> Ask:
         n=n,
         prompts=prompts,
         with_token_ids=_boolean(body, "return_token_ids"),
+        body_bytes=len(data),
     )
 
 
-def needs_engine(ask: Ask) -> str | None:
+def needs_engine(ask: Ask) -> Verbatim | None:
     """Why this body must go to the engine as it is; None: the gateway can tokenise it."""
     body = ask.body
     options = body.get("stream_options")
     if options and options.get("continuous_usage_stats"):
-        return "stream_options.continuous_usage_stats"
+        return Verbatim(VerbatimReason.USAGE_PER_CHUNK, "stream_options.continuous_usage_stats")
     known = _CHAT_TOKENS if ask.endpoint is Endpoint.CHAT else _COMPLETION_TOKENS
     for field, value in body.items():
         if field not in known and not _asks_for_nothing(field, value):
-            return field
+            return Verbatim(_REASONS.get(field, VerbatimReason.OTHER_FIELD), field)
     if ask.endpoint is Endpoint.CHAT:
         for message in body["messages"]:
             reason = _message_needs_engine(message)
@@ -191,37 +237,41 @@ def max_output_tokens(ask: Ask, *, prompt_tokens: int, max_model_len: int, model
     return limit
 
 
-def token_body(ask: Ask, token_ids: list[int], *, max_tokens: int | None, sample: int) -> bytes:
-    """The engine's completions body for one choice. ``sample`` is its number among the ``n`` of its prompt.
-
-    A given seed is counted up per sample, as vLLM does for ``n``.
-    """
+def token_body(ask: Ask, token_ids: list[int], *, max_tokens: int | None) -> bytes:
+    """The engine's completions body for one prompt, all its ``n`` answers together: it is prefilled once."""
     kept = _SAMPLING if ask.endpoint is Endpoint.CHAT else _SAMPLING | {"logprobs", "return_tokens_as_token_ids"}
     body: dict[str, Any] = {field: value for field, value in ask.body.items() if field in kept}
-    if sample and isinstance(body.get("seed"), int):
-        body["seed"] += sample
     body |= {"model": ask.body["model"], "prompt": token_ids, "return_token_ids": True}
+    if ask.n > 1:
+        body["n"] = ask.n
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     return msgspec.json.encode(body)
 
 
 def plain_body(ask: Ask) -> bytes:
-    """The client's own body for the engine's endpoint of the same name."""
-    return msgspec.json.encode(ask.body)
+    """The client's own body for the engine's endpoint of the same name.
+
+    A stream is asked for its token ids too: they are what another worker needs to resume it. With ``echo`` they would
+    change the answer.
+    """
+    body = {field: value for field, value in ask.body.items() if field != "best_of"}
+    if ask.stream and not body.get("echo"):
+        body["return_token_ids"] = True
+    return msgspec.json.encode(body)
 
 
-def _message_needs_engine(message: dict[str, Any]) -> str | None:
+def _message_needs_engine(message: dict[str, Any]) -> Verbatim | None:
     role, content = message.get("role"), message.get("content")
     if role not in _PLAIN_ROLES:
-        return f"a message of role {role!r}"
+        return Verbatim(VerbatimReason.MESSAGE_ROLE, f"a message of role {role!r}")
     if not isinstance(content, str):
-        return "message content that is not a string"
+        return Verbatim(VerbatimReason.MESSAGE_CONTENT, "message content that is not a string")
     for field, value in message.items():
         if field not in _PLAIN_MESSAGE and value not in (None, [], ""):
-            return f"message field {field!r}"
+            return Verbatim(VerbatimReason.MESSAGE_FIELD, f"message field {field!r}")
     if role == "system" and content.startswith(_BILLING_HEADER):
-        return "a billing header in a system message"
+        return Verbatim(VerbatimReason.MESSAGE_CONTENT, "a billing header in a system message")
     return None
 
 
@@ -272,6 +322,38 @@ def _check_messages(messages: Any) -> None:
                 f"'messages[{number}]' must be an object with a 'role'; got {_json_type(message)}.",
                 param=f"messages[{number}]",
             )
+        _check_content(message.get("content"), f"messages[{number}].content")
+
+
+def _check_content(content: Any, param: str) -> None:
+    if content is None or isinstance(content, str):
+        return
+    if not isinstance(content, list):
+        raise RequestInvalid(
+            f"'{param}' is a JSON {_json_type(content)}; it must be a text or a list of parts.", param=param
+        )
+    for number, part in enumerate(content):
+        if not isinstance(part, dict | str):
+            raise RequestInvalid(
+                f"'{param}[{number}]' is a JSON {_json_type(part)}; a part is an object with a 'type'.",
+                param=f"{param}[{number}]",
+            )
+
+
+def _check_best_of(best_of: int | None, n: int) -> None:
+    if best_of not in (None, 1, n):
+        raise RequestInvalid(
+            f"'best_of' is {best_of} and 'n' is {n}: candidates are not ranked here. Leave 'best_of' out, set 'n' to "
+            f"{best_of} and choose among the answers.",
+            param="best_of",
+        )
+
+
+def _at_least_one(body: dict[str, Any], field: str) -> int | None:
+    value = body.get(field)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise RequestInvalid(f"'{field}' is {value!r}; it must be a whole number of at least 1.", param=field)
+    return value
 
 
 def _boolean(body: dict[str, Any], field: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from pointsman.gateway.core.resume import whole_usage
+from pointsman.gateway.core.resume import Transcript, whole_usage
 
 DONE = b"data: [DONE]\n\n"
 
@@ -46,6 +46,7 @@ class EngineError(msgspec.Struct, kw_only=True):
 class CompletionChoice(msgspec.Struct, kw_only=True):
     """The choice of a completion chunk, as vLLM sends it."""
 
+    index: int = 0
     text: str = ""
     logprobs: msgspec.Raw = msgspec.Raw(b"null")
     finish_reason: str | None = None
@@ -63,25 +64,8 @@ class CompletionChunk(msgspec.Struct, kw_only=True):
     error: EngineError | None = None
 
 
-class _ChatDelta(msgspec.Struct, kw_only=True):
-    content: str | None = None
-    reasoning: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw(b"")
-
-
-class _ChatChoice(msgspec.Struct, kw_only=True):
-    delta: _ChatDelta = msgspec.field(default_factory=_ChatDelta)
-    finish_reason: str | None = None
-    text: str | None = None
-
-
-class _AnyChunk(msgspec.Struct, kw_only=True):
-    choices: list[_ChatChoice] = []
-    error: EngineError | None = None
-
-
 _decode_completion = msgspec.json.Decoder(CompletionChunk).decode
-_decode_any = msgspec.json.Decoder(_AnyChunk).decode
+_decode_any = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -109,7 +93,9 @@ class MalformedEvent(ValueError):
 
 
 class Translator(Protocol):
-    """Reads the engine's events of one attempt; a retry begins with a new one."""
+    """Reads the engine's events of one attempt; a retry begins with a new one. ``transcript``: what came so far."""
+
+    transcript: Transcript
 
     def read(self, data: bytes) -> Step:
         """The step that the payload of one event is. Raises MalformedEvent."""
@@ -126,17 +112,23 @@ class Identity:
 
 
 class TokenTranslator:
-    """What the two translators of a tokenised request share: reading an event, and going on at another worker."""
+    """What the two translators of a tokenised request share: reading an event, and going on at another worker.
 
-    def __init__(self, identity: Identity, kind: str, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
+    The leg has one prompt and ``choices`` answers, which the client knows as ``first_index`` and following.
+    """
+
+    def __init__(
+        self, identity: Identity, kind: str, *, first_index: int = 0, choices: int = 1, with_token_ids: bool = False
+    ) -> None:
+        self.transcript = Transcript(choices)
         self._prefix = _head(identity, kind)
-        self._index = choice_index
+        self._first_index = first_index
         self._with_token_ids = with_token_ids
         self._carried = 0
 
     @property
-    def shows_token_ids(self) -> bool:
-        """Whether the client sees token ids: each must come once."""
+    def shows_each_token(self) -> bool:
+        """Whether the client sees ids or log-probabilities of tokens: each must come once."""
         return self._with_token_ids
 
     def go_on(self, carried: int) -> None:
@@ -156,6 +148,10 @@ class TokenTranslator:
             return _usage_step(self._prefix, chunk)
         choice = chunk.choices[0]
         ids = choice.token_ids or ()
+        if choice.finish_reason != "abort" and not _is_news(
+            self.transcript, choice.index, choice.token_ids, choice.finish_reason, content=bool(choice.text)
+        ):
+            return Step()
         settled = bool(choice.text) or choice.finish_reason is not None
         return Step(
             self._event_of(chunk, choice),
@@ -172,14 +168,42 @@ class TokenTranslator:
 class CompletionTranslator(TokenTranslator):
     """Completion chunks to completion chunks: the client's id, no token ids unless asked for."""
 
-    def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
-        super().__init__(identity, "text_completion", choice_index=choice_index, with_token_ids=with_token_ids)
+    def __init__(
+        self, identity: Identity, *, first_index: int = 0, choices: int = 1, with_token_ids: bool = False
+    ) -> None:
+        super().__init__(
+            identity, "text_completion", first_index=first_index, choices=choices, with_token_ids=with_token_ids
+        )
+        self._logprobs = b"null"  # of the last event that had any, as the client got them
+        self._text_offset = 0  # where the text of the worker that goes on begins in the whole
+
+    @property
+    def shows_each_token(self) -> bool:
+        """See TokenTranslator."""
+        return super().shows_each_token or self._logprobs != b"null"
+
+    def go_on(self, carried: int) -> None:
+        """See TokenTranslator."""
+        super().go_on(carried)
+        last = msgspec.json.decode(self._logprobs)
+        if last and last.get("text_offset"):
+            self._text_offset = last["text_offset"][-1] + len(last["tokens"][-1])
+
+    def _shown_logprobs(self, logprobs: msgspec.Raw) -> msgspec.Raw:
+        if bytes(logprobs) == b"null":
+            return logprobs
+        if self._text_offset:
+            shifted = msgspec.json.decode(logprobs)
+            shifted["text_offset"] = [self._text_offset + offset for offset in shifted.get("text_offset") or ()]
+            logprobs = msgspec.Raw(_encode(shifted))
+        self._logprobs = bytes(logprobs)
+        return logprobs
 
     def _event_of(self, chunk: CompletionChunk, choice: CompletionChoice) -> bytes:
         body: dict[str, Any] = {
-            "index": self._index,
+            "index": self._first_index + choice.index,
             "text": choice.text,
-            "logprobs": choice.logprobs,
+            "logprobs": self._shown_logprobs(choice.logprobs),
             "finish_reason": choice.finish_reason,
         }
         if choice.finish_reason is not None:
@@ -194,24 +218,30 @@ class CompletionTranslator(TokenTranslator):
 class ChatTranslator(TokenTranslator):
     """Completion chunks to chat chunks: a first chunk with the role, then content deltas."""
 
-    def __init__(self, identity: Identity, *, choice_index: int = 0, with_token_ids: bool = False) -> None:
-        super().__init__(identity, "chat.completion.chunk", choice_index=choice_index, with_token_ids=with_token_ids)
-        self._begun = False
+    def __init__(
+        self, identity: Identity, *, first_index: int = 0, choices: int = 1, with_token_ids: bool = False
+    ) -> None:
+        super().__init__(
+            identity, "chat.completion.chunk", first_index=first_index, choices=choices, with_token_ids=with_token_ids
+        )
+        self._begun: set[int] = set()
 
     def _event_of(self, chunk: CompletionChunk, choice: CompletionChoice) -> bytes:
         out = b""
-        if not self._begun:
-            self._begun = True
-            out = self._event({"role": "assistant", "content": ""}, None, b"", prompt=choice.prompt_token_ids)
+        index = self._first_index + choice.index
+        if index not in self._begun:
+            self._begun.add(index)
+            out = self._event(index, {"role": "assistant", "content": ""}, None, b"", prompt=choice.prompt_token_ids)
         extra: dict[str, Any] = {}
         if choice.finish_reason is not None:
             extra["stop_reason"] = choice.stop_reason
         if self._with_token_ids:
             extra["token_ids"] = choice.token_ids
-        return out + self._event({"content": choice.text}, choice.finish_reason, _tail(chunk), **extra)
+        return out + self._event(index, {"content": choice.text}, choice.finish_reason, _tail(chunk), **extra)
 
     def _event(
         self,
+        index: int,
         delta: dict[str, str],
         finish_reason: str | None,
         tail: bytes,
@@ -219,17 +249,23 @@ class ChatTranslator(TokenTranslator):
         prompt: msgspec.Raw | None = None,
         **extra: Any,
     ) -> bytes:
-        body = {"index": self._index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **extra}
+        body = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **extra}
         if self._with_token_ids and prompt is not None and bytes(prompt):
             tail += b',"prompt_token_ids":' + bytes(prompt)
         return b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + tail + b"}\n\n"
 
 
 class VerbatimTranslator:
-    """The engine's events as they are; read only for their end, their errors and their first token.
+    """The engine's events as they are, but for the token ids that only the gateway asked for.
 
-    Without token ids one chunk counts as one token: engines send a chunk a token unless told to batch them.
+    Where the engine tells no ids, one event with content counts as one token. After a move the events keep the id and
+    the time of the first.
     """
+
+    def __init__(self, *, choices: int = 1, with_token_ids: bool = True) -> None:
+        self.transcript = Transcript(choices)
+        self._with_token_ids = with_token_ids
+        self._same: dict[str, Any] = {}
 
     def read(self, data: bytes) -> Step:
         """See Translator."""
@@ -237,15 +273,65 @@ class VerbatimTranslator:
             return Step(done=True)
         try:
             chunk = _decode_any(data)
-        except msgspec.MsgspecError as error:
+            error = chunk.get("error")
+            if error is not None:
+                return Step(error=msgspec.convert(error, EngineError))
+            return self._step(data, chunk)
+        except (msgspec.MsgspecError, AttributeError, TypeError, KeyError) as error:
             raise MalformedEvent(f"{error}: {data[:200]!r}") from error
-        if chunk.error is not None:
-            return Step(error=chunk.error)
-        tokens = sum(
-            1 for c in chunk.choices if c.text or c.delta.content or c.delta.reasoning or bytes(c.delta.tool_calls)
-        )
-        finish_reason = next((c.finish_reason for c in chunk.choices if c.finish_reason is not None), None)
-        return Step(b"data: " + data + b"\n\n", tokens=tokens, finish_reason=finish_reason)
+
+    def _step(self, data: bytes, chunk: dict[str, Any]) -> Step:
+        same: dict[str, Any] = {field: chunk[field] for field in ("id", "created") if field in chunk}
+        self._same = self._same or same
+        choices = chunk.get("choices") or []
+        if not choices:
+            usage = chunk.get("usage")
+            out = _event_bytes(chunk | self._same)
+            return Step(out, usage=b"" if usage is None else _encode(usage))
+        tokens, ended = 0, None
+        news = []
+        for choice in choices:
+            ids, finish_reason, content = choice.get("token_ids"), choice.get("finish_reason"), _has_content(choice)
+            if finish_reason == "abort":
+                return Step(finish_reason="abort")
+            if not _is_news(self.transcript, choice.get("index", 0), ids, finish_reason, content=content):
+                continue
+            tokens += int(content) if ids is None else len(ids)
+            ended = ended or finish_reason
+            if self._with_token_ids or content or not ids or finish_reason is not None or choice.get("logprobs"):
+                news.append(choice)
+        if not news:
+            return Step(tokens=tokens)
+        if self._with_token_ids and news == choices and same == self._same:
+            return Step(b"data: " + data + b"\n\n", tokens=tokens, finish_reason=ended)
+        if not self._with_token_ids:
+            for holder in (chunk, *news):
+                for field in _TOKEN_FIELDS & holder.keys():
+                    holder[field] = None
+        return Step(_event_bytes(chunk | self._same | {"choices": news}), tokens=tokens, finish_reason=ended)
+
+
+_TOKEN_FIELDS = {"token_ids", "prompt_token_ids"}
+
+
+def _has_content(choice: dict[str, Any]) -> bool:
+    """Whether the event brings more than a role."""
+    delta = choice.get("delta") or {}
+    return bool(choice.get("text")) or any(value for field, value in delta.items() if field != "role")
+
+
+def _is_news(
+    transcript: Transcript, index: int, ids: Sequence[int] | None, finish_reason: str | None, *, content: bool
+) -> bool:
+    """Whether the client does not have this event yet. Raises MalformedEvent for one that is repeated wrongly."""
+    try:
+        return transcript.add(index, ids, finish_reason, content=content)
+    except ValueError as error:
+        raise MalformedEvent(str(error)) from error
+
+
+def _event_bytes(body: dict[str, Any]) -> bytes:
+    return b"data: " + _encode(body) + b"\n\n"
 
 
 def error_event(body: dict[str, Any]) -> bytes:
