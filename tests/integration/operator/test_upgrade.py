@@ -1,0 +1,90 @@
+"""Custom resources of commit 055ea15 are replaced by the present ones and come back, while a service runs.
+
+``crds_055ea15.json`` are that version's CRDs without their descriptions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.kube import resources
+from pointsman.local.control_plane import ControlPlane
+from waiting import eventually
+
+from .conftest import CRDS, Cluster
+
+EARLIER = Path(__file__).with_name("crds_055ea15.json")
+
+
+def install(control_plane: ControlPlane, source: Path) -> None:
+    """What helm does with CRDs at an upgrade and at a rollback."""
+    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(source))
+    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(source), "--timeout=60s")
+
+
+@pytest.fixture
+def earlier_crds(control_plane: ControlPlane, operator_kubeconfig: Path) -> Iterator[None]:
+    """The earlier CRDs; the present ones again at the end."""
+    install(control_plane, EARLIER)
+    yield
+    install(control_plane, CRDS)
+
+
+async def gateway_environment(cluster: Cluster) -> dict[str, Any]:
+    """What the gateway's pods are told."""
+    found = await cluster.kube.get(resources.DEPLOYMENTS, "chat-gateway", cluster.namespace)
+    container = found["spec"]["template"]["spec"]["containers"][0]
+    return {item["name"]: item.get("value") for item in container["env"]}
+
+
+@pytest.mark.usefixtures("earlier_crds")
+async def test_upgrade_and_rollback_restart_scale_and_refuse_nothing(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+
+    def workers() -> set[tuple[str, str, str]]:
+        labels = [(pod, pod.metadata.labels["pointsman.dev/revision"]) for pod in cluster.kubelet.worker_pods()]
+        return {(pod.metadata.name, pod.metadata.uid, revision) for pod, revision in labels}
+
+    async def the_service_runs_on() -> None:
+        await cluster.until_summary("1P2D")
+        assert workers() == before
+        assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+    before, earlier = workers(), await gateway_environment(cluster)
+
+    install(control_plane, CRDS)
+    cluster.operator.kill()
+    cluster.operator.start()
+    await cluster.edit({"drain": {"timeoutSeconds": 61}})
+    await the_service_runs_on()
+    added = {"POINTSMAN_ROUTER": "least-loaded", "POINTSMAN_MAX_BODY_MIB": "64"}
+
+    async def the_gateways_have_the_limits() -> bool:
+        # Again and again: the API server uses a replaced CRD a moment after it says so.
+        await cluster.edit({"gateway": {"router": "least-loaded", "limits": {"maxBodyMiB": 64}}})
+        return added.items() <= (await gateway_environment(cluster)).items()
+
+    await eventually(the_gateways_have_the_limits, "the gateway's environment has the limits")
+    await the_service_runs_on()
+
+    install(control_plane, EARLIER)
+    cluster.operator.kill()
+    cluster.operator.start()
+
+    async def the_gateways_are_as_before() -> bool:
+        await cluster.edit({"drain": {"timeoutSeconds": 120}})  # a write drops what the earlier CRD does not know
+        await cluster.edit({"drain": {"timeoutSeconds": 60}})
+        return await gateway_environment(cluster) == earlier
+
+    await eventually(the_gateways_are_as_before, "the gateway's environment is the earlier one")
+    await the_service_runs_on()
+    stored = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+    assert not {"router", "limits"} & stored["spec"]["gateway"].keys()
+    pools = await cluster.books()
+    assert {role.value: replicas for role, replicas in pools.items()} == {"Prefill": 1, "Decode": 2}
