@@ -75,6 +75,7 @@ class Fleet:
         self._members: dict[WorkerKey, Member] = {}
         self._usable: tuple[_Usable, ...] = ()
         self._model: Model | None = None
+        self._adapters: frozenset[str] = frozenset()
         self._clock = clock
         self._rng = rng
         self._cost = cost
@@ -144,6 +145,11 @@ class Fleet:
     def model(self) -> Model | None:
         """What most usable workers serve; the last such when there are none; None if there never was one."""
         return self._model
+
+    @property
+    def adapters(self) -> frozenset[str]:
+        """Names of the LoRA adapters of the usable workers; of the last such when there are none."""
+        return self._adapters
 
     def pick(
         self,
@@ -265,6 +271,7 @@ class Fleet:
         self._prefill_workers = sum(member.worker.role is Role.PREFILL for member in self._members.values())
         models = {one.digest: one.model for one in self._usable}
         if models:
+            self._adapters = frozenset(name for one in self._usable for name in one.model.info.adapters)
             counts = Counter(one.digest for one in self._usable)
             # A model on which the gateway's own rendering was proved wins a tie.
             self._model = models[max(models, key=lambda digest: (counts[digest], models[digest].chat_proved, digest))]

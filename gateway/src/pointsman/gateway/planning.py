@@ -80,7 +80,7 @@ def new_request_id() -> str:
 
 
 def _plan(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
-    identity = Identity(ask.endpoint.id_prefix + request_id, created, model.info.served_name)
+    identity = Identity(ask.endpoint.id_prefix + request_id, created, ask.body["model"])
     verbatim = needs_engine(ask) or _unproved(ask, model)
     make = _token_jobs if verbatim is None else _verbatim_jobs
     try:
@@ -91,7 +91,8 @@ def _plan(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
 
 def _token_jobs(ask: Ask, model: Model, identity: Identity, request_id: str) -> tuple[Job, ...]:
     resumption = resume.way(ask, verbatim=False)
-    salted = bool(ask.body.get("cache_salt"))  # its blocks are not in the index
+    # Blocks of a salt or of an adapter are others, whatever their tokens.
+    apart = bool(ask.body.get("cache_salt")) or ask.body["model"] != model.info.served_name
     jobs = []
     for number, token_ids in enumerate(_token_ids(ask, model)):
         limit = max_output_tokens(
@@ -105,7 +106,7 @@ def _token_jobs(ask: Ask, model: Model, identity: Identity, request_id: str) -> 
             path=Endpoint.COMPLETIONS.path,
             body=token_body(ask, token_ids, max_tokens=limit),
             prompt_tokens=len(token_ids),
-            chain=() if salted else chained_block_hashes(token_ids, model.info.block_size),
+            chain=() if apart else chained_block_hashes(token_ids, model.info.block_size),
             digest=model.digest,
             resumption=resumption,
         )
@@ -141,7 +142,7 @@ def _likely_token_ids(ask: Ask, model: Model) -> list[int]:
     Requests with tools share long prefixes (the tools themselves), so they gain most from the right worker.
     """
     processor = model.processor
-    if processor is None or ask.body.get("cache_salt"):
+    if processor is None or ask.body.get("cache_salt") or ask.body["model"] != model.info.served_name:
         return []
     try:
         if ask.endpoint is Endpoint.CHAT:

@@ -17,7 +17,7 @@ from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import ENDPOINTS_PATH
 from pointsman.gateway.attempt import Provenance
 from pointsman.gateway.core.answers import add_usage, gather
-from pointsman.gateway.core.requests import Endpoint, read
+from pointsman.gateway.core.requests import Endpoint, read, served
 from pointsman.gateway.core.sse import DONE, error_event
 from pointsman.gateway.errors import (
     GatewayError,
@@ -109,6 +109,7 @@ class GatewayServer:
         self._max_answers = max_answers
         self._clock = clock
         self._wall = wall
+        self._started_unix_s = int(wall())
         self.stopping = False
 
     def application(self) -> web.Application:
@@ -165,7 +166,13 @@ class GatewayServer:
     async def _serve(self, request: web.Request, record: Record) -> web.StreamResponse:
         data = await request.read()
         model = await self._model_known()
-        ask = read(record.endpoint, data, model.info.served_name, max_answers=self._max_answers)
+        ask = read(
+            record.endpoint,
+            data,
+            model.info.served_name,
+            max_answers=self._max_answers,
+            adapters=self._fleet.adapters,
+        )
         record.stream = ask.stream
         planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
         if planned.verbatim is not None:
@@ -327,21 +334,26 @@ class GatewayServer:
 
     async def _models(self, _request: web.Request) -> web.Response:
         model = await self._model_known()
-        return web.json_response({"object": "list", "data": [self._card(model)]})
+        names = (model.info.served_name, *sorted(self._fleet.adapters))
+        return web.json_response({"object": "list", "data": [self._card(model, name) for name in names]})
 
     async def _model(self, request: web.Request) -> web.Response:
         model = await self._model_known()
         asked = request.match_info["model"]
-        if asked != model.info.served_name:
-            raise ModelNotFound(f"The model {asked!r} does not exist; this service serves '{model.info.served_name}'.")
-        return web.json_response(self._card(model))
+        if asked != model.info.served_name and asked not in self._fleet.adapters:
+            what = served(model.info.served_name, self._fleet.adapters)
+            raise ModelNotFound(f"The model {asked!r} does not exist; {what}.")
+        return web.json_response(self._card(model, asked))
 
-    def _card(self, model: Model) -> dict[str, Any]:
+    def _card(self, model: Model, name: str) -> dict[str, Any]:
+        base = model.info.served_name
         return {
-            "id": model.info.served_name,
+            "id": name,
             "object": "model",
-            "created": int(self._wall()),
+            "created": self._started_unix_s,
             "owned_by": "pointsman",
+            "root": base,
+            "parent": None if name == base else base,
             "max_model_len": model.info.max_model_len,
         }
 

@@ -44,6 +44,9 @@ class Engine(Protocol):
     async def healthy(self) -> bool:
         """Whether it can compute."""
 
+    async def adapters(self) -> tuple[str, ...]:
+        """Names of the LoRA adapters it serves beside the model, sorted. Raises EngineUnavailableError."""
+
     async def release(self, kv_transfer_params: Mapping[str, Any], *, model: str, request_id: str) -> None:
         """Free KV that was prefilled elsewhere for a request nobody wants any more. Best effort."""
 
@@ -79,6 +82,13 @@ class AsgiEngine:
             return (await self._call("GET", "/health", b"", "health")).status == 200
         except EngineUnavailableError:
             return False
+
+    async def adapters(self) -> tuple[str, ...]:
+        """The entries of the server's /v1/models that have a ``parent``; none where it has no such list."""
+        answer = await self._call("GET", "/v1/models", b"", "models")
+        cards = answer.body.get("data") if answer.status == 200 else None
+        found = [card.get("id") for card in cards or [] if isinstance(card, dict) and card.get("parent")]
+        return tuple(sorted(name for name in found if isinstance(name, str)))
 
     async def release(self, kv_transfer_params: Mapping[str, Any], *, model: str, request_id: str) -> None:
         """Tell the engine that holds the KV to free it, through this engine's connector.

@@ -24,7 +24,7 @@ from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import ControlRefusedError, QueueUnavailableError
+from pointsman.workers.errors import ControlRefusedError, EngineUnavailableError, QueueUnavailableError
 from pointsman.workers.kv_events import KvEventFeed
 from pointsman.workers.kv_metrics import KvMetricsPublisher
 from pointsman.workers.metrics import WorkerMetrics
@@ -240,7 +240,14 @@ class Sidecar:
             files=files,
             digest=digest(files),
             parses_chat=facts.parses_chat,
+            adapters=await self._adapters(),
         )
+
+    async def _adapters(self) -> tuple[str, ...]:
+        try:
+            return await self.engine.adapters()
+        except EngineUnavailableError as error:
+            raise ControlRefusedError(HTTPStatus.CONFLICT, "EngineNotUp", str(error)) from error
 
     async def model_file(self, sha256: str) -> bytes:
         """The bytes of one of the model's files; raises ControlRefusedError if there is none."""

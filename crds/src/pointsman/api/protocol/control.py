@@ -160,6 +160,9 @@ class ModelInfo(Wire):
         default=None,
         description="tokens that a chat answer may have when the request names no limit; absent: unknown",
     )
+    adapters: tuple[str, ...] = Field(
+        default=(), description="names of the LoRA adapters that requests may give as model beside served_name"
+    )
 
 
 class EndpointState(Wire):

@@ -9,6 +9,7 @@ Two ways lead to an engine:
 A field that would reach into the service (KV transfer parameters, beam search over P/D) is refused by name.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -149,7 +150,14 @@ class Ask:
     body_bytes: int = 0
 
 
-def read(endpoint: Endpoint, data: bytes, served_name: str, *, max_answers: int = DEFAULT_MAX_ANSWERS) -> Ask:
+def read(
+    endpoint: Endpoint,
+    data: bytes,
+    served_name: str,
+    *,
+    max_answers: int = DEFAULT_MAX_ANSWERS,
+    adapters: Collection[str] = (),
+) -> Ask:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
     try:
         body = msgspec.json.decode(data.removeprefix(BOM))
@@ -164,9 +172,9 @@ def read(endpoint: Endpoint, data: bytes, served_name: str, *, max_answers: int 
             raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
     model = body.get("model")
     if model is None or model == "":
-        raise RequestInvalid(f"'model' is missing; this service serves '{served_name}'.", param="model")
-    if model != served_name:
-        raise ModelNotFound(f"The model {model!r} does not exist; this service serves '{served_name}'.", param="model")
+        raise RequestInvalid(f"'model' is missing; {served(served_name, adapters)}.", param="model")
+    if model != served_name and model not in adapters:
+        raise ModelNotFound(f"The model {model!r} does not exist; {served(served_name, adapters)}.", param="model")
     stream = _boolean(body, "stream")
     options = body.get("stream_options")
     if options is not None and not isinstance(options, dict):
@@ -195,6 +203,12 @@ def read(endpoint: Endpoint, data: bytes, served_name: str, *, max_answers: int 
         with_token_ids=_boolean(body, "return_token_ids"),
         body_bytes=len(data),
     )
+
+
+def served(served_name: str, adapters: Collection[str]) -> str:
+    """What a client may ask for, for a message: the model and its LoRA adapters."""
+    found = f"this service serves '{served_name}'"
+    return found if not adapters else f"{found} and its adapters {', '.join(repr(name) for name in sorted(adapters))}"
 
 
 def needs_engine(ask: Ask) -> Verbatim | None:
