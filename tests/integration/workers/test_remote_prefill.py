@@ -10,7 +10,7 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription
 
-from fixtures.asgi_engine import answer_to
+from fixtures.asgi_engine import answer_to, rendered
 from fixtures.nats_server import PASSWORD, USER, NatsServer
 from fixtures.services import Service
 from fixtures.workers import Worker, worker
@@ -59,6 +59,80 @@ async def test_a_chat_with_the_gateways_token_ids_decodes_exactly_those(prefill:
     assert answer.headers["x-pointsman-prefill"] == "remote"
     assert answer.token_ids == answer_to(PROMPT, 16)
     assert decode.engine.seen[-1]["kv_transfer_params"]["prompt_token_ids"] == PROMPT
+
+
+async def test_a_chat_without_token_ids_is_prefilled_from_those_its_engine_renders(
+    prefill: Worker, decode: Worker
+) -> None:
+    body = {
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}],
+        "tools": [{"type": "function"}],
+    }
+    answer = await decode.call(body, "/v1/chat/completions").whole()
+    assert answer.headers["x-pointsman-prefill"] == "remote"
+    assert prefill.engine.prefills == [tuple(rendered(body))]
+    assert answer.token_ids == answer_to(rendered(body), 16)
+    assert (decode.engine.rendered, decode.engine.local) == (1, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_answers_are_prefilled_once_and_say_what_the_prefill_worker_had(
+    service: Service, prefill: Worker, decode: Worker, stream: bool
+) -> None:
+    prefill.engine.cached_tokens, decode.engine.cached_tokens = 5, 1024
+    body = {"prompt": PROMPT, "n": 3, "max_tokens": 4, "stream": stream, "stream_options": {"include_usage": stream}}
+    answer = await decode.call(body).whole()
+    assert (answer.status, answer.headers["x-pointsman-prefill"]) == (200, "remote")
+    assert answer.headers["x-pointsman-prefill-worker"] == "prefill-0"
+    assert answer.token_ids == answer_to(PROMPT, 4) * (1 if stream else 3)
+    assert prefill.engine.prefills == [tuple(PROMPT)]
+    assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, 1, {})
+    text = b"".join(answer.chunks)
+    assert b'"cached_tokens":5}' in text.replace(b" ", b"")
+    if not stream:
+        assert len(text) == int(answer.headers.get("content-length", len(text)))
+    assert decode.decisions("remote") == 1
+    await eventually(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
+
+
+async def test_several_prompts_are_each_decided(service: Service, prefill: Worker, decode: Worker) -> None:
+    prompts = [PROMPT, [1, 2], [7, *PROMPT]]
+    answer = await decode.call({"prompt": prompts, "max_tokens": 3}).whole()
+    assert answer.token_ids == [token for prompt in prompts for token in answer_to(prompt, 3)]
+    assert sorted(prefill.engine.prefills) == sorted([tuple(PROMPT), (7, *PROMPT)])
+    assert (decode.decisions("remote"), decode.decisions("short")) == (2, 1)
+    assert (decode.engine.local, service.fabric.held) == (1, {})
+
+
+async def test_no_more_prompts_of_one_request_are_asked_for_than_the_queue_may_hold(
+    prefill: Worker, decode: Worker
+) -> None:
+    prefill.engine.gate.clear()
+    prompts = [[number, *PROMPT] for number in range(12)]
+    call = decode.call({"prompt": prompts, "max_tokens": 2}, X_Pointsman_Max_Prefill_Queue_Size="3")
+    await eventually(lambda: len(prefill.engine.prefilling) == 3, "as many as the queue may hold are computed")
+    prefill.engine.gate.set()
+    answer = await call.whole()
+    assert answer.token_ids == [token for prompt in prompts for token in answer_to(prompt, 2)]
+    assert len(prefill.engine.prefills) == decode.decisions("remote") == 12
+
+
+@pytest.mark.parametrize("moment", ["computed", "pulled"])
+async def test_a_client_of_several_answers_that_leaves_leaves_no_kv_behind(
+    service: Service, prefill: Worker, decode: Worker, moment: str
+) -> None:
+    gate = prefill.engine.gate if moment == "computed" else decode.engine.pull_gate
+    gate.clear()
+    call = decode.call({"prompt": PROMPT, "n": 2})
+    if moment == "computed":
+        await eventually(lambda: prefill.engine.prefilling, "it is computed")
+    else:
+        await eventually(lambda: decode.engine.pulling, "it is pulled")
+    call.hang_up()
+    await call.whole()
+    gate.set()
+    await eventually(lambda: prefill.state.idle and decode.state.idle, "nothing is left")
+    assert decode.engine.seen == [] or decode.engine.seen[-1].get("n") is None, "the request itself never began"
 
 
 async def test_a_text_prompt_is_tokenised_by_the_engine_and_prefilled_remotely(prefill: Worker, decode: Worker) -> None:

@@ -19,6 +19,7 @@ from pointsman.planner.core.types import (
     Policy,
     Reason,
     RoutingNumbers,
+    Uncached,
     WorkerCondition,
 )
 from pointsman.planner.core.what_if import TurningPoints, turning_points
@@ -168,6 +169,17 @@ def test_how_old_what_was_read_is_is_told_of_gateways_and_of_workers() -> None:
     unread = replace(seen, gateways_age_s=float("inf"))
     saved = TypeAdapter(Last).validate_json(last_to_json(Last(unread, decision)))
     assert "the oldest gateway's page was never read" in told(saved.observation, decision, None)
+
+
+def test_prompts_that_no_prefill_worker_can_take_are_told_with_their_reasons(
+    calm: tuple[State, Observation, Decision, TurningPoints],
+) -> None:
+    _, seen, decision, _ = calm
+    assert seen.load is not None
+    assert "cannot be prefilled remotely" not in told(seen, decision, None)
+    uncached = Uncached(100.0, 400_000.0, 300_000.0, only_local=(("media", 0.12), ("prompt-logprobs", 0.03)))
+    text = told(replace(seen, load=replace(seen.load, uncached=uncached)), decision, None)
+    assert "15% of prompts cannot be prefilled remotely: media 12%, prompt-logprobs 3%" in text
 
 
 def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_chosen(

@@ -238,12 +238,39 @@ def test_decode_workers_say_what_they_lack_of_prompts_and_prefill_workers_what_t
     assert found is not None
     assert found.uncached is not None
     shares = dict(found.uncached.length_shares)
-    assert sum(share for tokens, share in shares.items() if tokens <= 1) == pytest.approx(1 / 3)
-    assert sum(share for tokens, share in shares.items() if 128 < tokens < 256) == pytest.approx(1 / 3)
-    assert sum(share for tokens, share in shares.items() if 2048 < tokens < 4096) == pytest.approx(1 / 3)
+    assert shares[0.0] == pytest.approx(1 / 4), "of the one that only the decode worker can prefill nothing is sent"
+    assert sum(share for tokens, share in shares.items() if 0 < tokens <= 1) == pytest.approx(1 / 4)
+    assert sum(share for tokens, share in shares.items() if 128 < tokens < 256) == pytest.approx(1 / 4)
+    assert sum(share for tokens, share in shares.items() if 2048 < tokens < 4096) == pytest.approx(1 / 4)
     assert replace(found.uncached, length_shares=()) == Uncached(
-        3.0, 12_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, silent_tokens=3_100.0
+        4.0, 16_000.0, 3_100.0, (), 1.0, 3000.0, 2500.0, silent_tokens=3_100.0, only_local=(("unsupported", 0.25),)
     ), "its engine does not say what it pulled"
+
+
+def test_prompts_that_no_prefill_worker_can_take_are_none_that_a_prefill_pool_is_sized_for() -> None:
+    def found(remote: int, media: int) -> Uncached:
+        metrics = WorkerMetrics(registry := CollectorRegistry())
+        for _ in range(remote):
+            metrics.decided(PrefillReason.REMOTE, prompt_tokens=3000, new_tokens=3000)
+        for _ in range(media):
+            metrics.decided(PrefillReason.MEDIA, prompt_tokens=0, new_tokens=None)
+        metrics.decided(PrefillReason.INVALID, prompt_tokens=0, new_tokens=None)  # refused: no load at all
+        decode = Seen(worker("d"), Reading({}, parse(generate_latest(registry).decode()), 5.0))
+        load = seen([Reading({}, Gateway().page(), 5.0)], [decode]).load
+        assert load is not None
+        assert load.uncached is not None
+        return load.uncached
+
+    mixed = found(remote=3, media=1)
+    assert mixed.only_local == (("media", 0.25),)
+    assert (mixed.requests, mixed.prompt_tokens, mixed.tokens) == (4, 12_000, 9_000)
+    only = found(remote=0, media=5)
+    assert only.only_local == (("media", 1.0),)
+    assert (only.length_shares, only.tokens) == (((0.0, 1.0),), 0)
+    assert found(remote=3, media=0).only_local == ()
+    learnt = NOTHING_CACHED.observe(Load(1.0, uncached=only), only.length_shares)
+    assert learnt.matter, "else every prompt is taken to be sent"
+    assert learnt.missing_share == 0
 
 
 def one_that_pulls(lacked: int, says: bool) -> Seen:

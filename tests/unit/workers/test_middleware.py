@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.asgi_engine import Call, answer_to
+from fixtures.asgi_engine import Call, answer_to, rendered
 from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, worker
 from pointsman.api.protocol import control
 from pointsman.api.protocol.control import WorkerPhase
@@ -82,9 +82,74 @@ async def test_a_prompt_that_only_this_engine_can_prefill_is_not_counted_whateve
     fresh: Worker,
 ) -> None:
     await fresh.take_role(Role.DECODE)
-    answer = await fresh.call({"prompt": "ten bytes.", "echo": True}).whole()
-    assert answer.headers["x-pointsman-prefill-reason"] == "unsupported"
+    answer = await fresh.call({"prompt": "ten bytes.", "echo": True, "logprobs": 1}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "prompt-logprobs"
     assert prompts_told(fresh) == (0, 0, 0)
+
+
+def chat(content: Any, **more: Any) -> dict[str, Any]:
+    """A chat of one message."""
+    return {"messages": [{"role": "user", "content": content}], **more}
+
+
+async def test_a_chat_is_rendered_once_by_the_engines_own_code(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    body = chat("more than four tokens", tools=[{"type": "function"}], colour="blue", n=2)
+    answer = await fresh.call(body, "/v1/chat/completions").whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "queue-unknown", "decided by the same rule as any prompt"
+    assert fresh.engine.rendered == 1
+    ids = rendered(body)
+    assert fresh.engine.seen[-1] == body | {"kv_transfer_params": {"prompt_token_ids": ids}}, (
+        "the engine renders no more"
+    )
+    assert prompts_told(fresh) == (len(ids), len(ids), 1)
+
+
+async def test_a_chat_shorter_than_the_threshold_is_not_rendered_here(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE, max_local_prefill_tokens=1000)
+    answer = await fresh.call(chat("short"), "/v1/chat/completions").whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "short"
+    assert fresh.engine.rendered == 0
+
+
+IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (chat(IMAGE), "media"),
+        (chat("more than four tokens", prompt_logprobs=1), "prompt-logprobs"),
+        ({"messages": [5], "colour": "blue"}, "invalid"),
+    ],
+)
+async def test_a_chat_that_only_this_engine_can_prefill_goes_to_it_as_it_came(
+    fresh: Worker, body: dict[str, Any], reason: str
+) -> None:
+    await fresh.take_role(Role.DECODE)
+    answer = await fresh.call(body, "/v1/chat/completions").whole()
+    assert (answer.status, answer.headers["x-pointsman-prefill-reason"]) == (200, reason)
+    assert fresh.engine.seen == [body]
+    assert fresh.decisions(reason) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/responses"])
+async def test_a_body_nested_too_deeply_is_the_clients_mistake(fresh: Worker, path: str) -> None:
+    await fresh.take_role(Role.DECODE)
+    for raw in (b"[" * 5000, b'{"prompt":' + b'{"a":' * 5000, b'{"kv_transfer_params":1,"x":' + b"[" * 5000):
+        answer = await Call(fresh.app, path, raw).whole()
+        assert answer.status == 400
+        assert "nested too deeply" in answer.body["error"]["message"]
+    assert fresh.engine.seen == []
+    assert fresh.state.idle
+
+
+async def test_token_ids_beyond_any_vocabulary_are_the_engines_to_refuse(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    for body in ({"prompt": [2**40] * 40}, {"prompt": PROMPT, "cache_salt": 7}, {"prompt": PROMPT, "model": ["m"]}):
+        answer = await fresh.call(body).whole()
+        assert answer.headers["x-pointsman-prefill-reason"] == "invalid"
+        assert fresh.engine.seen[-1] == body
 
 
 async def test_a_draining_worker_finishes_what_it_has_and_takes_no_more(fresh: Worker) -> None:

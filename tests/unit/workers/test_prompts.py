@@ -4,15 +4,19 @@ from typing import Any
 
 import pytest
 
+from pointsman.serving.local_remote import PrefillReason
 from pointsman.workers.core.prompts import (
     CHAT_PATH,
     COMPLETIONS_PATH,
+    ChatPrompt,
     LocalPrompt,
-    TextPrompt,
-    TokenPrompt,
+    TextPrompts,
+    TokenPrompts,
+    needs_kv_first,
     prefill_leg,
+    pull_leg,
     read_prompt,
-    with_remote_prefill,
+    token_fields,
     without_client_transfer_params,
 )
 
@@ -22,55 +26,100 @@ IDS = {"prompt_token_ids": [1, 2, 3]}
 
 @pytest.mark.parametrize("prompt", [[1, 2, 3], [[1, 2, 3]]])
 def test_token_ids_are_a_prompt_as_they_are(prompt: list[Any]) -> None:
-    assert read_prompt(COMPLETIONS_PATH, {"prompt": prompt}) == TokenPrompt((1, 2, 3))
+    assert read_prompt(COMPLETIONS_PATH, {"prompt": prompt}) == TokenPrompts(((1, 2, 3),))
 
 
 def test_a_text_is_to_be_tokenised_as_the_engine_would() -> None:
     prompt = read_prompt(COMPLETIONS_PATH, {"model": "m", "prompt": "zwölf", "add_special_tokens": False})
-    assert prompt == TextPrompt({"model": "m", "prompt": "zwölf", "add_special_tokens": False}, 6)
-
-
-def test_a_chat_has_the_token_ids_its_gateway_gave_it() -> None:
-    assert read_prompt(CHAT_PATH, {"messages": MESSAGES, "kv_transfer_params": IDS}) == TokenPrompt((1, 2, 3))
-    assert read_prompt(CHAT_PATH, {"messages": MESSAGES}) == LocalPrompt("prompt_token_ids")
+    assert prompt == TextPrompts(("zwölf",))
+    assert prompt.max_utf8_bytes == 6
 
 
 @pytest.mark.parametrize(
-    ("more", "why"),
+    ("prompt", "prompts"),
     [
-        ({"n": 2}, "n"),
-        ({"best_of": 3}, "best_of"),
-        ({"echo": True}, "echo"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
-        ({"truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
-        ({"prompt": ["a", "b"]}, "prompt"),
-        ({"prompt": [[1], [2]]}, "prompt"),
-        ({"prompt": [1, True]}, "prompt"),
-        ({"prompt": [1, -1]}, "prompt"),
-        ({"prompt": []}, "prompt"),
-        ({"prompt": None}, "prompt"),
+        (["a", "b"], TextPrompts(("a", "b"))),
+        ([[1], [2, 3]], TokenPrompts(((1,), (2, 3)))),
     ],
 )
-def test_what_only_this_engine_can_prefill_is_named(more: dict[str, Any], why: str) -> None:
-    assert read_prompt(COMPLETIONS_PATH, {"prompt": [1, 2, 3], **more}) == LocalPrompt(why)
+def test_several_prompts_are_each_one(prompt: Any, prompts: TextPrompts | TokenPrompts) -> None:
+    assert read_prompt(COMPLETIONS_PATH, {"prompt": prompt}) == prompts
+
+
+def test_a_chat_has_the_token_ids_its_gateway_gave_it_and_else_those_the_engine_renders() -> None:
+    assert read_prompt(CHAT_PATH, {"messages": MESSAGES, "kv_transfer_params": IDS}) == TokenPrompts(((1, 2, 3),))
+    assert read_prompt(CHAT_PATH, {"messages": MESSAGES, "tools": [{}], "logprobs": True}) == ChatPrompt()
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"echo": True, "logprobs": 1}, PrefillReason.PROMPT_LOGPROBS),
+        ({"prompt_logprobs": 0}, PrefillReason.PROMPT_LOGPROBS),
+        ({"prompt_embeds": "AAAA"}, PrefillReason.PROMPT_EMBEDS),
+        ({"truncate_prompt_tokens": 5}, PrefillReason.UNSUPPORTED),
+        ({"suffix": "b"}, PrefillReason.UNSUPPORTED),
+        ({"use_beam_search": True}, PrefillReason.UNSUPPORTED),
+        ({"prompt": ["a", [1]]}, PrefillReason.INVALID),
+        ({"prompt": [1, True]}, PrefillReason.INVALID),
+        ({"prompt": [1, -1]}, PrefillReason.INVALID),
+        ({"prompt": [1, 2**32]}, PrefillReason.INVALID),
+        ({"prompt": [[1], []]}, PrefillReason.INVALID),
+        ({"prompt": []}, PrefillReason.INVALID),
+        ({"prompt": None}, PrefillReason.INVALID),
+        ({"prompt": 5}, PrefillReason.INVALID),
+        ({"cache_salt": 5}, PrefillReason.INVALID),
+        ({"model": "\ud800"}, PrefillReason.INVALID),
+    ],
+)
+def test_what_only_this_engine_can_prefill_has_its_reason(more: dict[str, Any], reason: PrefillReason) -> None:
+    assert read_prompt(COMPLETIONS_PATH, {"prompt": [1, 2, 3], **more}) == LocalPrompt(reason)
 
 
 def test_fields_with_their_defaults_hinder_nothing() -> None:
     body = {"prompt": [1], "n": 1, "best_of": None, "echo": False, "prompt_logprobs": None, "suffix": None}
-    assert read_prompt(COMPLETIONS_PATH, body) == TokenPrompt((1,))
+    assert read_prompt(COMPLETIONS_PATH, body) == TokenPrompts(((1,),))
+    assert not needs_kv_first(body, 1)
 
 
-def test_a_chat_with_an_image_stays_here() -> None:
-    parts = [{"type": "text", "text": "what is it"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+@pytest.mark.parametrize("more", [{"n": 2}, {"n": "2"}, {"echo": True}, {"return_prompt_text": True}])
+def test_transfer_parameters_are_for_one_sequence_and_for_prompts_that_may_be_token_ids(more: dict[str, Any]) -> None:
+    assert needs_kv_first({"prompt": [1], **more}, 1)
+    assert needs_kv_first({"prompt": [[1], [2]]}, 2)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "data:"}},
+        {"type": "input_audio", "input_audio": {}},
+        {"type": "video_url"},
+        {"image_url": "http://x"},
+        {"type": "text", "text": "x", "image_embeds": "y"},
+        {"type": 5},
+        {"type": "file", "file": {}},
+    ],
+)
+def test_a_chat_with_media_stays_here(part: dict[str, Any]) -> None:
+    parts = [{"type": "text", "text": "what is it"}, part]
     body = {"messages": [{"role": "user", "content": parts}], "kv_transfer_params": IDS}
-    assert read_prompt(CHAT_PATH, body) == LocalPrompt("messages")
-    text_only = {"messages": [{"role": "user", "content": parts[:1]}], "kv_transfer_params": IDS}
-    assert read_prompt(CHAT_PATH, text_only) == TokenPrompt((1, 2, 3))
+    assert read_prompt(CHAT_PATH, body) == LocalPrompt(PrefillReason.MEDIA)
+
+
+@pytest.mark.parametrize("part", [{"type": "text", "text": "x"}, {"text": "x"}, "x", {"type": "refusal"}])
+def test_a_chat_with_parts_of_text_is_like_another(part: Any) -> None:
+    body = {"messages": [{"role": "user", "content": [part]}]}
+    assert read_prompt(CHAT_PATH, body) == ChatPrompt()
+    assert read_prompt(CHAT_PATH, body | {"kv_transfer_params": IDS}) == TokenPrompts(((1, 2, 3),))
+
+
+@pytest.mark.parametrize("messages", [None, [], "hi", 5, {}])
+def test_a_chat_without_messages_is_the_engines_to_refuse(messages: Any) -> None:
+    assert read_prompt(CHAT_PATH, {"messages": messages}) == LocalPrompt(PrefillReason.INVALID)
 
 
 def test_another_path_stays_here() -> None:
-    assert read_prompt("/v1/responses", {"prompt": [1]}) == LocalPrompt("path")
+    assert read_prompt("/v1/responses", {"prompt": [1]}) == LocalPrompt(PrefillReason.UNSUPPORTED)
 
 
 def test_a_client_cannot_choose_where_kv_is_read_from() -> None:
@@ -94,8 +143,20 @@ def test_the_prefill_leg_is_one_token_and_not_streamed() -> None:
 
 def test_the_decode_leg_decodes_exactly_the_tokens_that_were_prefilled() -> None:
     params = {"remote_host": "h"}
-    completion = with_remote_prefill(COMPLETIONS_PATH, {"prompt": "text", "max_tokens": 5}, [1, 2], params)
-    assert completion == {"prompt": [1, 2], "max_tokens": 5, "kv_transfer_params": params}
-    chat = with_remote_prefill(CHAT_PATH, {"messages": MESSAGES, "kv_transfer_params": IDS}, [1, 2, 3], params)
-    assert chat == {"messages": MESSAGES, "kv_transfer_params": {"remote_host": "h", **IDS}}
+    pulled = {"kv_transfer_params": params}
+    assert token_fields(COMPLETIONS_PATH, [1, 2], given=True, kv_transfer_params=params) == pulled
+    assert token_fields(COMPLETIONS_PATH, [1, 2], given=False, kv_transfer_params=params) == {
+        "prompt": [1, 2],
+        **pulled,
+    }
+    assert token_fields(CHAT_PATH, [1, 2, 3], given=True) == {}
+    for given in (True, False):
+        chat = token_fields(CHAT_PATH, [1, 2, 3], given=given, kv_transfer_params=params)
+        assert chat == {"kv_transfer_params": {"remote_host": "h", **IDS}}
     assert params == {"remote_host": "h"}
+
+
+def test_kv_that_comes_first_is_pulled_by_a_request_of_one_token_with_the_tenants_salt() -> None:
+    leg = pull_leg("m", (1, 2), "salt", {"remote_host": "h"})
+    assert (leg["prompt"], leg["max_tokens"], leg["stream"], leg["cache_salt"]) == ([1, 2], 1, False, "salt")
+    assert leg["kv_transfer_params"] == {"remote_host": "h"}

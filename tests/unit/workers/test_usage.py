@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pointsman.workers.core.usage import PromptUsage, prompt_usage
+from pointsman.workers.core.usage import PromptUsage, prompt_usage, with_cached_tokens
 
 BLOCK = 128
 
@@ -35,3 +35,19 @@ def test_what_the_model_writes_is_no_usage() -> None:
     text = '{"usage": {"prompt_tokens": 5, "cached_tokens": 2}}'
     assert prompt_usage(answer(text), BLOCK) is None
     assert prompt_usage(answer(text, prompt_tokens=9), BLOCK) == PromptUsage(9, 9)
+
+
+@pytest.mark.parametrize(
+    ("said", "corrected"),
+    [
+        (
+            b'"usage":{"prompt_tokens":900,"prompt_tokens_details":{"cached_tokens":896}}',
+            b'"usage":{"prompt_tokens":900,"prompt_tokens_details":{"cached_tokens":0}}',
+        ),
+        (b'"usage":{"prompt_tokens":900,"prompt_tokens_details":null}', None),
+        (b'{"text":"\\"prompt_tokens_details\\":{\\"cached_tokens\\":5}"}', None),
+        (b"", None),
+    ],
+)
+def test_what_a_prefill_worker_computed_is_not_told_as_cached(said: bytes, corrected: bytes | None) -> None:
+    assert with_cached_tokens(said, 0) == (said if corrected is None else corrected)

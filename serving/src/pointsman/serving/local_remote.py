@@ -22,7 +22,25 @@ class PrefillReason(StrEnum):
     TIMED_OUT = "timed-out"
     LEASE_SPENT = "lease-spent"
     PREFILL_FAILED = "prefill-failed"
-    UNSUPPORTED = "unsupported"  # a request whose prompt is not plain tokens
+    # only the engine that decodes can prefill it, at any threshold:
+    MEDIA = "media"  # images, audio, video: their KV is not that of tokens alone
+    PROMPT_EMBEDS = "prompt-embeds"  # vectors in place of tokens
+    PROMPT_LOGPROBS = "prompt-logprobs"  # each prompt token is computed for its log-probability
+    TOO_LARGE = "too-large"  # longer than a message of the prefill queue may be
+    UNSUPPORTED = "unsupported"  # beam search, infilling, truncation; a worker without a renderer
+    INVALID = "invalid"  # the engine refuses the request
+
+
+ONLY_LOCAL: frozenset[PrefillReason] = frozenset(
+    {
+        PrefillReason.MEDIA,
+        PrefillReason.PROMPT_EMBEDS,
+        PrefillReason.PROMPT_LOGPROBS,
+        PrefillReason.TOO_LARGE,
+        PrefillReason.UNSUPPORTED,
+    }
+)
+"""Reasons of prompts that no prefill worker can take, however many there are."""
 
 
 @dataclass(frozen=True, slots=True)

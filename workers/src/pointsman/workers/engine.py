@@ -10,11 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, Protocol
 
+import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from pointsman.serving.local_remote import PrefillReason
 from pointsman.workers.core.prompts import COMPLETIONS_PATH
 from pointsman.workers.errors import EngineUnavailableError
-from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad
+from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad, RenderedChat
+from pointsman.workers.vllm.chat_renderer import VllmChatRenderer
 
 HANG_UP_SECONDS = 5.0  # for the application to notice that its client has left
 
@@ -41,6 +44,12 @@ class Engine(Protocol):
         Raises EngineUnavailableError if there is no well-formed answer at all.
         """
 
+    async def render_chat(self, body: Mapping[str, Any]) -> RenderedChat | None:
+        """The prompt that the chat endpoint makes of ``body``, which may be changed by it.
+
+        None: the endpoint will refuse the request.
+        """
+
     async def healthy(self) -> bool:
         """Whether it can compute."""
 
@@ -51,15 +60,31 @@ class Engine(Protocol):
         """Free KV that was prefilled elsewhere for a request nobody wants any more. Best effort."""
 
 
+class ChatRenderer(Protocol):
+    """Makes the prompts of chats; see Engine."""
+
+    async def render(self, body: Mapping[str, Any]) -> RenderedChat | None:
+        """See Engine.render_chat."""
+
+
 class AsgiEngine:
     """vLLM's (or any) OpenAI server as the ASGI application ``app``.
 
-    ``host``: the application object requests carry as ``scope["app"]`` (Starlette's handlers need it).
+    ``host``: the application object requests carry as ``scope["app"]`` (Starlette's handlers need it);
+    ``renderer``: by default vLLM's own, where ``host`` has it.
     """
 
-    def __init__(self, app: AsgiApp, *, host: Any = None, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        *,
+        host: Any = None,
+        registry: CollectorRegistry = REGISTRY,
+        renderer: ChatRenderer | None = None,
+    ) -> None:
         self._app = app
         self._host = host
+        self._renderer = renderer or _renderer_of(host)
         self._gauges = _VllmGauges(registry)
         self._facts = _facts_of(host)
 
@@ -74,7 +99,13 @@ class AsgiEngine:
 
     async def post(self, path: str, body: Mapping[str, Any], *, request_id: str) -> EngineAnswer:
         """Call the application in this task's name; see Engine."""
-        return await self._call("POST", path, json.dumps(body).encode(), request_id)
+        return await self._call("POST", path, _encoded(body), request_id)
+
+    async def render_chat(self, body: Mapping[str, Any]) -> RenderedChat | None:
+        """See Engine; a server without a renderer that is known here prefills its chats itself."""
+        if self._renderer is None:
+            return RenderedChat((), PrefillReason.UNSUPPORTED)
+        return await self._renderer.render(body)
 
     async def healthy(self) -> bool:
         """What the server's /health says."""
@@ -202,6 +233,18 @@ def _facts_of(host: Any) -> EngineFacts:
         model_revision=model.tokenizer_revision,
         parses_chat=getattr(getattr(host.state, "openai_serving_chat", None), "parser_cls", None) is not None,
     )
+
+
+def _encoded(body: Mapping[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:  # a lone surrogate in a client's text, which the engine takes
+        return json.dumps(body).encode()
+
+
+def _renderer_of(host: Any) -> ChatRenderer | None:
+    serving = getattr(getattr(host, "state", None), "openai_serving_chat", None)
+    return VllmChatRenderer(serving) if hasattr(serving, "render_chat_request") else None
 
 
 class _VllmGauges:

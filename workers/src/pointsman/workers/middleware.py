@@ -5,11 +5,10 @@ the engine sees the request, and passes everything else through, chunk by chunk.
 """
 
 import asyncio
-import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,21 +18,12 @@ from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
 from pointsman.workers.control import PREFIX, ControlApi, authorized
-from pointsman.workers.core.prompts import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
-    LocalPrompt,
-    TextPrompt,
-    TokenPrompt,
-    read_prompt,
-    with_remote_prefill,
-    without_client_transfer_params,
-)
-from pointsman.workers.core.usage import prompt_usage
+from pointsman.workers.core.bodies import as_utf8, dump, json_object, with_fields
+from pointsman.workers.core.prompts import CHAT_PATH, COMPLETIONS_PATH, without_client_transfer_params
+from pointsman.workers.core.usage import prompt_usage, with_cached_tokens
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
-from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.metrics import WorkerMetrics
-from pointsman.workers.remote_prefill import PromptToPrefill
+from pointsman.workers.request_prefill import Prompts, RequestPrefill, cached_tokens
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.sidecar import ClientRequest, Sidecar
 from pointsman.workers.types import PrefillPath, RemoteKv
@@ -193,33 +183,67 @@ class _Exchange:
             await self._client.close()
 
     async def _run(self, *, keep_transfer_params: bool) -> None:
-        body = _json_object(self._body)
-        if body is None or keep_transfer_params or self._path not in _PREFILLABLE:
-            raw = self._body if body is None or keep_transfer_params else self._cleaned(body)
-            await self._engine(raw, PrefillPath(PrefillReason.UNSUPPORTED))
+        if keep_transfer_params:
+            await self._engine(self._body, PrefillPath(PrefillReason.UNSUPPORTED))
             return
-        raw = self._cleaned(body)
-        body = without_client_transfer_params(body)
-        token_ids, path = await self._where(body)
-        if path is None:
-            return  # the client left
-        kv = path.kv
-        if kv is not None and not self._sidecar.remote.usable(kv):
-            self._sidecar.remote.release(kv, self._model(body))
-            path = PrefillPath(PrefillReason.LEASE_SPENT, path.new_tokens)
-        elif kv is not None:
-            leg = with_remote_prefill(self._path, body, token_ids, kv.kv_transfer_params)
-            if await self._engine(_dump(leg), path):
-                self._decided(path, len(token_ids))
-                return
-            path = PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)
-        self._decided(path, len(token_ids))
-        await self._engine(raw, path)
+        try:
+            raw, body = _cleaned(self._body)
+        except RecursionError:
+            await _respond_bad_request(self._send, "the request body is nested too deeply to be read")
+            return
+        if body is None or self._path not in _PREFILLABLE:
+            await self._engine(raw, PrefillPath(PrefillReason.INVALID if body is None else PrefillReason.UNSUPPORTED))
+            return
+        request = RequestPrefill(
+            self._sidecar,
+            self._request_id,
+            self._path,
+            body,
+            body_bytes=len(raw),
+            rule=self._rule(),
+            cached_tokens_hint=self._number(names.EXPECTED_CACHED_TOKENS) or 0,
+        )
+        prompts = await request.prompts()
+        if isinstance(prompts, PrefillReason):
+            path = PrefillPath(prompts)
+            self._decided(path, 0)
+            await self._engine(raw, path)
+            return
+        self._counted.tokens += sum(map(len, prompts.token_ids))
+        paths = await self._prefilled(request, prompts)
+        if paths is None:
+            log.info("request %s: the client left during the prefill", self._request_id)
+            return
+        await self._decode(raw, request, prompts, paths)
 
-    def _cleaned(self, body: Mapping[str, Any]) -> bytes:
-        """The request as it is passed on; as it came, if there is nothing in it that a client may not say."""
-        cleaned = without_client_transfer_params(body)
-        return self._body if cleaned == body else _dump(cleaned)
+    async def _prefilled(self, request: RequestPrefill, prompts: Prompts) -> list[PrefillPath] | None:
+        """Where the prompts are prefilled; None when the client left meanwhile."""
+        prefill = asyncio.create_task(request.prefill(prompts, self._time_left_s()))
+        gone = asyncio.create_task(self._client.gone())
+        try:
+            await asyncio.wait({prefill, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not gone.done():
+                return await prefill
+            if prefill.done() and not prompts.kv_first:
+                request.release(prefill.result()[0])
+            return None
+        finally:
+            await end((prefill, gone))
+
+    async def _decode(self, raw: bytes, request: RequestPrefill, prompts: Prompts, paths: list[PrefillPath]) -> None:
+        """Have the engine answer, with the KV that is in its cache or that it is told to pull."""
+        kv = None if prompts.kv_first else paths[0].kv
+        if kv is not None:
+            leg = with_fields(raw, request.fields(prompts, kv.kv_transfer_params))
+            if await self._engine(leg, paths[0], kv=kv):
+                self._decided(paths[0], len(prompts.token_ids[0]))
+                return
+            paths = [PrefillPath(PrefillReason.PREFILL_FAILED, paths[0].new_tokens)]
+        for token_ids, path in zip(prompts.token_ids, paths, strict=True):
+            self._decided(path, len(token_ids))
+        shown = next((path for path in paths if path.remote), paths[0])
+        cached = cached_tokens(prompts, paths) if shown.remote else None
+        await self._engine(with_fields(raw, request.fields(prompts, None)), shown, cached_tokens=cached)
 
     def _decided(self, path: PrefillPath, prompt_tokens: int) -> None:
         self._sidecar.metrics.decided(path.reason, prompt_tokens, path.new_tokens)
@@ -231,56 +255,6 @@ class _Exchange:
             "?" if path.new_tokens is None else path.new_tokens,
             f", by {path.kv.prefill_worker}" if path.kv is not None else "",
         )
-
-    async def _where(self, body: Mapping[str, Any]) -> tuple[tuple[int, ...], PrefillPath | None]:
-        """The prompt's token ids and where it is prefilled; None when the client left meanwhile."""
-        rule = self._rule()
-        prompt = read_prompt(self._path, body)
-        if isinstance(prompt, TextPrompt):
-            if prompt.utf8_bytes <= rule.max_local_prefill_tokens:
-                return (), PrefillPath(PrefillReason.SHORT)
-            prompt = await self._tokenised(prompt)
-        if isinstance(prompt, LocalPrompt):
-            return (), PrefillPath(PrefillReason.UNSUPPORTED)
-        self._counted.tokens += len(prompt.token_ids)
-        salt = body.get("cache_salt")
-        model = self._model(body)
-        asked = PromptToPrefill(
-            client_request_id=self._request_id,
-            model=model,
-            token_ids=prompt.token_ids,
-            cache_salt=salt if isinstance(salt, str) else None,
-            cached_tokens=self._sidecar.cached_tokens(
-                prompt.token_ids, salt, model=model, hint=self._number(names.EXPECTED_CACHED_TOKENS) or 0
-            ),
-            time_left_s=self._time_left_s(),
-        )
-        leg = asyncio.create_task(self._sidecar.remote.prefill(asked, rule))
-        gone = asyncio.create_task(self._client.gone())
-        try:
-            await asyncio.wait({leg, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not gone.done():
-                return prompt.token_ids, await leg
-            if leg.done() and (kv := leg.result().kv) is not None:
-                self._sidecar.remote.release(kv, model)
-            log.info("request %s: the client left during the prefill", self._request_id)
-            return (), None
-        finally:
-            await end((leg, gone))
-
-    async def _tokenised(self, prompt: TextPrompt) -> TokenPrompt | LocalPrompt:
-        try:
-            answer = await self._sidecar.engine.post(
-                "/tokenize", prompt.body, request_id=f"tokenize-{self._request_id}"
-            )
-        except EngineUnavailableError as error:
-            log.info("request %s: %s", self._request_id, error)
-            return LocalPrompt("prompt")
-        tokens = answer.body.get("tokens")
-        return TokenPrompt(tuple(tokens)) if answer.status == 200 and tokens else LocalPrompt("prompt")
-
-    def _model(self, body: Mapping[str, Any]) -> str:
-        return str(body.get("model") or self._sidecar.settings.served_name)
 
     def _rule(self) -> RoutingRule:
         """The routing numbers that came with the request, else the ones of the role."""
@@ -303,11 +277,23 @@ class _Exchange:
         value = self._headers.get(header.lower(), "")
         return int(value) if value.isascii() and value.isdigit() else None
 
-    async def _engine(self, body: bytes, path: PrefillPath) -> bool:
-        """Pass the request on. False: the remote leg failed before anything was sent, and the client still waits."""
+    async def _engine(
+        self, body: bytes, path: PrefillPath, *, kv: RemoteKv | None = None, cached_tokens: int | None = None
+    ) -> bool:
+        """Pass the request on; ``kv`` is what ``body`` pulls, ``cached_tokens`` what the answer has to say of them.
+
+        False: the remote leg failed before anything was sent, and the client still waits.
+        """
         untold = path.reason is PrefillReason.SHORT and path.new_tokens is None  # a text too short to be tokenised here
-        headers = self._answer_headers(path)
-        answer = _Answer(self._send, self._sidecar, self._counted, headers, path.kv, count_prompt=untold)
+        answer = _Answer(
+            self._send,
+            self._sidecar,
+            self._counted,
+            self._answer_headers(path),
+            kv,
+            count_prompt=untold,
+            cached_tokens=cached_tokens,
+        )
         try:
             await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
         finally:
@@ -340,6 +326,7 @@ class _Answer:
         kv: RemoteKv | None,
         *,
         count_prompt: bool,
+        cached_tokens: int | None,
     ) -> None:
         self._send = send
         self._sidecar = sidecar
@@ -347,6 +334,7 @@ class _Answer:
         self._headers = headers
         self._kv = kv
         self._count_prompt = count_prompt  # as soon as the engine says how long it was
+        self._cached_tokens = cached_tokens  # in place of the engine's number
         self._discard_5xx = kv is not None
         self._start: Message | None = None
         self._refused = False
@@ -363,6 +351,11 @@ class _Answer:
             await self._send(message)
             return
         chunk: bytes = message.get("body", b"")
+        longer = 0
+        if self._cached_tokens is not None:
+            corrected = with_cached_tokens(chunk, self._cached_tokens)
+            longer, chunk = len(corrected) - len(chunk), corrected
+            message = {**message, "body": chunk}
         await self.kv_is_settled()
         if self._start is not None:
             start, self._start = self._start, None
@@ -371,7 +364,7 @@ class _Answer:
                 self._sidecar.engine_aborted()
                 await _refuse(self._send, self._sidecar.settings.worker, RetryReason.ENGINE_ABORTED)
                 return
-            await self._send({**start, "headers": [*start.get("headers", ()), *self._headers]})
+            await self._send({**start, "headers": [*_lengthened(start.get("headers", ()), longer), *self._headers]})
         self._counted.tokens += chunk.count(b"data: ")
         if self._count_prompt and (told := prompt_usage(chunk, self._sidecar.settings.block_size)) is not None:
             self._count_prompt = False
@@ -392,20 +385,28 @@ def _is_abort(chunk: bytes) -> bool:
     if b'"abort"' not in chunk:
         return False
     content = chunk.split(b"\n", 1)[0].removeprefix(b"data: ")
-    body = _json_object(content) or {}
+    body = json_object(content) or {}
     return any(choice.get("finish_reason") == "abort" for choice in body.get("choices") or ())
 
 
-def _json_object(raw: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(raw)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+def _cleaned(raw: bytes) -> tuple[bytes, dict[str, Any] | None]:
+    """A client's request as it is passed on, and the object in it, without what no client may say.
+
+    Raises RecursionError for one that is nested too deeply.
+    """
+    body = json_object(raw)
+    if body is None:
+        return raw, None
+    cleaned = without_client_transfer_params(body)
+    return (as_utf8(raw, body) if cleaned == body else dump(cleaned)), cleaned
 
 
-def _dump(body: Mapping[str, Any]) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
+def _lengthened(headers: Iterable[tuple[bytes, bytes]], by: int) -> list[tuple[bytes, bytes]]:
+    """``headers`` of an answer whose body, in one piece, became longer by so many bytes."""
+    return [
+        (name, str(int(value) + by).encode() if by and name.lower() == b"content-length" else value)
+        for name, value in headers
+    ]
 
 
 def _with_length(scope: Scope, length: int) -> Scope:
@@ -420,13 +421,18 @@ def _with_length(scope: Scope, length: int) -> Scope:
 async def _refuse(send: Send, worker: str, reason: RetryReason) -> None:
     """503 before anything began: the gateway sends the request to another worker."""
     message = f"worker {worker} does not take this request: {reason.value}"
-    content = _dump({"error": {"message": message, "type": "service_unavailable", "code": 503}})
+    content = dump({"error": {"message": message, "type": "service_unavailable", "code": 503}})
     more = [
         (names.RETRY.lower().encode(), reason.value.encode()),
         (names.WORKER.lower().encode(), worker.encode()),
         (b"retry-after", RETRY_AFTER_SECONDS.encode()),
     ]
     await _respond(send, 503, content, "application/json", more)
+
+
+async def _respond_bad_request(send: Send, message: str) -> None:
+    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
+    await _respond(send, 400, dump({"error": error}), "application/json")
 
 
 async def _respond(

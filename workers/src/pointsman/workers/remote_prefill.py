@@ -196,7 +196,7 @@ class RemotePrefill:
             return PrefillReason.QUEUE_FULL, None
         except PromptTooLargeError:
             asked.answer.cancel()
-            return PrefillReason.UNSUPPORTED, None
+            return PrefillReason.TOO_LARGE, None
         except QueueUnavailableError as error:
             log.info("request %s: the prefill queue failed: %s", request_id, error)
             return PrefillReason.QUEUE_UNKNOWN, None

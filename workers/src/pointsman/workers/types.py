@@ -46,6 +46,14 @@ class EngineAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class RenderedChat:
+    """The token ids the chat endpoint makes of a request, or why its prompt is not token ids alone."""
+
+    token_ids: tuple[int, ...]
+    only_local: PrefillReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDepth:
     """The prefill queue of one KV-compatibility group: requests nobody has taken, and taken ones without an answer."""
 
@@ -62,10 +70,16 @@ class RemoteKv:
     prefill_worker: str
     usable_until_s: float  # on this worker's monotonic clock
 
+    @property
+    def cached_tokens(self) -> int | None:
+        """Tokens of the prompt that the prefill worker did not compute; None: its engine does not say."""
+        cached = self.kv_transfer_params.get("remote_prefill_cached_tokens")
+        return cached if isinstance(cached, int) else None
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillPath:
-    """Where a request's prompt is prefilled, why, and, when remote, the KV to pull."""
+    """Where a prompt is prefilled, why, and, when remote, the KV to pull."""
 
     reason: PrefillReason
     new_tokens: int | None = None

@@ -19,6 +19,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.serving.local_remote import ONLY_LOCAL, PrefillReason
 
 _GAUGES: Final = (
     named.GATEWAY_HELD.name,
@@ -46,6 +47,7 @@ FAMILIES: Final = (
     named.GATEWAY_ARRIVALS.name,
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
     named.WORKER_PROMPT_TOKENS.name,
+    named.WORKER_DECISIONS.name,
     "vllm:prompt_tokens_by_source_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
@@ -257,10 +259,43 @@ def _uncached(workers: Sequence[Seen]) -> Uncached | None:
             given = given.plus(scrapes.observed(before, page, named.WORKER_UNCACHED_TOKENS.name))
     if tokens is None:
         return None
-    return Uncached(
+    found = Uncached(
         given.count, tokens, given.total, given.shares(), *_prefilled(workers),
         silent_tokens=_silent_tokens(workers), silent_prefilled=_silent_prefilled(workers),
     )  # fmt: skip
+    return _with_only_local(found, workers)
+
+
+def _with_only_local(uncached: Uncached, workers: Sequence[Seen]) -> Uncached:
+    """With the prompts that no prefill worker can take, as prompts of which nothing is to be prefilled elsewhere.
+
+    Workers count them but not their tokens: they are taken to be as long as the others.
+    """
+    counts: dict[PrefillReason, float] = {}
+    for before, page in _pages(workers, WorkerRole.DECODE):
+        for reason in PrefillReason:
+            here = scrapes.added(before, page, named.WORKER_DECISIONS.name, reason=reason.value)
+            counts[reason] = counts.get(reason, 0.0) + (here or 0.0)
+    decided = sum(counts.values()) - counts.get(PrefillReason.INVALID, 0.0)  # what the engine refuses is no load
+    only_local = sum(counts.get(reason, 0.0) for reason in ONLY_LOCAL)
+    if only_local <= 0:
+        return uncached
+    others = decided - only_local
+    more = only_local if others <= 0 or uncached.requests <= 0 else uncached.requests * only_local / others
+    requests = uncached.requests + more
+    mean_tokens = uncached.prompt_tokens / uncached.requests if uncached.requests > 0 else 1.0
+    return replace(
+        uncached,
+        requests=requests,
+        prompt_tokens=uncached.prompt_tokens + more * mean_tokens,
+        length_shares=(
+            (0.0, more / requests),
+            *((tokens, share * uncached.requests / requests) for tokens, share in uncached.length_shares),
+        ),
+        only_local=tuple(
+            (reason.value, count / decided) for reason, count in counts.items() if reason in ONLY_LOCAL and count > 0
+        ),
+    )
 
 
 def _silent_tokens(workers: Sequence[Seen]) -> float:

@@ -84,6 +84,7 @@ class Uncached:
     computed_tokens: float = 0.0  # … and what they lacked of them
     silent_tokens: float = 0.0  # of ``tokens``, those of decode workers whose engines do not say what they pulled
     silent_prefilled: float = 0.0  # requests that prefill workers computed whose engines do not say what they had
+    only_local: tuple[tuple[str, float], ...] = ()  # (why no prefill worker can take them, share of all prompts)
 
 
 @dataclass(frozen=True, slots=True)

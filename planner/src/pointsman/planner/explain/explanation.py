@@ -153,6 +153,10 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if service is not None and service.held:
         lines.append(f"{service.held:.0f} requests are held back: they would be late, and make others late")
     lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are computed where they are decoded")
+    if load.uncached is not None and load.uncached.only_local:
+        shares = load.uncached.only_local
+        reasons = ", ".join(f"{reason} {_share(share)}" for reason, share in shares)
+        lines.append(f"{_share(sum(share for _, share in shares))} of prompts cannot be prefilled remotely: {reasons}")
     if routing.flow != NOTHING_HELD:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:

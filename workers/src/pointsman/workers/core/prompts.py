@@ -1,71 +1,101 @@
-"""What the prompt of an OpenAI request is, and how a remote prefill's result is put into the request.
+"""What the prompts of an OpenAI request are, and what is put into the request for the engine. Pure.
 
-Only requests whose prompt is one plain sequence of tokens can be prefilled elsewhere; everything else stays local.
+A prompt can be prefilled by another worker if it is one sequence of tokens whose KV is all that is needed of it.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from pointsman.serving.local_remote import PrefillReason
+
 COMPLETIONS_PATH: Final = "/v1/completions"
 CHAT_PATH: Final = "/v1/chat/completions"
 KV_TRANSFER_PARAMS: Final = "kv_transfer_params"
 PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
+TOKEN_ID_LIMIT: Final = 2**32  # ids travel as u32; no vocabulary is larger
 
-# Fields that need the whole prompt computed here, more than one sequence (vllm#43509: n > 1 over P/D leaks KV), or a
-# prompt that is not its tokens alone.
-_LOCAL_ONLY: Final = (
-    "echo",
-    "prompt_logprobs",
-    "use_beam_search",
-    "prompt_embeds",
-    "suffix",
-    "truncate_prompt_tokens",
-    "documents",
-    "mm_processor_kwargs",
-    "media_io_kwargs",
+# Content parts that are text to a chat template: vLLM's TEXT_PART_TYPES and tool references. Anything else is media.
+_TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
+# Keys that make a part media whatever its type says.
+_MEDIA_KEYS: Final = frozenset(
+    {
+        *("image_url", "image_pil", "image_embeds", "input_image"),
+        *("audio_url", "audio_embeds", "input_audio"),
+        *("video_url", "video_embeds", "prompt_embeds"),
+    }
 )
 
 
 @dataclass(frozen=True, slots=True)
-class TokenPrompt:
-    """A prompt as token ids."""
+class TokenPrompts:
+    """Prompts as token ids: one, or those of a completions request with several."""
 
-    token_ids: tuple[int, ...]
+    prompts: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class TextPrompt:
-    """A prompt that must be tokenised: ``body`` is for the engine's /tokenize."""
+class TextPrompts:
+    """Texts of a completions request that the engine's /tokenize has to tokenise."""
 
-    body: Mapping[str, Any]
-    utf8_bytes: int  # a tokenizer makes at most one token of each, beside its special tokens
+    texts: tuple[str, ...]
+
+    @property
+    def max_utf8_bytes(self) -> int:
+        """Of the longest: a tokenizer makes at most one token of each byte, beside its special tokens."""
+        return max(len(text.encode("utf-8", "surrogatepass")) for text in self.texts)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """Messages that the engine's own renderer has to render."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPrompt:
-    """A prompt that only this engine can prefill; ``why`` names the field."""
+    """A prompt that only this engine can prefill."""
 
-    why: str
+    reason: PrefillReason
 
 
-Prompt = TokenPrompt | TextPrompt | LocalPrompt
+Prompt = TokenPrompts | TextPrompts | ChatPrompt | LocalPrompt
 
 
 def read_prompt(path: str, body: Mapping[str, Any]) -> Prompt:
-    """The prompt of a request to ``path``."""
-    for field in _LOCAL_ONLY:
-        value = body.get(field)
-        if value is not None and value is not False:  # 0 is a value: prompt_logprobs=0 asks for the tokens' own
-            return LocalPrompt(field)
-    for field in ("n", "best_of"):
-        if body.get(field) not in (None, 1):
-            return LocalPrompt(field)
+    """The prompt of a request to ``path``, or why it is prefilled where it is decoded."""
+    if not all(_is_plain_text(body.get(field)) for field in ("model", "cache_salt")):
+        return LocalPrompt(PrefillReason.INVALID)
+    if body.get("prompt_embeds") is not None:
+        return LocalPrompt(PrefillReason.PROMPT_EMBEDS)
+    # 0 is a value of prompt_logprobs (each token's own), and so is false: the engine takes it for 0.
+    if body.get("prompt_logprobs") is not None or (
+        path == COMPLETIONS_PATH and body.get("echo") and body.get("logprobs") is not None
+    ):
+        return LocalPrompt(PrefillReason.PROMPT_LOGPROBS)
+    if body.get("use_beam_search"):
+        return LocalPrompt(PrefillReason.UNSUPPORTED)
     if path == COMPLETIONS_PATH:
         return _completion_prompt(body)
     if path == CHAT_PATH:
         return _chat_prompt(body)
-    return LocalPrompt("path")
+    return LocalPrompt(PrefillReason.UNSUPPORTED)
+
+
+def needs_kv_first(body: Mapping[str, Any], prompts: int) -> bool:
+    """Whether the KV has to be in the engine's prefix cache before the request begins.
+
+    Transfer parameters serve exactly one sequence (vllm#43509: with several, KV leaks), and only a request whose
+    prompt may be replaced by its token ids.
+    """
+    return prompts != 1 or body.get("n") not in (None, 1) or not takes_token_ids(body)
+
+
+def takes_token_ids(body: Mapping[str, Any]) -> bool:
+    """Whether the engine can be given token ids in place of this text or these messages.
+
+    Not where the answer repeats them as text.
+    """
+    return not body.get("echo") and not body.get("return_prompt_text")
 
 
 def without_client_transfer_params(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,13 +110,33 @@ def without_client_transfer_params(body: Mapping[str, Any]) -> dict[str, Any]:
     return cleaned
 
 
-def with_remote_prefill(
-    path: str, body: Mapping[str, Any], token_ids: Sequence[int], kv_transfer_params: Mapping[str, Any]
+def token_fields(
+    path: str, token_ids: Sequence[int], *, given: bool, kv_transfer_params: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """``body`` for the decode leg: pull the KV of exactly ``token_ids``, the ones that were prefilled."""
+    """Fields that make the engine use exactly ``token_ids``, the ones that were prefilled, and pull their KV.
+
+    ``given``: they stand in the request already (its prompt, or the token ids of a chat).
+    """
     if path == CHAT_PATH:
-        return {**body, KV_TRANSFER_PARAMS: {**kv_transfer_params, PROMPT_TOKEN_IDS: list(token_ids)}}
-    return {**body, "prompt": list(token_ids), KV_TRANSFER_PARAMS: dict(kv_transfer_params)}
+        if given and kv_transfer_params is None:
+            return {}
+        return {KV_TRANSFER_PARAMS: {**(kv_transfer_params or {}), PROMPT_TOKEN_IDS: token_ids}}
+    fields: dict[str, Any] = {} if given else {"prompt": token_ids}
+    return fields if kv_transfer_params is None else fields | {KV_TRANSFER_PARAMS: kv_transfer_params}
+
+
+def pull_leg(
+    model: str, token_ids: Sequence[int], cache_salt: str | None, kv_transfer_params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Body for /v1/completions that brings KV into the engine's prefix cache: one token, which nobody reads.
+
+    Whole blocks are cached; what comes after computes the tokens of the last, partial block again.
+    """
+    return {
+        **prefill_leg(model, token_ids, cache_salt),
+        "return_token_ids": False,
+        KV_TRANSFER_PARAMS: dict(kv_transfer_params),
+    }
 
 
 def prefill_leg(model: str, token_ids: Sequence[int], cache_salt: str | None) -> dict[str, Any]:
@@ -110,28 +160,29 @@ def prefill_leg(model: str, token_ids: Sequence[int], cache_salt: str | None) ->
 
 
 def _completion_prompt(body: Mapping[str, Any]) -> Prompt:
+    if body.get("suffix") is not None or body.get("truncate_prompt_tokens") is not None:
+        return LocalPrompt(PrefillReason.UNSUPPORTED)  # the engine makes another prompt of it
     prompt = body.get("prompt")
     if isinstance(prompt, str):
-        request = {
-            "model": body.get("model"),
-            "prompt": prompt,
-            "add_special_tokens": body.get("add_special_tokens", True),
-        }
-        return TextPrompt(request, len(prompt.encode()))
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], list):
-        prompt = prompt[0]
-    token_ids = _token_ids(prompt)
-    return LocalPrompt("prompt") if token_ids is None else TokenPrompt(token_ids)
+        return TextPrompts((prompt,)) if prompt else LocalPrompt(PrefillReason.INVALID)
+    if not isinstance(prompt, list) or not prompt:
+        return LocalPrompt(PrefillReason.INVALID)
+    if all(isinstance(item, str) and item for item in prompt):
+        return TextPrompts(tuple(prompt))
+    lists = prompt if isinstance(prompt[0], list) else [prompt]
+    found = [_token_ids(item) for item in lists]
+    prompts = tuple(ids for ids in found if ids is not None)
+    return TokenPrompts(prompts) if len(prompts) == len(found) else LocalPrompt(PrefillReason.INVALID)
 
 
 def _chat_prompt(body: Mapping[str, Any]) -> Prompt:
     messages = body.get("messages")
-    if not isinstance(messages, list) or any(_has_media(message) for message in messages):
-        return LocalPrompt("messages")
-    # Without the gateway's ids a chat stays local: rendering it here in another way than the engine does would change
-    # the answer.
+    if not isinstance(messages, list) or not messages:
+        return LocalPrompt(PrefillReason.INVALID)
+    if any(_has_media(message) for message in messages):
+        return LocalPrompt(PrefillReason.MEDIA)
     token_ids = _given_token_ids(body)
-    return LocalPrompt(PROMPT_TOKEN_IDS) if token_ids is None else TokenPrompt(token_ids)
+    return ChatPrompt() if token_ids is None or not takes_token_ids(body) else TokenPrompts((token_ids,))
 
 
 def _given_token_ids(body: Mapping[str, Any]) -> tuple[int, ...] | None:
@@ -139,14 +190,27 @@ def _given_token_ids(body: Mapping[str, Any]) -> tuple[int, ...] | None:
     return _token_ids(params.get(PROMPT_TOKEN_IDS)) if isinstance(params, Mapping) else None
 
 
+def _is_plain_text(value: object) -> bool:
+    """Whether it is absent, or a text that has an encoding (a lone surrogate has none)."""
+    if value is None:
+        return True
+    try:
+        return isinstance(value, str) and bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def _token_ids(value: object) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not value or any(type(item) is not int or item < 0 for item in value):
+    if not isinstance(value, list) or not value or set(map(type, value)) != {int}:
         return None
-    return tuple(value)
+    return tuple(value) if min(value) >= 0 and max(value) < TOKEN_ID_LIMIT else None
 
 
 def _has_media(message: object) -> bool:
     content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, list) and any(
-        not isinstance(part, Mapping) or part.get("type") != "text" for part in content
-    )
+    return isinstance(content, list) and any(isinstance(part, Mapping) and _is_media(part) for part in content)
+
+
+def _is_media(part: Mapping[str, Any]) -> bool:
+    kind = part.get("type", "text")
+    return not isinstance(kind, str) or kind not in _TEXT_PARTS or not _MEDIA_KEYS.isdisjoint(part)

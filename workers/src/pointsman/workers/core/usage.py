@@ -28,3 +28,12 @@ def prompt_usage(chunk: bytes, block_size: int) -> PromptUsage | None:
     if cached is not None:
         return PromptUsage(tokens, max(tokens - int(cached[1]), 0))
     return PromptUsage(tokens, tokens) if tokens <= block_size else None
+
+
+def with_cached_tokens(chunk: bytes, cached_tokens: int) -> bytes:
+    """A piece of an answer in which ``cached_tokens`` of the prompt were cached, whatever the engine says of itself.
+
+    To an engine, KV that was pulled into its prefix cache is cached; to the client, what a prefill worker computed is
+    not. Nothing is added where the engine says nothing.
+    """
+    return _CACHED.sub(b'"cached_tokens":%d' % cached_tokens, chunk) if b'"prompt_tokens_details"' in chunk else chunk
