@@ -121,6 +121,7 @@ SHAPES: Mapping[str, Callable[[], dict[str, Any]]] = {
         "n": 2,
         "logprobs": True,
         "temperature": 0.5,
+        "seed": 3,
     },
 }
 COMPLETIONS: Mapping[str, Callable[[], dict[str, Any]]] = {
