@@ -218,7 +218,7 @@ class _Exchange:
 
     async def _prefilled(self, request: RequestPrefill, prompts: Prompts) -> list[PrefillPath] | None:
         """Where the prompts are prefilled; None when the client left meanwhile."""
-        prefill = asyncio.create_task(request.prefill(prompts, self._time_left_s()))
+        prefill = asyncio.create_task(request.prefill(prompts, self._time_left_s))
         gone = asyncio.create_task(self._client.gone())
         try:
             await asyncio.wait({prefill, gone}, return_when=asyncio.FIRST_COMPLETED)

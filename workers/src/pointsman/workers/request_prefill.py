@@ -7,7 +7,7 @@ token, and the client's own request then finds it there. So a prompt is prefille
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,15 +92,19 @@ class RequestPrefill:
                     return PrefillReason.INVALID
                 return self._as((chat.token_ids,)) if chat.only_local is None else chat.only_local
 
-    async def prefill(self, prompts: Prompts, time_left_s: float | None) -> list[PrefillPath]:
+    async def prefill(self, prompts: Prompts, time_left_s: Callable[[], float | None]) -> list[PrefillPath]:
         """Where each prompt is prefilled; where the KV comes first, it is here. May be cancelled at any time.
 
-        ``time_left_s``: until the first token is due. None: no deadline.
+        ``time_left_s``: until the first token is due, when it is called. None: no deadline.
         """
+        hint = self._hint if len(prompts.token_ids) == 1 else 0
         if not prompts.kv_first:
-            return [await self._prefill(prompts.token_ids[0], time_left_s, hint=self._hint)]
+            return [await self._prefill(prompts.token_ids[0], time_left_s(), hint)]
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._bring(ids, time_left_s, at)) for at, ids in enumerate(prompts.token_ids)]
+            tasks = [
+                group.create_task(self._bring(ids, time_left_s, hint, number))
+                for number, ids in enumerate(prompts.token_ids)
+            ]
         return [task.result() for task in tasks]
 
     def fields(self, prompts: Prompts, kv_transfer_params: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -118,7 +122,7 @@ class RequestPrefill:
     def _as(self, token_ids: tuple[tuple[int, ...], ...], *, in_request: bool = False) -> Prompts:
         return Prompts(token_ids, in_request, needs_kv_first(self._body, len(token_ids)))
 
-    async def _prefill(self, token_ids: tuple[int, ...], time_left_s: float | None, *, hint: int = 0) -> PrefillPath:
+    async def _prefill(self, token_ids: tuple[int, ...], time_left_s: float | None, hint: int) -> PrefillPath:
         prompt = PromptToPrefill(
             client_request_id=self._request_id,
             model=self._model,
@@ -133,16 +137,18 @@ class RequestPrefill:
         self.release(path)
         return PrefillPath(PrefillReason.LEASE_SPENT, path.new_tokens)
 
-    async def _bring(self, token_ids: tuple[int, ...], time_left_s: float | None, at: int) -> PrefillPath:
+    async def _bring(
+        self, token_ids: tuple[int, ...], time_left_s: Callable[[], float | None], hint: int, number: int
+    ) -> PrefillPath:
         """Prefill one prompt and, if another worker did it, pull its KV into the prefix cache here."""
         async with self._asking:
-            path = await self._prefill(token_ids, time_left_s)
+            path = await self._prefill(token_ids, time_left_s(), hint)
             if path.kv is None:
                 return path
             leg = pull_leg(self._model, token_ids, self._salt, path.kv.kv_transfer_params)
             try:
                 answer = await self._sidecar.engine.post(
-                    COMPLETIONS_PATH, leg, request_id=f"pull-{at}-{self._request_id}"
+                    COMPLETIONS_PATH, leg, request_id=f"pull-{number}-{self._request_id}"
                 )
             except EngineUnavailableError as error:
                 log.warning("request %s: its KV was not pulled: %s", self._request_id, error)
