@@ -80,7 +80,7 @@ def new_request_id() -> str:
 
 
 def _plan(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
-    identity = Identity(ask.endpoint.id_prefix + request_id, created, ask.body["model"])
+    identity = Identity(ask.endpoint.id_prefix + request_id, created, ask.body["model"], with_usage=ask.include_usage)
     verbatim = needs_engine(ask) or _unproved(ask, model)
     make = _token_jobs if verbatim is None else _verbatim_jobs
     try:

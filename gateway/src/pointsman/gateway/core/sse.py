@@ -104,11 +104,15 @@ class Translator(Protocol):
 
 @dataclass(slots=True)
 class Identity:
-    """What every chunk of one answer repeats."""
+    """What every chunk of one answer repeats.
+
+    ``with_usage``: the client asked for usage, so that each chunk before the last says that its usage is null.
+    """
 
     id: str
     created: int
     model: str
+    with_usage: bool = False
 
 
 class TokenTranslator:
@@ -122,6 +126,8 @@ class TokenTranslator:
     ) -> None:
         self.transcript = Transcript(choices)
         self._prefix = _head(identity, kind)
+        usage = b',"usage":null' if identity.with_usage else b""
+        self._choice_prefix = b"data: " + self._prefix + usage + b',"choices":['
         self._first_index = first_index
         self._with_token_ids = with_token_ids
         self._carried = 0
@@ -212,7 +218,7 @@ class CompletionTranslator(TokenTranslator):
             body["token_ids"] = choice.token_ids
             if bytes(choice.prompt_token_ids) and not self._carried:
                 body["prompt_token_ids"] = choice.prompt_token_ids
-        return b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + _tail(chunk) + b"}\n\n"
+        return self._choice_prefix + _encode(body) + b"]" + _tail(chunk) + b"}\n\n"
 
 
 class ChatTranslator(TokenTranslator):
@@ -252,7 +258,7 @@ class ChatTranslator(TokenTranslator):
         body = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason, **extra}
         if self._with_token_ids and prompt is not None and bytes(prompt):
             tail += b',"prompt_token_ids":' + bytes(prompt)
-        return b"data: " + self._prefix + b',"choices":[' + _encode(body) + b"]" + tail + b"}\n\n"
+        return self._choice_prefix + _encode(body) + b"]" + tail + b"}\n\n"
 
 
 class VerbatimTranslator:
