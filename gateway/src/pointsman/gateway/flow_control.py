@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.core.held import BoundedLine
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded
 from pointsman.gateway.fleet import Fleet, Pick
@@ -69,8 +70,8 @@ class FlowControl:
         waiting = _Held(pick, asyncio.get_running_loop().create_future())
         if not self._line.join(waiting, since_s, under_way, bounds):
             raise Overloaded(
-                f"The service has more to answer than it can in time, and {len(self._line)} requests wait already; "
-                "try again later.",
+                f"The service has more requests than it can answer in time, and {len(self._line)} are queued already; "
+                f"the limit is {gateway_limit('max_held')} of the service. Try again later.",
                 reason="overloaded",
                 retry_after_seconds=self._retry_after_seconds(),
             )
@@ -105,7 +106,8 @@ class FlowControl:
         self._give_up(
             self._line.overdue(now_s),
             lambda: Overloaded(
-                "The service had no room for this request for as long as one may wait; try again later.",
+                "The service had no room for this request in time; "
+                f"the limit is {gateway_limit('hold_seconds')} of the service. Try again later.",
                 reason="held-too-long",
                 retry_after_seconds=self._retry_after_seconds(),
             ),
@@ -116,8 +118,8 @@ class FlowControl:
                 self._give_up(
                     self._line.empty(),
                     lambda: NoWorkerAvailable(
-                        "All decode workers are gone "
-                        f"(waited {self._limits.patience_seconds:g} s for one to come back); try again."
+                        f"All decode workers are gone, and none came back within {self._limits.patience_seconds:g} s; "
+                        f"the limit is {gateway_limit('patience_seconds')} of the service. Try again."
                     ),
                 )
         else:
