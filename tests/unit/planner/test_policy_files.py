@@ -95,7 +95,22 @@ def test_what_is_no_text_is_said(tmp_path: Path, content: bytes, said: str) -> N
 TOKENS = st.sampled_from(
     [
         *(b"{{ .Values.x }}", b"{{- end }}", b"---\n", b"%YAML 9.9\n", b"&a ", b"*a", b"<<: ", b"? ", b"- ", b"="),
-        *(b"!!python/object:os.system", b"\t", b"\xff", b"\x00", b"\xef\xbb\xbf", b"'", b'"', b"[", b"}"),
+        *(
+            b"!!python/object:os.system",
+            b"!!timestamp ",
+            b"!!bool ",
+            b"!!float ",
+            b"!!int ",
+            b"!!set ",
+            b"\t",
+            b"\xff",
+            b"\x00",
+            b"\xef\xbb\xbf",
+            b"'",
+            b'"',
+            b"[",
+            b"}",
+        ),
         *(b"null", b"1e999", b"2026-13-01"),
     ]
 )
@@ -153,6 +168,8 @@ def test_a_service_in_the_same_file_is_passed_over(tmp_path: Path) -> None:
         (BARE.replace("1500", ".nan"), "nan is no number that JSON has"),
         (BARE.replace("1500", "1e999"), "inf is no number that JSON has"),
         (BARE.replace("1500", "9" * 5000), "it is no YAML"),
+        (BARE.replace("1500", "!!timestamp soon"), "it is no YAML"),
+        (BARE.replace("1500", "!!bool soon"), "it is no YAML"),
         ("a: &a [*a]\n", "it is nested too deeply"),
         ("a: &a [1,1,1,1,1,1,1,1,1,1]\n" + BOMB, "aliases counted as often as they are used"),
         ("- " + BARE.replace("\n", "\n  "), "not an object; kubectl takes several as 'kind: List'"),

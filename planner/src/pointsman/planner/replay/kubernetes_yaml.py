@@ -17,6 +17,8 @@ MAX_NODES: Final = 100_000  # of one file, aliases counted as often as they are 
 LARGEST_EXACT_INTEGER: Final = 2**53
 _TEMPLATE: Final = re.compile(r"\{\{[-\s]*[.$\w(\"/*]")  # {{ .Values.x }}, {{- if …, {{ include "x" . }}
 _MARKS: Final = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+# PyYAML raises these beside its own: for a number of 5 000 digits, and for a tag such as !!bool that does not fit.
+_MALFORMED: Final = (yaml.YAMLError, ValueError, OverflowError, LookupError, AttributeError, TypeError)
 
 
 class Unreadable(ValueError):
@@ -34,7 +36,7 @@ def read_objects(content: bytes) -> list[dict[str, Any]]:
         objects = [_normalised(made, budget) for made in documents if made is not None]
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # ValueError: a number of 5 000 digits
+    except _MALFORMED as error:
         raise Unreadable(f"it is no YAML: {_sentence(error)}{template_hint(text)}") from None
     return [item for made in objects for item in _items(made)]
 
@@ -45,7 +47,7 @@ def read_value(text: str) -> Any:
         return _normalised(yaml.load(text, _KubernetesLoader), [MAX_NODES])
     except RecursionError:
         raise Unreadable("it is nested too deeply") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
+    except _MALFORMED as error:
         raise Unreadable(f"it is no YAML: {_sentence(error)}") from None
 
 
