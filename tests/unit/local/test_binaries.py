@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import pointsman.local.binaries
 from pointsman.local.binaries import TOOLS, GoProgram, NpmProgram, find
 from pointsman.local.binaries import fetch as fetching
+from pointsman.local.binaries.build import build
 from pointsman.local.binaries.fetch import fetch
 from pointsman.local.binaries.versions import near_enough, parse_version
 from pointsman.local.errors import BinaryError
@@ -227,3 +228,41 @@ def _tar(files: dict[str, bytes]) -> bytes:
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return buffer.getvalue()
+
+
+# --- a program that is built ---
+
+TIMED_OUT = 'Get "https://proxy.golang.org/x.zip": net/http: TLS handshake timeout'
+
+
+def _go_that(folder: Path, fails: int, words: str) -> Path:
+    """A 'go' on PATH that fails so many times with these words, and then makes a program."""
+    place = folder / "programs"
+    place.mkdir()
+    program = place / "go"
+    program.write_text(
+        f"#!/bin/sh\necho once >> {folder}/calls\n"
+        f"test \"$(wc -l < {folder}/calls)\" -gt {fails} || {{ echo '{words}' >&2; exit 1; }}\n"
+        'while test "$1" != -o; do shift; done; echo program > "$2"\n'
+    )
+    program.chmod(0o755)
+    return place
+
+
+@pytest.mark.parametrize(
+    ("fails", "words", "calls", "built"),
+    [(2, TIMED_OUT, 3, True), (3, TIMED_OUT, 3, False), (1, "x.go:3: undefined: y", 1, False)],
+)
+def test_a_build_is_tried_again_where_a_download_failed_and_only_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: int, words: str, calls: int, built: bool
+) -> None:
+    monkeypatch.setenv("PATH", f"{_go_that(tmp_path, fails, words)}:/usr/bin:/bin")
+    said: list[str] = []
+    try:
+        build(TOOLS["nats-server"], tmp_path / "cache", said.append)  # type: ignore[arg-type]
+        assert built
+    except BinaryError as error:
+        assert not built
+        assert words in str(error)
+    assert (tmp_path / "calls").read_text().count("once") == calls
+    assert sum("trying again" in sentence for sentence in said) == calls - 1

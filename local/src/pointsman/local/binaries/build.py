@@ -1,6 +1,7 @@
 """Builds a program from its pinned Go module, once for this computer, with progress."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -16,6 +17,8 @@ from pointsman.local.errors import BinaryError
 Report = Callable[[str], None]
 PROGRESS_EVERY_S: Final = 15.0
 LAST_WORDS_LINES: Final = 12
+ATTEMPTS: Final = 3
+_DOWNLOAD_FAILED: Final = re.compile(r'Get "https?://|read "https?://')
 
 
 def build(tool: GoProgram, directory: Path, report: Report) -> Path:
@@ -33,16 +36,36 @@ def build(tool: GoProgram, directory: Path, report: Report) -> Path:
         partial = target.with_name(f".{tool.name}.partial")
         report(f"building {tool.name} {tool.version}, once for this computer: about {_duration(tool.estimate_s)}")
         started = time.monotonic()
-        _run(
+        _run_with_retries(
             [str(go), "build", "-ldflags", tool.linker_flags, "-o", str(partial), tool.package],
             module,
             target.with_name(f".{tool.name}.log"),
             lambda elapsed_s: report(_progress(tool.name, elapsed_s, tool.estimate_s)),
             f"{tool.name} {tool.version}",
+            report,
         )
         partial.rename(target)
         report(f"built {tool.name} in {_duration(time.monotonic() - started)}")
     return target
+
+
+def _run_with_retries(
+    argv: list[str],
+    directory: Path,
+    log: Path,
+    progress: Callable[[float], None],
+    what: str,
+    report: Report,
+) -> None:
+    """Run again what ended because a download did: what was downloaded and compiled is kept. Raises BinaryError."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            _run(argv, directory, log, progress, what)
+            return
+        except BinaryError as error:
+            if attempt == ATTEMPTS or _DOWNLOAD_FAILED.search(str(error)) is None:
+                raise
+            report(f"a download for {what} failed: trying again ({attempt + 1} of {ATTEMPTS})")
 
 
 def _run(argv: list[str], directory: Path, log: Path, progress: Callable[[float], None], what: str) -> None:
