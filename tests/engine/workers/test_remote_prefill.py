@@ -281,7 +281,7 @@ async def test_kv_that_comes_too_late_is_never_pulled_but_freed(
     for pid in cores:
         os.kill(pid, signal.SIGSTOP)
     try:
-        answer = await client.complete(decode, prompt)
+        answer = await client.complete(decode, prompt, **{"X-Pointsman-Deadline-Ms": "8000"})
     finally:
         for pid in cores:
             os.kill(pid, signal.SIGCONT)
@@ -292,6 +292,40 @@ async def test_kv_that_comes_too_late_is_never_pulled_but_freed(
     assert (await client.complete(decode, prompt_of(dice, 1500)))[1] == "remote"
     worked, took = (after - then for after, then in zip((await counted())[2:], before[2:], strict=True))
     assert 0 < worked == pytest.approx(took, abs=0.2), "nor is the engine busy with it ever since"
+
+
+async def test_prompts_that_are_queued_and_computed_for_longer_than_a_lease_are_pulled(
+    client: Client,
+    pair: tuple[RunningEngine, RunningEngine],
+    plain_engines: PlainEngines,
+    roles: None,
+    dice: random.Random,
+) -> None:
+    prefill, decode = pair
+    awaited, expired = "pointsman_worker_oldest_prefill_awaited_seconds", "vllm:nixl_num_kv_expired_reqs_total"
+    pulls = "vllm:nixl_bytes_transferred_count"
+    before = await client.metric(decode, pulls), await client.metric(prefill, expired)
+    prompts = [prompt_of(dice, 1500) for _ in range(3)]
+    # The engine core stands still: as one that computes for long.
+    cores = [pid for pid in prefill.processes() if pid != prefill.process.pid]
+    for pid in cores:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        answers = [asyncio.create_task(client.complete(decode, prompt)) for prompt in prompts]
+
+        async def long() -> bool:
+            return await client.metric(decode, awaited) > 1.5 * LEASE_SECONDS
+
+        await eventually(long, "they wait for longer than a lease")
+    finally:
+        for pid in cores:
+            os.kill(pid, signal.SIGCONT)
+    for prompt, answer in zip(prompts, answers, strict=True):
+        assert await answer == ((await client.complete(plain_engines.one, prompt))[0], "remote")
+    await _nothing_left(client, prefill, decode)
+    assert await client.metric(decode, pulls) == before[0] + len(prompts)
+    assert await client.metric(prefill, expired) == before[1]
+    assert await client.metric(prefill, "vllm:nixl_num_notifications_after_expiry_total") == 0
 
 
 async def test_a_killed_prefill_workers_requests_are_answered_by_another(

@@ -123,8 +123,9 @@ async def test_a_budget_given_later_holds_at_once(prefill: Worker, asker: Asker)
     await asker.ask(8)
     await asker.ask(8)
     await eventually(lambda: prefill.state.queued_prefills == 1, "the second waits")
-    await prefill.take_role(Role.PREFILL)
-    await eventually(lambda: prefill.engine.prefilling == [8, 8], "without a budget it begins")
+    state = await prefill.take_role(Role.PREFILL)
+    assert state.prefill_token_budget == 8192, "the default, for an operator that sends none"
+    await eventually(lambda: prefill.engine.prefilling == [8, 8], "within that budget it begins")
     prefill.engine.gate.set()
 
 
@@ -179,11 +180,41 @@ async def test_a_request_seen_before_is_answered_from_memory(prefill: Worker, as
     await asker.until_empty()
 
 
-async def test_an_expired_request_is_dropped_with_an_answer(prefill: Worker, asker: Asker) -> None:
-    await asker.ask(20, deadline_unix_ms=int(time.time() * 1000) - 1)
-    assert (await asker.answer()).outcome is PrefillOutcome.EXPIRED
-    assert prefill.engine.prefills == []
+async def test_a_request_is_computed_whatever_the_wall_clock_of_an_earlier_decode_worker_says(
+    prefill: Worker, asker: Asker
+) -> None:
+    prefill.engine.gate.set()
+    await asker.ask(20, deadline_unix_ms=int(time.time() * 1000) - 25_000)  # its clock is 45 s behind
+    assert (await asker.answer()).outcome is PrefillOutcome.DONE
     await asker.until_empty()
+
+
+async def test_a_request_whose_decode_worker_is_gone_is_stopped(prefill: Worker, asker: Asker) -> None:
+    await asker.ask(20, reply_to="_INBOX.nobody.1", asked_at_seconds=1.0, wait_seconds=600.0)
+    await eventually(lambda: prefill.engine.aborted == 1, "the engine stops it")
+    await asker.until_empty()
+    assert prefill.state.idle
+
+
+async def test_prompts_taken_beyond_a_budget_count_as_waiting(service: Service, asker: Asker) -> None:
+    prefill = await service.worker("prefill-0", Role.PREFILL)
+    prefill.engine.gate.clear()
+    decode = await service.worker("decode-0", Role.DECODE, max_prefill_queue_size=7)
+    await decode.sees("prefill-0")
+    for _ in range(8):
+        await asker.ask(40)
+    await eventually(lambda: len(prefill.engine.prefilling) == 8, "all are computed at one time")
+    assert await decode.sidecar.remote._look() == 0, "together they are one admission"
+    await prefill.take_role(Role.PREFILL, prefill_token_budget=40)
+    remote = decode.sidecar.remote
+    await eventually(lambda: sum(p.waiting or 0 for p in remote._presences()) == 7, "seven wait for the first")
+    answer = await decode.call({"prompt": [1] * 30}).whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "queue-full"
+    shown = prefill.registry.get_sample_value
+    await eventually(lambda: shown("pointsman_worker_prefill_tokens_in_progress") == 320, "in the metrics too")
+    assert shown("pointsman_worker_prefills_in_progress") == 8
+    assert shown("pointsman_worker_prefill_token_budget") == 40
+    prefill.engine.gate.set()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,12 @@
 """Remote prefill as a client sees it, over a real NATS: whole workers over small engines."""
 
 import asyncio
+import json
 import os
 import random
+import time
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import nats
 import pytest
@@ -214,6 +217,112 @@ async def test_when_the_time_is_up_the_prompt_is_prefilled_here_and_the_late_kv_
     assert service.fabric.held == {}
 
 
+LEASE_SECONDS = 1.5
+
+
+def _another_clock() -> float:
+    """Of a host that was started at another time."""
+    return time.monotonic() * 1.0001 + 5e6
+
+
+@pytest.fixture
+async def short_leases(service: Service) -> tuple[Worker, Worker]:
+    """A prefill and a decode worker whose leases are shorter than the prefills of the test."""
+    short: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 0.1}
+    prefill = await service.worker("prefill-0", Role.PREFILL, clock=_another_clock, max_concurrent_prefills=1, **short)
+    decode = await service.worker("decode-0", Role.DECODE, **short)
+    await decode.sees("prefill-0")
+    return prefill, decode
+
+
+async def test_a_prefill_longer_than_a_lease_is_pulled(service: Service, short_leases: tuple[Worker, Worker]) -> None:
+    prefill, decode = short_leases
+    prefill.engine.gate.clear()
+    call = decode.call({"prompt": PROMPT})
+    await eventually(lambda: decode.sidecar.remote.awaited.oldest_s > 2 * LEASE_SECONDS, "it takes two leases")
+    assert decode.sidecar.remote.awaited.prompt_tokens == len(PROMPT)
+    prefill.engine.gate.set()
+    answer = await call.whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "remote"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, 1, {})
+    assert decode.sidecar.remote.awaited.requests == 0
+
+
+async def test_a_prompt_that_waits_longer_than_a_lease_is_pulled(
+    service: Service, short_leases: tuple[Worker, Worker]
+) -> None:
+    prefill, decode = short_leases
+    prefill.engine.gate.clear()
+    calls = [decode.call({"prompt": [*PROMPT, number]}) for number in range(4)]
+    await eventually(lambda: decode.sidecar.remote.awaited.requests == 4, "all are on the queue or begun")
+    await eventually(lambda: decode.sidecar.remote.awaited.oldest_s > 2 * LEASE_SECONDS, "for two leases")
+    prefill.engine.gate.set()
+    for number, call in enumerate(calls):
+        answer = await call.whole()
+        assert answer.headers["x-pointsman-prefill-reason"] == "remote", number
+        assert answer.token_ids == answer_to([*PROMPT, number], 16)
+    assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, 4, {})
+
+
+async def test_a_long_prefill_of_a_killed_worker_is_done_by_another_and_pulled(
+    service: Service, short_leases: tuple[Worker, Worker]
+) -> None:
+    stable, decode = short_leases
+    await stable.take_role(None)
+    await eventually(lambda: stable.state.queued_prefills == 0, "its last pull has ended")
+    await decode.sees()
+    own: dict[str, Any] = {"lease_seconds": LEASE_SECONDS, "heartbeat_seconds": 0.1}
+    async with service.context("mortal", Role.PREFILL, **own) as mortal:
+        await decode.sees("mortal")
+        mortal.engine.gate.clear()
+        call = decode.call({"prompt": PROMPT})
+        await eventually(lambda: decode.sidecar.remote.awaited.oldest_s > LEASE_SECONDS, "it takes a lease")
+        await stable.take_role(Role.PREFILL)
+        await decode.sees("mortal", "prefill-0")
+    answer = await call.whole()
+    assert answer.headers["x-pointsman-prefill-worker"] == "prefill-0"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+    assert decode.engine.local == 0
+
+
+async def test_a_prefill_worker_of_an_earlier_version_is_used_within_the_lease_from_the_publication(
+    service: Service, nats_client: Client
+) -> None:
+    decode = await service.worker("decode-0", Role.DECODE, lease_seconds=LEASE_SECONDS)
+    presence = names.prefill_presence_subject("tests", service.uid, "same")
+    jetstream = nats_client.jetstream()
+    stream, consumer = names.prefill_stream("tests", service.uid), names.prefill_consumer("same")
+    queue = await jetstream.pull_subscribe_bind(consumer, stream)
+
+    async def answer(*, in_time: bool) -> None:
+        [message] = await queue.fetch(1, timeout=30)
+        length = int.from_bytes(message.data[:4], "little")
+        head = json.loads(message.data[4 : 4 + length])
+        assert "deadlineUnixMs" not in head, "nothing of this host's clock"
+        if in_time:
+            service.fabric.held["h"] = tuple(PROMPT)
+            params = {"do_remote_prefill": True, "handle": "h"}
+            reply = {"requestId": head["requestId"], "outcome": "done", "prefillWorker": "earlier-0"}
+            await nats_client.publish(head["replyTo"], json.dumps({**reply, "kvTransferParams": params}).encode())
+        await message.ack()
+
+    await nats_client.publish(presence, b'{"worker": "earlier-0", "serving": true}')
+    await decode.sees("earlier-0")
+    call = decode.call({"prompt": PROMPT})
+    await answer(in_time=True)
+    done = await call.whole()
+    assert done.headers["x-pointsman-prefill-reason"] == "remote"
+    assert done.token_ids == answer_to(PROMPT, 16)
+    await nats_client.publish(presence, b'{"worker": "earlier-0", "serving": true}')
+    await nats_client.flush()
+    call = decode.call({"prompt": PROMPT})
+    await answer(in_time=False)
+    late = await call.whole()
+    assert late.headers["x-pointsman-prefill-reason"] == "timed-out", "not before a minute otherwise"
+    assert late.token_ids == answer_to(PROMPT, 16)
+
+
 async def _deaf(request_id: str, kind: object) -> None:
     """A signal that is lost."""
 
@@ -358,7 +467,7 @@ async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
     print(f"POINTSMAN_SEED={seed}")
     dice = random.Random(seed)
     service = make_service(own_nats)
-    short = {"lease_seconds": 6.0}  # a signal that dies with NATS leaves a lease to end by itself
+    short: dict[str, Any] = {"lease_seconds": 6.0}  # a signal that dies with NATS leaves a lease to end by itself
     decode = await service.worker("decode-0", Role.DECODE, **short)
     stable = await service.worker("prefill-0", Role.PREFILL, **short)
     await decode.sees("prefill-0")

@@ -9,7 +9,7 @@ import pytest
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.diff import MAX_ACTIONS, decide
+from pointsman.operator.core.diff import MAX_ACTIONS, decide, workers_to_ask
 from pointsman.operator.core.drain import choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.roles import prefill_partner, role_actions
@@ -129,6 +129,39 @@ def test_a_role_is_proved_before_it_is_routable() -> None:
     assert step(state=state(role=Role.DECODE, verified=Role.PREFILL)) == [act.VerifyWorker]
     assert step(state=state(role=Role.DECODE, verified=Role.DECODE)) == [act.SetRoutable]
     assert step(state=state(role=Role.DECODE), busy="is being verified") == []
+
+
+def test_a_prefill_worker_gets_the_token_budget_that_is_in_force_and_keeps_its_role() -> None:
+    def step(worker: Worker, **fields: Any) -> list[act.WorkerAction]:
+        return list(role_actions(replace(snapshot(worker), **fields)))
+
+    serving = worker(
+        "p", Role.PREFILL, state=state(role=Role.PREFILL, verified=Role.PREFILL, prefill_token_budget=8192)
+    )
+    assert step(serving) == []
+    [lowered] = step(serving, prefill_token_budget=2048)
+    assert isinstance(lowered, act.SetPrefillTokenBudget)
+    assert (lowered.prefill_token_budget, lowered.why) == (2048, "the prefill token budget is 2048 tokens, it has 8192")
+    earlier = state(role=Role.PREFILL, verified=Role.PREFILL, prefill_token_budget=None)
+    unlimited = replace(serving, state=earlier)
+    [limited] = step(unlimited)
+    assert isinstance(limited, act.SetPrefillTokenBudget)
+    assert limited.why.endswith("it has no limit")
+    fresh = replace(serving, state=state(phase=WorkerPhase.IDLE), routable_label=False)
+    [given] = step(fresh, prefill_token_budget=2048)
+    assert isinstance(given, act.GiveRole)
+    assert given.prefill_token_budget == 2048
+    decode = worker("d", state=state(role=Role.DECODE, verified=Role.DECODE, prefill_token_budget=1))
+    assert step(decode) == []
+
+
+def test_only_prefill_workers_that_have_not_reported_the_budget_in_force_are_asked_for_it() -> None:
+    prefill = worker("p", Role.PREFILL, confirmed_budget=8192)
+    decode = worker("d")
+    assert workers_to_ask(snapshot(prefill, decode)) == ()
+    assert workers_to_ask(replace(snapshot(prefill, decode), prefill_token_budget=4096)) == (prefill,)
+    restarted_operator = replace(prefill, confirmed_budget=None)
+    assert workers_to_ask(snapshot(restarted_operator, decode)) == (restarted_operator,)
 
 
 def test_a_restarted_container_is_unrouted_without_asking_anybody() -> None:

@@ -27,6 +27,7 @@ from pointsman.operator.core.snapshot import (
     Switch,
     Worker,
 )
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 KV = "c0ffee12"
 
@@ -66,6 +67,7 @@ def state(
 ) -> WorkerState:
     """What a worker says about itself; idle unless told otherwise."""
     numbers = {"in_flight": 0, "in_flight_tokens": 0, "queued_prefills": 0, "leases": 0, "block_size": 128}
+    numbers["prefill_token_budget"] = DEFAULT_PREFILL_TOKEN_BUDGET
     return WorkerState(
         **{"worker": worker, "instance": "i", "phase": phase, "role": role, "kv_compatibility": KV, **numbers, **fields}
     )
@@ -90,6 +92,7 @@ class Engine:
     verified: Role | None = None
     in_flight: int = 0
     leases: int = 0
+    budget: int | None = None  # None: started by an earlier version, which has no limit until it is told one
 
 
 @dataclass
@@ -109,6 +112,8 @@ class World:
     plans: dict[str, Plan] = field(default_factory=dict)
     policy: Policy | None = None
     routing_set_by: str | None = None
+    prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET  # in force, as status.routing has it
+    confirmed_budgets: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)  # the operator's memory
     acting_since_s: float = 0.0
     cannot_prove: set[tuple[str, Role]] = field(default_factory=set)  # (pod uid, role) that never answers
     served_once: set[Role] = field(default_factory=set)
@@ -127,12 +132,13 @@ class World:
             now_s=self.now_s,
             service=self.service,
             pools=dict(self.pools),
-            workers=tuple(self.pods.values()),
+            workers=tuple(replace(pod, confirmed_budget=self._confirmed(pod)) for pod in self.pods.values()),
             gateways=tuple(GatewayPod(name=name, ready=True) for name in self.gateways),
             switches=tuple(self.switches.values()),
             plans=tuple(self.plans.values()),
             policy=self.policy,
             routing_set_by=self.routing_set_by,
+            prefill_token_budget=self.prefill_token_budget,
             acting_since_s=self.acting_since_s,
             gateway_replicas=len(self.gateways),
         )
@@ -141,11 +147,18 @@ class World:
             replace(worker, asked=worker.uid in asked, state=self._answer(worker) if worker.uid in asked else None)
             for worker in bare.workers
         )
+        for worker in workers:
+            if worker.state is not None:
+                self.confirmed_budgets[worker.uid] = worker.container.id, worker.state.prefill_token_budget
         gateways = tuple(
             GatewayPod(name=name, ready=True, uses=None if self._unlucky() else frozenset(uids))
             for name, uids in self.gateways.items()
         )
         return replace(bare, workers=workers, gateways=gateways)
+
+    def _confirmed(self, pod: Worker) -> int | None:
+        container, budget = self.confirmed_budgets.get(pod.uid, (None, None))
+        return budget if container == pod.container.id else None
 
     def _answer(self, worker: Worker) -> WorkerState | None:
         engine = self.engines[worker.uid]
@@ -159,6 +172,7 @@ class World:
             in_flight=engine.in_flight,
             in_flight_tokens=100 * engine.in_flight,
             leases=engine.leases,
+            prefill_token_budget=engine.budget,
         )
 
     def _unlucky(self) -> bool:
@@ -216,6 +230,7 @@ class World:
                     )
             case act.SetRouting():
                 self.routing_set_by = action.set_by
+                self.prefill_token_budget = action.routing.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
             case act.SetPlanStatus():
                 assert not self.plans[action.uid].ended, f"{action.name} has ended and was written again: {action.why}"
                 self.plans[action.uid] = replace(self.plans[action.uid], status=action.status)
@@ -277,6 +292,10 @@ class World:
                 if engine.role is not action.role:
                     engine.verified = None
                 engine.role, engine.phase = action.role, WorkerPhase.SERVING
+                engine.budget = action.prefill_token_budget
+            case act.SetPrefillTokenBudget() if pod.container.running and engine.role is Role.PREFILL:
+                assert engine.phase is WorkerPhase.SERVING or self.misfortune, f"{pod.name} is not serving"
+                engine.budget = action.prefill_token_budget
             case act.HoldWorker():
                 self.pods[uid] = replace(pod, hold=action.hold, routable_label=False)
             case act.Relabel():

@@ -50,6 +50,7 @@ def test_a_look_is_shown_with_objectives_budget_workers_and_the_numbers_in_force
     assert shown(metrics, "routing") == {
         ("maxLocalPrefillTokens",): 512,
         ("maxPrefillQueueSize",): 32,
+        ("prefillTokenBudget",): 8192,
         ("pendingTokensPerPrefillWorker",): 8192,
         ("slackMilliseconds",): 700,
     }
@@ -62,7 +63,8 @@ def test_what_was_known_and_is_not_any_more_is_absent_and_not_what_it_was() -> N
     metrics.ticked("models", "chat", blind, Decision(Reason.STALE_METRICS, "", 1, 2, blind.routing), POLICY)
     assert shown(metrics, "input") == {}
     assert shown(metrics, "ttft_objective_seconds") == {}, "it depends on prompts that nobody knows"
-    assert shown(metrics, "routing") == {("maxLocalPrefillTokens",): 512, ("maxPrefillQueueSize",): 32}
+    in_force = {("maxLocalPrefillTokens",): 512, ("maxPrefillQueueSize",): 32, ("prefillTokenBudget",): 8192}
+    assert shown(metrics, "routing") == in_force
     assert shown(metrics, "observation_age_seconds") == {("gateways",): float("inf")}, "of workers nobody says"
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.serving.token_budget import take_pending
+from pointsman.serving.token_budget import beyond_admission, take_pending
 
 
 @dataclass(frozen=True)
@@ -70,3 +70,12 @@ def test_every_request_is_taken_once_in_order_and_no_admission_exceeds_the_budge
         assert cost <= budget or len(admission) == 1
         seen += [r.name for r in admission]
     assert seen == list(range(len(lengths)))
+
+
+def test_what_one_admission_would_leave_is_waiting_though_a_worker_has_taken_it() -> None:
+    hoarded = [32_000] * 8
+    assert beyond_admission(hoarded, max_requests=8, budget_tokens=8192, max_context_tokens=131_072) == 7
+    together = [1000] * 8
+    assert beyond_admission(together, max_requests=8, budget_tokens=8192, max_context_tokens=131_072) == 0
+    assert beyond_admission([*together, 1000], max_requests=8, budget_tokens=None, max_context_tokens=131_072) == 1
+    assert beyond_admission([], max_requests=8, budget_tokens=8192, max_context_tokens=131_072) == 0

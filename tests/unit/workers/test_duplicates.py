@@ -21,9 +21,12 @@ def test_an_answer_is_known_for_as_long_as_its_kv_may_be() -> None:
 
 
 def test_a_cancellation_counts_for_a_request_that_comes_later() -> None:
-    seen = SeenRequests(keep_s=30)
+    seen = SeenRequests(keep_s=30, keep_cancelled=2)
     assert not seen.is_cancelled("a")
     seen.cancel("a", 0)
     assert seen.is_cancelled("a")
-    seen.cancel("b", 31)
-    assert not seen.is_cancelled("a"), "forgotten after its time"
+    seen.cancel("b", 600)
+    assert seen.is_cancelled("a"), "it may lie in the queue for as long as its deadline allows"
+    seen.cancel("c", 601)
+    seen.cancel("d", 602)
+    assert not seen.is_cancelled("a"), "forgotten after many others"

@@ -255,6 +255,7 @@ async def test_the_state_leaves_out_what_is_not_known(fresh: Worker) -> None:
         "leases": 0,
         "blockSize": 16,
         "kvCompatibility": "same",
+        "prefillTokenBudget": 8192,
     }
 
 

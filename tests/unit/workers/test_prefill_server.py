@@ -1,4 +1,4 @@
-"""What a prefill worker counts of its engine's time, whatever becomes of the prefills."""
+"""What a prefill worker counts of its engine's time, what it announces, and how it tells when a lease began."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -6,11 +6,20 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
+import nats.errors
 import pytest
 from nats.aio.msg import Msg
 from prometheus_client import CollectorRegistry
 
-from pointsman.api.protocol.prefill import PrefillRequest, PrefillSignal, SignalKind
+from pointsman.api.protocol.prefill import (
+    PrefillBegun,
+    PrefillPresence,
+    PrefillReply,
+    PrefillRequest,
+    PrefillSignal,
+    PrefillWait,
+    SignalKind,
+)
 from pointsman.process.ending import end
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.engine import Engine
@@ -25,6 +34,7 @@ from waiting import eventually
 SETTINGS = WorkerSettings(
     namespace="tests", service="small", service_uid="0123-uid", worker="prefill-0", kv_compatibility="same",
     block_size=16, model="/nowhere", served_name="small", control_token="a-token-of-the-tests",
+    heartbeat_seconds=0.02,
 )  # fmt: skip
 DONE: Mapping[str, Any] = {"choices": [{"finish_reason": "length"}], "kv_transfer_params": {"handle": "h"}}
 FAILED: Mapping[str, Any] = {"error": "out of memory"}
@@ -51,6 +61,8 @@ class Queue:
     acknowledged: list[str] = field(default_factory=list)
     handlers: dict[str, Callable[[Msg], Awaitable[None]]] = field(default_factory=dict)
     connect: Callable[[Any], Awaitable[None]] | None = None
+    published: list[tuple[str, bytes]] = field(default_factory=list)
+    confirm: Callable[[PrefillBegun], Awaitable[PrefillWait]] | None = None
 
     async def pull(self) -> Msg:
         return await self.requests.get()
@@ -59,7 +71,20 @@ class Queue:
         self.handlers[subject] = cb
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """An answer; nobody waits for it."""
+        """An answer, or a presence."""
+        self.published.append((subject, payload))
+
+    async def request(self, subject: str, payload: bytes, timeout: float) -> Msg:
+        """What the decode worker is asked."""
+        if self.confirm is None:
+            raise nats.errors.NoRespondersError
+        answer = await self.confirm(PrefillBegun.model_validate_json(payload))
+        return cast(Msg, SimpleNamespace(data=answer.wire().encode()))
+
+    @property
+    def answers(self) -> list[PrefillReply]:
+        """What decode workers were sent."""
+        return [PrefillReply.model_validate_json(payload) for subject, payload in self.published if subject == "inbox"]
 
 
 class Bench:
@@ -67,32 +92,47 @@ class Bench:
 
     def __init__(self) -> None:
         self.now_s = 1000.0
+        self.heartbeats = 0
         self.engine, self.queue, self._registry = HeldEngine(), Queue(), CollectorRegistry()
         link = SimpleNamespace(ready=asyncio.Event(), client=self.queue, on_connected=self._on_connected)
         link.ready.set()
         self.server = PrefillServer(
             SETTINGS, cast(Engine, self.engine), cast(NatsLink, link), cast(PrefillPuller, self.queue),
             WorkerMetrics(self._registry), LeaseLedger(30.0),
-            clock=lambda: self.now_s, unix=lambda: 0.0, on_engine_abort=lambda: None,
+            clock=lambda: self.now_s, on_engine_abort=lambda: None,
         )  # fmt: skip
 
     def _on_connected(self, callback: Callable[[Any], Awaitable[None]]) -> None:
         self.queue.connect = callback
 
-    async def begins(self, name: str, at_s: float) -> None:
+    async def begins(self, name: str, at_s: float, **fields: Any) -> None:
         """A decode worker asks, and the engine has it."""
+        self.asks(name, at_s, **fields)
+        await eventually(lambda: name in self.engine.begun, f"{name} is computed")
+
+    def asks(self, name: str, at_s: float, tokens: int = 3, **fields: Any) -> None:
+        """A decode worker asks."""
         self.now_s = 1000.0 + at_s
         request = PrefillRequest(
             request_id=name, reply_to="inbox", model="small", block_size=16, kv_compatibility="same",
-            decode_worker="decode-0", token_ids=(1, 2, 3),
+            decode_worker="decode-0", token_ids=(1,) * tokens, **fields,
         )  # fmt: skip
 
         async def ack() -> None:
             self.queue.acknowledged.append(name)
 
-        delivery = SimpleNamespace(data=request.encode(), metadata=SimpleNamespace(num_delivered=1), ack=ack)
+        async def in_progress() -> None:
+            self.heartbeats += 1
+
+        metadata = SimpleNamespace(num_delivered=1)
+        delivery = SimpleNamespace(data=request.encode(), metadata=metadata, ack=ack, in_progress=in_progress)
         self.queue.requests.put_nowait(cast(Msg, delivery))
-        await eventually(lambda: name in self.engine.begun, f"{name} is computed")
+
+    async def beats(self, at_s: float) -> None:
+        """Two heartbeats pass."""
+        self.now_s = 1000.0 + at_s
+        seen = self.heartbeats
+        await eventually(lambda: self.heartbeats >= seen + 2, "heartbeats are sent")
 
     async def ends(self, name: str, at_s: float, answer: Mapping[str, Any] = DONE) -> None:
         """The engine answers it."""
@@ -164,3 +204,79 @@ async def test_a_prefill_that_fails_is_not_counted_either(bench: Bench) -> None:
     await bench.begins("next", 8.0)
     await bench.ends("next", 9.0)
     assert bench.counted == (1.0, 1.0)
+
+
+def _waits(at_s: float, *, waiting: bool = True) -> Callable[[PrefillBegun], Awaitable[PrefillWait]]:
+    async def confirm(begun: PrefillBegun) -> PrefillWait:
+        return PrefillWait(request_id=begun.request_id, waiting=waiting, clock_seconds=at_s)
+
+    return confirm
+
+
+async def test_a_reply_says_when_its_lease_began_on_the_decode_workers_clock(bench: Bench) -> None:
+    bench.queue.confirm = _waits(77_041.0)  # it published 41 s before, when its clock said 77 000
+    await bench.begins("long", 0.0, asked_at_seconds=77_000.0, wait_seconds=300.0)
+    await bench.beats(50.0)
+    await bench.ends("long", 51.0)
+    [reply] = bench.queue.answers
+    assert reply.lease_began_seconds == 77_041.0 + 50.0
+    assert reply.lease_seconds == SETTINGS.lease_seconds
+
+
+async def test_a_prefill_whose_decode_worker_does_not_wait_is_stopped(bench: Bench) -> None:
+    bench.queue.confirm = _waits(5.0, waiting=False)
+    await bench.begins("over", 0.0, asked_at_seconds=1.0, wait_seconds=300.0)
+    await bench._is_over("over")
+    assert bench.engine.begun["over"].cancelled()
+    assert bench.queue.answers == []
+
+
+async def test_a_prefill_whose_decode_worker_is_gone_is_stopped(bench: Bench) -> None:
+    await bench.begins("gone", 0.0, asked_at_seconds=1.0, wait_seconds=300.0)
+    await bench._is_over("gone")
+    assert bench.engine.begun["gone"].cancelled()
+
+
+async def test_a_request_of_an_earlier_version_is_computed_and_answered_without_a_clock(bench: Bench) -> None:
+    await bench.begins("earlier", 0.0)
+    await bench.ends("earlier", 1.0)
+    [reply] = bench.queue.answers
+    assert reply.lease_began_seconds is None
+    assert "leaseBeganSeconds" not in reply.wire()
+
+
+async def test_a_request_that_waits_longer_in_the_workers_hands_than_its_decode_worker_does_is_dropped(
+    bench: Bench,
+) -> None:
+    bench.server.budget_tokens = 10
+    await bench.begins("first", 0.0, tokens=8)
+    bench.asks("second", 1.0, tokens=8, wait_seconds=5.0)
+    await eventually(lambda: bench.server.queued == 1, "the second waits")
+    await bench.ends("first", 7.0)
+    await bench._is_over("second")
+    assert "second" not in bench.engine.begun
+    assert bench.queue.answers[-1].outcome == "expired"
+
+
+async def test_presence_carries_what_the_worker_has_taken_and_what_of_it_waits(bench: Bench) -> None:
+    bench.server.budget_tokens = 10
+    await bench.begins("first", 0.0, tokens=8)
+    bench.asks("second", 1.0, tokens=8)
+    await eventually(lambda: bench.server.queued == 1, "the second waits")
+    announcing = asyncio.create_task(bench.server.announce())
+    try:
+        await eventually(lambda: any(s.startswith("pointsman.presence") for s, _ in bench.queue.published), "heard")
+    finally:
+        await end((announcing,))
+    presence = PrefillPresence.model_validate_json(
+        next(payload for subject, payload in bench.queue.published if subject.startswith("pointsman.presence"))
+    )
+    assert (presence.in_progress, presence.in_progress_tokens, presence.waiting) == (2, 16, 1)
+
+
+async def test_a_budget_that_is_lowered_makes_what_was_taken_beyond_it_wait(bench: Bench) -> None:
+    await bench.begins("first", 0.0, tokens=8)
+    await bench.begins("second", 0.0, tokens=8)
+    assert bench.server._limits().waiting(bench.server.in_progress) == 0
+    bench.server.budget_tokens = 10
+    assert bench.server._limits().waiting(bench.server.in_progress) == 1

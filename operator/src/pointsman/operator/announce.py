@@ -26,6 +26,7 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "CancelDrain": "DrainCancelled",
     "DeleteWorker": "WorkerDeleted",
     "GiveRole": "RoleGiven",
+    "SetPrefillTokenBudget": "PrefillTokenBudgetSet",
     "VerifyWorker": "WorkerVerified",
     "AskDrain": "WorkerStopsWork",
     "CopyReplicas": "Scaled",

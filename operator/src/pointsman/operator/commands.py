@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.queue import WorkQueue
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = (1.0, 30.0)  # after a failure: the time to the next try doubles from the one to the other
 
-WorkerCommand = act.GiveRole | act.VerifyWorker | act.AskDrain
+WorkerCommand = act.GiveRole | act.SetPrefillTokenBudget | act.VerifyWorker | act.AskDrain
 
 
 @dataclass
@@ -103,7 +104,9 @@ class Commands:
         try:
             match action:
                 case act.GiveRole():
-                    await self._control.give_role(action.url, token, action.role)
+                    await self._control.give_role(action.url, token, action.role, action.prefill_token_budget)
+                case act.SetPrefillTokenBudget():
+                    await self._control.give_role(action.url, token, Role.PREFILL, action.prefill_token_budget)
                 case act.VerifyWorker():
                     await self._control.verify(action.url, token, action.role, action.partner_url)
                 case act.AskDrain():
@@ -140,6 +143,8 @@ def _doing(action: WorkerCommand) -> str:
     match action:
         case act.GiveRole():
             return "gets its role"
+        case act.SetPrefillTokenBudget():
+            return "gets its prefill token budget"
         case act.VerifyWorker():
             return "is being verified"
         case act.AskDrain():

@@ -40,9 +40,11 @@ class ControlClient:
         """What the worker at ``url`` says about itself."""
         return await self._request("GET", url, wire.STATE_PATH, token, None, wire.WorkerState, STATE_TIMEOUT_S)
 
-    async def give_role(self, url: str, token: str, role: Role | None) -> wire.WorkerState:
-        """Give (or with None take) a role. Idempotent."""
-        body = wire.RoleRequest(role=role)
+    async def give_role(
+        self, url: str, token: str, role: Role | None, prefill_token_budget: int | None = None
+    ) -> wire.WorkerState:
+        """Give (or with None take) a role and the numbers that hold in it. Idempotent."""
+        body = wire.RoleRequest(role=role, prefill_token_budget=prefill_token_budget)
         return await self._request("POST", url, wire.ROLE_PATH, token, body, wire.WorkerState, COMMAND_TIMEOUT_S)
 
     async def drain(self, url: str, token: str, reason: str) -> wire.WorkerState:

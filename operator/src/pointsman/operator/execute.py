@@ -128,7 +128,7 @@ class Executor:
             case act.DeleteWorker():
                 await self._writer.delete_worker(service, action)
                 self._announcer.drained(snapshot, action)
-            case act.GiveRole() | act.VerifyWorker() | act.AskDrain():
+            case act.GiveRole() | act.SetPrefillTokenBudget() | act.VerifyWorker() | act.AskDrain():
                 if token is not None:
                     self._commands.start(service, action, token)
                 return None

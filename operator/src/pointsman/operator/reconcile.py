@@ -55,6 +55,7 @@ from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey
 from pointsman.operator.questions import Questions
 from pointsman.operator.streams import PrefillStreams
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class _Memory:
     token: str | None = None
     nats_problem: Problem | None = None  # what the survey found
     create_problems: list[Problem] = field(default_factory=list)
+    # by uid: container, and the prefill token budget that it reported last
+    budgets: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)
     create_again_s: float = 0.0  # monotonic; until then nothing is created, because the last create was refused
 
 
@@ -83,6 +86,7 @@ class _Wishes:
     plans: tuple[PlanView, ...] = ()
     policy: Policy | None = None
     routing_set_by: str | None = None
+    prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +199,9 @@ class Reconciler:
 
         self._follow(key, memory, service)
         wishes = await self._wishes(key, service, problems)
-        routing_set_by = found.status.routing.set_by if found.status.routing else None
-        wishes = replace(wishes, routing_set_by=routing_set_by)
+        if routed := found.status.routing:
+            budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
+            wishes = replace(wishes, routing_set_by=routed.set_by, prefill_token_budget=budget)
         snapshot = await self._snapshot(key, service, pools, token, wishes)
         # Not before the Secret is its own: workers that took a predecessor's token would be strangers.
         may_create = token is not None and self._clock.monotonic_s() >= memory.create_again_s
@@ -285,7 +290,9 @@ class Reconciler:
             uid = pod.metadata.uid
             unproved = self._commands.problem(uid)
             found = worker_of(pod, self._commands.doing(uid), unproved.message if unproved else None)
-            workers.append(replace(found, terminating=leaving))
+            container, budget = self._memory[key].budgets.get(uid, (None, None))
+            confirmed = budget if container == found.container.id else None
+            workers.append(replace(found, terminating=leaving, confirmed_budget=confirmed))
         gateway_pods = [pod for pod in self._pods.by(key) if is_gateway(pod)]
         self._commands.keep(key, {worker.uid for worker in workers})
         snapshot = Snapshot(
@@ -298,6 +305,7 @@ class Reconciler:
             plans=wishes.plans,
             policy=wishes.policy,
             routing_set_by=wishes.routing_set_by,
+            prefill_token_budget=wishes.prefill_token_budget,
             acting_since_s=self._memory[key].acting_since_s,
             taken_names=frozenset(self._executor.strangers.get(service.uid, ())),
             gateway_replicas=known.gateway_replicas if known else await self._gateway_replicas(service),
@@ -315,7 +323,22 @@ class Reconciler:
                 ),
                 gateways=tuple(said.get(gateway.name, gateway) for gateway in snapshot.gateways),
             )
-        return snapshot if token is None else await self._questions.ask(snapshot, gateway_pods, token)
+        if token is None:
+            return snapshot
+        snapshot = await self._questions.ask(snapshot, gateway_pods, token)
+        self._remember_budgets(key, snapshot)
+        return snapshot
+
+    def _remember_budgets(self, key: ServiceKey, snapshot: Snapshot) -> None:
+        """What workers reported, so that they need not be asked again until the budget or the container changes."""
+        memory = self._memory[key]
+        reported = {
+            worker.uid: (worker.container.id, worker.state.prefill_token_budget)
+            for worker in snapshot.workers
+            if worker.state is not None
+        }
+        there = {worker.uid for worker in snapshot.workers}
+        memory.budgets = {uid: known for uid, known in (memory.budgets | reported).items() if uid in there}
 
     async def _wishes(self, key: ServiceKey, service: Service, problems: list[Problem]) -> _Wishes:
         """Switches, plans and policy of the service, live where something runs."""

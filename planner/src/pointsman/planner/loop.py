@@ -42,6 +42,7 @@ from pointsman.planner.scraper import Scraper
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import DEFAULT_RULE
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 log = logging.getLogger(__name__)
 
@@ -527,4 +528,5 @@ def _routing(service: LLMService, policy: PlannerPolicy) -> RoutingNumbers:
         )
         if routing
         else NOTHING_HELD,
+        (routing.prefill_token_budget if routing else None) or DEFAULT_PREFILL_TOKEN_BUDGET,
     )

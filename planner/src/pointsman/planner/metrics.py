@@ -125,6 +125,7 @@ def _in_force(routing: RoutingNumbers) -> dict[_Labels, float]:
     numbers: dict[str, int | None] = {
         "maxLocalPrefillTokens": routing.max_local_prefill_tokens,
         "maxPrefillQueueSize": routing.max_prefill_queue_size,
+        "prefillTokenBudget": routing.prefill_token_budget,
         "pendingTokensPerPrefillWorker": routing.flow.pending_tokens_per_prefill_worker,
         "decodingPerDecodeWorker": routing.flow.decoding_per_decode_worker,
         "slackMilliseconds": routing.flow.slack_ms,

@@ -6,7 +6,12 @@ than the whole budget is admitted alone, and only as the first, so that it canno
 """
 
 from collections import deque
-from typing import Protocol, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+DEFAULT_PREFILL_TOKEN_BUDGET: Final = 8192  # until the planner or a plan of somebody else sets another
+DEFAULT_MAX_CONCURRENT_PREFILLS: Final = 256  # requests; the token budget is what limits, except for very short prompts
 
 
 class HasPromptTokens(Protocol):
@@ -75,6 +80,23 @@ def take_pending(
     if budget_tokens is not None:
         _require_positive("budget_tokens", budget_tokens)
     return taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Length:
+    prompt_tokens: int
+
+
+def beyond_admission(
+    prompt_lengths: Iterable[int], *, max_requests: int, budget_tokens: int | None, max_context_tokens: int
+) -> int:
+    """How many of the requests a worker has taken, oldest first, one admission would leave waiting.
+
+    The rest of its requests are being computed together. These wait for them, like those still on the queue.
+    """
+    pending = deque(_Length(tokens) for tokens in prompt_lengths)
+    take_pending(pending, max_requests=max_requests, budget_tokens=budget_tokens, max_context_tokens=max_context_tokens)
+    return len(pending)
 
 
 def _require_positive(field: str, value: int) -> None:

@@ -18,9 +18,8 @@ ALONE = Engine(
     kv_capacity_tokens=10_000_000,
     kv_bytes_per_token=1,
     max_batch=4096,
-    prefill_budget_tokens=1,
 )
-REMOTE = RoutingNumbers(0, 1_000_000)
+REMOTE = RoutingNumbers(0, 1_000_000, prefill_token_budget=1)
 
 
 def waits_s(trace: Trace, workers: int) -> np.ndarray:

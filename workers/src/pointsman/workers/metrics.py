@@ -1,5 +1,7 @@
 """``pointsman_worker_*``: written to the registry the engine's own /metrics shows."""
 
+from collections.abc import Collection
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from pointsman.api.protocol import metrics as named
@@ -7,7 +9,7 @@ from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.serving.local_remote import PrefillReason
-from pointsman.workers.types import EngineFacts
+from pointsman.workers.types import AwaitedPrefills, EngineFacts
 
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0)
 
@@ -27,6 +29,12 @@ class WorkerMetrics:
         self._in_flight = gauge(named.WORKER_IN_FLIGHT)
         self._leases = gauge(named.WORKER_LEASES)
         self._queue_depth = gauge(named.WORKER_QUEUE_DEPTH)
+        self._in_progress = gauge(named.WORKER_PREFILLS_IN_PROGRESS)
+        self._tokens_in_progress = gauge(named.WORKER_PREFILL_TOKENS_IN_PROGRESS)
+        self._token_budget = gauge(named.WORKER_PREFILL_TOKEN_BUDGET)
+        self._awaited = gauge(named.WORKER_PREFILLS_AWAITED)
+        self._tokens_awaited = gauge(named.WORKER_PREFILL_TOKENS_AWAITED)
+        self._oldest_awaited = gauge(named.WORKER_OLDEST_PREFILL_AWAITED)
         self._max_sequences = gauge(named.WORKER_MAX_SEQUENCES)
         self._decisions = counter(named.WORKER_DECISIONS)
         self._prompt_tokens = counter(named.WORKER_PROMPT_TOKENS)
@@ -56,7 +64,16 @@ class WorkerMetrics:
         self._in_flight.set(state.in_flight)
         self._leases.set(state.leases)
         self._queue_depth.set(_or_nan(queue_depth))
+        self._token_budget.set(_or_nan(state.prefill_token_budget))
         self._max_sequences.set(_or_nan(facts.max_running_requests))
+
+    def show_prefills(self, in_progress: Collection[int], awaited: AwaitedPrefills) -> None:
+        """Set the gauges of remote prefills: prompt lengths taken from the queue, and what was requested there."""
+        self._in_progress.set(len(in_progress))
+        self._tokens_in_progress.set(sum(in_progress))
+        self._awaited.set(awaited.requests)
+        self._tokens_awaited.set(awaited.prompt_tokens)
+        self._oldest_awaited.set(awaited.oldest_s)
 
     def decided(self, reason: PrefillReason, prompt_tokens: int, new_tokens: int | None) -> None:
         """One client request was prefilled where ``reason`` says; ``new_tokens``: not cached here, None: not known."""

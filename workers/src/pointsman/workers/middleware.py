@@ -23,6 +23,7 @@ from pointsman.workers.core.prompts import CHAT_PATH, COMPLETIONS_PATH, without_
 from pointsman.workers.core.usage import prompt_usage, with_cached_tokens
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
 from pointsman.workers.metrics import WorkerMetrics
+from pointsman.workers.remote_prefill import REMOTE_SHARE_OF_DEADLINE
 from pointsman.workers.request_prefill import Prompts, RequestPrefill, cached_tokens
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.sidecar import ClientRequest, Sidecar
@@ -30,8 +31,6 @@ from pointsman.workers.types import PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
 
-# Half of the time to the first token may go into waiting for a remote prefill: the other half is for doing it here.
-REMOTE_SHARE_OF_DEADLINE = 0.5
 RETRY_AFTER_SECONDS = "1"
 _WORK = ("/v1/", "/inference/")
 _PREFILLABLE = frozenset({COMPLETIONS_PATH, CHAT_PATH})

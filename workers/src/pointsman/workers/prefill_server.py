@@ -20,18 +20,21 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.prefill import (
     PRESENCE_SECONDS,
     MalformedPrefillRequest,
+    PrefillBegun,
     PrefillOutcome,
     PrefillPresence,
     PrefillReply,
     PrefillRequest,
     PrefillSignal,
+    PrefillWait,
     SignalKind,
 )
 from pointsman.process.ending import end
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from pointsman.workers.core.admission import PrefillLimits
 from pointsman.workers.core.duplicates import SeenRequests
 from pointsman.workers.core.engine_time import EngineTime
-from pointsman.workers.core.leases import LeaseLedger
+from pointsman.workers.core.leases import LeaseLedger, LeaseStart
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import EngineUnavailableError, QueueUnavailableError
@@ -44,6 +47,8 @@ log = logging.getLogger(__name__)
 
 MAX_DELIVERIES = 5  # a request that kills its worker must not kill them all
 RETRY_SECONDS = 0.25  # between pulls that fail
+CONFIRMATION_SECONDS = 1.0  # an answer waits for it at most so long
+REQUESTER_TIMEOUT_SECONDS = 2.0  # for a decode worker to confirm that it waits; then it is asked again
 _NO_CONTEXT_LIMIT = 2**31
 
 
@@ -56,10 +61,12 @@ class _Job:
     taken_s: float
     compute: asyncio.Task[PrefillReply] | None = None
     heartbeats: asyncio.Task[None] | None = None
+    confirmation: asyncio.Task[None] | None = None
+    lease: LeaseStart | None = None  # from the moment the engine has the prompt
 
 
 class PrefillServer:
-    """Serves the prefill queue while ``pulling`` is on. ``clock``: monotonic seconds; ``unix``: wall clock."""
+    """Serves the prefill queue while ``pulling`` is on. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -71,7 +78,6 @@ class PrefillServer:
         ledger: LeaseLedger,
         *,
         clock: Callable[[], float],
-        unix: Callable[[], float],
         on_engine_abort: Callable[[], None],
     ) -> None:
         self._settings = settings
@@ -81,7 +87,6 @@ class PrefillServer:
         self._metrics = metrics
         self._ledger = ledger
         self._clock = clock
-        self._unix = unix
         self._on_engine_abort = on_engine_abort
         self._seen = SeenRequests(keep_s=settings.lease_seconds)
         self._wanted = asyncio.Event()
@@ -92,7 +97,7 @@ class PrefillServer:
         self._running: dict[str, _Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._client: Client | None = None
-        self._budget_tokens: int | None = None
+        self._budget_tokens = DEFAULT_PREFILL_TOKEN_BUDGET
         self._engine_time = EngineTime()
         link.on_connected(self._subscribe)
 
@@ -112,12 +117,12 @@ class PrefillServer:
         self._announce_now.set()
 
     @property
-    def budget_tokens(self) -> int | None:
-        """Prompt tokens computed at one time; None: no limit."""
+    def budget_tokens(self) -> int:
+        """Prompt tokens computed at one time."""
         return self._budget_tokens
 
     @budget_tokens.setter
-    def budget_tokens(self, tokens: int | None) -> None:
+    def budget_tokens(self, tokens: int) -> None:
         self._budget_tokens = tokens
         self._changed.set()
 
@@ -135,6 +140,12 @@ class PrefillServer:
     def queued(self) -> int:
         """Requests pulled and not begun; while no longer pulling, also the pull that may still bring one."""
         return (self._waiting is not None) + (self._pull_outstanding and not self.pulling)
+
+    @property
+    def in_progress(self) -> list[int]:
+        """Prompt lengths of the requests taken and not answered, oldest first."""
+        taken = [*self._running.values(), *([self._waiting] if self._waiting is not None else [])]
+        return [len(job.request.token_ids) for job in taken]
 
     async def stop(self) -> None:
         """End what is being computed at once; requests in hand are redelivered to others after the ack wait."""
@@ -167,7 +178,14 @@ class PrefillServer:
         subject = names.prefill_presence_subject(settings.namespace, settings.service_uid, settings.kv_compatibility)
         while True:
             self._announce_now.clear()
-            presence = PrefillPresence(worker=settings.worker, serving=self.pulling)
+            taken = self.in_progress
+            presence = PrefillPresence(
+                worker=settings.worker,
+                serving=self.pulling,
+                in_progress=len(taken),
+                in_progress_tokens=sum(taken),
+                waiting=self._limits().waiting(taken),
+            )
             try:
                 await self._link.client.publish(subject, presence.wire().encode())
             except (QueueUnavailableError, nats.errors.Error) as error:
@@ -192,7 +210,7 @@ class PrefillServer:
             return
         earlier = self._seen.answered(request.request_id, self._clock())
         if earlier is not None:
-            age_s = self._clock() - earlier.at_s
+            age_s = earlier.reply.lease_age_seconds + self._clock() - earlier.at_s
             await self._answer(request, delivery, earlier.reply.model_copy(update={"lease_age_seconds": age_s}))
             return
         job = _Job(request, delivery, self._clock())
@@ -207,7 +225,7 @@ class PrefillServer:
                 await self._changed.wait()
         finally:
             self._waiting = None
-        refusal = self._refusal(request, delivery.metadata.num_delivered)
+        refusal = self._refusal(job)
         if self._seen.is_cancelled(request.request_id):
             job.heartbeats.cancel()
             await self._acknowledge(job.delivery)
@@ -224,7 +242,11 @@ class PrefillServer:
         request = job.request
         reply: PrefillReply | None = None
         begun_s = self._engine_time.begun(self._clock())
+        job.lease = LeaseStart(self._clock())
         job.compute = asyncio.create_task(self._compute(job), name=f"prefill {request.request_id}")
+        if request.asked_at_seconds is not None:
+            job.lease.heard(request.asked_at_seconds, job.taken_s)
+            job.confirmation = self._spawn(self._confirm(job))
         try:
             reply = await job.compute
         except asyncio.CancelledError:
@@ -233,8 +255,9 @@ class PrefillServer:
                 raise
             log.info("request %s: cancelled while being computed", request.request_id)
         finally:
-            if job.heartbeats is not None:
-                job.heartbeats.cancel()
+            for task in (job.heartbeats, job.confirmation):
+                if task is not None and reply is None:
+                    task.cancel()
             del self._running[request.request_id]
             if reply is not None and reply.outcome is PrefillOutcome.DONE:
                 self._metrics.engine_worked(self._engine_time.ended(begun_s, self._clock()))
@@ -245,6 +268,15 @@ class PrefillServer:
             await self._acknowledge(job.delivery)
             return
         self._seen.answer(reply, self._clock())
+        if job.confirmation is not None:
+            # A prefill shorter than the way to the decode worker and back: without the confirmation, the time that the
+            # request was on the queue would count as age of the lease.
+            await asyncio.wait({job.confirmation}, timeout=CONFIRMATION_SECONDS)
+            job.confirmation.cancel()
+            reply = self._with_lease(reply, job)
+            self._seen.answer(reply, self._clock())
+        if job.heartbeats is not None:
+            job.heartbeats.cancel()
         self._metrics.prefilled(reply.outcome, reply.prefill_seconds)
         log.info(
             "request %s: %s, %d tokens, queued %.3f s, computed %.3f s",
@@ -281,11 +313,58 @@ class PrefillServer:
             }
         )
 
-    def _refusal(self, request: PrefillRequest, deliveries: int) -> PrefillReply | None:
+    def _with_lease(self, reply: PrefillReply, job: _Job) -> PrefillReply:
+        if reply.outcome is not PrefillOutcome.DONE or job.lease is None:
+            return reply
+        return reply.model_copy(
+            update={
+                "lease_age_seconds": self._clock() - job.lease.earliest_s,
+                "lease_began_seconds": job.lease.on_their_clock_s,
+                "lease_seconds": self._settings.lease_seconds,
+            }
+        )
+
+    async def _confirm(self, job: _Job) -> None:
+        """Learn from the decode worker whether it still waits, and its clock; until it has answered once.
+
+        A request may have waited on the queue for long, and its decode worker may be gone: no clock but its own can
+        tell. Meanwhile the engine computes, so nothing is slower for it.
+        """
+        request = job.request
+        begun = PrefillBegun(request_id=request.request_id, prefill_worker=self._settings.worker).wire().encode()
+        while True:
+            try:
+                message = await self._link.client.request(request.reply_to, begun, timeout=REQUESTER_TIMEOUT_SECONDS)
+                answer = PrefillWait.model_validate_json(message.data)
+            except nats.errors.NoRespondersError:
+                self._give_up(job, "its decode worker is gone")
+                return
+            except (QueueUnavailableError, nats.errors.Error, TimeoutError, ValidationError) as error:
+                log.info("request %s: not confirmed yet: %s", request.request_id, error or type(error).__name__)
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if not answer.waiting:
+                self._give_up(job, "its decode worker no longer waits")
+            elif job.lease is not None:
+                job.lease.heard(answer.clock_seconds, self._clock())
+            return
+
+    def _give_up(self, job: _Job, why: str) -> None:
+        """Stop a prefill that nobody waits for."""
+        request_id = job.request.request_id
+        if job.compute is None or job.compute.done():
+            return
+        log.info("request %s: %s", request_id, why)
+        self._metrics.prefilled(PrefillOutcome.EXPIRED, None)
+        self._seen.cancel(request_id, self._clock())
+        job.compute.cancel()
+
+    def _refusal(self, job: _Job) -> PrefillReply | None:
         """Why a request is not computed at all: too late, not for this engine, or every worker that tried it died."""
-        settings = self._settings
-        if request.deadline_unix_ms is not None and request.deadline_unix_ms <= self._unix() * 1000:
-            return self._reply(request, PrefillOutcome.EXPIRED, "taken off the queue after its deadline")
+        settings, request = self._settings, job.request
+        deliveries = job.delivery.metadata.num_delivered
+        if request.wait_seconds is not None and self._clock() - job.taken_s >= request.wait_seconds:
+            return self._reply(request, PrefillOutcome.EXPIRED, f"waited {request.wait_seconds:g} s here")
         for field, theirs, ours in (
             ("block size", request.block_size, settings.block_size),
             ("KV compatibility", request.kv_compatibility, settings.kv_compatibility),
@@ -320,6 +399,8 @@ class PrefillServer:
     async def _keep_alive(self, job: _Job) -> None:
         while True:
             await asyncio.sleep(self._settings.heartbeat_seconds)
+            if job.lease is not None and job.compute is not None and not job.compute.done():
+                job.lease.runs(self._clock())
             try:
                 await job.delivery.in_progress()
             except nats.errors.Error as error:

@@ -7,6 +7,7 @@ the answer's headers.
 import asyncio
 import itertools
 import logging
+import math
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
@@ -20,17 +21,21 @@ from pydantic import ValidationError
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.prefill import (
+    FIRST_TOKEN_SECONDS,
+    LONGEST_WAIT_SECONDS,
     PRESENCE_STALE_SECONDS,
+    PrefillBegun,
     PrefillOutcome,
     PrefillPresence,
     PrefillReply,
     PrefillRequest,
     PrefillSignal,
+    PrefillWait,
     SignalKind,
 )
 from pointsman.process.ending import end
 from pointsman.serving.local_remote import PrefillReason, RoutingRule, decide
-from pointsman.workers.core.leases import usable_until_s
+from pointsman.workers.core.leases import began_s, usable_until_s
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import (
     EngineUnavailableError,
@@ -41,16 +46,18 @@ from pointsman.workers.errors import (
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.prefill_queue import PrefillQueue
 from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.types import PrefillPath, RemoteKv
+from pointsman.workers.types import AwaitedPrefills, PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
 
 PRESENCE_LOOK_SECONDS = 0.25  # how often a waiting request looks whether any prefill worker is left
+# Half of the time to the first token may go into waiting for a remote prefill: the other half is for doing it here.
+REMOTE_SHARE_OF_DEADLINE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PromptToPrefill:
-    """A prompt at the moment of decision. ``time_left_s``: until its first token is due (None: no deadline)."""
+    """A prompt at the moment of decision. ``time_left_s``: how long it may wait for its KV (None: no deadline)."""
 
     client_request_id: str
     model: str
@@ -66,14 +73,24 @@ class _Asked:
 
     request_id: str
     model: str
+    prompt_tokens: int
     published_s: float
     answer: "asyncio.Future[PrefillReply]"
     publication: "asyncio.Task[int] | None" = None  # its result is the message's sequence number
     taken: PrefillReply | None = None
+    ended_s: float = math.inf  # since when nobody waits for it
+
+
+@dataclass(frozen=True, slots=True)
+class _Present:
+    """What a prefill worker reported last, and when it was heard."""
+
+    heard_s: float
+    presence: PrefillPresence
 
 
 class RemotePrefill:
-    """Has prompts prefilled by other workers. ``clock``: a monotonic clock in seconds; ``unix``: wall clock."""
+    """Has prompts prefilled by other workers. ``clock``: a monotonic clock in seconds."""
 
     def __init__(
         self,
@@ -83,19 +100,18 @@ class RemotePrefill:
         queue: PrefillQueue,
         *,
         clock: Callable[[], float],
-        unix: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._link = link
         self._queue = queue
         self._clock = clock
-        self._unix = unix
         self._inbox: str | None = None
         self._client: Client | None = None
         self._numbers = itertools.count()
-        self._asked: dict[str, _Asked] = {}  # by reply subject, in order of time, until a lease of it would be over
-        self._present_s: dict[str, float] = {}  # prefill workers of this group, and when each was last heard of
+        self._asked: dict[str, _Asked] = {}  # by reply subject: somebody waits for the answer
+        self._over: dict[str, _Asked] = {}  # nobody waits any more, in that order, until a lease of it would be over
+        self._present: dict[str, _Present] = {}  # prefill workers of this group
         self._background: set[asyncio.Task[None]] = set()
         link.on_connected(self._subscribe)
         link.on_lost(self._give_up_all)
@@ -146,13 +162,31 @@ class RemotePrefill:
 
     def prefill_workers(self) -> list[str]:
         """The workers that serve the queue, as far as is known: heard of in the last two seconds."""
+        return [presence.worker for presence in self._presences()]
+
+    @property
+    def awaited(self) -> AwaitedPrefills:
+        """What this worker waits for now."""
+        now_s, waiting = self._clock(), self._asked.values()
+        return AwaitedPrefills(
+            requests=len(waiting),
+            prompt_tokens=sum(asked.prompt_tokens for asked in waiting),
+            oldest_s=max((now_s - asked.published_s for asked in waiting), default=0.0),
+        )
+
+    def _presences(self) -> list[PrefillPresence]:
         oldest_s = self._clock() - PRESENCE_STALE_SECONDS
-        return [worker for worker, heard_s in self._present_s.items() if heard_s > oldest_s]
+        return [present.presence for present in self._present.values() if present.heard_s > oldest_s]
 
     async def _look(self) -> int | None:
-        """Requests waiting in the queue; None if it cannot be seen."""
+        """Requests that wait for a prefill worker; None if the queue cannot be seen.
+
+        Those on the queue, and those that prefill workers have taken beyond one admission by their token budgets. What
+        they compute together is no queue: else a pool of many prefill workers would look full with one prompt at each.
+        """
         try:
-            return (await self._queue.depth()).waiting
+            on_queue = (await self._queue.depth()).waiting
+            return on_queue + sum(presence.waiting or 0 for presence in self._presences())
         except QueueUnavailableError as error:
             log.info("the prefill queue cannot be seen: %s", error)
             return None
@@ -162,18 +196,16 @@ class RemotePrefill:
         if self._inbox is None:
             return PrefillReason.QUEUE_UNKNOWN, None
         published_s = self._clock()
-        usable_until = usable_until_s(published_s, settings.lease_seconds)
-        wait_s = usable_until - published_s
-        if prompt.time_left_s is not None:
-            wait_s = min(wait_s, prompt.time_left_s)
+        wait_s = self._wait_s(prompt.time_left_s)
         if wait_s <= 0:
             return PrefillReason.TIMED_OUT, None
         # Unique for each attempt: a gateway may send one client request to several workers, and JetStream drops
         # messages whose id it has seen.
         request_id = f"{prompt.client_request_id[:128]}.{uuid.uuid4().hex}"
         reply_to = f"{self._inbox}.{next(self._numbers)}"
-        asked = _Asked(request_id, prompt.model, published_s, asyncio.get_running_loop().create_future())
-        self._remember(reply_to, asked)
+        length = len(prompt.token_ids)
+        asked = _Asked(request_id, prompt.model, length, published_s, asyncio.get_running_loop().create_future())
+        self._asked[reply_to] = asked
         request = PrefillRequest(
             request_id=request_id,
             reply_to=reply_to,
@@ -181,7 +213,8 @@ class RemotePrefill:
             block_size=settings.block_size,
             kv_compatibility=settings.kv_compatibility,
             decode_worker=settings.worker,
-            deadline_unix_ms=int((self._unix() + wait_s) * 1000),
+            wait_seconds=wait_s,
+            asked_at_seconds=published_s,
             cache_salt=prompt.cache_salt,
             token_ids=prompt.token_ids,
         )
@@ -203,11 +236,23 @@ class RemotePrefill:
         except TimeoutError:
             return PrefillReason.TIMED_OUT, None
         finally:
+            self._end(reply_to, asked)
             if asked.taken is None and not asked.answer.cancelled():
                 self._give_up(asked)
         if reply is None:
             return PrefillReason.NO_PREFILL_WORKER, None
-        return self._judge(reply, asked, usable_until)
+        return self._judge(reply, asked)
+
+    def _wait_s(self, time_left_s: float | None) -> float:
+        """How long a remote prefill may take: as long as the request's deadline allows.
+
+        Prefill workers of an earlier version do not report when a lease begins, so it counts from the publication, and
+        an answer after the usable part of it is of no use.
+        """
+        wait_s = FIRST_TOKEN_SECONDS * REMOTE_SHARE_OF_DEADLINE if time_left_s is None else time_left_s
+        if any(presence.in_progress is None for presence in self._presences()):
+            wait_s = min(wait_s, usable_until_s(0.0, self._settings.lease_seconds))
+        return min(wait_s, LONGEST_WAIT_SECONDS)
 
     async def _answer_or_no_worker(self, asked: _Asked) -> PrefillReply | None:
         """The answer; None when there is no prefill worker any more that could give one."""
@@ -217,12 +262,14 @@ class RemotePrefill:
                 return None
         return asked.answer.result()
 
-    def _judge(self, reply: PrefillReply, asked: _Asked, usable_until: float) -> tuple[PrefillReason, RemoteKv | None]:
+    def _judge(self, reply: PrefillReply, asked: _Asked) -> tuple[PrefillReason, RemoteKv | None]:
         if reply.outcome is PrefillOutcome.EXPIRED:
             return PrefillReason.TIMED_OUT, None
         if reply.outcome is not PrefillOutcome.DONE or reply.kv_transfer_params is None:
             log.warning("request %s: %s: %s: %s", asked.request_id, reply.prefill_worker, reply.outcome, reply.detail)
             return PrefillReason.PREFILL_FAILED, None
+        began, lease_s = self._lease(reply, asked)
+        usable_until = usable_until_s(began, lease_s)
         kv = RemoteKv(asked.request_id, reply.kv_transfer_params, reply.prefill_worker, usable_until)
         if not self.usable(kv):
             self.release(kv, asked.model)
@@ -243,14 +290,17 @@ class RemotePrefill:
             if not asked.answer.done():
                 asked.answer.set_exception(QueueUnavailableError("the connection to NATS was lost"))
 
-    def _remember(self, reply_to: str, asked: _Asked) -> None:
-        """Keep it until its lease is over at the latest; whoever still waited has given up before."""
-        while self._asked:
-            oldest = next(iter(self._asked))
-            if asked.published_s - self._asked[oldest].published_s < self._settings.lease_seconds:
-                break
-            del self._asked[oldest]
-        self._asked[reply_to] = asked
+    def _lease(self, reply: PrefillReply, asked: _Asked) -> tuple[float, float]:
+        """(earliest begin on this worker's clock, duration) of the lease of an answer, in seconds."""
+        began = began_s(reply.lease_began_seconds, published_s=asked.published_s, now_s=self._clock())
+        return began, reply.lease_seconds or self._settings.lease_seconds
+
+    def _end(self, reply_to: str, asked: _Asked) -> None:
+        """Nobody waits for it any more. It is remembered while a late answer could still be of KV that is leased."""
+        now_s = asked.ended_s = self._clock()
+        self._over[reply_to] = self._asked.pop(reply_to)
+        while now_s - self._over[oldest := next(iter(self._over))].ended_s >= self._settings.lease_seconds:
+            del self._over[oldest]
 
     async def _subscribe(self, client: Client) -> None:
         if client is self._client:
@@ -270,17 +320,20 @@ class RemotePrefill:
             log.warning("a message that is no PrefillPresence: %s", error)
             return
         if presence.serving:
-            self._present_s[presence.worker] = self._clock()
+            self._present[presence.worker] = _Present(self._clock(), presence)
         else:
-            self._present_s.pop(presence.worker, None)
+            self._present.pop(presence.worker, None)
 
     async def _on_reply(self, message: Msg) -> None:
+        if message.reply:
+            await self._confirm(message)
+            return
         try:
             reply = PrefillReply.model_validate_json(message.data)
         except ValidationError as error:
             log.warning("an answer that is no PrefillReply on %s: %s", message.subject, error)
             return
-        asked = self._asked.get(message.subject)
+        asked = self._asked.get(message.subject) or self._over.get(message.subject)
         if asked is None or asked.request_id != reply.request_id:
             log.warning("request %s: an answer nobody asked for, or of a lease that is over", reply.request_id)
         elif not asked.answer.done():
@@ -288,12 +341,28 @@ class RemotePrefill:
         else:
             self._release_if_leased(asked, reply)
 
+    async def _confirm(self, message: Msg) -> None:
+        """Answer a prefill worker whose engine has a prompt of this worker: whether it is needed, and the time."""
+        try:
+            begun = PrefillBegun.model_validate_json(message.data)
+        except ValidationError as error:
+            log.warning("a request that is no PrefillBegun on %s: %s", message.subject, error)
+            return
+        asked = self._asked.get(message.subject)
+        waiting = asked is not None and asked.request_id == begun.request_id and not asked.answer.done()
+        answer = PrefillWait(request_id=begun.request_id, waiting=waiting, clock_seconds=self._clock())
+        try:
+            await message.respond(answer.wire().encode())
+        except nats.errors.Error as error:
+            log.info("request %s: the prefill worker could not be answered: %s", begun.request_id, error)
+
     def _release_if_leased(self, asked: _Asked, reply: PrefillReply) -> None:
         """Free the KV of an answer nobody uses. The same answer again is of KV that is being pulled here."""
         params = reply.kv_transfer_params
         if params is None or (asked.taken is not None and asked.taken.kv_transfer_params == params):
             return
-        if self._clock() - asked.published_s < self._settings.lease_seconds:
+        began, lease_s = self._lease(reply, asked)
+        if self._clock() - began < lease_s:
             self._spawn(self._release(asked.request_id, asked.model, params))
 
     async def _release(self, request_id: str, model: str, params: Mapping[str, Any]) -> None:

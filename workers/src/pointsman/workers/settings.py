@@ -5,6 +5,7 @@ from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_valid
 from pointsman.api.protocol import names, prefill
 from pointsman.process.settings import ProcessSettings
 from pointsman.serving.local_remote import DEFAULT_RULE
+from pointsman.serving.token_budget import DEFAULT_MAX_CONCURRENT_PREFILLS
 
 
 class WorkerSettings(ProcessSettings):
@@ -36,7 +37,9 @@ class WorkerSettings(ProcessSettings):
         description="until the operator or a request says otherwise",
     )
     max_prefill_queue_size: int = Field(default=DEFAULT_RULE.max_prefill_queue_size, ge=0)
-    max_concurrent_prefills: int = Field(default=8, ge=1, description="prefills for other workers at one time")
+    max_concurrent_prefills: int = Field(
+        default=DEFAULT_MAX_CONCURRENT_PREFILLS, ge=1, description="prefills for other workers at one time"
+    )
     prefill_queue_limit: int = Field(default=1024, ge=1, description="requests the service's stream holds at most")
     ack_wait_seconds: float = Field(default=prefill.ACK_WAIT_SECONDS, gt=0)
     heartbeat_seconds: float = Field(default=prefill.HEARTBEAT_SECONDS, gt=0)

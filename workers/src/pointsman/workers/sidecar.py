@@ -20,6 +20,7 @@ from pointsman.api.protocol.control import (
 from pointsman.api.protocol.names import KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT, Role, address_url
 from pointsman.process.ending import end
 from pointsman.serving.local_remote import RoutingRule
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
@@ -49,7 +50,7 @@ class ClientRequest:
 
 
 class Sidecar:
-    """One worker. ``clock``: monotonic seconds; ``unix``: wall clock."""
+    """One worker. ``clock``: monotonic seconds."""
 
     def __init__(
         self,
@@ -58,7 +59,6 @@ class Sidecar:
         metrics: WorkerMetrics,
         *,
         clock: Callable[[], float] = time.monotonic,
-        unix: Callable[[], float] = time.time,
     ) -> None:
         self.settings = settings
         self.engine = engine
@@ -87,10 +87,9 @@ class Sidecar:
             metrics,
             self._ledger,
             clock=clock,
-            unix=unix,
             on_engine_abort=self.engine_aborted,
         )
-        self.remote = RemotePrefill(settings, engine, self._link, self._queue, clock=clock, unix=unix)
+        self.remote = RemotePrefill(settings, engine, self._link, self._queue, clock=clock)
         self._publisher = KvMetricsPublisher(settings, engine, self._link, self, clock=clock)
         self._verifier = Verifier(settings, engine, self._ledger, clock=clock)
         facts = engine.facts
@@ -199,7 +198,7 @@ class Sidecar:
             raise ControlRefusedError(
                 HTTPStatus.CONFLICT, "NoPrefillQueue", "started without POINTSMAN_NATS_URL: there is no queue to serve"
             )
-        self._server.budget_tokens = request.prefill_token_budget
+        self._server.budget_tokens = request.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
         settings = self.settings
         local, queue = request.max_local_prefill_tokens, request.max_prefill_queue_size
         self.rule = RoutingRule(
@@ -286,6 +285,7 @@ class Sidecar:
                 with suppress(QueueUnavailableError):
                     await self._queue.depth()
             self.metrics.show(self.state(), self.queue_depth, self.engine.facts)
+            self.metrics.show_prefills(self._server.in_progress, self.remote.awaited)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -62,6 +62,15 @@ class QueueDepth:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitedPrefills:
+    """The remote prefills that a decode worker waits for. ``oldest_s``: age of the oldest; 0: there is none."""
+
+    requests: int
+    prompt_tokens: int
+    oldest_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RemoteKv:
     """KV that another worker has computed for a request here and that may be pulled now."""
 

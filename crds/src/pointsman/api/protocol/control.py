@@ -96,7 +96,9 @@ class RoleRequest(Wire):
     """
 
     role: Role | None
-    prefill_token_budget: int | None = Field(default=None, ge=1, description="tokens in one admission; None: no limit")
+    prefill_token_budget: int | None = Field(
+        default=None, ge=1, description="prompt tokens in one admission; None: the default of pointsman.serving"
+    )
     max_local_prefill_tokens: int | None = Field(default=None, ge=0)
     max_prefill_queue_size: int | None = Field(default=None, ge=0)
 

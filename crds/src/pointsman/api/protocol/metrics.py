@@ -67,6 +67,27 @@ WORKER_LEASES: Final = Metric("pointsman_worker_leases", "gauge", (), "Prefilled
 WORKER_QUEUE_DEPTH: Final = Metric(
     "pointsman_worker_prefill_queue_depth", "gauge", (), "Requests waiting in the service's prefill queue."
 )
+WORKER_PREFILLS_IN_PROGRESS: Final = Metric(
+    "pointsman_worker_prefills_in_progress",
+    "gauge",
+    (),
+    "Prefill requests of other workers that this worker has taken and not answered.",
+)
+WORKER_PREFILL_TOKENS_IN_PROGRESS: Final = Metric(
+    "pointsman_worker_prefill_tokens_in_progress", "gauge", (), "Prompt tokens of the prefills in progress."
+)
+WORKER_PREFILL_TOKEN_BUDGET: Final = Metric(
+    "pointsman_worker_prefill_token_budget", "gauge", (), "Prompt tokens a prefill worker admits at one time."
+)
+WORKER_PREFILLS_AWAITED: Final = Metric(
+    "pointsman_worker_prefills_awaited", "gauge", (), "Remote prefills that this worker requested and waits for."
+)
+WORKER_PREFILL_TOKENS_AWAITED: Final = Metric(
+    "pointsman_worker_prefill_tokens_awaited", "gauge", (), "Prompt tokens of the awaited prefills."
+)
+WORKER_OLDEST_PREFILL_AWAITED: Final = Metric(
+    "pointsman_worker_oldest_prefill_awaited_seconds", "gauge", (), "Age of the oldest awaited prefill; 0: none."
+)
 WORKER_MAX_SEQUENCES: Final = Metric(
     "pointsman_worker_max_sequences", "gauge", (), "Sequences the engine runs at once at most."
 )

@@ -21,6 +21,8 @@ PRESENCE_SECONDS: Final = 0.5  # a serving prefill worker says so this often
 PRESENCE_STALE_SECONDS: Final = 2.0  # one not heard of for this long is taken for dead
 LEASE_SECONDS: Final = 30.0  # vLLM's kv_lease_duration as Pointsman sets it
 LEASE_USABLE_SHARE: Final = 2 / 3  # a pull may begin only in this first part of a lease
+FIRST_TOKEN_SECONDS: Final = 120.0  # time for the first token of a request that comes without a deadline
+LONGEST_WAIT_SECONDS: Final = 600.0  # for a remote prefill, whatever the deadline; a message lives longer in its stream
 
 
 class MalformedPrefillRequest(ValueError):
@@ -34,15 +36,20 @@ class _Head(Wire):
     block_size: int = Field(ge=1)
     kv_compatibility: str
     decode_worker: str
-    deadline_unix_ms: int | None = None
+    deadline_unix_ms: int | None = None  # of earlier versions; not read: see ``PrefillRequest``
+    wait_seconds: float | None = Field(default=None, gt=0)
+    asked_at_seconds: float | None = None
     cache_salt: str | None = None
 
 
 class PrefillRequest(_Head):
     """One prompt whose KV a decode worker wants computed.
 
-    ``token_ids`` are the whole prompt's; ``deadline_unix_ms`` is when the decode worker stops waiting for the answer
-    (a request found later is dropped with an ``EXPIRED`` answer).
+    ``token_ids`` are the whole prompt's. ``wait_seconds``: how long the decode worker waits for the answer, from the
+    publication on. It is a duration because the clocks of two hosts need not agree. ``asked_at_seconds``: the decode
+    worker's monotonic clock at the publication; a prefill worker only adds to it (see ``PrefillReply``). Both are
+    absent from decode workers of earlier versions. Their ``deadline_unix_ms`` is not read, because it is of a clock
+    that may differ: they withdraw a request that nobody waits for, as present ones do.
     """
 
     token_ids: tuple[int, ...] = Field(min_length=1)
@@ -85,9 +92,14 @@ class PrefillOutcome(StrEnum):
 class PrefillReply(Wire):
     """The answer. ``kv_transfer_params`` go to the decode engine unchanged.
 
-    ``lease_age_seconds``: how old the lease was when this was sent (an answer may be sent again), for logs. A decode
-    worker takes a lease to be as old as its own request: the time since it published is at least the lease's age on
-    any clock, however long the answer was on its way, so the hosts' clocks need not agree.
+    ``lease_began_seconds``: the lease did not begin earlier than this, on the *decode worker's* monotonic clock: a
+    reading of that clock (``asked_at_seconds``, ``PrefillWait``) plus the time that passed at the prefill worker from
+    receiving the reading to the last moment at which the prefill was known to run. The reading was taken before it was
+    received, so a message that was long on its way, delivered twice or sent again makes the value too early, never too
+    late, and the hosts' clocks need not agree. Absent from earlier versions: then the lease counts from the
+    publication.
+    ``lease_seconds``: how long the prefill engine keeps the KV; absent: as long as the decode worker's own setting.
+    ``lease_age_seconds``: how old the lease was when this was sent, for logs.
     """
 
     request_id: str
@@ -95,9 +107,29 @@ class PrefillReply(Wire):
     prefill_worker: str
     kv_transfer_params: dict[str, Any] | None = None
     lease_age_seconds: float = 0.0
+    lease_began_seconds: float | None = None
+    lease_seconds: float | None = Field(default=None, gt=0)
     queued_seconds: float | None = None
     prefill_seconds: float | None = None
     detail: str = ""
+
+
+class PrefillBegun(Wire):
+    """Prefill worker to the ``reply_to`` of a request that carries ``asked_at_seconds``: the engine has the prompt.
+
+    It is a NATS request, answered with a ``PrefillWait``. Where nobody listens any more, nobody waits.
+    """
+
+    request_id: str
+    prefill_worker: str
+
+
+class PrefillWait(Wire):
+    """Whether the decode worker still waits, and its monotonic clock at that moment."""
+
+    request_id: str
+    waiting: bool
+    clock_seconds: float
 
 
 class SignalKind(StrEnum):
@@ -115,10 +147,16 @@ class PrefillSignal(Wire):
 
 
 class PrefillPresence(Wire):
-    """Prefill worker to the decode workers of its group: whether it serves the queue.
+    """Prefill worker to the decode workers of its group: whether it serves the queue, and what it has taken from it.
 
-    The queue itself does not tell a dead worker's unacknowledged requests from a busy worker's.
+    The queue itself does not tell a dead worker's unacknowledged requests from a busy worker's. ``in_progress``:
+    requests taken and not answered, of ``in_progress_tokens`` prompt tokens. ``waiting``: those of them that are beyond
+    one admission by the token budget, so they wait like those on the queue. All three are absent from earlier versions,
+    which also count a lease from the publication.
     """
 
     worker: str
     serving: bool
+    in_progress: int | None = Field(default=None, ge=0)
+    in_progress_tokens: int | None = Field(default=None, ge=0)
+    waiting: int | None = Field(default=None, ge=0)

@@ -285,7 +285,7 @@ class Routing(ApiModel):
         default=None, ge=0, description="With so many requests queued for prefill, prompts are computed locally."
     )
     prefill_token_budget: int | None = Field(
-        default=None, ge=1, description="Prompt tokens a prefill worker takes at once; absent: no limit."
+        default=None, ge=1, description="Prompt tokens a prefill worker computes at one time. Unset: 8192."
     )
     pending_tokens_per_prefill_worker: int | None = Field(
         default=None,

@@ -84,7 +84,9 @@ class PlanRouting(ApiModel):
 
     max_local_prefill_tokens: int = Field(ge=0, le=1_000_000, description="A decode worker computes at most so many.")
     max_prefill_queue_size: int = Field(ge=0, le=100_000, description="With so many queued, prompts stay local.")
-    prefill_token_budget: int | None = Field(default=None, ge=1, description="Prompt tokens in one admission.")
+    prefill_token_budget: int | None = Field(
+        default=None, ge=1, description="Prompt tokens a prefill worker computes at one time. Unset: 8192."
+    )
     pending_tokens_per_prefill_worker: int | None = Field(
         default=None, ge=1, description="Beyond it, of one gateway, requests are held back; absent: never."
     )

@@ -64,10 +64,19 @@ class CreateWorker(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveRole(WorkerAction):
-    """POST role on the worker's control API."""
+    """POST role on the worker's control API, with the prompt tokens that a prefill worker computes at one time."""
 
     url: str
     role: Role
+    prefill_token_budget: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPrefillTokenBudget(WorkerAction):
+    """The same request to a worker that serves as prefill worker already: only the budget changes."""
+
+    url: str
+    prefill_token_budget: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

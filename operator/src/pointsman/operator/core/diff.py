@@ -143,7 +143,8 @@ def _pool_actions(
 
 
 def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
-    """Whose state the next decision needs: those on their way in or out, and all of a pool that must shrink."""
+    """Whose state the next decision needs: those on their way in or out, all of a pool that must shrink, and prefill
+    workers that have not reported the token budget that is in force."""
     asked: list[Worker] = []
     shrinking = {
         role
@@ -156,7 +157,11 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
             continue
         on_its_way_in = worker.active and worker.pod_ready and not (worker.proved and worker.routable_label)
         held = worker.hold is not None and worker.hold.uid in running
-        if held or worker.draining or on_its_way_in or (worker.role in shrinking and worker.ready):
+        budget_unconfirmed = (
+            worker.role is Role.PREFILL and worker.ready and worker.confirmed_budget != snapshot.prefill_token_budget
+        )
+        shrinks = worker.role in shrinking and worker.ready
+        if held or worker.draining or on_its_way_in or shrinks or budget_unconfirmed:
             asked.append(worker)
     return tuple(asked)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.operator.core.actions import GiveRole, SetRoutable, VerifyWorker, WorkerAction
+from pointsman.operator.core.actions import GiveRole, SetPrefillTokenBudget, SetRoutable, VerifyWorker, WorkerAction
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.snapshot import Snapshot, Worker
 
@@ -53,7 +53,21 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
         )
     if not serves_role:
         return GiveRole(
-            worker=worker.name, uid=worker.uid, url=url, role=role, why=f"its pool is {role.label}, it is {state.phase}"
+            worker=worker.name,
+            uid=worker.uid,
+            url=url,
+            role=role,
+            prefill_token_budget=snapshot.prefill_token_budget,
+            why=f"its pool is {role.label}, it is {state.phase}",
+        )
+    if role is Role.PREFILL and state.prefill_token_budget != snapshot.prefill_token_budget:
+        return SetPrefillTokenBudget(
+            worker=worker.name,
+            uid=worker.uid,
+            url=url,
+            prefill_token_budget=snapshot.prefill_token_budget,
+            why=f"the prefill token budget is {snapshot.prefill_token_budget} tokens, it has "
+            f"{state.prefill_token_budget or 'no limit'}",
         )
     if state.verified is role:
         if worker.routable_label:

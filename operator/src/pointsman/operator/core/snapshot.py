@@ -12,6 +12,7 @@ from pointsman.api.v1alpha1.plan import PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec, RoleSwitchStatus, SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 FINISHED_KEPT_S: Final = 30.0
 
@@ -190,6 +191,7 @@ class Worker:
     hold: Hold | None = None  # the switch that has it
     verify_error: str | None = None  # why its last verification in this role failed, if it did
     busy: str | None = None  # the operator is doing this to the worker now: "role", "verify", …
+    confirmed_budget: int | None = None  # the prefill token budget this container reported last; None: not known
 
     @property
     def finished(self) -> bool:
@@ -265,6 +267,7 @@ class Snapshot:
     plans: tuple[Plan, ...] = ()
     policy: Policy | None = None  # None: the service refers to none, or it is missing
     routing_set_by: str | None = None  # status.routing.setBy
+    prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET  # status.routing.prefillTokenBudget, if it is set
     acting_since_s: float = (
         0.0  # since when this process acts on the service without a pause: no wait counts from before
     )

@@ -15,6 +15,7 @@ from pointsman.planner.core.layout import layout
 from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.moment import SHIPPED, Moment, Pool, Tuning
 from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.prefill_budget import prefill_token_budget
 from pointsman.planner.core.routing import answer_s, local_prefills_can_be_why, threshold
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
@@ -94,7 +95,11 @@ def decide(
         state.routing, observation, policy, point, wanted.rate_per_s, tuning.deviations, waits_ms
     )
     state = replace(state, routing=routes)
-    routing = replace(routing, flow=flow_bounds(observation, policy, point, wanted.rate_per_s))
+    routing = replace(
+        routing,
+        flow=flow_bounds(observation, policy, point, wanted.rate_per_s),
+        prefill_token_budget=prefill_token_budget(model, observation, policy, point.ttft_s),
+    )
     starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
     switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
@@ -254,6 +259,9 @@ def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     if routing.max_prefill_queue_size != before.max_prefill_queue_size:
         limits = f"{before.max_prefill_queue_size} to {routing.max_prefill_queue_size}"
         words.append(f"prefill queue limit {limits} requests")
+    if routing.prefill_token_budget != before.prefill_token_budget:
+        budgets = f"{before.prefill_token_budget} to {routing.prefill_token_budget}"
+        words.append(f"prefill token budget {budgets} tokens")
     if routing.flow != before.flow:
         words.append(in_words(routing.flow))
     why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD

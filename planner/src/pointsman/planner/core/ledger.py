@@ -75,6 +75,8 @@ def _same_routing(plan: Plan, after: PlanRouting) -> bool:
     bounds = ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_milliseconds")
     pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
     settled = dict.fromkeys(bounds)
+    if before.prefill_token_budget is None:  # of an earlier planner, which left it to the workers
+        settled |= {"prefill_token_budget": None}
     return before.model_copy(update=settled) == after.model_copy(update=settled) and all(
         was == found if was is None or found is None else abs(found - was) <= CHANGE * was for was, found in pairs
     )
@@ -156,6 +158,7 @@ def _routing(numbers: RoutingNumbers) -> PlanRouting:
     return PlanRouting(
         max_local_prefill_tokens=numbers.max_local_prefill_tokens,
         max_prefill_queue_size=numbers.max_prefill_queue_size,
+        prefill_token_budget=numbers.prefill_token_budget,
         pending_tokens_per_prefill_worker=numbers.flow.pending_tokens_per_prefill_worker,
         decoding_per_decode_worker=numbers.flow.decoding_per_decode_worker,
         slack_milliseconds=numbers.flow.slack_ms,

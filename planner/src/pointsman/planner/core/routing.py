@@ -14,6 +14,7 @@ the rest doubles: a load between two thresholds is no reason to go to and fro.
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from pointsman.planner.core.margin import more_than_enough
@@ -92,7 +93,7 @@ def threshold(
     tokens = min(max(tokens, policy.min_threshold_tokens), policy.max_threshold_tokens)
     if tokens != before:
         rest = rest.lowered(now_s, REST_S, MOST_REST_S) if tokens < before else rest.raised(now_s)
-    return rest, RoutingNumbers(tokens, policy.max_queue_size)
+    return rest, replace(now, max_local_prefill_tokens=tokens, max_prefill_queue_size=policy.max_queue_size)
 
 
 def answer_s(point: OperatingPoint, objectives: Objectives) -> float:

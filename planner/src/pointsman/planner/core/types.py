@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 
 class WorkerRole(StrEnum):
@@ -132,11 +133,13 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class RoutingNumbers:
-    """The live numbers of the local/remote rule and of flow control, as in ``LLMService.status.routing``."""
+    """The live numbers of the local/remote rule, of flow control and of prefill workers' admission, as in
+    ``LLMService.status.routing``."""
 
     max_local_prefill_tokens: int
     max_prefill_queue_size: int
     flow: FlowBounds = NOTHING_HELD
+    prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET  # prompt tokens a prefill worker computes at one time
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if service is not None and service.held:
         lines.append(f"{service.held:.0f} requests are held back: they would be late, and make others late")
     lines.append(f"prompts of up to {routing.max_local_prefill_tokens} new tokens are computed where they are decoded")
+    lines.append(f"a prefill worker computes up to {routing.prefill_token_budget} prompt tokens at one time")
     if load.uncached is not None and load.uncached.only_local:
         shares = load.uncached.only_local
         reasons = ", ".join(f"{reason} {_share(share)}" for reason, share in shares)

@@ -23,10 +23,8 @@ from pointsman.planner.simulator.worker import SimulatedWorker
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.held_line import HeldLine
 from pointsman.serving.local_remote import RoutingRule, decide
-from pointsman.serving.token_budget import take_pending
+from pointsman.serving.token_budget import DEFAULT_MAX_CONCURRENT_PREFILLS, take_pending
 from pointsman.serving.worker_cost import token_load
-
-MAX_PREFILLS_AT_ONCE = 256
 
 
 class RequestPath:
@@ -155,6 +153,7 @@ class RequestPath:
         where = decide(
             prompt_tokens=prompt,
             cached_tokens=request.cached_tokens,
+            # A prefill worker here has no more than one admission, of which nothing waits (``beyond_admission`` is 0).
             queue_depth=len(self.queue) if self.prefillers else None,
             rule=self._rule,
         )
@@ -202,8 +201,8 @@ class RequestPath:
             engine = self._engine
             batch = take_pending(
                 self.queue,
-                max_requests=MAX_PREFILLS_AT_ONCE,
-                budget_tokens=engine.prefill_budget_tokens,
+                max_requests=DEFAULT_MAX_CONCURRENT_PREFILLS,
+                budget_tokens=self.routing.prefill_token_budget,
                 max_context_tokens=engine.max_context_tokens,
             )
             took = self._timing.prefill_fixed_s

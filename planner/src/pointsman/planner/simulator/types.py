@@ -83,7 +83,6 @@ class Engine:
     kv_bytes_per_token: int
     max_batch: int = 256  # sequences that decode at once
     max_batched_tokens: int = 8192  # of one engine step: the chunk of a prefill
-    prefill_budget_tokens: int | None = 8192  # what a prefill worker takes at once; None: no limit
     max_context_tokens: int = 131_072
     gpus: int = 1
 

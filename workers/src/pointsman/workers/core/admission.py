@@ -7,7 +7,7 @@ the next request joins it if it would have joined the batch (``pointsman.serving
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pointsman.serving.token_budget import cost_tokens, fits
+from pointsman.serving.token_budget import beyond_admission, cost_tokens, fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,15 @@ class PrefillLimits:
             prompt_tokens,
             admitted_requests=len(running),
             admitted_tokens=self._used(running),
+            budget_tokens=self.budget_tokens,
+            max_context_tokens=self.max_context_tokens,
+        )
+
+    def waiting(self, taken: Collection[int]) -> int:
+        """How many of the prompts this worker has taken, oldest first, wait for its others."""
+        return beyond_admission(
+            taken,
+            max_requests=self.max_requests,
             budget_tokens=self.budget_tokens,
             max_context_tokens=self.max_context_tokens,
         )

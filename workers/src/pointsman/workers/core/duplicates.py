@@ -15,9 +15,13 @@ class Answered:
 
 @dataclass(slots=True)
 class SeenRequests:
-    """The answers and cancellations of the last ``keep_s`` seconds. Times are of one monotonic clock."""
+    """The answers of the last ``keep_s`` seconds and the latest cancellations. Times are of one monotonic clock.
+
+    Cancellations are counted rather than timed: a cancelled request may lie in the queue for as long as it may wait.
+    """
 
     keep_s: float
+    keep_cancelled: int = 10_000
     _answered: dict[str, Answered] = field(default_factory=dict)  # both in order of time
     _cancelled: dict[str, float] = field(default_factory=dict)
 
@@ -43,5 +47,5 @@ class SeenRequests:
     def _forget(self, now_s: float) -> None:
         while self._answered and now_s - next(iter(self._answered.values())).at_s >= self.keep_s:
             del self._answered[next(iter(self._answered))]
-        while self._cancelled and now_s - next(iter(self._cancelled.values())) >= self.keep_s:
+        while len(self._cancelled) > self.keep_cancelled:
             del self._cancelled[next(iter(self._cancelled))]

@@ -12,13 +12,56 @@ SETTLED_AFTER_SECONDS = 1.0  # by then the engine's gauges count the blocks of a
 FORGOTTEN_AFTER_LEASES = 4  # the decode engine's heartbeats extend a lease by 2/3 each; no request waits for this long
 
 
-def usable_until_s(published_at_s: float, lease_s: float) -> float:
-    """When a request published at ``published_at_s`` can no longer be pulled safely.
+def usable_until_s(began_s: float, lease_s: float) -> float:
+    """When KV can no longer be pulled safely, if its lease began at ``began_s`` or later, on the same clock."""
+    return began_s + lease_s * LEASE_USABLE_SHARE
 
-    Counted from the publication, on the decode worker's own monotonic clock: the lease began later than that, so
-    neither clock skew nor the time the answer was on its way can make this too late.
+
+def began_s(claimed_s: float | None, *, published_s: float, now_s: float) -> float:
+    """The earliest begin of a lease that a decode worker believes; all times are of its own monotonic clock.
+
+    ``claimed_s``: what the reply says (``lease_began_seconds``), None from an earlier version. A lease cannot have
+    begun before its request was published, nor after its reply arrived, whatever a reply claims.
     """
-    return published_at_s + lease_s * LEASE_USABLE_SHARE
+    return published_s if claimed_s is None else min(max(claimed_s, published_s), now_s)
+
+
+class LeaseStart:
+    """The earliest moment at which the lease of one prefill can have begun, on the decode worker's clock.
+
+    The engine does not report when a lease begins. It begins when the engine ends the prefill, so after the last moment
+    at which the prefill was known to run. That moment is the *last observation but one*: a process that was stopped for
+    some seconds may observe first and read the engine's answer afterwards.
+
+    A reading of the decode worker's clock was taken before it arrived here. So reading minus arrival is at most the
+    difference of the two clocks, and the largest one known is the best.
+    """
+
+    __slots__ = ("_ahead_s", "_observed_s")
+
+    def __init__(self, begun_s: float) -> None:
+        """``begun_s``: when the engine got the prompt, on this worker's monotonic clock."""
+        self._observed_s = (begun_s, begun_s)
+        self._ahead_s: float | None = None
+
+    def runs(self, now_s: float) -> None:
+        """The engine has not answered yet."""
+        self._observed_s = (self._observed_s[1], now_s)
+
+    def heard(self, their_clock_s: float, now_s: float) -> None:
+        """A reading of the decode worker's clock arrived, before or after the prefill ended."""
+        ahead_s = their_clock_s - now_s
+        self._ahead_s = ahead_s if self._ahead_s is None else max(self._ahead_s, ahead_s)
+
+    @property
+    def earliest_s(self) -> float:
+        """On this worker's clock."""
+        return self._observed_s[0]
+
+    @property
+    def on_their_clock_s(self) -> float | None:
+        """On the decode worker's clock; None: no reading of it is known."""
+        return None if self._ahead_s is None else self.earliest_s + self._ahead_s
 
 
 @dataclass(slots=True)

@@ -84,7 +84,7 @@ def prefill_work_s(trace: Trace, simulation: Simulation) -> Floats:
             held = min(matched * trace.block_tokens, prompt - 1)
             known.update(blocks)
         own_ms = model.prefill_ms(prompt - held, held) - fixed_ms
-        share_of_step = min(prompt / (engine.prefill_budget_tokens or prompt), 1.0)
+        share_of_step = min(prompt / simulation.routing.prefill_token_budget, 1.0)
         work[index] = simulation.truth.prefill_kappa * (own_ms + fixed_ms * share_of_step) / 1000
     return work
 
