@@ -275,13 +275,14 @@ async def test_kv_that_comes_too_late_is_never_pulled_but_freed(
 
     before = await counted()
     prompt = prompt_of(dice, 1500)
+    deadline: dict[str, Any] = {"X-Pointsman-Deadline-Ms": "8000"}
     # The engine core alone stands still: the worker lives, holds the request, and says so.
     cores = [pid for pid in prefill.processes() if pid != prefill.process.pid]
     assert cores
     for pid in cores:
         os.kill(pid, signal.SIGSTOP)
     try:
-        answer = await client.complete(decode, prompt, **{"X-Pointsman-Deadline-Ms": "8000"})
+        answer = await client.complete(decode, prompt, **deadline)
     finally:
         for pid in cores:
             os.kill(pid, signal.SIGCONT)

@@ -12,9 +12,10 @@ from unit.planner.test_decide import observed
 # 0.1 ms a token and nothing else, so that 8192 tokens take 819.2 ms.
 MODEL = LinearModel(prefill_a=0, prefill_b=0.1, prefill_c=0, decode_d0=5, decode_d1=0, decode_d2=0)
 SEEN = observed(0, None)
+POLICY = Policy()
 
 
-def budget(ttft_s: float, before: int = 8192, policy: Policy = Policy()) -> int:
+def budget(ttft_s: float, before: int = 8192, policy: Policy = POLICY) -> int:
     """Published for this TTFT objective where ``before`` is in force."""
     seen = replace(SEEN, routing=RoutingNumbers(512, 32, prefill_token_budget=before))
     return prefill_token_budget(MODEL, seen, policy, ttft_s)
