@@ -97,6 +97,7 @@ class StandInWorker(Server):
         self.verified: Role | None = None
         self.in_flight = 0
         self.leases = 0
+        self.prefill_token_budget: int | None = None
         self.fail_verify: str | None = None
         self.cannot_prove: set[Role] = set()  # roles in which it answers no request
         self.nats_connected: bool | None = None
@@ -126,6 +127,7 @@ class StandInWorker(Server):
             in_flight_tokens=100 * self.in_flight,
             queued_prefills=0,
             leases=self.leases,
+            prefill_token_budget=self.prefill_token_budget,
             block_size=128,
             nats_connected=self.nats_connected,
             kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
@@ -145,7 +147,9 @@ class StandInWorker(Server):
 
     async def _role(self, request: web.Request) -> web.Response:
         wanted = control.RoleRequest.model_validate_json(await request.text())
-        self._commanded(f"role {wanted.role}")
+        serves = self.role is not None and wanted.role is self.role and self.phase is WorkerPhase.SERVING
+        self._commanded(f"budget {wanted.prefill_token_budget}" if serves else f"role {wanted.role}")
+        self.prefill_token_budget = wanted.prefill_token_budget
         self.role, self.phase = wanted.role, WorkerPhase.SERVING if wanted.role else WorkerPhase.IDLE
         return self._answer()
 

@@ -11,6 +11,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.resources import Resource
+from waiting import eventually
 
 from .conftest import Cluster
 
@@ -87,6 +88,23 @@ async def scale(cluster: Cluster, pool: str, replicas: int) -> None:
     await cluster.kube.patch(
         resources.WORKER_POOLS, pool, cluster.namespace, {"spec": {"replicas": replicas}}, subresource="scale"
     )
+
+
+def budgets(cluster: Cluster, role: Role) -> list[int | None]:
+    """The prefill token budget of each worker with this role."""
+    return [w.prefill_token_budget for w in cluster.kubelet.workers.values() if w.role is role]
+
+
+async def test_a_plans_prefill_token_budget_is_pushed_to_workers_that_serve(cluster: Cluster) -> None:
+    await layout(cluster, 2, 1, Mode.ACTIVE)
+    assert budgets(cluster, Role.PREFILL) == [8192, 8192], "the default comes with the role"
+    routed = {"maxLocalPrefillTokens": 100, "maxPrefillQueueSize": 8, "prefillTokenBudget": 2048}
+    name = await plan(cluster, 1, 2, 1, changesLayout=False, routing=routed)
+    await eventually(lambda: budgets(cluster, Role.PREFILL) == [2048, 2048], "both prefill workers have it")
+    assert routing(cluster)["setBy"] == f"plan/{name}"
+    asked = [what for worker in cluster.kubelet.workers.values() for what in worker.asked]
+    assert asked.count("budget 2048") == 2, "once each, and to no decode worker"
+    assert asked.count("role Prefill") == 2, "no role is given again"
 
 
 async def test_a_plan_routes_then_switches_then_scales_and_what_others_write_is_put_back(cluster: Cluster) -> None:

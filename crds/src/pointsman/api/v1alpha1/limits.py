@@ -134,7 +134,8 @@ class WorkerLimits(ApiModel):
         default=None,
         ge=1,
         le=1024,
-        description="Prompts of other workers that one prefill worker computes at one time. Default: 8.",
+        description="Prompts of other workers that one prefill worker computes at one time, beside the limit of the "
+        "prefill token budget. Default: 256.",
     )
     max_queued_prefills: int | None = Field(
         default=None,
