@@ -35,8 +35,9 @@ TOKEN = "the-control-token"
 class Behaviour:
     """What the worker does with one request. Without any, it answers.
 
-    ``tokens`` come first; then the connection is cut (``cut``), the engine aborts (``abort``), reports an error in the
-    stream (``error_event``) or waits for ``gate``. ``status`` answers at once with that status (and retry reason).
+    ``tokens`` come first, then a ``flood``. Then the connection is cut (``cut``), the engine aborts (``abort``) or
+    reports an error in the stream (``error_event``), or it waits for ``gate``. ``status`` answers at once with that
+    status (and retry reason).
     """
 
     tokens: int = 0
@@ -45,6 +46,7 @@ class Behaviour:
     cut: bool = False
     abort: bool = False
     error_event: bool = False
+    flood: int = 0  # so many events of 16 KB each come after the tokens
     finish: bool = False  # after the gate, end as a whole answer does
     gate: asyncio.Event | None = None
     body: dict[str, Any] | None = None
@@ -233,6 +235,9 @@ class StandInWorker:
         make = self._chat_events if is_chat else self._completion_events
         for choice in make(body, prompt, chosen, ends=behaviour is None):
             await response.write(b"data: " + json.dumps(head | choice).encode() + b"\n\n")
+        for _ in range(behaviour.flood if behaviour is not None else 0):
+            choice = {"index": 0, "text": "x" * 2**14, "logprobs": None, "finish_reason": None, "token_ids": [5]}
+            await response.write(b"data: " + json.dumps(head | {"choices": [choice]}).encode() + b"\n\n")
         if behaviour is not None and behaviour.abort:
             choice = {"index": 0, "text": "", "logprobs": None, "finish_reason": "abort", "token_ids": []}
             await response.write(b"data: " + json.dumps(head | {"choices": [choice]}).encode() + b"\n\n")

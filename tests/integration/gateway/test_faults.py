@@ -8,7 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from fixtures.gateways import Gateway
+from fixtures.gateways import Entry, Gateway
+from fixtures.tcp_faults import TcpProxy
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, Behaviour, StandInWorker, running
 from waiting import eventually
@@ -37,6 +38,11 @@ async def read(stream: openai.AsyncStream[openai.types.Completion]) -> str:
     return "".join([chunk.choices[0].text async for chunk in stream if chunk.choices])
 
 
+def once_each(behaviour: Behaviour, other: Behaviour) -> tuple[Behaviour, Behaviour]:
+    """What two workers do; of those that die while they answer a request only one may."""
+    return (behaviour, other if behaviour.cut else behaviour)
+
+
 BEFORE_THE_FIRST_TOKEN = {
     "draining": Behaviour(status=503, retry="draining"),
     "no role": Behaviour(status=503, retry="no-role"),
@@ -55,9 +61,10 @@ async def test_a_request_that_has_no_token_yet_moves_to_another_worker(room: Roo
     for behaviour in BEFORE_THE_FIRST_TOKEN.values():
         if behaviour.error_event and not stream:
             continue  # exists in streams only
-        for worker in workers:
+        failures = once_each(behaviour, Behaviour(status=500))
+        for worker, failure in zip(workers, failures, strict=True):
             worker.seen.clear()
-            worker.behaviours.append(behaviour)  # both fail once; the one that is asked again answers
+            worker.behaviours.append(failure)  # both fail once; the one that is asked again answers
         if stream:
             text = await read(await gateway.client.completions.create(**ASK, stream=True))
         else:
@@ -112,9 +119,10 @@ async def test_after_the_first_token_another_worker_goes_on_with_the_tokens_so_f
     whole = [chunk async for chunk in await create(**ask)]
     before = await gateway.metrics()
     for behaviour in AFTER_THREE_TOKENS:
-        for worker in workers:  # each breaks once after three tokens; the first one brings the last two
-            worker.seen.clear()
-            worker.behaviours.append(behaviour)
+        failures = once_each(behaviour, AFTER_THREE_TOKENS[1])
+        for worker, failure in zip(workers, failures, strict=True):
+            worker.seen.clear()  # each breaks once after three tokens; the first one brings the last two
+            worker.behaviours.append(failure)
         chunks = [chunk async for chunk in await create(**ask)]
         assert said(chunks) == said(whole), behaviour
         assert chunks[-1].usage == whole[-1].usage, behaviour
@@ -123,9 +131,9 @@ async def test_after_the_first_token_another_worker_goes_on_with_the_tokens_so_f
         assert sorted(body["max_tokens"] for body in asked) == [2, 5, 8]
         assert sorted(body["min_tokens"] for body in asked) == [0, 1, 4]
     after = await gateway.metrics()
-    for reason in ("worker-died", "engine-aborted", "engine-error"):
+    for reason, count in (("worker-died", 1), ("engine-aborted", 3), ("engine-error", 2)):
         counter = f'pointsman_gateway_retries_total{{reason="{reason}-mid-stream",service="chat"}}'
-        assert after[counter] - before.get(counter, 0) == 2
+        assert after[counter] - before.get(counter, 0) == count
 
 
 REPEATED: dict[str, dict[str, Any]] = {
@@ -213,15 +221,155 @@ async def test_a_client_that_leaves_ends_the_request_at_the_worker(room: Room, s
     await eventually(lambda: _in_flight(gateway, 0), "the gateway counts nothing in flight")
 
 
-async def test_a_stream_that_falls_silent_moves_on_before_and_after_its_first_token(room: Room) -> None:
+async def test_a_stream_that_falls_silent_after_its_first_token_moves_on(room: Room) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers, inactivity_timeout_seconds=0.5, router="round-robin", suspect_seconds=0)
-    for tokens in (0, 2):
-        workers[0].cancelled.clear()
-        workers[0].behaviours.append(Behaviour(tokens=tokens, gate=asyncio.Event()))
-        texts = [await read(await gateway.client.completions.create(**ASK, stream=True)) for _ in range(2)]
-        assert texts == [expected(workers[0])] * 2
-        assert workers[0].cancelled.is_set()
+    workers[0].behaviours.append(Behaviour(tokens=2, gate=asyncio.Event()))
+    texts = [await read(await gateway.client.completions.create(**ASK, stream=True)) for _ in range(2)]
+    assert texts == [expected(workers[0])] * 2
+    assert workers[0].cancelled.is_set()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_an_answer_that_does_not_come_in_time_is_given_up_and_its_worker_is_no_suspect(
+    room: Room, stream: bool
+) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(
+        workers,
+        first_token_timeout_seconds=0.5,
+        answer_timeout_seconds=0.5,
+        inactivity_timeout_seconds=60,
+        suspect_seconds=60,
+    )
+    for worker in workers:
+        worker.behaviours.append(Behaviour(tokens=0, gate=asyncio.Event()))
+    with pytest.raises(openai.InternalServerError) as late:
+        await gateway.client.completions.create(**ASK, stream=stream)
+    assert (late.value.status_code, late.value.code) == (504, "timed_out")
+    assert sum(len(worker.seen) for worker in workers) == 1, "a second worker would have to do it all again"
+    assert not any(endpoint["suspect"] for endpoint in (await gateway.report())["endpoints"])
+    metrics = await gateway.metrics()
+    assert metrics['pointsman_gateway_failures_total{reason="timed-out",service="chat"}'] == 1
+    assert metrics['pointsman_gateway_requests_total{code="504",endpoint="completions",service="chat"}'] == 1
+
+
+@pytest.mark.parametrize("tokens", [0, 3], ids=["before its first token", "after three tokens"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_prompt_that_kills_its_worker_kills_two_workers_at_most(room: Room, stream: bool, tokens: int) -> None:
+    workers = await room.workers(6)
+    gateway = await room.gateway(workers)
+    for worker in workers:
+        worker.behaviours.append(Behaviour(tokens=tokens, cut=True))
+    if stream and tokens:
+        with pytest.raises(openai.APIError, match="2 workers died while answering this request") as died:
+            await read(await gateway.client.completions.create(**ASK, stream=True))
+        assert died.value.code == "stream_broken"
+    else:
+        with pytest.raises(openai.InternalServerError, match="2 workers died while answering this request") as failed:
+            await gateway.client.completions.create(**ASK, stream=stream)
+        assert (failed.value.status_code, failed.value.code) == (502, "workers_died")
+        assert "127.0.0.1" not in failed.value.message, "pods are named, not addresses"
+    assert sum(len(worker.seen) for worker in workers) == 2
+
+
+async def test_an_engine_that_dies_with_an_answer_counts_as_a_worker_that_died(room: Room) -> None:
+    workers = await room.workers(4)
+    gateway = await room.gateway(workers)
+    dead = {
+        "error": {"message": "EngineCore encountered an issue: secret prompt", "type": "EngineDeadError", "code": 500}
+    }
+    for worker in workers:
+        worker.behaviours.append(Behaviour(status=500, body=dead))
+    with pytest.raises(openai.InternalServerError, match="2 workers died") as failed:
+        await gateway.client.completions.create(**ASK)
+    assert "secret prompt" not in failed.value.message
+    assert not any("secret prompt" in str(line) for line in gateway.logs)
+    assert sum(len(worker.seen) for worker in workers) == 2
+
+
+async def test_a_stream_whose_workers_all_abort_is_moved_three_times_in_its_whole_life(room: Room) -> None:
+    workers = await room.workers(6)
+    gateway = await room.gateway(workers)
+    for number, worker in enumerate(workers):
+        worker.behaviours.append(Behaviour(tokens=number % 2, abort=True))
+    with pytest.raises(openai.APIError, match="4 attempts failed"):
+        await read(await gateway.client.completions.create(**ASK, stream=True))
+    assert sum(len(worker.seen) for worker in workers) == 4
+
+
+async def test_a_worker_that_fails_is_left_alone_after_five_failures_and_comes_back(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers, router="round-robin", suspect_seconds=1)
+    failing = workers[0]
+    failing.behaviours.extend([Behaviour(status=500)] * 5)
+    while len(failing.seen) < 5:
+        assert (await gateway.client.completions.create(**ASK)).choices[0].text == expected(failing)
+    report = {e["worker"]: e for e in (await gateway.report())["endpoints"]}
+    assert (report["decode-0"]["suspect"], report["decode-0"]["ejections"]) == (True, 1)
+    assert not report["decode-1"]["suspect"]
+    metrics = await gateway.metrics()
+    assert metrics['pointsman_gateway_ejections_total{reason="failing",service="chat"}'] == 1
+    assert metrics['pointsman_gateway_workers{role="decode",service="chat",state="suspect"}'] == 1
+
+    async def is_back() -> bool:
+        await gateway.client.completions.create(**ASK)
+        return len(failing.seen) > 5
+
+    await eventually(is_back, "a request tries it again")
+    report = {e["worker"]: e for e in (await gateway.report())["endpoints"]}
+    assert (report["decode-0"]["suspect"], report["decode-0"]["ejections"]) == (False, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_a_worker_whose_node_vanishes_costs_seconds(room: Room, stream: bool) -> None:
+    vanishing, other = await room.workers(2)
+    async with TcpProxy(vanishing.url) as network:
+        seen = Entry(vanishing.name, network.url)
+        gateway = await room.gateway([], router="round-robin")
+        gateway.write_endpoints([seen])
+        await gateway.knows(seen)
+        vanishing.behaviours.append(Behaviour(tokens=3 if stream else 8, gate=asyncio.Event()))
+
+        async def ask() -> str:
+            if stream:
+                return await read(await gateway.client.completions.create(**ASK, stream=True))
+            return str((await gateway.client.completions.create(**ASK)).choices[0].text)
+
+        asked = asyncio.create_task(ask())
+        await vanishing.begun.wait()
+        await network.vanish()
+        gateway.write_endpoints([other])
+        async with asyncio.timeout(60):  # of the 120 and 900 s that silence and an answer may take
+            assert await asked == expected(other)
+        assert gateway.of.logged("worker is gone", worker=vanishing.name, ended=1)
+
+
+async def test_a_worker_that_leaves_the_set_and_lives_finishes_what_it_has(room: Room) -> None:
+    draining, other = await room.workers(2)
+    gateway = await room.gateway([draining])
+    gate = asyncio.Event()
+    draining.behaviours.append(Behaviour(tokens=2, gate=gate, finish=True))
+    stream = await gateway.client.completions.create(**ASK, stream=True)
+    gateway.write_endpoints([other])
+    await gateway.knows(other)
+    await asyncio.sleep(3)  # longer than a worker that is gone would take to be given up
+    gate.set()
+    assert await read(stream) == expected(draining)[:2]
+    assert not other.seen
+
+
+async def test_connections_to_workers_are_used_again_after_a_stream(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    async with TcpProxy(worker.url) as network:
+        seen = Entry(worker.name, network.url)
+        gateway = await room.gateway([], inactivity_timeout_seconds=60)
+        gateway.write_endpoints([seen])
+        await gateway.knows(seen)
+        before = network.connections
+        for _ in range(8):
+            assert await read(await gateway.client.completions.create(**ASK, stream=True)) == expected(worker)
+        assert network.connections - before <= 3
 
 
 async def test_a_lone_worker_that_refuses_is_asked_again_until_patience_ends(room: Room) -> None:
@@ -239,7 +387,7 @@ async def test_when_all_attempts_fail_the_client_learns_why(room: Room) -> None:
     with pytest.raises(openai.APIStatusError) as failed:
         await gateway.client.completions.create(**ASK)
     assert failed.value.status_code == 502
-    assert "4 attempts failed before the first token; the last: decode-0: " in failed.value.message
+    assert "4 attempts failed; the last: decode-0: " in failed.value.message
     assert failed.value.response.headers["Retry-After"] == "1"
     assert failed.value.response.headers["X-Request-Id"]
     assert len(worker.seen) == 4

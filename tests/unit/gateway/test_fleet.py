@@ -1,9 +1,11 @@
 """Who may be picked: decode workers whose model is known, suspects last, those tried already not at all."""
 
+from collections import Counter
 from random import Random
 
 from pointsman.api.protocol.control import ModelInfo
 from pointsman.api.protocol.names import Role
+from pointsman.gateway.core.ejection import FAILURES_IN_A_ROW
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.router import token_load
 from pointsman.gateway.fleet import Fleet, Pick
@@ -62,14 +64,36 @@ def test_prefill_workers_and_workers_of_unknown_model_get_no_client_requests() -
 
 def test_a_suspect_is_used_only_when_there_is_no_other_and_only_for_a_moment() -> None:
     world = World("a", "b")
-    world.fleet.suspect(WorkerKey("a"))
+    world.fleet.failed(WorkerKey("a"), unreachable=True)
     assert world.reachable() == {"b"}
     assert world.reachable("b") == {"a"}
     world.now_s += 2.1
     assert world.reachable() == {"a", "b"}
-    world.fleet.suspect(WorkerKey("a"))
-    world.fleet.trust(WorkerKey("a"))
+    world.now_s += 2.1
+    world.fleet.failed(WorkerKey("a"), unreachable=True)
+    world.fleet.answered(WorkerKey("a"))
     assert world.reachable() == {"a", "b"}
+
+
+def test_of_workers_that_fail_at_most_half_are_avoided_and_of_those_out_of_reach_all_but_one() -> None:
+    for unreachable, left in ((False, 2), (True, 1)):
+        world = World("a", "b", "c")
+        for name in "ab":
+            for _ in range(FAILURES_IN_A_ROW):
+                world.fleet.failed(WorkerKey(name), unreachable=unreachable)
+                world.now_s += 0.01
+        assert len(world.reachable()) == left
+        assert "c" in world.reachable()
+
+
+def test_workers_of_two_tokenizers_each_get_their_share_of_the_requests() -> None:
+    world = World("a", "b", "c", "d")
+    other = Model(INFO.model_copy(update={"digest": "other"}), None, text_proved=True, chat_proved=True)
+    for name in "ab":
+        world.fleet.set_model(WorkerKey(name), other)
+    drawn = Counter(model.info.digest for _ in range(400) if (model := world.fleet.draw_model()) is not None)
+    assert sum(drawn.values()) == 400
+    assert min(drawn.values()) > 100
 
 
 def test_who_was_tried_is_not_tried_again() -> None:

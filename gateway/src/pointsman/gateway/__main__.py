@@ -9,22 +9,26 @@ import time
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
 
 from pointsman.gateway.core.index import KvIndex
+from pointsman.gateway.core.moves import MoveLimits
 from pointsman.gateway.core.router import COST_FUNCTIONS
+from pointsman.gateway.departures import Departures
 from pointsman.gateway.discovery.kubernetes import follow_kubernetes
 from pointsman.gateway.discovery.static import follow_file
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.flow_control import FlowControl, HoldLimits
 from pointsman.gateway.forward import Forwarder, Limits
+from pointsman.gateway.http_protocol import GatewayRunner
 from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.models import ModelCatalog
+from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.processor import TextProcessor
-from pointsman.gateway.server import GatewayServer
+from pointsman.gateway.server import GatewayServer, ServerLimits
 from pointsman.gateway.settings import Settings
+from pointsman.gateway.worker_connections import worker_connector
 from pointsman.process.entry import run_process
 from pointsman.process.lifetime import ExitStatus, Lifetime
 from pointsman.process.listening import listen
@@ -32,6 +36,9 @@ from pointsman.process.listening import listen
 log = logging.getLogger("pointsman.gateway")
 
 CONTROL_TIMEOUT_SECONDS = 10.0
+
+CLIENT_IDLE_SECONDS = 620.0
+"""An idle client connection is kept so long: longer than load balancers keep it, which then never meet a closed one."""
 
 
 async def run(settings: Settings) -> int:
@@ -43,7 +50,7 @@ async def run(settings: Settings) -> int:
             folder = settings.model_cache
         session = await life.enter_async_context(
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
+                connector=worker_connector(),
                 timeout=aiohttp.ClientTimeout(total=CONTROL_TIMEOUT_SECONDS),
                 auto_decompress=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -68,18 +75,25 @@ async def run(settings: Settings) -> int:
         life.push_async_callback(catalog.stop)
         life.push_async_callback(kv_events.stop)
         flow = FlowControl(fleet, metrics, _hold_limits(settings), time.monotonic)
+        departures = Departures(fleet, connect_timeout_seconds=settings.connect_timeout_seconds)
+        fleet.on_change(departures.look)
+        life.push_async_callback(departures.stop)
+        off_loop = OffLoop()
+        life.callback(off_loop.close)
         server = GatewayServer(
             fleet=fleet,
-            forwarder=Forwarder(fleet, flow, session, metrics, _limits(settings), time.monotonic),
+            forwarder=Forwarder(fleet, flow, session, metrics, _limits(settings), time.monotonic, departures, off_loop),
             metrics=metrics,
             name=settings.gateway,
             control_token=token,
-            patience_seconds=settings.patience_seconds,
-            max_body_bytes=settings.max_body_mib * 2**20,
-            max_answers=settings.max_answers,
+            limits=_server_limits(settings),
+            off_loop=off_loop,
         )
-        runner = web.AppRunner(
+        runner = GatewayRunner(
             server.application(),
+            respond=server.respond,
+            max_header_kib=settings.max_header_kib,
+            keepalive_timeout=CLIENT_IDLE_SECONDS,
             handler_cancellation=True,  # a client that leaves cancels its request at the worker
             shutdown_timeout=settings.shutdown_seconds,
             access_log=None,  # the access line of server.py says more
@@ -123,11 +137,25 @@ def _hold_limits(settings: Settings) -> HoldLimits:
     )
 
 
+def _server_limits(settings: Settings) -> ServerLimits:
+    return ServerLimits(
+        patience_seconds=settings.patience_seconds,
+        max_answers=settings.max_answers,
+        max_body_bytes=settings.max_body_mib * 2**20,
+        max_header_kib=settings.max_header_kib,
+        body_timeout_seconds=settings.body_timeout_seconds,
+        write_timeout_seconds=settings.write_timeout_seconds,
+        max_in_flight_requests=settings.max_in_flight_requests,
+        max_in_flight_bytes=settings.max_in_flight_mib * 2**20,
+        moves=MoveLimits(max_attempts=settings.max_attempts, max_moves=settings.max_moves),
+    )
+
+
 def _limits(settings: Settings) -> Limits:
     return Limits(
         patience_seconds=settings.patience_seconds,
-        max_attempts=settings.max_attempts,
         connect_timeout_seconds=settings.connect_timeout_seconds,
+        first_token_timeout_seconds=settings.first_token_timeout_seconds,
         inactivity_timeout_seconds=settings.inactivity_timeout_seconds,
         answer_timeout_seconds=settings.answer_timeout_seconds,
     )

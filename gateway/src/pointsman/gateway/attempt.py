@@ -1,14 +1,22 @@
 """One attempt at an answer: the open stream of one worker, and why an attempt failed."""
 
+import asyncio
 from dataclasses import dataclass
+from typing import Final
 
 import aiohttp
 import msgspec
 
 from pointsman.api.protocol import headers
+from pointsman.api.v1alpha1.limits import gateway_limit
+from pointsman.gateway.core.moves import AttemptEnd
 from pointsman.gateway.core.sse import EngineError, EventSplitter, MalformedEvent, Step, Translator
-from pointsman.gateway.errors import RefusedByEngine
+from pointsman.gateway.departures import Departures
+from pointsman.gateway.errors import RefusedByEngine, TimedOut
 from pointsman.gateway.fleet import Pick
+
+END_SECONDS: Final = 1.0
+"""How long the end of a stream's HTTP answer is awaited after its [DONE], so that the connection can be used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +35,37 @@ class Provenance:
 
 
 class Unsuitable(Exception):
-    """This attempt failed: try another worker. ``reason`` is a metric label; ``suspect``: avoid the worker a while."""
+    """This attempt failed: try another worker.
 
-    def __init__(self, reason: str, detail: str = "", *, suspect: bool = False) -> None:
-        super().__init__(detail or reason)
+    ``reason`` is a metric label. ``detail`` is shown to clients, so it holds nothing that a worker sent. ``end`` says
+    how far the attempt came, ``unreachable`` that the worker's connections fail, and ``failing`` that the worker
+    failed where another one might not.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str = "",
+        *,
+        end: AttemptEnd = AttemptEnd.FAILED,
+        unreachable: bool = False,
+        failing: bool = False,
+    ) -> None:
+        super().__init__(f"{reason}, {detail}" if detail else reason)
         self.reason = reason
-        self.suspect = suspect
+        self.end = end
+        self.unreachable = unreachable
+        self.failing = failing or unreachable
+
+
+def connection_failed(error: Exception) -> Unsuitable:
+    """The connection broke while the worker had the request. Names the kind of error only: it may hold addresses."""
+    return Unsuitable("worker-died", type(error).__name__, end=AttemptEnd.DIED, unreachable=True)
+
+
+def worker_gone() -> Unsuitable:
+    """The worker left the routable set and takes no connections."""
+    return Unsuitable("worker-gone", "its node or pod is gone", unreachable=True)
 
 
 class LiveStream:
@@ -43,10 +76,17 @@ class LiveStream:
     """
 
     def __init__(
-        self, pick: Pick, response: aiohttp.ClientResponse, translator: Translator, *, hold_usage: bool
+        self,
+        pick: Pick,
+        response: aiohttp.ClientResponse,
+        translator: Translator,
+        *,
+        hold_usage: bool,
+        departures: Departures,
+        inactivity_seconds: float,
     ) -> None:
         self.provenance = provenance_of(pick, response)
-        self.worker_key = pick.worker.key
+        self.worker = pick.worker
         self.tokens = 0
         self.sampled: list[int] = []
         self.settled = 0
@@ -60,6 +100,11 @@ class LiveStream:
         self.hold_usage = hold_usage
         self._splitter = EventSplitter()
         self._failure: Exception | None = None
+        self._departures = departures
+        self._inactivity_seconds = inactivity_seconds
+        self._gone = False
+        self._end: asyncio.Task[None] | None = None
+        departures.enter(pick.worker, self._worker_is_gone)
 
     async def pull(self) -> tuple[bytes, int]:
         """Bytes for the client from one read of the network, and the tokens in them.
@@ -71,11 +116,15 @@ class LiveStream:
         try:
             received = await self._content.readany()
         except TimeoutError as error:
-            raise Unsuitable("inactive", "nothing arrived for too long", suspect=True) from error
+            if not self.begun:
+                raise no_first_token() from error
+            raise Unsuitable("inactive", "nothing arrived for too long", unreachable=True) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
+            raise (worker_gone() if self._gone else connection_failed(error)) from error
         if not received:
-            raise Unsuitable("worker-died", "the stream ended without [DONE]", suspect=True)
+            if self._gone:
+                raise worker_gone()
+            raise Unsuitable("worker-died", "the stream ended without [DONE]", end=AttemptEnd.DIED, unreachable=True)
         out = bytearray()
         tokens = 0
         for event in self._splitter.feed(received):
@@ -83,7 +132,7 @@ class LiveStream:
                 step = self.translator.read(event)
                 self._check(step)
             except (MalformedEvent, Unsuitable, RefusedByEngine) as error:
-                failure = Unsuitable("malformed", str(error)) if isinstance(error, MalformedEvent) else error
+                failure = _malformed() if isinstance(error, MalformedEvent) else error
                 if not out:
                     raise failure from error
                 self._failure = failure
@@ -96,8 +145,8 @@ class LiveStream:
             self.sampled += step.token_ids
             if step.settled:
                 self.settled = len(self.sampled)
-            if step.tokens or step.finish_reason is not None or step.done:
-                self.begun = True
+            if not self.begun and (step.tokens or step.finish_reason is not None or step.done):
+                self._begin()
             if step.done:
                 self.ended = True
                 break
@@ -109,10 +158,36 @@ class LiveStream:
     def close(self) -> None:
         """Give the worker up: a connection with an unread rest is closed, so the engine aborts the request."""
         self._pick.entry.end()
-        if self.ended:
-            self._response.release()
-        else:
+        self._departures.leave(self.worker, self._worker_is_gone)
+        if not self.ended:
             self._response.close()
+        elif self._content.at_eof():
+            self._response.release()
+        elif self._end is None:
+            self._end = asyncio.create_task(self._read_end(), name="end of a stream")
+
+    async def _read_end(self) -> None:
+        """What comes after [DONE] is the end of the HTTP answer. Released before it, a connection would be closed."""
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                while not self._content.at_eof():
+                    await self._content.readany()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            self._response.close()
+        else:
+            self._response.release()
+
+    def _begin(self) -> None:
+        """The first token is here: from now on a silent stream has died."""
+        self.begun = True
+        connection = self._response.connection
+        if connection is not None and connection.protocol is not None and not self._content.is_eof():
+            connection.protocol.read_timeout = self._inactivity_seconds
+            connection.protocol.start_timeout()
+
+    def _worker_is_gone(self) -> None:
+        self._gone = True
+        self._response.close()
 
     def _check(self, step: Step) -> None:
         if step.error is not None:
@@ -125,7 +200,24 @@ def engine_failed(error: EngineError) -> Exception:
     """RefusedByEngine where another worker would refuse too, else Unsuitable."""
     if error.is_clients and isinstance(error.code, int):
         return RefusedByEngine(error.code, msgspec.json.encode({"error": error}))
-    return Unsuitable("engine-error", error.message)
+    return Unsuitable("engine-error", end=end_of_engine_error(f"{error.type} {error.message}"), failing=True)
+
+
+def end_of_engine_error(text: str) -> AttemptEnd:
+    """vLLM answers a last request after its engine died with an error that names it."""
+    return AttemptEnd.DIED if "EngineDead" in text or "EngineCore" in text else AttemptEnd.FAILED
+
+
+def no_first_token() -> TimedOut:
+    """The worker has the request, and its first token did not come in time. It is not sent again: see Settings."""
+    return TimedOut(
+        f"The first token did not come in time; the limit is {gateway_limit('first_token_timeout_seconds')} of the "
+        "service. The workers are busy, or the prompt takes longer than that; try again later."
+    )
+
+
+def _malformed() -> Unsuitable:
+    return Unsuitable("malformed", "an event that is no chunk of a stream", failing=True)
 
 
 def provenance_of(pick: Pick, response: aiohttp.ClientResponse) -> Provenance:

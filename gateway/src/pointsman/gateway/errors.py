@@ -2,18 +2,29 @@
 
 GatewayError
 ├── RequestInvalid            400  a field of the request is wrong; names it
+│   ├── BodyUnreadable        400
 │   └── ContextLengthExceeded 400
 ├── ModelNotFound             404
 ├── Unauthorized              401  the gateway's own report without the service's token
+├── NotHttp                   4xx  what arrived cannot be read as a request
+├── BodyTooLarge              413  the body is larger than the limit; names it
+├── BodyTooSlow               408  the body did not arrive in time
 ├── NoWorkerAvailable         503  no routable decode worker, or all refused, for as long as a request may wait
 ├── Overloaded                429  too many are held back already, or this one was for as long as one may be
 ├── WorkersFailed             502  attempts on several workers failed before the first token
+│   └── WorkersDied           502  workers died while they answered it
+├── TimedOut                  504  a worker took the request, and no token or no answer came in time
 ├── RefusedByEngine           4xx  the engine's own answer, passed on
 └── StreamBroken                   after the first token, and no other worker could go on: an error event
 """
 
 from http import HTTPStatus
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
+
+from pointsman.api.v1alpha1.limits import gateway_limit
+
+MAX_MESSAGE: Final = 1000
+"""Characters of an error's message: it may repeat a value of the client."""
 
 
 class GatewayError(Exception):
@@ -24,10 +35,11 @@ class GatewayError(Exception):
     code: str | int | None = None
     reason: str = "internal"
     retry_after_seconds: int | None = None
+    closes_connection: bool = False  # the rest of the body was not read, or cannot be
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + "…"
         self.param = param
 
     def body(self) -> dict[str, Any]:
@@ -42,6 +54,13 @@ class RequestInvalid(GatewayError):
     type = "invalid_request_error"
     code = "invalid_value"
     reason = "invalid-request"
+
+
+class BodyUnreadable(RequestInvalid):
+    """The body is not what its headers say: its length, its encoding or its chunks."""
+
+    code = "invalid_http"
+    closes_connection = True
 
 
 class ContextLengthExceeded(RequestInvalid):
@@ -68,6 +87,45 @@ class Unauthorized(GatewayError):
     reason = "unauthorized"
 
 
+class NotHttp(GatewayError):
+    """A request that the HTTP server refuses before any handler sees it."""
+
+    type = "invalid_request_error"
+    code = "invalid_http"
+    closes_connection = True
+    reason = "invalid-request"
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class BodyTooLarge(GatewayError):
+    """The body has more than ``max_bytes``."""
+
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    type = "invalid_request_error"
+    code = "body_too_large"
+    closes_connection = True
+    reason = "invalid-request"
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(
+            f"The request body is larger than {max_bytes / 2**20:g} MiB; "
+            f"the limit is {gateway_limit('max_body_mib')} of the service."
+        )
+
+
+class BodyTooSlow(GatewayError):
+    """The body did not arrive in time."""
+
+    status = HTTPStatus.REQUEST_TIMEOUT
+    type = "invalid_request_error"
+    code = "body_too_slow"
+    closes_connection = True
+    reason = "invalid-request"
+
+
 class NoWorkerAvailable(GatewayError):
     """Nobody to send the request to."""
 
@@ -78,7 +136,7 @@ class NoWorkerAvailable(GatewayError):
 
 
 class Overloaded(GatewayError):
-    """Flow control has no place for the request (``overloaded``) or had no room in time (``held-too-long``)."""
+    """There is no place for the request (``overloaded``), or flow control had no room in time (``held-too-long``)."""
 
     status = HTTPStatus.TOO_MANY_REQUESTS
     code = "overloaded"
@@ -96,7 +154,22 @@ class WorkersFailed(GatewayError):
     status = HTTPStatus.BAD_GATEWAY
     code = "workers_failed"
     reason = "workers-failed"
-    retry_after_seconds = 1
+    retry_after_seconds: int | None = 1
+
+
+class WorkersDied(WorkersFailed):
+    """Workers died while they answered the request: it may be what kills them, so nobody gets it again."""
+
+    code = "workers_died"
+    retry_after_seconds = None
+
+
+class TimedOut(GatewayError):
+    """A worker took the request, and its first token or its whole answer did not come in time."""
+
+    status = HTTPStatus.GATEWAY_TIMEOUT
+    code = "timed_out"
+    reason = "timed-out"
 
 
 class RefusedByEngine(GatewayError):

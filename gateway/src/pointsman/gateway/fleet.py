@@ -4,12 +4,13 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from pointsman.api.protocol.control import EndpointsReport, EndpointState
 from pointsman.api.protocol.names import Role
+from pointsman.gateway.core.ejection import EjectionRule, Health
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.load_book import Entry, LoadBook
 from pointsman.gateway.core.router import CostFunction, choose
@@ -20,6 +21,9 @@ from pointsman.serving.local_remote import RoutingRule
 
 log = logging.getLogger(__name__)
 
+MOST_SUSPECT_TIMES: Final = 30
+"""An ejection lasts at most so many times the first one's time."""
+
 
 @dataclass(slots=True)
 class Member:
@@ -27,7 +31,7 @@ class Member:
 
     worker: Worker
     model: Model | None = None
-    suspect_until_s: float = 0.0
+    health: Health = field(default_factory=Health)
 
 
 class _Usable(NamedTuple):
@@ -52,8 +56,9 @@ class Pick:
 class Fleet:
     """The routable set. Discovery replaces it as a whole; everything else annotates its members.
 
-    A worker is *usable* for client requests when it is a decode worker and its model is known; one to which
-    connections fail right now is *suspect* and used only when there is no other.
+    A worker is *usable* for client requests when it is a decode worker and its model is known. One that cannot be
+    reached, or fails (`core.ejection`), is *suspect* for a while: others are preferred. Of those that fail at most half
+    of the workers are avoided, because more at once is more likely the requests' fault.
     """
 
     def __init__(
@@ -76,11 +81,12 @@ class Fleet:
         self._usable: tuple[_Usable, ...] = ()
         self._model: Model | None = None
         self._adapters: frozenset[str] = frozenset()
+        self._same_model = True
         self._clock = clock
         self._rng = rng
         self._cost = cost
         self._load_of = load_of
-        self._suspect_seconds = suspect_seconds
+        self._ejection = EjectionRule(suspect_seconds, MOST_SUSPECT_TIMES * suspect_seconds)
         self._changed = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self._room_listeners: list[Callable[[], None]] = []
@@ -108,9 +114,7 @@ class Fleet:
         for worker in discovered.workers:
             old = before.get(worker.key)
             keep = old is not None and old.worker.url == worker.url
-            self._members[worker.key] = Member(
-                worker, old.model if keep and old else None, old.suspect_until_s if keep and old else 0.0
-            )
+            self._members[worker.key] = Member(worker, old.model, old.health) if keep and old else Member(worker)
         for key in before.keys() - self._members.keys():
             self.index.cleared(key)
             log.info("worker left", extra={"worker": before[key].worker.name, "role": before[key].worker.role})
@@ -141,6 +145,18 @@ class Fleet:
         """Decode workers whose model is not known yet."""
         return [m.worker for m in self._members.values() if m.model is None and m.worker.role is Role.DECODE]
 
+    def draw_model(self) -> Model | None:
+        """What a usable worker serves that is drawn at random; as ``model`` where there are none.
+
+        While two tokenizers are there, as in a rollout, each request is tokenised with one of them and can only go to
+        its workers. So each must have its share of the requests, or the workers of the other one get none.
+        """
+        model = self._model
+        if model is None or self._same_model:
+            return model
+        served_name = model.info.served_name
+        return self._rng.choice([one.model for one in self._usable if one.model.info.served_name == served_name])
+
     @property
     def model(self) -> Model | None:
         """What most usable workers serve; the last such when there are none; None if there never was one."""
@@ -167,7 +183,7 @@ class Fleet:
         """
         now_s = self._clock()
         usable = [one for one in self._usable if one.key not in avoid and (digest is None or one.digest == digest)]
-        usable = [one for one in usable if one.member.suspect_until_s <= now_s] or usable
+        usable = self._preferred(usable, now_s)
         if not usable:
             return None
         matches = self.index.matches(chain) if chain else {}
@@ -192,7 +208,23 @@ class Fleet:
         entry = self.book.begin(
             chosen.key, prompt_tokens=prompt_tokens, overlap_tokens=chosen.overlap_tokens, streamed=streamed
         )
-        return Pick(self._members[chosen.key].worker, choice, entry, self.rule)
+        member = self._members[chosen.key]
+        self._ejection.chosen(member.health, now_s)
+        return Pick(member.worker, choice, entry, self.rule)
+
+    def _preferred(self, usable: list[_Usable], now_s: float) -> list[_Usable]:
+        """Those of ``usable`` that are not avoided now; all, if there is no other."""
+        good = [one for one in usable if not one.member.health.avoided(now_s)]
+        if len(good) == len(usable):
+            return usable
+        avoided = [one for one in self._usable if one.member.health.avoided(now_s)]
+        failing = [one for one in avoided if not one.member.health.unreachable]
+        excess = len(failing) - len(self._usable) // 2
+        if excess > 0:  # those whose time is over first are used in spite of it
+            failing.sort(key=lambda one: one.member.health.avoided_until_s)
+            spared = {one.key for one in failing[:excess]}
+            good = [one for one in usable if one.key in spared or not one.member.health.avoided(now_s)]
+        return good or usable
 
     def under_way(self) -> UnderWay:
         """What this gateway has at the workers, for flow control.
@@ -207,24 +239,35 @@ class Fleet:
             pending_prompts=self.book.awaited_prompts,
         )
 
-    def suspect(self, key: WorkerKey) -> None:
-        """A connection to this worker failed: prefer others for a moment."""
+    def failed(self, key: WorkerKey, *, unreachable: bool) -> bool:
+        """The worker failed a request, because its connection did if ``unreachable``. True: it is suspect now."""
         member = self._members.get(key)
-        if member is not None:
-            member.suspect_until_s = self._clock() + self._suspect_seconds
+        if member is None:
+            return False
+        ejected = self._ejection.failed(member.health, self._clock(), unreachable=unreachable)
+        if ejected:
+            log.warning(
+                "worker ejected",
+                extra={
+                    "worker": member.worker.name,
+                    "why": "unreachable" if unreachable else "failing",
+                    "ejections": member.health.ejections,
+                },
+            )
+        return ejected
 
-    def trust(self, key: WorkerKey) -> None:
+    def answered(self, key: WorkerKey) -> None:
         """This worker answered."""
         member = self._members.get(key)
         if member is not None:
-            member.suspect_until_s = 0.0
+            self._ejection.answered(member.health)
 
     def counts(self) -> dict[tuple[Role, str], int]:
         """Members by role and state (``usable``, ``suspect`` or ``unknown-model``)."""
         now_s = self._clock()
         counts: Counter[tuple[Role, str]] = Counter()
         for member in self._members.values():
-            if member.suspect_until_s > now_s:
+            if member.health.avoided(now_s):
                 state = "suspect"
             elif member.model is None and member.worker.role is Role.DECODE:
                 state = "unknown-model"
@@ -246,7 +289,8 @@ class Fleet:
                     url=m.worker.url,
                     role=m.worker.role,
                     in_flight=self.book.of(m.worker.key).in_flight,
-                    suspect=m.suspect_until_s > now_s,
+                    suspect=m.health.avoided(now_s),
+                    ejections=m.health.ejections,
                 )
                 for m in sorted(self._members.values(), key=lambda m: m.worker.name)
             ),
@@ -270,6 +314,7 @@ class Fleet:
         )
         self._prefill_workers = sum(member.worker.role is Role.PREFILL for member in self._members.values())
         models = {one.digest: one.model for one in self._usable}
+        self._same_model = len(models) < 2
         if models:
             self._adapters = frozenset(name for one in self._usable for name in one.model.info.adapters)
             counts = Counter(one.digest for one in self._usable)

@@ -3,13 +3,17 @@
 Before the first token a request moves as it is: the connection failed, the worker said 503 (`RETRY` header or not), the
 engine aborted (``finish_reason: "abort"`` is vLLM's answer while it shuts down, with HTTP 200) or died. Afterwards the
 client has tokens: another worker gets them as part of the prompt and sends the rest. Only what cannot be continued
-(`core.resume`) or finds no worker in time is reported as an error in the stream.
+(`core.resume`) or finds no worker in time is reported as an error in the stream. How often a request may move is
+`core.moves`. A first token or a whole answer that does not come in time ends the request: a worker that is busy is no
+dead one, and a second one would have to do all of the work again.
 
 Cancelling the task that waits here closes the connection to the worker, which makes vLLM abort the request.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -18,14 +22,34 @@ import msgspec
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import RetryReason
-from pointsman.gateway.attempt import LiveStream, Provenance, Unsuitable, provenance_of
+from pointsman.api.v1alpha1.limits import gateway_limit
+from pointsman.gateway.attempt import (
+    LiveStream,
+    Provenance,
+    Unsuitable,
+    connection_failed,
+    end_of_engine_error,
+    no_first_token,
+    provenance_of,
+    worker_gone,
+)
+from pointsman.gateway.core.moves import AnswerMoves, AttemptEnd, RequestMoves
 from pointsman.gateway.core.resume import Resumption, Transcript, continued_body, repeated_body
 from pointsman.gateway.core.sse import TokenTranslator, Translator
-from pointsman.gateway.errors import NoWorkerAvailable, RefusedByEngine, StreamBroken, WorkersFailed
+from pointsman.gateway.departures import Departures
+from pointsman.gateway.errors import (
+    NoWorkerAvailable,
+    RefusedByEngine,
+    StreamBroken,
+    TimedOut,
+    WorkersDied,
+    WorkersFailed,
+)
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.flow_control import FlowControl
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.gateway.types import WorkerKey
+from pointsman.gateway.off_loop import OffLoop
+from pointsman.gateway.types import Worker, WorkerKey
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +84,8 @@ class Limits:
     """Patience of the forwarder, seconds; see Settings."""
 
     patience_seconds: float
-    max_attempts: int
     connect_timeout_seconds: float
+    first_token_timeout_seconds: float
     inactivity_timeout_seconds: float
     answer_timeout_seconds: float
 
@@ -72,6 +96,7 @@ class Answer:
 
     body: dict[str, Any]
     provenance: Provenance
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +134,11 @@ def repeated(leg: Leg, transcript: Transcript, tokens: int) -> Leg:
 class AnswerStream:
     """One choice of a streamed answer, whichever workers send it. ``pull`` until ``ended``; ``close`` in any case."""
 
-    def __init__(self, forwarder: "Forwarder", leg: Leg, stream: LiveStream) -> None:
+    def __init__(self, forwarder: "Forwarder", leg: Leg, stream: LiveStream, moves: AnswerMoves) -> None:
         self.provenance = stream.provenance
         self._forwarder = forwarder
         self._leg = leg
+        self._moves = moves
         self._stream = stream
         self._carried = 0
 
@@ -143,7 +169,7 @@ class AnswerStream:
                 broken.ended = True
                 return b"", 0
             broken.close()
-            onward = await self._forwarder.go_on(self._leg, broken, error, self._carried)
+            onward = await self._forwarder.go_on(self._leg, broken, error, self._carried, self._moves)
             self._leg, self._stream, self._carried = onward.leg, onward.stream, onward.carried
             return onward.head, onward.stream.tokens
 
@@ -163,6 +189,8 @@ class Forwarder:
         metrics: GatewayMetrics,
         limits: Limits,
         clock: Callable[[], float],
+        departures: Departures,
+        off_loop: OffLoop,
     ) -> None:
         self._fleet = fleet
         self._flow = flow
@@ -170,50 +198,62 @@ class Forwarder:
         self._metrics = metrics
         self._limits = limits
         self._clock = clock
+        self._departures = departures
+        self._off_loop = off_loop
         connect = limits.connect_timeout_seconds
         self._stream_timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=connect, sock_read=limits.inactivity_timeout_seconds
+            total=None, sock_connect=connect, sock_read=limits.first_token_timeout_seconds
         )
         self._answer_timeout = aiohttp.ClientTimeout(total=limits.answer_timeout_seconds, sock_connect=connect)
 
-    async def answer(self, leg: Leg, held: Callable[[float], None]) -> Answer:
-        """The whole answer. ``held`` is told how long it was held, s. Raises NoWorkerAvailable, Overloaded,
-        WorkersFailed or RefusedByEngine.
+    async def answer(self, leg: Leg, held: Callable[[float], None], moves: RequestMoves) -> Answer:
+        """The whole answer. ``held`` is told how long it was held, s; ``moves`` is the request's.
+
+        Raises NoWorkerAvailable, Overloaded, WorkersFailed, TimedOut or RefusedByEngine.
         """
-        return await self._retrying(leg, lambda pick: self._answer_once(leg, pick), held=held, streamed=False)
+        return await self._retrying(
+            leg, lambda pick: self._answer_once(leg, pick), moves.for_answer(), held=held, streamed=False
+        )
 
     async def open(
         self,
         leg: Leg,
         translator: Callable[[], Translator],
         held: Callable[[float], None],
+        moves: RequestMoves,
         *,
         hold_usage: bool = False,
     ) -> tuple["AnswerStream", bytes]:
-        """A stream that has its first token, with the bytes so far. ``held`` and what is raised as in ``answer``."""
+        """A stream that has its first token, with the bytes so far. Arguments and errors as in ``answer``."""
+        of_answer = moves.for_answer()
         stream, head = await self._retrying(
-            leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage), held=held
+            leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage), of_answer, held=held
         )
-        return AnswerStream(self, leg, stream), head
+        return AnswerStream(self, leg, stream, of_answer), head
 
-    async def go_on(self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int) -> "Continued":
+    async def go_on(
+        self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int, moves: AnswerMoves
+    ) -> "Continued":
         """Another worker's stream that goes on where ``broken``, the answer to ``leg``, ended.
 
         ``carried`` tokens of the answer are in ``leg``'s prompt already. Raises StreamBroken.
         """
-        if why.suspect:
-            self._fleet.suspect(broken.worker_key)
+        self._worker_failed(broken.worker, why)
         died = f"The answer broke off after {carried + broken.tokens} tokens: {why} (worker {broken.provenance.worker})"
+        over = moves.failed(broken.worker.key, broken.worker.name, why.end)
+        if over is not None:
+            raise StreamBroken(f"{died}; {over}.") from why
         translator = broken.translator
         try:
             if leg.resumption is Resumption.REPEAT:
-                onward = repeated(leg, translator.transcript, broken.tokens)
+                transcript, shown = translator.transcript, broken.tokens
+                onward = await self._off_loop.run(len(leg.body), lambda: repeated(leg, transcript, shown))
                 carried += broken.tokens
             elif leg.resumption is Resumption.PROMPT and isinstance(translator, TokenTranslator):
                 sampled = broken.sampled[: broken.settled]
                 if translator.shows_each_token and len(sampled) < len(broken.sampled):
                     raise ValueError("in the middle of a character")
-                onward = continued(leg, sampled)
+                onward = await self._off_loop.run(len(leg.body), lambda: continued(leg, sampled))
                 carried += len(sampled)
                 translator.go_on(carried)
             else:
@@ -234,16 +274,18 @@ class Forwarder:
             stream, head = await self._retrying(
                 onward,
                 lambda pick: self._open_once(onward, pick, translator, broken.hold_usage),
-                avoid={broken.worker_key},
+                moves,
+                avoid={broken.worker.key},
             )
-        except (NoWorkerAvailable, WorkersFailed, RefusedByEngine) as error:
-            raise StreamBroken(f"{died}, and nobody went on: {error}") from error
+        except (NoWorkerAvailable, WorkersFailed, TimedOut, RefusedByEngine) as error:
+            raise StreamBroken(f"{died}, and no other worker continued it: {error}") from error
         return Continued(onward, stream, head, carried)
 
     async def _retrying(
         self,
         leg: Leg,
         attempt: Callable[[Pick], Awaitable[T]],
+        moves: AnswerMoves,
         *,
         held: Callable[[float], None] | None = None,
         streamed: bool = True,
@@ -282,10 +324,8 @@ class Forwarder:
                 result = await attempt(pick)
             except Unsuitable as error:
                 pick.entry.end()
-                key = pick.worker.key
-                avoid.add(key)
-                if error.suspect:
-                    self._fleet.suspect(key)
+                avoid.add(pick.worker.key)
+                self._worker_failed(pick.worker, error)
                 failures.append(f"{pick.worker.name}: {error}")
                 log.warning(
                     "attempt failed",
@@ -296,49 +336,62 @@ class Forwarder:
                         "detail": str(error),
                     },
                 )
-                if len(failures) >= self._limits.max_attempts:
-                    raise self._gave_up(leg, failures) from error
+                over = moves.failed(pick.worker.key, pick.worker.name, error.end)
+                if over is not None:
+                    if moves.killed:
+                        raise WorkersDied(f"{over}.") from error
+                    raise WorkersFailed(f"{over}; the last: {failures[-1]}. Try again.") from error
                 self._metrics.retried(error.reason)
             except BaseException:
                 pick.entry.end()
                 raise
             else:
-                self._fleet.trust(pick.worker.key)
+                self._fleet.answered(pick.worker.key)
                 return result
 
     def _gave_up(self, leg: Leg, failures: list[str]) -> NoWorkerAvailable | WorkersFailed:
         if failures:
-            return WorkersFailed(
-                f"{len(failures)} attempts failed before the first token; the last: {failures[-1]}. Try again."
-            )
+            return WorkersFailed(f"{len(failures)} attempts failed; the last: {failures[-1]}. Try again.")
         return NoWorkerAvailable(
             "No decode worker is routable at the moment; try again "
             f"(waited {self._limits.patience_seconds:g} s for one, request {leg.request_id})."
         )
 
+    def _worker_failed(self, worker: Worker, why: Unsuitable) -> None:
+        if why.failing and self._fleet.failed(worker.key, unreachable=why.unreachable):
+            self._metrics.ejected("unreachable" if why.unreachable else "failing")
+
     async def _answer_once(self, leg: Leg, pick: Pick) -> Answer:
-        async with await self._post(leg, pick, self._answer_timeout) as response:
+        async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout) as response:
             try:
                 data = await response.read()
             except TimeoutError as error:
-                raise Unsuitable("inactive", "no answer in time", suspect=True) from error
+                raise _no_answer() from error
             except (aiohttp.ClientError, OSError) as error:
-                raise Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
+                raise connection_failed(error) from error
         try:
-            body = msgspec.json.decode(data)
+            body = await self._off_loop.run(len(data), lambda: msgspec.json.decode(data))
             aborted = any(choice.get("finish_reason") == "abort" for choice in body["choices"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-            raise Unsuitable("malformed", f"{error}: {data[:200]!r}") from error
+            raise Unsuitable("malformed", "an answer that is no completion", failing=True) from error
         if aborted:
             raise Unsuitable("engine-aborted")
         pick.entry.end()
-        return Answer(body, provenance_of(pick, response))
+        return Answer(body, provenance_of(pick, response), len(data))
 
     async def _open_once(
         self, leg: Leg, pick: Pick, translator: Translator, hold_usage: bool
     ) -> tuple[LiveStream, bytes]:
-        response = await self._post(leg, pick, self._stream_timeout)
-        stream = LiveStream(pick, response, translator, hold_usage=hold_usage)
+        async with self._while_there(pick.worker):
+            response = await self._post(leg, pick, self._stream_timeout)
+        stream = LiveStream(
+            pick,
+            response,
+            translator,
+            hold_usage=hold_usage,
+            departures=self._departures,
+            inactivity_seconds=self._limits.inactivity_timeout_seconds,
+        )
         try:
             head = b""
             while not stream.begun:
@@ -349,8 +402,19 @@ class Forwarder:
             raise
         return stream, head
 
+    @asynccontextmanager
+    async def _while_there(self, worker: Worker) -> AsyncIterator[None]:
+        """Ends what waits inside when ``worker`` is gone: raises Unsuitable then."""
+        try:
+            async with asyncio.timeout(None) as scope:
+                now = asyncio.get_running_loop().time
+                with self._departures.watched(worker, lambda: scope.reschedule(now())):
+                    yield
+        except TimeoutError as error:
+            raise worker_gone() from error
+
     async def _post(self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """A response with status 200. Raises Unsuitable or RefusedByEngine."""
+        """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
         sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id}
         if pick.rule is not None:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
@@ -361,27 +425,43 @@ class Forwarder:
             response = await self._session.post(
                 pick.worker.url + leg.path, data=leg.body, headers=sent, timeout=timeout, allow_redirects=False
             )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unsuitable("unreachable", type(error).__name__, end=AttemptEnd.NOT_BEGUN, unreachable=True) from error
         except TimeoutError as error:
-            raise Unsuitable("inactive", "no answer began in time", suspect=True) from error
+            raise (no_first_token() if timeout is self._stream_timeout else _no_answer()) from error
         except (aiohttp.ClientError, OSError) as error:
-            reason = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "worker-died"
-            raise Unsuitable(reason, f"{type(error).__name__}: {error}", suspect=True) from error
+            raise connection_failed(error) from error
         if response.status == 200:
             if leg.repeats and response.headers.get(headers.RESUMED) is None:
                 response.close()
-                raise Unsuitable("cannot-resume", "the worker does not resume streams of others")
+                raise Unsuitable(
+                    "cannot-resume", "the worker does not resume streams of others", end=AttemptEnd.NOT_BEGUN
+                )
             return response
         async with response:
             try:
                 data = await response.read()
-            except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise Unsuitable("worker-died", f"{type(error).__name__}: {error}", suspect=True) from error
+            except TimeoutError as error:
+                raise Unsuitable(f"http-{response.status}", failing=True) from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise connection_failed(error) from error
         refusal = response.headers.get(headers.RETRY)
         if refusal is not None:
-            raise Unsuitable(refusal if refusal in _RETRY_REASONS else "refused", f"503 {refusal}")
-        if response.status >= 500 or response.status in (408, 429):
-            raise Unsuitable(f"http-{response.status}", data[:200].decode("utf-8", "replace"))
+            end = AttemptEnd.FAILED if refusal == RetryReason.ENGINE_ABORTED else AttemptEnd.NOT_BEGUN
+            raise Unsuitable(refusal if refusal in _RETRY_REASONS else "refused", end=end)
+        if response.status >= 500:
+            text = data[:2000].decode("utf-8", "replace")
+            raise Unsuitable(f"http-{response.status}", end=end_of_engine_error(text), failing=True)
+        if response.status in (408, 429):
+            raise Unsuitable(f"http-{response.status}")
         raise RefusedByEngine(response.status, data)
+
+
+def _no_answer() -> TimedOut:
+    return TimedOut(
+        f"The whole answer did not come in time; the limit is {gateway_limit('answer_timeout_seconds')} of the "
+        "service. Ask for fewer tokens, or for a stream."
+    )
 
 
 _RETRY_REASONS = frozenset(RetryReason)

@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from pointsman.api.protocol import metrics as names
 from pointsman.gateway.core.requests import Endpoint, VerbatimReason
-from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, WorkersFailed
+from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, TimedOut, WorkersFailed
 
 # Geometric, about three per factor of two where the objectives of users lie.
 _LATENCY_S = (
@@ -14,9 +14,15 @@ _LATENCY_S = (
     0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
 )  # fmt: skip
 
+OTHER_ENDPOINT = "other"
+"""Label of refused requests that never came to a generating endpoint: unknown paths, unreadable requests."""
+
+EJECTION_REASONS = ("unreachable", "failing")
+"""Why a worker is left alone for a while."""
+
 SERVERS_FAULTS = (
     *Overloaded.reasons,
-    *(kind.reason for kind in (NoWorkerAvailable, WorkersFailed, StreamBroken, GatewayError)),
+    *(kind.reason for kind in (NoWorkerAvailable, WorkersFailed, TimedOut, StreamBroken, GatewayError)),
 )
 """Reasons of failed requests that are not the client's mistake."""
 
@@ -38,6 +44,9 @@ class GatewayMetrics:
         self.failures = _counter(names.GATEWAY_FAILURES, self.registry)
         for reason in SERVERS_FAULTS:  # 0 from the start: else the first of them is no increase, and no alert
             self.failures.labels(service, reason)
+        self.ejections = _counter(names.GATEWAY_EJECTIONS, self.registry)
+        for reason in EJECTION_REASONS:
+            self.ejections.labels(service, reason)
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.ttft = _histogram(names.GATEWAY_TTFT, _LATENCY_S, self.registry)
@@ -79,6 +88,10 @@ class GatewayMetrics:
     def failed(self, reason: str) -> None:
         """A request failed for good."""
         self.failures.labels(self._service, reason).inc()
+
+    def ejected(self, reason: str) -> None:
+        """A worker is left alone for a while."""
+        self.ejections.labels(self._service, reason).inc()
 
     def set_workers(self, counts: dict[tuple[str, str], int]) -> None:
         """Workers by (role, state)."""

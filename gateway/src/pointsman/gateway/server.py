@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,24 +16,31 @@ from aiohttp import web
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import ENDPOINTS_PATH
+from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.attempt import Provenance
+from pointsman.gateway.client_answer import ClientAnswer, ClientGone
 from pointsman.gateway.core.answers import add_usage, gather
+from pointsman.gateway.core.in_flight import InFlightBound, Place
+from pointsman.gateway.core.moves import MoveLimits, RequestMoves
 from pointsman.gateway.core.requests import Endpoint, read, served
 from pointsman.gateway.core.sse import DONE, error_event
 from pointsman.gateway.errors import (
     GatewayError,
     ModelNotFound,
+    NotHttp,
     NoWorkerAvailable,
+    Overloaded,
     RefusedByEngine,
-    RequestInvalid,
-    StreamBroken,
     Unauthorized,
 )
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.forward import Answer, Forwarder
-from pointsman.gateway.metrics import GatewayMetrics, PathMetrics
+from pointsman.gateway.http_protocol import headers_too_large
+from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics, PathMetrics
+from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.planning import Job, Plan, new_request_id, plan
 from pointsman.gateway.processor import Model
+from pointsman.gateway.request_body import read_body
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("pointsman.gateway.access")
@@ -82,6 +90,21 @@ class Record:
         self.output_tokens += tokens
 
 
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds of what clients may do; see Settings."""
+
+    patience_seconds: float
+    max_answers: int
+    max_body_bytes: int
+    max_header_kib: int
+    body_timeout_seconds: float
+    write_timeout_seconds: float
+    max_in_flight_requests: int
+    max_in_flight_bytes: int
+    moves: MoveLimits
+
+
 class GatewayServer:
     """Handlers over a fleet and a forwarder. ``clock`` is monotonic seconds, ``wall`` Unix seconds for ``created``."""
 
@@ -93,9 +116,8 @@ class GatewayServer:
         metrics: GatewayMetrics,
         name: str,
         control_token: str,
-        patience_seconds: float,
-        max_body_bytes: int,
-        max_answers: int,
+        limits: ServerLimits,
+        off_loop: OffLoop,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -104,9 +126,9 @@ class GatewayServer:
         self._metrics = metrics
         self._name = name
         self._token = control_token
-        self._patience_seconds = patience_seconds
-        self._max_body_bytes = max_body_bytes
-        self._max_answers = max_answers
+        self._limits = limits
+        self._off_loop = off_loop
+        self._bound = InFlightBound(limits.max_in_flight_requests, limits.max_in_flight_bytes)
         self._clock = clock
         self._wall = wall
         self._started_unix_s = int(wall())
@@ -114,7 +136,7 @@ class GatewayServer:
 
     def application(self) -> web.Application:
         """The aiohttp application."""
-        app = web.Application(client_max_size=self._max_body_bytes, middlewares=[_openai_errors])
+        app = web.Application(client_max_size=self._limits.max_body_bytes, middlewares=[self._openai_errors])
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/v1/models", self._models)
@@ -143,35 +165,57 @@ class GatewayServer:
         record = Record(given if _REQUEST_ID.match(given) else new_request_id(), endpoint, self._clock())
         self._metrics.arrived(endpoint)
         self._metrics.in_flight.inc()
+        place = self._bound.enter()
         try:
-            return await self._serve(request, record)
+            if place is None:
+                raise Overloaded(
+                    f"The gateway has {self._limits.max_in_flight_requests} requests in flight; "
+                    f"the limit is {gateway_limit('max_in_flight_requests')} of the service. Try again later.",
+                    reason="overloaded",
+                    retry_after_seconds=1,
+                )
+            return await self._serve(request, record, place)
         except GatewayError as error:
             record.status, record.outcome = error.status, error.reason
             self._metrics.failed(error.reason)
             return _error_response(error, record.request_id, held_s=record.held_s)
+        except ClientGone as gone:
+            record.status, record.outcome = 499, gone.outcome
+            if request.transport is not None:
+                request.transport.abort()  # what it did not read would keep the connection open
+            raise asyncio.CancelledError from gone
         except asyncio.CancelledError:
             record.status, record.outcome = 499, "client-left"
-            raise
-        except web.HTTPException:
             raise
         except Exception:
             record.status, record.outcome = 500, "internal"
             self._metrics.failed("internal")
             log.exception("request failed by a defect", extra={"request_id": record.request_id})
-            return _error_response(GatewayError("The gateway failed on this request."), record.request_id)
+            return _error_response(_defect(), record.request_id)
         finally:
+            if place is not None:
+                place.leave()
             self._metrics.in_flight.dec()
             self._finish(record)
 
-    async def _serve(self, request: web.Request, record: Record) -> web.StreamResponse:
-        data = await request.read()
+    async def _serve(self, request: web.Request, record: Record, place: Place) -> web.StreamResponse:
+        data = await read_body(
+            request,
+            place,
+            max_bytes=self._limits.max_body_bytes,
+            timeout_seconds=self._limits.body_timeout_seconds,
+        )
         model = await self._model_known()
-        ask = read(
-            record.endpoint,
-            data,
-            model.info.served_name,
-            max_answers=self._max_answers,
-            adapters=self._fleet.adapters,
+        ask = await self._off_loop.run(
+            len(data),
+            partial(
+                read,
+                record.endpoint,
+                data,
+                model.info.served_name,
+                max_answers=self._limits.max_answers,
+                adapters=self._fleet.adapters,
+            ),
         )
         record.stream = ask.stream
         planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
@@ -181,12 +225,20 @@ class GatewayServer:
         record.prompt_tokens = planned.prompt_tokens
         record.choices = planned.choices
         self._metrics.prompt_tokens.observe(planned.prompt_tokens)
+        moves = RequestMoves(self._limits.moves)
         if ask.stream:
-            return await self._stream(request, planned, record)
-        answers = await _all(self._forwarder.answer(job.leg, record.was_held) for job in planned.jobs)
-        return self._whole(planned, answers, record)
+            return await self._stream(request, planned, record, moves)
+        answers = await _all(self._forwarder.answer(job.leg, record.was_held, moves) for job in planned.jobs)
+        answer = ClientAnswer(
+            request,
+            await self._whole(planned, answers, record),
+            stall_seconds=self._limits.write_timeout_seconds,
+        )
+        await answer.begin()
+        await answer.end()
+        return answer.response
 
-    def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
+    async def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
         record.provenance = answers[0].provenance
         if planned.verbatim is not None:
             body = answers[0].body
@@ -194,40 +246,52 @@ class GatewayServer:
         else:
             body = gather(planned.ask, planned.identity, [answer.body for answer in answers])
         record.output_tokens = (body.get("usage") or {}).get("completion_tokens", 0)
+        size_bytes = sum(answer.size_bytes for answer in answers)
+        encoded = await self._off_loop.run(size_bytes, lambda: msgspec.json.encode(body))
         record.status = 200
         return web.Response(
-            body=msgspec.json.encode(body),
+            body=encoded,
             content_type="application/json",
             headers=_answer_headers(record),
         )
 
-    async def _stream(self, request: web.Request, planned: Plan, record: Record) -> web.StreamResponse:
-        events = self._one(planned.jobs[0], record) if len(planned.jobs) == 1 else self._many(planned, record)
+    async def _stream(
+        self, request: web.Request, planned: Plan, record: Record, moves: RequestMoves
+    ) -> web.StreamResponse:
+        jobs = planned.jobs
+        events = self._one(jobs[0], record, moves) if len(jobs) == 1 else self._many(planned, record, moves)
         async with aclosing(events):
             head = await anext(events)  # raises before anything was sent: the error keeps its HTTP status
             response = web.StreamResponse(headers=_answer_headers(record))
             response.content_type = "text/event-stream"
             response.headers["Cache-Control"] = "no-cache"
+            answer = ClientAnswer(request, response, stall_seconds=self._limits.write_timeout_seconds)
             record.status = 200
-            await response.prepare(request)
+            await answer.begin()
             try:
-                await response.write(head)
+                await answer.write(head)
                 async for out in events:
-                    await response.write(out)
-            except StreamBroken as error:
-                record.outcome = error.reason
-                self._metrics.failed(error.reason)
+                    await answer.write(out)
+            except ClientGone:
+                raise
+            except GatewayError as error:
                 log.warning("stream broken", extra={"request_id": record.request_id, "detail": error.message})
-                await response.write(error_event(error.body()) + DONE)
-            except ConnectionError as error:
-                record.outcome = "client-left"
-                raise asyncio.CancelledError from error
-            await response.write_eof()
+                await answer.write(self._broken(error, record))
+            except Exception:
+                log.exception("stream failed by a defect", extra={"request_id": record.request_id})
+                await answer.write(self._broken(_defect(), record))
+            await answer.end()
         return response
 
-    async def _one(self, job: Job, record: Record) -> AsyncGenerator[bytes, None]:
+    def _broken(self, error: GatewayError, record: Record) -> bytes:
+        """The end of a stream that has begun and cannot go on: its status is sent, so the error is an event."""
+        record.outcome = error.reason
+        self._metrics.failed(error.reason)
+        return error_event(error.body()) + DONE
+
+    async def _one(self, job: Job, record: Record, moves: RequestMoves) -> AsyncGenerator[bytes, None]:
         """Bytes of a stream with one choice. The first item comes with the first token."""
-        stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held)
+        stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, moves)
         try:
             record.provenance = stream.provenance
             record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
@@ -243,13 +307,13 @@ class GatewayServer:
         finally:
             stream.close()
 
-    async def _many(self, planned: Plan, record: Record) -> AsyncGenerator[bytes, None]:
+    async def _many(self, planned: Plan, record: Record, moves: RequestMoves) -> AsyncGenerator[bytes, None]:
         """Bytes of a stream with several choices, interleaved as they come; usage is added up at the end."""
         queue: asyncio.Queue[bytes | None] = asyncio.Queue(FAN_OUT_BUFFER_EVENTS)
         usages: list[dict[str, Any] | None] = [None] * len(planned.jobs)
 
         async def follow(number: int, job: Job) -> None:
-            stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, hold_usage=True)
+            stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, moves, hold_usage=True)
             try:
                 record.provenance = record.provenance or stream.provenance
                 record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
@@ -268,8 +332,12 @@ class GatewayServer:
         async def follow_all() -> None:
             try:
                 await _all(follow(number, job) for number, job in enumerate(planned.jobs))
-            finally:
+            except asyncio.CancelledError:
+                raise  # nobody reads the queue any more: to wait for a place in it would be to wait for ever
+            except BaseException:
                 await queue.put(None)
+                raise
+            await queue.put(None)
 
         everything = asyncio.create_task(follow_all())
         try:
@@ -283,14 +351,16 @@ class GatewayServer:
             await asyncio.gather(everything, return_exceptions=True)
 
     async def _model_known(self) -> Model:
-        """What is served. Raises NoWorkerAvailable when no worker said so for as long as a request may wait.
+        """What is served, drawn anew for each request where workers differ.
+
+        Raises NoWorkerAvailable when no worker said so for as long as a request may wait.
 
         That is longer where a worker is there and only has to say it: a busy computer imports and proves a tokenizer
         for longer than anybody should wait for nobody.
         """
         since_s = self._clock()
-        while (model := self._fleet.model) is None:
-            patience_s, missing = self._patience_seconds, "No decode worker is known yet"
+        while (model := self._fleet.draw_model()) is None:
+            patience_s, missing = self._limits.patience_seconds, "No decode worker is known yet"
             if asked := self._fleet.needs_model():
                 patience_s = max(patience_s, FIRST_MODEL_SECONDS)
                 missing = f"What decode worker {asked[0].name} serves is not known yet"
@@ -371,6 +441,32 @@ class GatewayServer:
         self._metrics.set_workers({(role.label, state): n for (role, state), n in self._fleet.counts().items()})
         return web.Response(body=self._metrics.expose(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
+    @web.middleware
+    async def _openai_errors(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Errors of routing and of the small endpoints, in OpenAI's shape too."""
+        try:
+            sent_bytes = len(request.raw_path) + sum(len(name) + len(value) for name, value in request.raw_headers)
+            if sent_bytes > self._limits.max_header_kib * 1024:
+                raise headers_too_large(self._limits.max_header_kib)
+            return await handler(request)
+        except GatewayError as error:
+            return self.respond(error)
+        except web.HTTPException as error:
+            if error.status < 400:
+                raise
+            message = _HTTP_MESSAGES.get(error.status, f"{error.reason}.")
+            answer = self.respond(NotHttp(error.status, message.format(request=request)))
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
+            return answer
+
+    def respond(self, error: GatewayError) -> web.Response:
+        """The answer to a request that no generating handler took, counted under the endpoint ``other``."""
+        self._metrics.answered(OTHER_ENDPOINT, error.status)
+        return _error_response(error, new_request_id())
+
     async def _endpoints(self, request: web.Request) -> web.Response:
         given = request.headers.get(headers.CONTROL_TOKEN, "")
         if not self._token or not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
@@ -378,27 +474,14 @@ class GatewayServer:
         return web.Response(text=self._fleet.report(self._name).wire(), content_type="application/json")
 
 
-@web.middleware
-async def _openai_errors(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Errors of routing and of the small endpoints, in OpenAI's shape too."""
-    try:
-        return await handler(request)
-    except GatewayError as error:
-        return _error_response(error, "")
-    except web.HTTPException as error:
-        if error.status < 400:
-            raise
-        known = RequestInvalid(_HTTP_MESSAGES.get(error.status, error.reason).format(request=request))
-        return web.json_response(known.body(), status=error.status)
-
-
 _HTTP_MESSAGES = {
     404: "There is no {request.path} here; the paths are /v1/chat/completions, /v1/completions and /v1/models.",
     405: "{request.path} does not take {request.method}.",
-    413: "The request body is too large.",
 }
+
+
+def _defect() -> GatewayError:
+    return GatewayError("The gateway failed on this request.")
 
 
 def _error_response(error: GatewayError, request_id: str, *, held_s: float | None = None) -> web.Response:
@@ -406,7 +489,10 @@ def _error_response(error: GatewayError, request_id: str, *, held_s: float | Non
     if error.retry_after_seconds is not None:
         found["Retry-After"] = str(error.retry_after_seconds)
     body = error.answer if isinstance(error, RefusedByEngine) else msgspec.json.encode(error.body())
-    return web.Response(body=body, status=error.status, content_type="application/json", headers=found)
+    response = web.Response(body=body, status=error.status, content_type="application/json", headers=found)
+    if error.closes_connection:
+        response.force_close()
+    return response
 
 
 def _answer_headers(record: Record) -> dict[str, str]:

@@ -67,6 +67,12 @@ class Settings(ProcessSettings):
         default=3, ge=0, le=100, description="times a request may move to another worker after a failure, in all"
     )
     max_body_mib: int = Field(default=32, ge=1, le=1024, description="largest request body, MiB")
+    body_timeout_seconds: float = Field(
+        default=300.0, gt=0, le=86400, description="how long a request's body may take to arrive"
+    )
+    write_timeout_seconds: float = Field(
+        default=120.0, gt=0, le=86400, description="a client that reads nothing for so long has left"
+    )
     max_header_kib: int = Field(default=64, ge=8, le=1024, description="largest request header, KiB")
     max_answers: int = Field(
         default=1024, ge=1, le=100_000, description="answers in one request: n times the number of prompts"
@@ -78,7 +84,7 @@ class Settings(ProcessSettings):
         description="requests at one time, queued ones included; more are answered 429",
     )
     max_in_flight_mib: int = Field(
-        default=1024, ge=1, le=1_048_576, description="bodies of the requests at one time, MiB; more are answered 429"
+        default=256, ge=1, le=1_048_576, description="bodies of the requests at one time, MiB; more are answered 429"
     )
     linger_seconds: float = Field(
         default=0.0,

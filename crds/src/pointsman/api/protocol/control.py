@@ -175,7 +175,8 @@ class EndpointState(Wire):
     url: str
     role: Role
     in_flight: int
-    suspect: bool = False  # connections fail at the moment
+    suspect: bool = False  # left alone at the moment: it cannot be reached, or fails
+    ejections: int = 0  # how often in a row, less one for each answer since
 
 
 class EndpointsReport(Wire):

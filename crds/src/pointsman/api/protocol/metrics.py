@@ -51,6 +51,12 @@ GATEWAY_RETRIES: Final = Metric(
 GATEWAY_FAILURES: Final = Metric(
     "pointsman_gateway_failures_total", "counter", ("service", "reason"), "Requests that failed for good, by reason."
 )
+GATEWAY_EJECTIONS: Final = Metric(
+    "pointsman_gateway_ejections_total",
+    "counter",
+    ("service", "reason"),
+    "Times a worker was left alone for a while; reason: unreachable or failing.",
+)
 GATEWAY_IN_FLIGHT: Final = Metric("pointsman_gateway_in_flight", "gauge", ("service",), "Requests being served now.")
 GATEWAY_HELD: Final = Metric("pointsman_gateway_held", "gauge", ("service",), "Requests held back now.")
 GATEWAY_HOLDS: Final = Metric("pointsman_gateway_holds_total", "counter", ("service",), "Requests that were held back.")

@@ -47,7 +47,7 @@ class GatewayLimits(ApiModel):
         alias="maxInFlightMiB",
         ge=1,
         le=1_048_576,
-        description="Bodies of the requests in a gateway at one time, MiB. More are answered 429. Default: 1024.",
+        description="Bodies of the requests in a gateway at one time, MiB. More are answered 429. Default: 256.",
     )
     max_queued_requests: int | None = Field(
         default=None,

@@ -17,12 +17,11 @@ from typing import Any
 import msgspec
 
 from pointsman.api.protocol.resume import RESUME_FIELD
+from pointsman.gateway.core.json_body import decode_body
 from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, RequestInvalid
 
 DEFAULT_MAX_ANSWERS = 1024
 """``n`` times the number of prompts in one request, unless the gateway is configured otherwise."""
-
-BOM = b"\xef\xbb\xbf"
 
 
 class Endpoint(StrEnum):
@@ -159,12 +158,7 @@ def read(
     adapters: Collection[str] = (),
 ) -> Ask:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
-    try:
-        body = msgspec.json.decode(data.removeprefix(BOM))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestInvalid(f"The request body is not JSON: {error}.") from error
-    except RecursionError as error:
-        raise RequestInvalid("The request body is nested too deeply.") from error
+    body = decode_body(data)
     if not isinstance(body, dict):
         raise RequestInvalid(f"The request body is a JSON {_json_type(body)}; it must be an object.")
     for field, instead in REFUSED.items():

@@ -1,0 +1,83 @@
+"""How often one request may go to a worker, over its whole life.
+
+A request that kills workers must not kill them all, and one that no worker can do must not occupy them all. What counts
+is how far the attempt had come: a worker that refused before it began lost nothing, one that died may have died of it.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from pointsman.gateway.types import WorkerKey
+
+MAX_DEATHS: Final = 2
+"""Workers that may die while they answer one request: the first may be chance."""
+
+
+class AttemptEnd(StrEnum):
+    """How an attempt failed."""
+
+    NOT_BEGUN = "not-begun"  # the connection was refused, or the worker said that it did not begin
+    FAILED = "failed"
+    DIED = "died"  # the worker broke the connection off, or its engine died
+
+
+@dataclass(frozen=True, slots=True)
+class MoveLimits:
+    """``max_attempts``: workers tried for one answer in all; ``max_moves``: of those, how many after a failure."""
+
+    max_attempts: int
+    max_moves: int
+
+
+@dataclass(slots=True)
+class RequestMoves:
+    """What befell one request. Its answers (``n``, several prompts) share the deaths, and each has its own moves."""
+
+    limits: MoveLimits
+    died: dict[WorkerKey, str] = field(default_factory=dict)  # names of workers
+
+    def for_answer(self) -> "AnswerMoves":
+        """The count of one of its answers."""
+        return AnswerMoves(self)
+
+
+@dataclass(slots=True)
+class AnswerMoves:
+    """Attempts for one answer, before and after its first token."""
+
+    _request: RequestMoves
+    _attempts: int = 0
+    _moves: int = 0
+    _deaths: int = 0
+
+    @property
+    def attempts(self) -> int:
+        """Attempts that failed."""
+        return self._attempts
+
+    def failed(self, worker: WorkerKey, name: str, end: AttemptEnd) -> str | None:
+        """An attempt at ``worker`` ended so. Returns why there may be no other one; None: there may be."""
+        limits = self._request.limits
+        self._attempts += 1
+        if end is not AttemptEnd.NOT_BEGUN:
+            self._moves += 1
+        if end is AttemptEnd.DIED:
+            self._deaths += 1
+            self._request.died[worker] = name
+        died = self._request.died
+        if max(self._deaths, len(died)) >= MAX_DEATHS:
+            return (
+                f"{max(self._deaths, len(died))} workers died while answering this request "
+                f"({', '.join(sorted(died.values()))}); it is not sent to another one"
+            )
+        if self._moves > limits.max_moves:
+            return f"{self._attempts} attempts failed"
+        if self._attempts >= limits.max_attempts:
+            return f"{self._attempts} attempts failed"
+        return None
+
+    @property
+    def killed(self) -> bool:
+        """Whether workers died of it, as far as one can know."""
+        return max(self._deaths, len(self._request.died)) >= MAX_DEATHS

@@ -1,0 +1,52 @@
+"""Reads the body of a client's request, bounded in size, time and structure."""
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from pointsman.api.v1alpha1.limits import gateway_limit
+from pointsman.gateway.core.in_flight import Place
+from pointsman.gateway.core.json_body import Structure
+from pointsman.gateway.errors import BodyTooLarge, BodyTooSlow, BodyUnreadable, Overloaded
+
+_PIECE_BYTES = 2**20  # counting the structure of so much takes less than 2 ms
+
+
+async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeout_seconds: float) -> bytes:
+    """The whole body, decompressed. ``place`` is charged for it as it arrives.
+
+    Raises BodyTooLarge, BodyTooSlow, Overloaded when the bodies of all requests take too much, and RequestInvalid.
+    """
+    announced = request.content_length or 0
+    if announced > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    _take(place, announced)
+    body, structure = bytearray(), Structure()
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            while piece := await request.content.readany():
+                if len(body) + len(piece) > max_bytes:
+                    raise BodyTooLarge(max_bytes)
+                body += piece
+                for start in range(0, len(piece), _PIECE_BYTES):
+                    structure.feed(piece[start : start + _PIECE_BYTES])
+                _take(place, max(len(body), announced) + structure.decoded_bytes)
+    except TimeoutError as error:
+        raise BodyTooSlow(f"The request body did not arrive within {timeout_seconds:g} s.") from error
+    except (web.RequestPayloadError, HttpProcessingError) as error:
+        raise BodyUnreadable(
+            "The request body breaks off, or is not what its headers Content-Length, Transfer-Encoding and "
+            "Content-Encoding say."
+        ) from error
+    return bytes(body)
+
+
+def _take(place: Place, total_bytes: int) -> None:
+    if not place.take(total_bytes):
+        raise Overloaded(
+            "The requests in this gateway take all the memory that they may; "
+            f"the limit is {gateway_limit('max_in_flight_mib')} of the service. Try again later.",
+            reason="overloaded",
+            retry_after_seconds=1,
+        )

@@ -1,0 +1,55 @@
+"""What a body may hold, and that the bound is found before it is decoded."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.gateway.core.json_body import MAX_CONTAINERS, MAX_NESTING, MAX_SEPARATORS, Structure, decode_body
+from pointsman.gateway.errors import RequestInvalid
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.booleans())
+def test_a_body_is_what_it_says_with_a_byte_order_mark_or_without(value: Any, mark: bool) -> None:
+    assert decode_body(b"\xef\xbb\xbf" * mark + json.dumps(value).encode()) == value
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+@pytest.mark.parametrize(("levels", "accepted"), [(MAX_NESTING, True), (MAX_NESTING + 1, False), (100_000, False)])
+def test_nesting_has_a_bound(opening: str, levels: int, accepted: bool) -> None:
+    closing = "]" if opening == "[" else "}"
+    body = (opening * levels + "1" + closing * levels).encode()
+    if accepted:
+        decode_body(body)
+    else:
+        with pytest.raises(RequestInvalid, match=f"nested too deeply; at most {MAX_NESTING} levels"):
+            decode_body(body)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"\xff", b'"\xc3"', b'"\\ud800"', b"1e400", b"NaN", b"\x00", "{}".encode("utf-16"), b"{}{}"]
+)
+def test_what_is_no_json_is_the_clients_mistake(body: bytes) -> None:
+    with pytest.raises(RequestInvalid, match="is not JSON"):
+        decode_body(body)
+
+
+def test_containers_and_separators_have_a_bound_that_pieces_do_not_hide() -> None:
+    structure = Structure()
+    for _ in range(10):
+        structure.feed(b"[{" * (MAX_CONTAINERS // 20))
+    with pytest.raises(RequestInvalid, match="opening brackets"):
+        structure.feed(b"[")
+    commas = Structure()
+    commas.feed(b"," * MAX_SEPARATORS)
+    with pytest.raises(RequestInvalid, match="commas"):
+        commas.feed(b"1,1")
+    assert commas.decoded_bytes >= 40 * MAX_SEPARATORS

@@ -1,0 +1,44 @@
+"""A request that kills workers kills two, and one that fails everywhere is given up."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.gateway.core.moves import AnswerMoves, AttemptEnd, MoveLimits, RequestMoves
+from pointsman.gateway.types import WorkerKey
+
+LIMITS = MoveLimits(max_attempts=8, max_moves=3)
+
+
+def failed(moves: AnswerMoves, worker: str, end: AttemptEnd) -> str | None:
+    return moves.failed(WorkerKey(worker), worker, end)
+
+
+def test_the_second_death_is_the_last_also_of_one_worker_that_came_back() -> None:
+    for second in ("a", "b"):
+        moves = RequestMoves(LIMITS).for_answer()
+        assert failed(moves, "a", AttemptEnd.DIED) is None
+        over = failed(moves, second, AttemptEnd.DIED)
+        assert over is not None
+        assert over.startswith("2 workers died while answering this request (a")
+        assert moves.killed
+
+
+def test_answers_of_one_request_share_its_deaths_but_not_the_death_of_one_worker_that_all_were_at() -> None:
+    request = RequestMoves(LIMITS)
+    answers = [request.for_answer() for _ in range(4)]
+    assert [failed(answer, "a", AttemptEnd.DIED) for answer in answers] == [None] * 4
+    assert failed(answers[0], "b", AttemptEnd.DIED) is not None
+    assert failed(answers[1], "c", AttemptEnd.FAILED) is not None, "the others end as well"
+
+
+@given(st.lists(st.sampled_from(list(AttemptEnd)), min_size=8, max_size=20))
+def test_whatever_happens_the_limits_hold(ends: list[AttemptEnd]) -> None:
+    moves = RequestMoves(LIMITS).for_answer()
+    for number, end in enumerate(ends):
+        over = failed(moves, f"w{number}", end)
+        before = ends[: number + 1]
+        begun = sum(one is not AttemptEnd.NOT_BEGUN for one in before)
+        dead = sum(one is AttemptEnd.DIED for one in before)
+        assert (over is not None) == (dead >= 2 or begun > 3 or number + 1 >= 8)
+        if over is not None:
+            return
