@@ -171,7 +171,7 @@ class Connection:
         if status >= 400:
             assert set(json.loads(body)["error"]) >= {"message", "type", "code"}, body
             assert b"x-request-id: " in lowered, head
-        return status, b"connection: close" not in lowered
+        return status, head.startswith(b"HTTP/1.1") and b"connection: close" not in lowered
 
     def close(self) -> None:
         """The next request opens a new one."""

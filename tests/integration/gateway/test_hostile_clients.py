@@ -101,7 +101,7 @@ async def test_what_is_no_request_and_unknown_paths_are_refused_in_json(room: Ro
         writer.write(sent)
         received = await reader.read()
         writer.close()
-        assert received.startswith(b"HTTP/1.1 400"), received
+        assert received.split(b" ", 2)[1] == b"400", received
         assert json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
         assert b"X-Request-Id" in received
     for method, path, status in (
