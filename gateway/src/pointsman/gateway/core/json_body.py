@@ -18,8 +18,8 @@ MAX_CONTAINERS: Final = 250_000
 MAX_SEPARATORS: Final = 8_000_000
 """Commas in one body. A prompt of token ids has one for each token."""
 
-MAX_NESTING: Final = 320
-"""Levels of lists and objects. The engine's own limits lie a little higher, and those of its template far lower."""
+MAX_NESTING: Final = 700
+"""Levels of lists and objects. Decoders and encoders give up near 1 000, less the frames of their caller."""
 
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
