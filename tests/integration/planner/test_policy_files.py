@@ -36,7 +36,6 @@ REFUSED = {
     "a missing field": GOOD.replace(", tpotMs: 40", ""),
     "a required field that is null": GOOD.replace("tpotMs: 40", "tpotMs: null"),
     "a value below its bound": GOOD.replace("1500", "-1"),
-    "a field that is there twice": GOOD + "  budget: {maxGpus: 9}\n",
     "another version": GOOD.replace("v1alpha1", "v1"),
     "a list for an object": GOOD.replace("{maxGpus: 8}", "[8]"),
     "a source without its address": GOOD + "  metrics: {source: Prometheus}\n",
@@ -68,6 +67,15 @@ def test_what_kubectl_takes_replay_takes(
     path = tmp_path / "policy.yaml"
     path.write_text(TAKEN[what], newline="")
     assert (applied(installed_crds, namespace, path), replayed(path)) == (None, None)
+
+
+def test_a_field_that_is_there_twice_is_refused_though_kubectl_takes_the_last(
+    installed_crds: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(GOOD + "  budget: {maxGpus: 9}\n")
+    assert applied(installed_crds, namespace, path) is None
+    assert "'budget' is written twice" in (replayed(path) or "")
 
 
 @pytest.mark.parametrize("what", REFUSED)

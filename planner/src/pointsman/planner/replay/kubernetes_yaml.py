@@ -2,7 +2,7 @@
 
 One file may hold several documents and lists of objects. Scalars are what kubectl makes of them: ``1e3`` is a number, a
 date is text, ``8.0`` is 8. A field that is null counts as not written, as the API server prunes it before it applies
-defaults. A key that is written twice is an error, as with ``kubectl apply --validate=strict``.
+defaults. A key that is written twice is an error, although kubectl takes the last: a person cannot have meant both.
 """
 
 import json
