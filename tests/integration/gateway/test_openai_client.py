@@ -276,6 +276,7 @@ async def test_request_ids_thresholds_and_provenance_travel_and_the_clients_own_
     assert (sent["X-Request-Id"], answer.headers["X-Request-Id"]) == ("my-id.7", "my-id.7")
     assert sent["X-Pointsman-Max-Local-Prefill-Tokens"] == "123"
     assert sent["X-Pointsman-Max-Prefill-Queue-Size"] == "4"
+    assert 890_000 < int(sent["X-Pointsman-Deadline-Ms"]) <= 900_000, "the gateway's limit, as time that is left"
     assert "Authorization" not in sent
     assert answer.headers["X-Pointsman-Worker"] == "decode-0"
     assert answer.headers["X-Pointsman-Prefill"] == "local"
@@ -283,6 +284,19 @@ async def test_request_ids_thresholds_and_provenance_travel_and_the_clients_own_
     await eventually(lambda: gateway.of.logged("request", request_id="my-id.7"), "the answer is logged")
     (line,) = gateway.of.logged("request", request_id="my-id.7")
     assert (line["status"], line["worker"], line["prefill"], line["output_tokens"]) == (200, "decode-0", "local", 1)
+
+
+async def test_a_clients_own_time_for_the_first_token_reaches_the_worker_and_a_wrong_one_is_refused(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    await gateway.client.completions.create(
+        model=SERVED_NAME, prompt="x", max_tokens=1, extra_headers={"X-Pointsman-Deadline-Ms": "30000"}
+    )
+    assert 20_000 < int(worker.seen[0].headers["X-Pointsman-Deadline-Ms"]) <= 30_000
+    with pytest.raises(openai.BadRequestError, match="X-Pointsman-Deadline-Ms is 'soon'"):
+        await gateway.client.completions.create(
+            model=SERVED_NAME, prompt="x", max_tokens=1, extra_headers={"X-Pointsman-Deadline-Ms": "soon"}
+        )
 
 
 async def test_an_unusable_request_id_is_replaced(room: Room) -> None:

@@ -147,6 +147,7 @@ def _server_limits(settings: Settings) -> ServerLimits:
         write_timeout_seconds=settings.write_timeout_seconds,
         max_in_flight_requests=settings.max_in_flight_requests,
         max_in_flight_bytes=settings.max_in_flight_mib * 2**20,
+        first_token_seconds=settings.first_token_timeout_seconds,
         moves=MoveLimits(max_attempts=settings.max_attempts, max_moves=settings.max_moves),
     )
 

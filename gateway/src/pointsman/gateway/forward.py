@@ -45,6 +45,7 @@ from pointsman.gateway.errors import (
     WorkersDied,
     WorkersFailed,
 )
+from pointsman.gateway.first_token_deadline import DEADLINE
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.flow_control import FlowControl
 from pointsman.gateway.metrics import GatewayMetrics
@@ -419,6 +420,8 @@ class Forwarder:
         if pick.rule is not None:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
             sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
+        if (deadline := DEADLINE.get()) is not None:
+            sent[headers.DEADLINE_MS] = str(deadline.left_ms)
         if leg.chain:
             sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
         try:

@@ -33,6 +33,7 @@ from pointsman.gateway.errors import (
     RefusedByEngine,
     Unauthorized,
 )
+from pointsman.gateway.first_token_deadline import DEADLINE, first_token_deadline
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.forward import Answer, Forwarder
 from pointsman.gateway.http_protocol import headers_too_large
@@ -102,6 +103,7 @@ class ServerLimits:
     write_timeout_seconds: float
     max_in_flight_requests: int
     max_in_flight_bytes: int
+    first_token_seconds: float
     moves: MoveLimits
 
 
@@ -199,6 +201,8 @@ class GatewayServer:
             self._finish(record)
 
     async def _serve(self, request: web.Request, record: Record, place: Place) -> web.StreamResponse:
+        first_token_s = self._limits.first_token_seconds
+        DEADLINE.set(first_token_deadline(request.headers.get(headers.DEADLINE_MS), first_token_s, self._clock))
         data = await read_body(
             request,
             place,

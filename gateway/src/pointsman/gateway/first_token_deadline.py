@@ -1,0 +1,47 @@
+"""How long the first token of a request may take, as the gateway tells its workers.
+
+It travels as the time that is left (``X-Pointsman-Deadline-Ms``), a duration: the clocks of two hosts need not agree. A
+worker waits for a remote prefill for half of it.
+"""
+
+import contextvars
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pointsman.api.protocol import headers
+from pointsman.gateway.errors import RequestInvalid
+
+
+@dataclass(frozen=True, slots=True)
+class FirstTokenDeadline:
+    """``due_s``: when the first token is due on the monotonic ``clock`` of this process."""
+
+    due_s: float
+    clock: Callable[[], float]
+
+    @property
+    def left_ms(self) -> int:
+        """Milliseconds left, 0 or more."""
+        return max(0, int((self.due_s - self.clock()) * 1000))
+
+
+def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], float]) -> FirstTokenDeadline:
+    """The deadline of a request that arrives now.
+
+    ``given``: the client's own header, a whole number of milliseconds; at most ``limit_s``, the gateway's limit, holds.
+    Raises RequestInvalid for anything else.
+    """
+    if given is None:
+        return FirstTokenDeadline(clock() + limit_s, clock)
+    text = given.strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise RequestInvalid(
+            f"The header {headers.DEADLINE_MS} is {text[:32]!r}: write the milliseconds that the first token may take, "
+            "as a whole number.",
+            param=headers.DEADLINE_MS,
+        )
+    return FirstTokenDeadline(clock() + min(int(text) / 1000, limit_s), clock)
+
+
+# Of the request that is served: from the HTTP handler to the place that writes the headers of each attempt.
+DEADLINE: contextvars.ContextVar[FirstTokenDeadline | None] = contextvars.ContextVar("first token", default=None)
