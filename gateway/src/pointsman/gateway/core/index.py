@@ -1,14 +1,21 @@
 """Which worker holds which prefix: one dictionary from chained block hash to a set of workers.
 
-A chained hash names a whole prefix, so no tree is needed: the longest prefix of a prompt on a worker is the number of
-leading hashes whose set holds that worker. Worker sets are bit sets in one integer. The engine names blocks by hashes
-of its own; they matter only to find a stored block again when it is removed or gets a child.
+A chained hash names a whole prefix, so no tree is walked: worker sets are bit sets in one integer, and the longest
+prefix of a prompt on a worker ends at the last hash whose set contains that worker. The blocks of a worker are always
+closed under prefixes (a block is held only together with all blocks before it), so the sets along a prompt only shrink,
+and a search looks at a few of its blocks instead of all of them. To keep them closed, a removed block takes with it
+what follows it: an engine cannot use a block whose prefix it lost, and stores it again when it computes it again.
 """
 
 from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
 
 from pointsman.gateway.types import EngineHash, WorkerKey
 from pointsman.serving.block_hashes import chained_block_hashes
+
+SWEEP_BLOCKS = 4096
+"""How many blocks of workers that are gone one call drops at most: about two milliseconds."""
 
 
 class KvIndex:
@@ -16,9 +23,116 @@ class KvIndex:
 
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}  # chained hash -> bit set of slots
-        self._slots: dict[WorkerKey, int] = {}
-        self._keys: dict[int, WorkerKey] = {}  # slot -> worker
-        self._blocks: dict[WorkerKey, dict[EngineHash, int]] = {}  # worker -> engine's hash -> chained hash
+        self._children: dict[int, int | set[int]] = {}  # chained hash -> the one or the several that follow it
+        self._slots: dict[WorkerKey, _Slot] = {}
+        self._keys: dict[int, WorkerKey] = {}  # slot number -> worker, of the visible slots
+        self._numbers: set[int] = set()  # slot numbers in use
+        self._visible = 0  # bit set of slots that count in searches
+        self._dead = 0  # bit set of slots that are to be swept
+        self._garbage: list[_Slot] = []
+        self._names: dict[WorkerKey, dict[EngineHash, int]] = {}  # worker -> engine's hash -> chained hash
+
+    def stored_chain(self, worker: WorkerKey, chained: Sequence[int], *, parent: int | None) -> bool:
+        """``worker`` now holds these consecutive blocks, which follow the block ``parent`` (None: they begin a prompt).
+
+        False when the worker is not known to hold ``parent``: then no prompt can hit these blocks, and they are left
+        out.
+        """
+        if self._garbage:
+            self.sweep(SWEEP_BLOCKS)
+        slot = self._slots.get(worker)
+        if slot is None:
+            slot = self._slots[worker] = self._new_slot()
+            self._show(worker, slot)
+        return self._store(slot, chained, parent)
+
+    def removed_chain(self, worker: WorkerKey, chained: Sequence[int]) -> None:
+        """``worker`` evicted these blocks, in any order. What follows them there goes too; unknown ones are ignored."""
+        slot = self._slots.get(worker)
+        if slot is None:
+            return
+        held = slot.held
+        for block in chained:
+            if block in held:
+                self._forget(slot, block)
+
+    def cleared(self, worker: WorkerKey) -> None:
+        """``worker`` holds nothing any more: its cache was reset, its engine restarted, or it is gone.
+
+        Takes effect at once; the memory of many blocks is released by ``sweep``.
+        """
+        self._names.pop(worker, None)
+        slot = self._slots.pop(worker, None)
+        if slot is not None:
+            self._retire(slot)
+            self.sweep(SWEEP_BLOCKS)
+
+    def replace(self, worker: WorkerKey) -> "Replacement":
+        """Start a new content of ``worker``, e.g. from a snapshot. Until it is finished, the present one stays."""
+        return Replacement(self, worker)
+
+    def sweep(self, blocks: int) -> bool:
+        """Drop at most so many blocks of contents that were cleared or replaced. Returns whether some are left.
+
+        Every store sweeps too; a caller needs it only to release memory while nothing is stored.
+        """
+        while self._garbage:
+            slot = self._garbage[-1]
+            held, bit = slot.held, slot.bit
+            for _ in range(min(blocks, len(held))):
+                self._drop(held.pop(), bit)
+                blocks -= 1
+            if held:
+                return True
+            self._garbage.pop()
+            self._dead &= ~bit
+            self._numbers.discard(slot.number)
+        return False
+
+    def matches(self, chain: Sequence[int]) -> dict[WorkerKey, int]:
+        """Length in blocks of the longest prefix of ``chain`` that each worker holds; workers with none are absent.
+
+        Worker sets only shrink along ``chain``, so where two blocks have the same set, those between have it too.
+        """
+        found: dict[WorkerKey, int] = {}
+        if not chain:
+            return found
+        holders, visible = self._holders.get, self._visible
+        first = holders(chain[0], 0) & visible
+        if not first:
+            return found
+        end = len(chain) - 1
+        last = holders(chain[end], 0) & visible
+        if last:
+            self._record(found, last, end + 1)
+        if first == last:
+            return found
+        intervals = [(0, first, end, last)]
+        while intervals:
+            low, low_set, high, high_set = intervals.pop()
+            while high - low > 1:
+                middle = (low + high) // 2
+                middle_set = holders(chain[middle], 0) & visible
+                if middle_set == low_set:
+                    low = middle
+                elif middle_set == high_set:
+                    high = middle
+                else:
+                    intervals.append((middle, middle_set, high, high_set))
+                    high, high_set = middle, middle_set
+            self._record(found, low_set & ~high_set, low + 1)
+        return found
+
+    def blocks_held(self, worker: WorkerKey) -> int:
+        """Blocks known to be on ``worker``."""
+        slot = self._slots.get(worker)
+        return 0 if slot is None else len(slot.held)
+
+    def __len__(self) -> int:
+        """Different blocks known, on however many workers."""
+        return len(self._holders)
+
+    # By the engine's own hashes, of which the chained ones are made here.
 
     def stored(
         self,
@@ -29,70 +143,77 @@ class KvIndex:
         token_ids: Sequence[int],
         block_size: int,
     ) -> bool:
-        """Worker now holds these blocks, which follow ``engine_parent`` (None: they begin a prompt).
-
-        False when the parent is not known here, so the prefix these blocks end cannot be named; they are left out.
-        """
-        blocks = self._blocks.setdefault(worker, {})
+        """``stored_chain`` for blocks by the names their engine gave them."""
+        names = self._names.setdefault(worker, {})
         parent: int | None = None
         if engine_parent is not None:
-            parent = blocks.get(engine_parent)
+            parent = names.get(engine_parent)
             if parent is None:
                 return False
-        chain = chained_block_hashes(token_ids, block_size, parent=parent)
-        bit = 1 << self._slot(worker)
-        holders = self._holders
-        for engine_hash, chained in zip(engine_hashes, chain, strict=False):
-            blocks[engine_hash] = chained
-            holders[chained] = holders.get(chained, 0) | bit
+        chain = chained_block_hashes(token_ids, block_size, parent=parent)[: len(engine_hashes)]
+        if not self.stored_chain(worker, chain, parent=parent):
+            return False
+        names.update(zip(engine_hashes, chain, strict=False))
         return True
 
     def removed(self, worker: WorkerKey, engine_hashes: Sequence[EngineHash]) -> None:
-        """Worker evicted these blocks. Unknown ones are none of ours."""
-        blocks = self._blocks.get(worker)
-        if not blocks:
-            return
-        bit = 1 << self._slots[worker]
-        for engine_hash in engine_hashes:
-            chained = blocks.pop(engine_hash, None)
-            if chained is not None:
-                self._drop(chained, bit)
+        """``removed_chain`` for blocks by the names their engine gave them."""
+        names = self._names.get(worker, {})
+        chained = (names.pop(engine_hash, None) for engine_hash in engine_hashes)
+        self.removed_chain(worker, [block for block in chained if block is not None])
 
-    def cleared(self, worker: WorkerKey) -> None:
-        """Worker holds nothing any more: its cache was reset, its engine restarted, or it is gone."""
-        blocks = self._blocks.pop(worker, None)
-        slot = self._slots.pop(worker, None)
-        if slot is None:
-            return
-        del self._keys[slot]
-        for chained in set((blocks or {}).values()):
-            self._drop(chained, 1 << slot)
+    def _store(self, slot: "_Slot", chained: Sequence[int], parent: int | None) -> bool:
+        held, bit, holders = slot.held, slot.bit, self._holders
+        if parent is not None and parent not in held:
+            return False
+        alive = ~self._dead
+        before = parent
+        for block in chained:
+            old = holders.get(block, 0)
+            if not old & bit:
+                holders[block] = old | bit if old else bit
+                held.add(block)
+                # Where a worker holds it already, it is linked already; what is still to be swept does not count.
+                if before is not None and not old & alive:
+                    self._link(before, block)
+            before = block
+        return True
 
-    def matches(self, chain: Sequence[int]) -> dict[WorkerKey, int]:
-        """Length in blocks of the longest prefix of ``chain`` that each worker holds; workers with none are absent."""
-        holders = self._holders
-        found: dict[WorkerKey, int] = {}
-        depth = 0
-        alive = -1
-        for chained in chain:
-            here = holders.get(chained, 0) & alive
-            if here != alive:
-                if depth:
-                    self._record(found, alive & ~here, depth)
-                if not here:
-                    return found
-                alive = here
-            depth += 1
-        if depth:
-            self._record(found, alive, depth)
-        return found
+    def _link(self, parent: int, child: int) -> None:
+        children = self._children
+        known = children.get(parent)
+        if known is None:
+            children[parent] = child
+        elif isinstance(known, set):
+            known.add(child)
+            for _ in range(2):  # children that nobody holds any more go little by little
+                other = known.pop()
+                if other in self._holders:
+                    known.add(other)
+        elif known != child:
+            children[parent] = {known, child} if known in self._holders else child
 
-    def blocks_held(self, worker: WorkerKey) -> int:
-        """Blocks known to be on ``worker``."""
-        return len(self._blocks.get(worker, ()))
+    def _forget(self, slot: "_Slot", block: int) -> None:
+        """Drop ``block`` and what follows it from the held blocks of ``slot``."""
+        held, bit = slot.held, slot.bit
+        behind = [block]
+        while behind:
+            block = behind.pop()
+            held.discard(block)
+            children = self._children.get(block)
+            self._drop(block, bit)
+            if isinstance(children, set):
+                behind += [child for child in children if child in held]
+            elif children is not None and children in held:
+                behind.append(children)
 
-    def __len__(self) -> int:
-        return len(self._holders)
+    def _drop(self, block: int, bit: int) -> None:
+        left = self._holders[block] & ~bit
+        if left:
+            self._holders[block] = left
+        else:
+            del self._holders[block]
+            self._children.pop(block, None)
 
     def _record(self, found: dict[WorkerKey, int], slots: int, depth: int) -> None:
         while slots:
@@ -100,19 +221,77 @@ class KvIndex:
             found[self._keys[lowest.bit_length() - 1]] = depth
             slots ^= lowest
 
-    def _drop(self, chained: int, bit: int) -> None:
-        left = self._holders.get(chained, 0) & ~bit
-        if left:
-            self._holders[chained] = left
-        else:
-            self._holders.pop(chained, None)
+    def _new_slot(self) -> "_Slot":
+        number = 0
+        while number in self._numbers:
+            number += 1
+        self._numbers.add(number)
+        return _Slot(number)
 
-    def _slot(self, worker: WorkerKey) -> int:
-        slot = self._slots.get(worker)
-        if slot is None:
-            slot = 0
-            while slot in self._keys:
-                slot += 1
-            self._slots[worker] = slot
-            self._keys[slot] = worker
-        return slot
+    def _show(self, worker: WorkerKey, slot: "_Slot") -> None:
+        self._keys[slot.number] = worker
+        self._visible |= slot.bit
+
+    def _retire(self, slot: "_Slot") -> None:
+        self._keys.pop(slot.number, None)
+        self._visible &= ~slot.bit
+        self._dead |= slot.bit
+        self._garbage.append(slot)
+
+
+class _Slot:
+    """One content of one worker: its place in the bit sets, and its blocks."""
+
+    __slots__ = ("bit", "held", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.bit = 1 << number
+        self.held: set[int] = set()
+
+
+class Replacement:
+    """A worker's new content while it is collected. Searches see the old one until ``finish``, then only the new one.
+
+    A context manager: left without ``finish``, the collected blocks are dropped and the old content stays. No call
+    takes time in proportion to the old content or to all that was collected.
+    """
+
+    def __init__(self, index: KvIndex, worker: WorkerKey) -> None:
+        self._index = index
+        self._worker = worker
+        self._slot: _Slot | None = index._new_slot()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abandon()
+
+    def add(self, chained: Sequence[int], *, parent: int | None) -> bool:
+        """The new content has these consecutive blocks behind ``parent``: as ``KvIndex.stored_chain``.
+
+        Prefixes come before what follows them: False, and left out, where ``parent`` was not added before.
+        Raises RuntimeError after ``finish`` or ``abandon``.
+        """
+        if self._slot is None:
+            raise RuntimeError("this replacement is finished or abandoned")
+        return self._index._store(self._slot, chained, parent)
+
+    def finish(self) -> None:
+        """Show the new content in place of the old one. Raises RuntimeError after ``finish`` or ``abandon``."""
+        if self._slot is None:
+            raise RuntimeError("this replacement is finished or abandoned")
+        slot, self._slot = self._slot, None
+        self._index.cleared(self._worker)
+        self._index._slots[self._worker] = slot
+        self._index._show(self._worker, slot)
+
+    def abandon(self) -> None:
+        """Drop what was collected, unless it is finished."""
+        if self._slot is not None:
+            slot, self._slot = self._slot, None
+            self._index._retire(slot)
+            self._index.sweep(SWEEP_BLOCKS)
