@@ -10,7 +10,6 @@ import pytest
 
 from fixtures.engines import Engines, PlainEngines, RunningEngine
 from fixtures.gateways import Entry, Gateway, GatewayProcess, connected, gateway_process
-from pointsman.api.protocol import names
 from pointsman.api.protocol.control import ROLE_PATH, RoleRequest
 from pointsman.api.protocol.names import Role
 
@@ -18,13 +17,8 @@ TOKEN = "a-token-of-the-tests"
 
 
 def entry(engine: RunningEngine) -> Entry:
-    """A worker as an endpoints file names it, KV events included."""
-    return Entry(
-        engine.name,
-        engine.url,
-        kv_events=f"tcp://{engine.address}:{names.KV_EVENTS_PORT}",
-        kv_events_replay=f"tcp://{engine.address}:{names.KV_EVENTS_REPLAY_PORT}",
-    )
+    """A worker as an endpoints file names it."""
+    return Entry(engine.name, engine.url)
 
 
 async def give_role(engine: RunningEngine, role: Role) -> None:
@@ -37,9 +31,11 @@ async def give_role(engine: RunningEngine, role: Role) -> None:
 
 
 @contextmanager
-def running_decode_workers(engines: Engines, *worker_names: str) -> Iterator[list[RunningEngine]]:
+def running_decode_workers(
+    engines: Engines, *worker_names: str, block_size: int = 128
+) -> Iterator[list[RunningEngine]]:
     """Real workers for the time of the context; they start side by side."""
-    started = [engines.worker(engines.settings(name)) for name in worker_names]
+    started = [engines.worker(engines.settings(name, block_size=block_size)) for name in worker_names]
     try:
         yield [engine.wait_until_healthy() for engine in started]
     finally:

@@ -1,21 +1,25 @@
-"""The two feeds of the router over real transports: KV events over ZMQ, KV metrics over NATS."""
+"""The two feeds of the router over real transports: KV events from workers' streams, KV metrics over NATS."""
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
+from uuid import uuid4
 
-import msgspec
+import aiohttp
 import nats
 import pytest
-import zmq
-import zmq.asyncio
+from aiohttp import web
 from pydantic import SecretStr
 
+from fixtures.asgi_over_http import Server, served
+from fixtures.kv_event_publisher import BLOCK, EventPublisher, busy_hours, prompt_tokens, removed, stored
 from fixtures.nats_server import PASSWORD, USER, NatsServer, running_nats
-from pointsman.api.protocol.kv import KV_METRICS_STALE_SECONDS, KvMetrics
+from fixtures.workers import TOKEN, settings, worker
+from pointsman.api.protocol.control import KV_EVENTS_PATH
+from pointsman.api.protocol.kv import KV_METRICS_STALE_SECONDS, KvMetrics, kv_events_topic
 from pointsman.api.protocol.names import Role, kv_metrics_subject
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.router import token_load
@@ -26,160 +30,199 @@ from pointsman.gateway.settings import Settings
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Load, Worker, WorkerKey
 from pointsman.process.ending import end
 from pointsman.serving.block_hashes import chained_block_hashes
+from pointsman.workers.engine import Receive, Scope, Send
+from pointsman.workers.event_sockets import kv_event_endpoints
+from pointsman.workers.sidecar import Sidecar
 from waiting import eventually
 
-BLOCK = 4
 W = WorkerKey("w")
 
 
-class Publisher:
-    """Publishes as vLLM's ZmqEventPublisher does: PUB, and a ROUTER that replays what its buffer still holds.
+class BusyWorker:
+    """The code beside an engine, on a real port, with an engine's publisher of KV events beside it."""
 
-    (An XPUB: to subscribers it is a PUB, and it says when one has come, so that a test need not guess.)
-    """
+    def __init__(self, publisher: EventPublisher, server: Server, sidecar: Sidecar) -> None:
+        self.publisher = publisher
+        self.server = server
+        self.sidecar = sidecar
+        self.refusing = False  # connections are accepted and closed
 
-    def __init__(self, context: zmq.asyncio.Context, buffer: int = 100) -> None:
-        self._pub = context.socket(zmq.XPUB)
-        self._router = context.socket(zmq.ROUTER)
-        self.events = f"tcp://127.0.0.1:{self._pub.bind_to_random_port('tcp://127.0.0.1')}"
-        self.replays = f"tcp://127.0.0.1:{self._router.bind_to_random_port('tcp://127.0.0.1')}"
-        self.number = 0
-        self.asked: list[int] = []
-        self._buffer: deque[tuple[int, bytes]] = deque(maxlen=buffer)
-        self._replaying = asyncio.create_task(self._replay())
-
-    async def stored(self, block: int, *, lost: bool = False) -> None:
-        """Block number ``block`` of the one prompt is now in the cache; ``lost``: nobody hears of it."""
-        event = {
-            "type": "BlockStored",
-            "block_hashes": [block + 1],
-            "parent_block_hash": block or None,
-            "token_ids": [block] * BLOCK,
-            "block_size": BLOCK,
-        }
-        payload = msgspec.msgpack.encode([0.0, [event], 0])
-        self._buffer.append((self.number, payload))
-        if not lost:
-            await self._pub.send_multipart([b"kv@w", self.number.to_bytes(8, "big"), payload])
-        self.number += 1
-
-    def restart(self) -> None:
-        """Count from the beginning with an empty cache, as a restarted engine does."""
-        self.number = 0
-        self._buffer.clear()
-
-    async def _replay(self) -> None:
-        while True:
-            client, _empty, start = await self._router.recv_multipart()
-            self.asked.append(int.from_bytes(start, "big"))
-            for number, payload in list(self._buffer):
-                if number >= self.asked[-1]:
-                    await self._router.send_multipart([client, b"", b"kv@w", number.to_bytes(8, "big"), payload])
-            await self._router.send_multipart([client, b"", b"kv@w", (-1).to_bytes(8, "big", signed=True), b""])
-
-    async def subscribed(self) -> None:
-        """Wait for a subscriber."""
-        while await self._pub.recv() != b"\x01":
-            pass
-
-    async def close(self) -> None:
-        self._replaying.cancel()
-        await asyncio.gather(self._replaying, return_exceptions=True)
-        self._pub.close(linger=0)
-        self._router.close(linger=0)
-
-
-def prompt(blocks: int) -> list[int]:
-    """Hashes of the first ``blocks`` of the one prompt."""
-    return chained_block_hashes([n for n in range(blocks) for _ in range(BLOCK)], BLOCK)
+    def as_worker(self, role: Role = Role.DECODE) -> Worker:
+        """As discovery finds it."""
+        return Worker(W, "w", self.server.url, role)
 
 
 @asynccontextmanager
-async def following(publisher: Publisher) -> AsyncIterator[KvIndex]:
-    """A feed that follows ``publisher`` and has had its first replay."""
-    index = KvIndex()
+async def busy_worker(*, buffer_batches: int = 100) -> AsyncIterator[BusyWorker]:
+    own = settings("w", pod_uid=uuid4().hex, block_size=BLOCK)
+    publisher = EventPublisher(*kv_event_endpoints(own), kv_events_topic("w"), buffer_batches=buffer_batches)
+    try:
+        async with worker(own) as running:
+
+            async def door(scope: Scope, receive: Receive, send: Send) -> None:
+                if busy.refusing:
+                    raise ConnectionError
+                await running.app(scope, receive, send)
+
+            async with served(door) as server:
+                busy = BusyWorker(publisher, server, running.sidecar)
+                await eventually(publisher.subscribed.is_set, "the worker follows its engine")
+                yield busy
+    finally:
+        publisher.close()
+
+
+class Gateway:
+    """Of a gateway, what knows the workers' caches."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    def hits(self, prompt: int, blocks: int, *, salt: str | None = None, adapter: str | None = None) -> int:
+        """Blocks of a prompt that the worker is known to hold."""
+        chain = chained_block_hashes(prompt_tokens(prompt, blocks), BLOCK, salt=salt, adapter=adapter)
+        return self.fleet.index.matches(chain).get(W, 0)
+
+    @property
+    def blocks(self) -> int:
+        return self.fleet.index.blocks_held(W)
+
+    async def has(self, blocks: int) -> None:
+        await eventually(lambda: self.blocks == blocks, f"{blocks} blocks are known")
+
+    async def knows(self, prompt: int, blocks: int) -> None:
+        await eventually(lambda: self.hits(prompt, blocks) == blocks, f"{blocks} blocks of prompt {prompt} are known")
+
+
+@asynccontextmanager
+async def gateway(*workers: Worker, token: str = TOKEN, forget_seconds: float = 60.0) -> AsyncIterator[Gateway]:
     fleet = Fleet(
         clock=lambda: 0.0,
         rng=Random(1),
         cost=token_load,
-        index=index,
+        index=KvIndex(),
         load_of=lambda _worker: UNKNOWN_LOAD,
         suspect_seconds=1.0,
     )
-    feed = KvEventFeed(fleet)
-    fleet.on_change(feed.look)
-    worker = Worker(W, "w", "http://w", Role.DECODE, publisher.events, publisher.replays)
-    fleet.apply(Discovered((worker,)))
-    async with asyncio.timeout(60):
-        await publisher.subscribed()
-    await eventually(lambda: bool(publisher.asked), "the first replay is asked for")
+    async with aiohttp.ClientSession() as session:
+        feed = KvEventFeed(fleet, session, control_token=token, forget_seconds=forget_seconds)
+        fleet.on_change(feed.look)
+        fleet.apply(Discovered(workers))
+        try:
+            yield Gateway(fleet)
+        finally:
+            await feed.stop()
+
+
+async def test_a_gateway_that_comes_late_knows_blocks_older_than_any_buffer() -> None:
+    """Shared system prompts are stored once, hours ago: no replay has them."""
+    async with busy_worker() as busy:
+        for events in busy_hours(blocks=2_000, batches=1_000):
+            busy.publisher.publish(*events)
+        busy.publisher.flush()
+        async with gateway(busy.as_worker()) as first, gateway(busy.as_worker()) as second:
+            for each in (first, second):
+                await each.knows(0, 100)
+                await each.has(2_000)
+
+
+async def test_what_happens_from_then_on_is_followed() -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker()) as each:
+        busy.publisher.publish(stored(1, 0, 4))
+        await each.knows(1, 4)
+        busy.publisher.publish(removed(1, 2, 2), stored(2, 0, 1))
+        await each.knows(2, 1)
+        assert each.hits(1, 4) == 2
+        busy.publisher.publish({"type": "AllBlocksCleared"}, stored(3, 0, 1))
+        await each.knows(3, 1)
+        assert each.hits(1, 4) == 0
+
+
+async def test_tenants_and_adapters_are_routed_by_their_own_prefixes() -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker()) as each:
+        busy.publisher.publish(stored(1, 0, 4, extra_keys=[["tenant"], None, None, None]))
+        busy.publisher.publish(stored(2, 0, 1, lora_id=1, lora_name="french", extra_keys=[["french"]]))
+        busy.publisher.publish(stored(3, 0, 1))
+        await each.knows(3, 1)
+        assert (each.hits(1, 4, salt="tenant"), each.hits(1, 4, salt="other"), each.hits(1, 4)) == (4, 0, 0)
+        assert (each.hits(2, 1, adapter="french"), each.hits(2, 1, salt="french"), each.hits(2, 1)) == (1, 0, 0)
+
+
+async def test_a_cut_stream_is_answered_by_a_new_snapshot_and_the_old_content_stays_meanwhile() -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker()) as each:
+        for number in range(3):
+            busy.publisher.publish(stored(number, 0, 2))
+            await each.knows(number, 2)
+            busy.server.cut()
+            assert each.hits(number, 2) == 2
+        busy.publisher.publish(removed(0, 0, 2), stored(9, 0, 1))
+        await each.knows(9, 1)
+        assert each.hits(0, 2) == 0
+        assert busy.server.paths.count(KV_EVENTS_PATH) >= 2
+
+
+async def test_a_worker_whose_feed_is_gone_for_a_while_is_unknown_and_known_when_it_is_back() -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker(), forget_seconds=0.05) as each:
+        busy.publisher.publish(stored(1, 0, 2))
+        await each.knows(1, 2)
+        busy.refusing = True
+        busy.server.cut()
+        await eventually(lambda: each.hits(1, 2) == 0, "the worker is unknown")
+        busy.refusing = False
+        await each.knows(1, 2)
+
+
+async def test_a_worker_that_becomes_a_decode_worker_is_known_and_one_that_no_longer_is_is_not() -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker(Role.PREFILL)) as each:
+        busy.publisher.publish(stored(1, 0, 2))
+        busy.publisher.flush()
+        assert KV_EVENTS_PATH not in busy.server.paths
+        each.fleet.apply(Discovered((busy.as_worker(),)))
+        await each.knows(1, 2)
+        each.fleet.apply(Discovered((busy.as_worker(Role.PREFILL),)))
+        assert each.hits(1, 2) == 0
+        each.fleet.apply(Discovered((busy.as_worker(),)))
+        await each.knows(1, 2)
+        each.fleet.apply(Discovered(()))
+        assert (each.hits(1, 2), each.blocks) == (0, 0)
+
+
+async def test_without_the_services_token_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker(), token="another-token-of-the-tests") as each:
+        busy.publisher.publish(stored(1, 0, 2))
+        await eventually(lambda: "kv events interrupted" in caplog.messages, "the refusal is logged")
+        assert each.hits(1, 2) == 0
+        async with aiohttp.ClientSession() as stranger, stranger.get(busy.server.url + KV_EVENTS_PATH) as answer:
+            assert answer.status == 401
+
+
+async def test_the_stream_of_a_client_that_left_is_not_kept() -> None:
+    async with busy_worker() as busy:
+        async with gateway(busy.as_worker()) as each:
+            busy.publisher.publish(stored(1, 0, 2))
+            await each.knows(1, 2)
+            assert len(busy.sidecar.kv_feed._subscribers) == 1
+        await eventually(lambda: not busy.sidecar.kv_feed._subscribers, "the worker has noticed")
+
+
+async def test_a_worker_of_an_older_version_is_used_without_its_cache(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def old(request: web.Request) -> web.Response:
+        return web.json_response({"reason": "NoSuchPath", "message": request.path}, status=404)
+
+    application = web.Application()
+    application.router.add_get(KV_EVENTS_PATH, old)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0]
     try:
-        yield index
+        async with gateway(Worker(W, "w", f"http://{host}:{port}", Role.DECODE)):
+            await eventually(lambda: "kv events not supported" in caplog.messages, "it is said once")
+            assert caplog.messages.count("kv events not supported") == 1
     finally:
-        fleet.apply(Discovered(()))
-        await feed.stop()
-
-
-@pytest.fixture
-async def publisher() -> AsyncIterator[Publisher]:
-    context = zmq.asyncio.Context()
-    made = Publisher(context)
-    yield made
-    await made.close()
-    context.destroy(linger=0)
-
-
-def held(index: KvIndex) -> int:
-    return index.matches(prompt(32)).get(W, 0)
-
-
-async def heard(publisher: Publisher, index: KvIndex, blocks: int) -> None:
-    """Store one block after the other until the subscription has carried one over."""
-    await publisher.stored(blocks)
-    await eventually(lambda: held(index) == blocks + 1, f"block {blocks} is known")
-
-
-async def test_what_was_stored_before_the_gateway_came_is_learnt_by_replay(publisher: Publisher) -> None:
-    for block in range(5):
-        await publisher.stored(block)
-    async with following(publisher) as index:
-        await eventually(lambda: held(index) == 5, "the replayed blocks are known")
-        assert publisher.asked == [0]
-
-
-async def test_a_gap_is_asked_for_and_filled(publisher: Publisher) -> None:
-    async with following(publisher) as index:
-        await heard(publisher, index, 0)
-        await publisher.stored(1, lost=True)
-        await publisher.stored(2, lost=True)
-        await publisher.stored(3)
-        await eventually(lambda: held(index) == 4, "lost blocks are known too")
-        assert publisher.asked[-1] == 1
-
-
-async def test_a_restarted_engines_old_blocks_are_forgotten(publisher: Publisher) -> None:
-    async with following(publisher) as index:
-        for block in range(4):
-            await heard(publisher, index, block)
-        publisher.restart()
-        await publisher.stored(0)
-        await eventually(lambda: held(index) == 1, "only what the new engine stored is known")
-
-
-async def test_when_the_replay_does_not_reach_back_the_index_is_built_anew(publisher: Publisher) -> None:
-    async with following(publisher) as index:
-        await heard(publisher, index, 0)
-        await heard(publisher, index, 1)
-        await publisher.stored(2, lost=True)
-        publisher._buffer.clear()
-        await publisher.stored(3)
-        await eventually(lambda: held(index) == 0, "what cannot be trusted is dropped")
-
-
-async def test_a_worker_that_left_takes_its_blocks_along(publisher: Publisher) -> None:
-    async with following(publisher) as index:
-        await heard(publisher, index, 0)
-    assert len(index) == 0
+        await runner.cleanup()
 
 
 # --- KV metrics ---

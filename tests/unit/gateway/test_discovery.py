@@ -27,7 +27,6 @@ def test_a_routable_ready_pod_is_a_worker_with_its_addresses() -> None:
     worker = worker_of(pod())
     assert worker is not None
     assert (worker.key, worker.name, worker.url, worker.role) == ("u1", "chat-1", "http://10.0.0.7:8000", Role.DECODE)
-    assert (worker.kv_events, worker.kv_events_replay) == ("tcp://10.0.0.7:5557", "tcp://10.0.0.7:5558")
 
 
 def test_ipv6_addresses_are_bracketed() -> None:
@@ -71,11 +70,12 @@ def test_the_bounds_of_flow_control_come_from_there_too_each_by_itself() -> None
         assert discovered([], service).bounds == FlowBounds(9000, decode)
 
 
-def test_an_endpoints_file_is_read_whole(tmp_path: Path) -> None:
+def test_an_endpoints_file_with_the_keys_of_earlier_versions_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text(
         "workers:\n"
-        "  - {name: d0, url: 'http://127.0.0.1:8100', role: Decode, kvEvents: 'tcp://127.0.0.1:5557'}\n"
+        "  - {name: d0, url: 'http://127.0.0.1:8100', role: Decode, kvEvents: 'tcp://127.0.0.1:5557',\n"
+        "     kvEventsReplay: 'tcp://127.0.0.1:5558'}\n"
         "  - {name: p0, url: 'http://127.0.0.1:8200', role: Prefill}\n"
         "routing: {maxLocalPrefillTokens: 100, maxPrefillQueueSize: 2}\n"
     )

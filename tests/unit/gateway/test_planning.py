@@ -77,10 +77,17 @@ async def test_without_a_tokenizer_the_engine_does_everything() -> None:
     assert (list(job.leg.chain), job.leg.prompt_tokens > 0) == ([], True)
 
 
-async def test_salted_prompts_are_kept_out_of_the_index(processor: TextProcessor) -> None:
-    made = await planned(model(processor), cache_salt="tenant-a")
-    assert list(made.jobs[0].leg.chain) == []
-    assert json.loads(made.jobs[0].leg.body)["cache_salt"] == "tenant-a"
+@pytest.mark.parametrize("more", [{}, {"tools": TOOLS}])
+async def test_each_tenant_has_prefixes_of_its_own(processor: TextProcessor, more: dict[str, Any]) -> None:
+    chains = []
+    for salt in (None, "tenant-a", "tenant-b"):
+        salted: dict[str, Any] = {"cache_salt": salt} if salt else {}
+        made = await planned(model(processor), **salted, **more)
+        chains.append(tuple(made.jobs[0].leg.chain))
+        assert json.loads(made.jobs[0].leg.body).get("cache_salt") == salt
+    assert len(set(chains)) == 3
+    assert len({len(chain) for chain in chains}) == 1
+    assert all(chains)
 
 
 async def test_several_answers_of_a_body_that_goes_as_it_is_are_one_request(processor: TextProcessor) -> None:

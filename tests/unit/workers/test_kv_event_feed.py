@@ -1,123 +1,148 @@
-"""Following an engine's KV events over real ZMQ sockets: replay, order, gaps."""
+"""Following an engine's KV events over real ZMQ sockets: replay, order, gaps, and a buffer of full size."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
-import msgspec
 import pytest
-import zmq
-import zmq.asyncio
 
+from fixtures.kv_event_publisher import BLOCK, EventPublisher, prompt_tokens, removed, stored
 from pointsman.api.protocol.kv import kv_events_topic
-from pointsman.workers.core.prefix_index import PrefixIndex
+from pointsman.workers.core.prefix_index import HashesRemoved, HashesStored, IndexChange, IndexCleared, PrefixIndex
 from pointsman.workers.kv_events import KvEventFeed
 from waiting import eventually
 
-BLOCK = 4
 WORKER = "worker-0"
 
 
-class Publisher:
-    """What vLLM's ZmqEventPublisher does: publishes, and replays what its buffer still holds."""
-
-    def __init__(self, address: str = "tcp://127.0.0.1") -> None:
-        self._context = zmq.asyncio.Context()
-        self._context.setsockopt(zmq.IPV6, 1)
-        self._events = self._context.socket(zmq.XPUB)
-        self._replay = self._context.socket(zmq.ROUTER)
-        self.endpoint = f"{address}:{self._events.bind_to_random_port(address)}"
-        self.replay_endpoint = f"{address}:{self._replay.bind_to_random_port(address)}"
-        self.buffer: dict[int, bytes] = {}
-        self._next = 0
-        self._server = asyncio.create_task(self._serve_replay())
-
-    async def subscribed(self) -> None:
-        """Wait for a subscriber: what is published before is not heard."""
-        async with asyncio.timeout(30):
-            assert await self._events.recv() == b"\x01" + kv_events_topic(WORKER).encode()
-
-    async def publish(self, *events: dict[str, Any], lost: bool = False) -> None:
-        """Publish one message; ``lost``: it is in the buffer, but the subscriber does not hear it."""
-        payload = msgspec.msgpack.encode([0.0, list(events), 0])
-        self.buffer[self._next] = payload
-        if not lost:
-            topic = kv_events_topic(WORKER).encode()
-            await self._events.send_multipart([topic, self._next.to_bytes(8, "big"), payload])
-        self._next += 1
-
-    async def _serve_replay(self) -> None:
-        while True:
-            asker, _, start = await self._replay.recv_multipart()
-            for sequence, payload in self.buffer.items():
-                if sequence >= int.from_bytes(start, "big"):
-                    await self._replay.send_multipart([asker, b"", b"", sequence.to_bytes(8, "big"), payload])
-            await self._replay.send_multipart([asker, b"", b"", (-1).to_bytes(8, "big", signed=True), b""])
-
-    async def close(self) -> None:
-        self._server.cancel()
-        await asyncio.gather(self._server, return_exceptions=True)
-        self._context.destroy(linger=0)
-
-
 @pytest.fixture
-async def publisher(request: pytest.FixtureRequest) -> AsyncIterator[Publisher]:
-    """At 127.0.0.1, or at the address a test asks for."""
-    made = Publisher(getattr(request, "param", "tcp://127.0.0.1"))
+def publisher(tmp_path: Path) -> Iterator[EventPublisher]:
+    """An engine's publisher; event 0 was published before anybody listened."""
+    made = EventPublisher(f"ipc://{tmp_path}/events", f"ipc://{tmp_path}/replay", kv_events_topic(WORKER))
+    made.publish(stored(0, 0, 1))
+    made.flush()
     yield made
-    await made.close()
+    made.close()
 
 
-@pytest.fixture
-async def index(publisher: Publisher) -> AsyncIterator[PrefixIndex]:
-    """An index fed by the publisher. Events 0 was published before the feed began."""
-    await publisher.publish(stored(0))
-    index = PrefixIndex(BLOCK)
-    feed = KvEventFeed(index, WORKER, publisher.endpoint, publisher.replay_endpoint)
-    task = asyncio.create_task(feed.run())
-    await publisher.subscribed()
-    await eventually(lambda: feed.live, "the feed has caught up")
-    yield index
+class Reader:
+    """A feed and what it told."""
+
+    def __init__(self, publisher: EventPublisher) -> None:
+        self.index = PrefixIndex(BLOCK)
+        self.changes: list[IndexChange] = []
+        self.feed = KvEventFeed(
+            self.index, WORKER, publisher.endpoint, publisher.replay_endpoint, changed=self.changes.extend
+        )
+
+    def has(self, prompt: int, blocks: int = 1) -> bool:
+        return self.index.cached_tokens(prompt_tokens(prompt, blocks)) == blocks * BLOCK
+
+    async def heard(self, prompt: int) -> None:
+        await eventually(lambda: self.has(prompt), f"prompt {prompt} is known")
+
+
+@asynccontextmanager
+async def reading(publisher: EventPublisher) -> AsyncIterator[Reader]:
+    reader = Reader(publisher)
+    task = asyncio.create_task(reader.feed.run())
+    await eventually(publisher.subscribed.is_set, "the feed is subscribed")
+    await eventually(lambda: reader.feed.live or task.done(), "the feed has caught up")
+    yield reader
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
 
 
-def tokens(number: int) -> list[int]:
-    return [number] * BLOCK
+async def test_what_was_stored_before_is_replayed_and_what_follows_is_followed(publisher: EventPublisher) -> None:
+    async with reading(publisher) as reader:
+        assert reader.has(0)
+        publisher.publish(stored(1, 0, 1), stored(2, 0, 1))
+        publisher.publish(removed(1, 0, 1))
+        publisher.publish(stored(3, 0, 1))
+        await reader.heard(3)
+        assert [reader.has(prompt) for prompt in range(4)] == [True, False, True, True]
+        kinds = [type(change) for change in reader.changes]
+        assert kinds == [HashesStored, HashesStored, HashesStored, HashesRemoved, HashesStored]
 
 
-def stored(number: int) -> dict[str, Any]:
-    return {
-        "type": "BlockStored",
-        "block_hashes": [number],
-        "parent_block_hash": None,
-        "token_ids": tokens(number),
-        "block_size": BLOCK,
-    }
+async def test_a_gap_is_filled_from_the_replay(publisher: EventPublisher) -> None:
+    async with reading(publisher) as reader:
+        publisher.publish(stored(1, 0, 1), lost=True)
+        publisher.publish(stored(2, 0, 1))
+        await reader.heard(2)
+        assert reader.has(1)
 
 
-@pytest.mark.parametrize("publisher", ["tcp://127.0.0.1", "tcp://[::1]"], indirect=True)
-async def test_what_was_stored_before_is_replayed_and_what_follows_is_followed(
-    publisher: Publisher, index: PrefixIndex
-) -> None:
-    assert index.cached_tokens(tokens(0)) == BLOCK
-    await publisher.publish(stored(1), stored(2))
-    await publisher.publish({"type": "BlockRemoved", "block_hashes": [1]})
-    await publisher.publish(stored(3))
-    await eventually(lambda: index.cached_tokens(tokens(3)) == BLOCK, "the last event is applied")
-    assert [index.cached_tokens(tokens(number)) for number in range(4)] == [BLOCK, 0, BLOCK, BLOCK]
+async def test_after_a_gap_that_nobody_can_fill_the_index_starts_anew(publisher: EventPublisher) -> None:
+    async with reading(publisher) as reader:
+        publisher.publish(stored(1, 0, 1), lost=True)
+        publisher.flush()
+        publisher.buffer.clear()
+        publisher.publish(stored(2, 0, 1))
+        await reader.heard(2)
+        assert not reader.has(0), "what was lost may have removed it"
+        assert IndexCleared() in reader.changes
 
 
-async def test_a_gap_is_filled_from_the_replay(publisher: Publisher, index: PrefixIndex) -> None:
-    await publisher.publish(stored(1), lost=True)
-    await publisher.publish(stored(2))
-    await eventually(lambda: index.cached_tokens(tokens(2)) == BLOCK, "the event after the gap is applied")
-    assert index.cached_tokens(tokens(1)) == BLOCK
+async def test_an_engine_that_counts_anew_has_another_cache(publisher: EventPublisher) -> None:
+    async with reading(publisher) as reader:
+        publisher.publish(stored(1, 0, 1))
+        await reader.heard(1)
+        publisher.restart()
+        publisher.publish(stored(2, 0, 1))
+        await reader.heard(2)
+        assert not reader.has(0)
+        assert not reader.has(1)
 
 
-async def test_after_a_gap_that_nobody_can_fill_the_index_starts_anew(publisher: Publisher, index: PrefixIndex) -> None:
-    await publisher.publish(stored(1), lost=True)
-    publisher.buffer.clear()
-    await publisher.publish(stored(2))
-    await eventually(lambda: index.cached_tokens(tokens(2)) == BLOCK, "the event after the gap is applied")
-    assert index.cached_tokens(tokens(0)) == 0, "what was lost may have removed it"
+async def _a_full_buffer(publisher: EventPublisher, batches: Sequence[int]) -> None:
+    for prompt in batches:
+        publisher.publish(stored(prompt, 0, 2))
+    await asyncio.to_thread(publisher.flush)
+
+
+async def test_a_full_replay_buffer_is_read_to_its_end(publisher: EventPublisher) -> None:
+    """The publisher's socket drops most of a replay of 10 000 batches: it is asked again from where it stopped."""
+    await _a_full_buffer(publisher, range(1, 9_999))
+    async with reading(publisher) as reader:
+        assert all(reader.has(prompt, 2) for prompt in range(1, 9_999))
+        assert reader.has(0)
+        assert publisher.asked[0] == 0
+        publisher.publish(stored(20_000, 0, 1))
+        await reader.heard(20_000)
+
+
+async def test_a_reader_that_begins_late_has_what_the_buffer_still_has(publisher: EventPublisher) -> None:
+    await _a_full_buffer(publisher, range(1, 12_001))
+    async with reading(publisher) as reader:
+        assert not reader.has(0)
+        assert all(reader.has(prompt, 2) for prompt in range(2_001, 12_001))
+
+
+async def test_others_get_their_turn_while_a_replay_is_read(publisher: EventPublisher) -> None:
+    await _a_full_buffer(publisher, range(1, 5_000))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    neighbour = asyncio.create_task(others())
+    async with reading(publisher) as reader:
+        assert reader.has(4_999, 2)
+    neighbour.cancel()
+    assert turns >= 20
+
+
+async def test_tenants_and_adapters_are_read_apart(publisher: EventPublisher) -> None:
+    async with reading(publisher) as reader:
+        publisher.publish(stored(1, 0, 2, extra_keys=[["tenant"], None]))
+        publisher.publish(stored(2, 0, 2, lora_id=1, lora_name="french", extra_keys=[["french"], ["french"]]))
+        publisher.publish(stored(3, 0, 1))
+        await reader.heard(3)
+        index, (one, two) = reader.index, (prompt_tokens(1, 2), prompt_tokens(2, 2))
+        assert (index.cached_tokens(one, "tenant"), index.cached_tokens(one)) == (2 * BLOCK, 0)
+        assert (index.cached_tokens(two, None, "french"), index.cached_tokens(two)) == (2 * BLOCK, 0)

@@ -126,10 +126,33 @@ def test_a_cache_salt_is_read_from_the_first_blocks_extra_key() -> None:
     assert event.salt == "tenant"
 
 
-def test_blocks_that_are_no_plain_prompts_are_left_out() -> None:
+def test_blocks_of_an_adapter_carry_its_name() -> None:
+    adapted = {**STORED, "lora_id": 1, "lora_name": "adapter"}
+    for keys, salt in (([["adapter"]], None), ([["adapter", "tenant"]], "tenant"), ([None], None)):
+        (event,) = read_events(message({**adapted, "extra_keys": keys}))
+        assert isinstance(event, BlocksStored)
+        assert (event.adapter, event.salt) == ("adapter", salt)
+    (later,) = read_events(message({**adapted, "extra_keys": [["adapter"]], "parent_block_hash": 5}))
+    assert isinstance(later, BlocksStored)
+
+
+def test_what_comes_before_an_image_is_read() -> None:
+    two = {"block_hashes": [7, 8], "token_ids": list(range(2 * BLOCK)), "extra_keys": [None, [["image", 3]]]}
+    assert read_events(message({**STORED, **two})) == [BlocksStored((7,), None, list(range(BLOCK)), BLOCK)]
+
+
+def test_adapters_and_salts_are_kept_apart() -> None:
+    kinds = [(None, None), ("a", None), (None, "a"), ("a", "b"), ("b", "a"), ("ab", None), (None, "ab")]
+    index = PrefixIndex(BLOCK)
+    for number, (salt, adapter) in enumerate(kinds):
+        index.apply([BlocksStored((number,), None, range(BLOCK), BLOCK, salt, adapter)])
+        assert len(index) == number + 1
+        assert index.cached_tokens(range(BLOCK), salt, adapter) == BLOCK
+
+
+def test_blocks_that_tokens_do_not_name_are_left_out() -> None:
     for other in (
         {"lora_id": 1},
-        {"lora_name": "adapter"},
         {"medium": "CPU"},
         {"group_idx": 1},
         {"extra_keys": [["image", 3]]},

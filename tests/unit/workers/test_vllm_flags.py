@@ -1,6 +1,8 @@
 """The command line and environment of vLLM."""
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.api.v1alpha1.engine_flags import OWNED_FLAGS
+from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, vllm_arguments
 
@@ -102,14 +105,19 @@ def test_on_cpu_a_users_own_choice_replaces_the_default() -> None:
     assert not [a for a in arguments if a in {"--kv-cache-memory-bytes", "--enforce-eager"}]
 
 
-def test_kv_events_carry_the_workers_name_and_bind_where_the_worker_binds() -> None:
-    anywhere = json_of(vllm_arguments(settings(), []), "--kv-events-config")
-    assert anywhere["topic"] == "kv@chat-5f7f-0"
-    assert (anywhere["endpoint"], anywhere["replay_endpoint"]) == ("tcp://*:5557", "tcp://*:5558")
-    sixth = json_of(vllm_arguments(settings(bind_host="::"), []), "--kv-events-config")
-    assert (sixth["endpoint"], sixth["replay_endpoint"]) == ("tcp://[::]:5557", "tcp://[::]:5558")
-    own = json_of(vllm_arguments(settings(bind_host="127.1.2.3"), []), "--kv-events-config")
-    assert (own["endpoint"], own["replay_endpoint"]) == ("tcp://127.1.2.3:5557", "tcp://127.1.2.3:5558")
+@pytest.mark.parametrize("bind_host", ["0.0.0.0", "::", "127.1.2.3", "10.1.2.3"])
+def test_kv_events_carry_the_workers_name_and_no_other_pod_reaches_them(bind_host: str) -> None:
+    own = settings(bind_host=bind_host)
+    events = json_of(vllm_arguments(own, []), "--kv-events-config")
+    assert events["topic"] == "kv@chat-5f7f-0"
+    assert (events["endpoint"], events["replay_endpoint"]) == kv_event_endpoints(own)
+    assert all(endpoint.startswith("ipc:///") for endpoint in kv_event_endpoints(own))
+
+
+def test_workers_that_share_a_disk_do_not_share_kv_events(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert len({*kv_event_endpoints(settings()), *kv_event_endpoints(settings(pod_ip="10.1.2.4"))}) == 4
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("deep" * 30)))
+    assert all(len(endpoint) < 107 for endpoint in kv_event_endpoints(settings()))
 
 
 def test_peers_are_told_the_pods_address() -> None:

@@ -69,7 +69,7 @@ async def run(settings: Settings) -> int:
         )
         token = settings.control_token.get_secret_value()
         catalog = ModelCatalog(fleet, session, folder=folder, control_token=token)
-        kv_events = KvEventFeed(fleet)
+        kv_events = KvEventFeed(fleet, session, control_token=token)
         fleet.on_change(catalog.look)
         fleet.on_change(kv_events.look)
         life.push_async_callback(catalog.stop)

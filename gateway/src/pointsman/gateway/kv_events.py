@@ -1,133 +1,179 @@
-"""Feeds the KV index from the decode workers' ZMQ event streams.
+"""Feeds the KV index from the decode workers' KV feeds (``pointsman.api.protocol.kv_feed``).
 
-One task per worker: subscribe, then ask for everything its replay buffer still holds, then follow. A gap in the
-sequence is asked for again; when the buffer does not reach back that far, or the publisher started anew, the worker's
-part of the index is dropped and rebuilt from the buffer. The index is a hint for routing, so nothing waits for it.
+One task per decode worker reads its stream: a snapshot of the worker's whole cache, then every change. A gap, a broken
+stream or a worker that returns is answered by a new snapshot; the old content stays until that is complete. The index
+is a hint for routing, so nothing waits for it.
 """
 
 import asyncio
 import logging
+import time
+from http import HTTPStatus
 
-import zmq
-import zmq.asyncio
+import aiohttp
 
+from pointsman.api.protocol import kv_feed as wire
+from pointsman.api.protocol.control import KV_EVENTS_PATH
+from pointsman.api.protocol.kv_feed import FrameReader, MalformedFeed
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.core import kv_events
-from pointsman.gateway.core.kv_events import MalformedEvents, Order, Sequence
+from pointsman.gateway.core.kv_feed import FeedGap, FeedNotSupported, FeedState
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.types import Worker, WorkerKey
 
 log = logging.getLogger(__name__)
 
-REPLAY_TIMEOUT_SECONDS = 5.0
-RETRY_SECONDS = 2.0
-HIGH_WATER_MARK = 100_000
-_END_OF_REPLAY = -1
-
-
-class _Lost(Exception):
-    """Events are missing and the replay does not have them."""
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 5 * wire.HEARTBEAT_SECONDS  # then the stream is taken for broken
+FORGET_SECONDS = 5.0  # without a stream, until what a worker had is unknown
+RETRY_FIRST_SECONDS = 0.2
+RETRY_LAST_SECONDS = 5.0
+NOT_SUPPORTED_RETRY_SECONDS = 60.0
+SLICE_SECONDS = 0.002  # of all feeds together in one iteration of the event loop
 
 
 class KvEventFeed:
-    """Keeps one subscription per decode worker that publishes KV events."""
+    """Keeps one stream per decode worker and the index in step with it."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        session: aiohttp.ClientSession,
+        *,
+        control_token: str,
+        forget_seconds: float = FORGET_SECONDS,
+    ) -> None:
         self._fleet = fleet
-        self._context = zmq.asyncio.Context()
-        self._context.setsockopt(zmq.IPV6, 1)  # IPv4 too; without it an IPv6 address cannot be connected to
+        self._session = session
+        self._headers = {"Authorization": f"Bearer {control_token}"} if control_token else {}
+        self._forget_seconds = forget_seconds
+        self._budget = LoopBudget(SLICE_SECONDS)
         self._running: dict[WorkerKey, asyncio.Task[None]] = {}
+        self._forgetting: dict[WorkerKey, asyncio.TimerHandle] = {}
+        self._known: set[WorkerKey] = set()
+
+    @property
+    def known(self) -> frozenset[WorkerKey]:
+        """Workers whose cache is known and followed at this moment."""
+        return frozenset(self._known)
 
     def look(self) -> None:
-        """Start and stop subscriptions so that they match the fleet. Called on every change of it."""
-        wanted = {w.key: w for w in self._fleet.workers if w.role is Role.DECODE and w.kv_events is not None}
-        for key in self._running.keys() - wanted.keys():
+        """Start and stop streams so that they match the fleet. Called on every change of it."""
+        decoding = {worker.key: worker for worker in self._fleet.workers if worker.role is Role.DECODE}
+        for key in self._running.keys() - decoding.keys():
             self._running.pop(key).cancel()
-        for key in wanted.keys() - self._running.keys():
-            self._running[key] = asyncio.create_task(self._follow(wanted[key]), name=f"kv events of {wanted[key].name}")
+            self._forget(key)
+        for key in decoding.keys() - self._running.keys():
+            worker = decoding[key]
+            self._running[key] = asyncio.create_task(self._follow(worker), name=f"kv events of {worker.name}")
 
     async def stop(self) -> None:
-        """End all subscriptions."""
+        """End all streams."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
-        self._context.destroy(linger=0)
+        for timer in self._forgetting.values():
+            timer.cancel()
 
     async def _follow(self, worker: Worker) -> None:
+        delay_s = RETRY_FIRST_SECONDS
+        supported = True
         while True:
+            state = FeedState(self._fleet.index, worker.key)
             try:
-                await self._subscribe(worker)
-            except (zmq.ZMQError, MalformedEvents, _Lost, TimeoutError) as error:
+                await self._read(worker, state)
+                why = "the worker ended the stream"
+            except FeedNotSupported as error:
+                if supported:
+                    log.warning("kv events not supported", extra={"worker": worker.name, "why": str(error)})
+                supported = False
+                self._forget(worker.key)
+                await asyncio.sleep(NOT_SUPPORTED_RETRY_SECONDS)
+                continue
+            except (aiohttp.ClientError, TimeoutError, OSError, FeedGap, MalformedFeed) as error:
                 why = str(error) or type(error).__name__
-                log.warning("kv events interrupted", extra={"worker": worker.name, "why": why})
             except Exception:
                 # A defect, as loud as can be; but this worker's cache would stay unknown for ever.
                 log.exception("kv events interrupted by a defect", extra={"worker": worker.name})
-            self._fleet.index.cleared(worker.key)
-            await asyncio.sleep(RETRY_SECONDS)
+                why = "a defect"
+            finally:
+                state.abandon()
+                self._known.discard(worker.key)
+            log.warning("kv events interrupted", extra={"worker": worker.name, "why": why})
+            self._forget_later(worker)
+            delay_s = RETRY_FIRST_SECONDS if state.known else min(2 * delay_s, RETRY_LAST_SECONDS)
+            await asyncio.sleep(delay_s)
 
-    async def _subscribe(self, worker: Worker) -> None:
-        socket = self._context.socket(zmq.SUB)
-        try:
-            socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-            socket.setsockopt(zmq.SUBSCRIBE, b"")
-            socket.connect(worker.kv_events or "")
-            # Subscribed before the replay: what happens meanwhile waits in the socket, and old numbers are dropped.
-            sequence = Sequence()
-            await self._replay(worker, sequence)
-            log.info(
-                "kv events followed",
-                extra={"worker": worker.name, "blocks": self._fleet.index.blocks_held(worker.key)},
-            )
-            fresh = True
-            while True:
-                _topic, number_bytes, payload = await socket.recv_multipart()
-                number = int.from_bytes(number_bytes, "big", signed=True)
-                order = sequence.look(number)
-                if order is Order.RESTARTED and fresh:
-                    continue  # the replay had it already
-                fresh = False
-                if order is Order.RESTARTED:
-                    log.info("kv events restarted", extra={"worker": worker.name, "number": number})
-                    self._fleet.index.cleared(worker.key)
-                    sequence = Sequence()
-                    await self._replay(worker, sequence)
-                    fresh = True
-                    continue
-                if order is Order.GAP:
-                    log.info("kv events lost", extra={"worker": worker.name, "after": sequence.last, "next": number})
-                    await self._replay(worker, sequence)
-                    fresh = True
-                    if sequence.last < number - 1:
-                        raise _Lost(f"events after {sequence.last} are not in the replay buffer")
-                    if sequence.last >= number:
-                        continue
-                kv_events.apply(self._fleet.index, worker.key, payload)
-                sequence.last = number
-        finally:
-            socket.close(linger=0)
+    async def _read(self, worker: Worker, state: FeedState) -> None:
+        """Apply the worker's stream until it ends. Raises when it breaks or cannot be understood."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        url = f"{worker.url}{KV_EVENTS_PATH}"
+        async with self._session.get(url, headers=self._headers, timeout=timeout) as response:
+            if response.status == HTTPStatus.NOT_FOUND:
+                raise FeedNotSupported(f"{KV_EVENTS_PATH} is not there: its version is older than the gateway's")
+            if response.status != HTTPStatus.OK:
+                raise MalformedFeed(f"{KV_EVENTS_PATH} answered {response.status}")
+            frames = FrameReader()
+            async for data in response.content.iter_any():
+                frames.push(data)
+                await self._apply(worker, state, frames)
 
-    async def _replay(self, worker: Worker, sequence: Sequence) -> None:
-        """Apply what the worker still has after ``sequence.last``. Raises TimeoutError or _Lost."""
-        if worker.kv_events_replay is None:
-            return
-        socket = self._context.socket(zmq.DEALER)
-        try:
-            socket.connect(worker.kv_events_replay)
-            async with asyncio.timeout(REPLAY_TIMEOUT_SECONDS):
-                await socket.send_multipart([b"", (sequence.last + 1).to_bytes(8, "big")])
-                while True:
-                    frames = await socket.recv_multipart()
-                    number_bytes, payload = frames[-2], frames[-1]
-                    number = int.from_bytes(number_bytes, "big", signed=True)
-                    if number == _END_OF_REPLAY:
-                        return
-                    order = sequence.look(number)
-                    if order is Order.RESTARTED:
-                        continue
-                    if order is Order.GAP and sequence.last >= 0:
-                        raise _Lost(f"events {sequence.last + 1} to {number - 1} are not in the replay buffer")
-                    kv_events.apply(self._fleet.index, worker.key, payload)
-                    sequence.last = number
-        finally:
-            socket.close(linger=0)
+    async def _apply(self, worker: Worker, state: FeedState, frames: FrameReader) -> None:
+        while True:
+            await self._budget.wait()
+            began_s = time.perf_counter()
+            frame = frames.next()
+            if frame is None:
+                return
+            if state.apply(frame):
+                self._known.add(worker.key)
+                self._keep(worker.key)
+                log.info(
+                    "kv events followed",
+                    extra={"worker": worker.name, "blocks": self._fleet.index.blocks_held(worker.key)},
+                )
+            self._budget.spend(time.perf_counter() - began_s)
+
+    def _forget_later(self, worker: Worker) -> None:
+        """What this worker had is unknown after a while, unless a new snapshot comes."""
+        if worker.key not in self._forgetting:
+            loop = asyncio.get_running_loop()
+            self._forgetting[worker.key] = loop.call_later(self._forget_seconds, self._forget, worker.key)
+
+    def _keep(self, key: WorkerKey) -> None:
+        timer = self._forgetting.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _forget(self, key: WorkerKey) -> None:
+        self._keep(key)
+        self._fleet.index.cleared(key)
+
+
+class LoopBudget:
+    """Time that all its users together take of one iteration of the event loop."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._spent_s = 0.0
+        self._renewing = False
+        self._left = asyncio.Event()
+        self._left.set()
+
+    async def wait(self) -> None:
+        """Return in an iteration of the loop that has time left."""
+        while not self._left.is_set():
+            await self._left.wait()
+
+    def spend(self, seconds: float) -> None:
+        """``seconds`` were taken of this iteration."""
+        self._spent_s += seconds
+        if self._spent_s >= self._seconds:
+            self._left.clear()
+        if not self._renewing:
+            self._renewing = True
+            asyncio.get_running_loop().call_soon(self._renew)
+
+    def _renew(self) -> None:
+        self._spent_s = 0.0
+        self._renewing = False
+        self._left.set()

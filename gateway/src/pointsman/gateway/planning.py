@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pointsman.gateway.core import resume
@@ -91,8 +91,6 @@ def _plan(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
 
 def _token_jobs(ask: Ask, model: Model, identity: Identity, request_id: str) -> tuple[Job, ...]:
     resumption = resume.way(ask, verbatim=False)
-    # Blocks of a salt or of an adapter are others, whatever their tokens.
-    apart = bool(ask.body.get("cache_salt")) or ask.body["model"] != model.info.served_name
     jobs = []
     for number, token_ids in enumerate(_token_ids(ask, model)):
         limit = max_output_tokens(
@@ -106,7 +104,7 @@ def _token_jobs(ask: Ask, model: Model, identity: Identity, request_id: str) -> 
             path=Endpoint.COMPLETIONS.path,
             body=token_body(ask, token_ids, max_tokens=limit),
             prompt_tokens=len(token_ids),
-            chain=() if apart else chained_block_hashes(token_ids, model.info.block_size),
+            chain=_chain(ask, model, token_ids),
             digest=model.digest,
             resumption=resumption,
         )
@@ -128,12 +126,23 @@ def _verbatim_jobs(ask: Ask, model: Model, _identity: Identity, request_id: str)
         ask.endpoint.path,
         body,
         prompt_tokens=len(token_ids) or max(estimate, 1),
-        chain=chained_block_hashes(token_ids, model.info.block_size),
+        chain=_chain(ask, model, token_ids),
         resumption=resume.way(ask, verbatim=True),
         resume_digest=model.digest,
     )
     choices = ask.n * max(len(ask.prompts), 1)
     return (Job(leg, lambda: VerbatimTranslator(choices=choices, with_token_ids=ask.with_token_ids)),)
+
+
+def _chain(ask: Ask, model: Model, token_ids: Sequence[int]) -> list[int]:
+    """Block hashes of a prompt. Those of a salt (a tenant) or of an adapter are others, whatever the tokens."""
+    salt, name = ask.body.get("cache_salt"), ask.body["model"]
+    return chained_block_hashes(
+        token_ids,
+        model.info.block_size,
+        salt=salt if isinstance(salt, str) else None,  # the engine refuses another type
+        adapter=None if name == model.info.served_name else name,
+    )
 
 
 def _likely_token_ids(ask: Ask, model: Model) -> list[int]:
@@ -142,7 +151,7 @@ def _likely_token_ids(ask: Ask, model: Model) -> list[int]:
     Requests with tools share long prefixes (the tools themselves), so they gain most from the right worker.
     """
     processor = model.processor
-    if processor is None or ask.body.get("cache_salt") or ask.body["model"] != model.info.served_name:
+    if processor is None:
         return []
     try:
         if ask.endpoint is Endpoint.CHAT:

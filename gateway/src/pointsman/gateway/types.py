@@ -24,8 +24,6 @@ class Worker:
     name: str  # the pod's name
     url: str  # http://host:port of engine and control API
     role: Role
-    kv_events: str | None = None  # ZMQ endpoint, None: this worker's cache is unknown
-    kv_events_replay: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

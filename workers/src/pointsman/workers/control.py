@@ -2,7 +2,7 @@
 
 import hmac
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -21,11 +21,12 @@ BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class ControlAnswer:
-    """One HTTP answer."""
+    """One HTTP answer: ``content``, or a ``stream`` of pieces that goes on until the client leaves."""
 
     status: int
     content: bytes
     content_type: str = JSON
+    stream: AsyncGenerator[bytes, None] | None = None
 
 
 def authorized(headers: Mapping[str, str], token: str) -> bool:
@@ -66,6 +67,8 @@ class ControlApi:
             case "GET", _ if path.startswith(f"{wire.MODEL_FILES_PATH}/"):
                 content = await sidecar.model_file(path.removeprefix(f"{wire.MODEL_FILES_PATH}/"))
                 return ControlAnswer(HTTPStatus.OK, content, BYTES)
+            case "GET", wire.KV_EVENTS_PATH:
+                return ControlAnswer(HTTPStatus.OK, b"", BYTES, sidecar.kv_feed.stream())
         return _error(HTTPStatus.NOT_FOUND, "NoSuchPath", f"{method} {path} is nothing this worker knows")
 
 

@@ -27,6 +27,7 @@ from pointsman.workers.remote_prefill import REMOTE_SHARE_OF_DEADLINE
 from pointsman.workers.request_prefill import Prompts, RequestPrefill, cached_tokens
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.sidecar import ClientRequest, Sidecar
+from pointsman.workers.streaming import stream_answer
 from pointsman.workers.types import PrefillPath, RemoteKv
 
 log = logging.getLogger(__name__)
@@ -83,7 +84,13 @@ class PointsmanMiddleware:
             return
         if is_control:
             answer = await control.handle(scope["method"], path, headers, body)
-            await _respond(send, answer.status, answer.content, answer.content_type)
+            if answer.stream is not None:
+                try:
+                    await stream_answer(scope, send, client.gone, answer.stream, answer.content_type)
+                finally:
+                    await client.close()
+            else:
+                await _respond(send, answer.status, answer.content, answer.content_type)
             return
         verification = names.VERIFICATION.lower() in headers and authorized(
             headers, sidecar.settings.control_token.get_secret_value()

@@ -17,7 +17,7 @@ from pointsman.api.protocol.control import (
     VerifyResult,
     WorkerState,
 )
-from pointsman.api.protocol.names import KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT, Role, address_url
+from pointsman.api.protocol.names import Role
 from pointsman.process.ending import end
 from pointsman.serving.local_remote import RoutingRule
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
@@ -26,7 +26,9 @@ from pointsman.workers.core.prefix_index import PrefixIndex
 from pointsman.workers.core.roles import EngineCondition, RoleState
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import ControlRefusedError, EngineUnavailableError, QueueUnavailableError
+from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.kv_events import KvEventFeed
+from pointsman.workers.kv_feed import KvFeedPublisher
 from pointsman.workers.kv_metrics import KvMetricsPublisher
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.model_files import ModelFiles, digest
@@ -70,12 +72,11 @@ class Sidecar:
         self._clients: set[ClientRequest] = set()
         self._ledger = LeaseLedger(settings.lease_seconds)
         self._index = PrefixIndex(settings.block_size)
-        host = settings.own_host
+        self.kv_feed = KvFeedPublisher(
+            self._index, instance=self.instance, block_size=settings.block_size, known=lambda: self._feed.live
+        )
         self._feed = KvEventFeed(
-            self._index,
-            settings.worker,
-            address_url("tcp", host, KV_EVENTS_PORT),
-            address_url("tcp", host, KV_EVENTS_REPLAY_PORT),
+            self._index, settings.worker, *kv_event_endpoints(settings), changed=self.kv_feed.publish
         )
         self._link = NatsLink(settings)
         self._queue = PrefillQueue(settings, self._link)
@@ -146,11 +147,9 @@ class Sidecar:
 
     def cached_tokens(self, token_ids: tuple[int, ...], salt: str | None, *, model: str, hint: int) -> int:
         """Length of the prefix of a prompt that the engine here holds; ``hint`` serves until KV events are heard."""
-        if model != self.settings.served_name:
-            return 0  # an adapter's blocks are not in the index
         if not self._feed.live:
             return min(hint, len(token_ids))
-        return self._index.cached_tokens(token_ids, salt)
+        return self._index.cached_tokens(token_ids, salt, None if model == self.settings.served_name else model)
 
     def engine_aborted(self) -> None:
         """The engine answered "abort": it is shutting down and does not do what it accepts. Take nothing new."""

@@ -9,6 +9,7 @@ POST  /pointsman/v1/drain                 DrainRequest -> WorkerState; takes no 
 POST  /pointsman/v1/verify                VerifyRequest -> VerifyResult
 GET   /pointsman/v1/model                 -> ModelInfo
 GET   /pointsman/v1/model/files/{sha256}  -> the file's bytes (tokenizer and template files of ModelInfo)
+GET   /pointsman/v1/kv-events             -> a stream of frames that does not end, see pointsman.api.protocol.kv_feed
 GET   /pointsman/v1/endpoints             gateway only -> EndpointsReport
 ===== =================================== ========================================================================
 
@@ -29,6 +30,7 @@ DRAIN_PATH: Final = "/pointsman/v1/drain"
 VERIFY_PATH: Final = "/pointsman/v1/verify"
 MODEL_PATH: Final = "/pointsman/v1/model"
 MODEL_FILES_PATH: Final = "/pointsman/v1/model/files"
+KV_EVENTS_PATH: Final = "/pointsman/v1/kv-events"
 ENDPOINTS_PATH: Final = "/pointsman/v1/endpoints"
 
 

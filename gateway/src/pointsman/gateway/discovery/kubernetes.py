@@ -53,8 +53,6 @@ def worker_of(pod: Pod) -> Worker | None:
         name=pod.metadata.name,
         url=names.address_url("http", address, names.ENGINE_PORT),
         role=role,
-        kv_events=names.address_url("tcp", address, names.KV_EVENTS_PORT),
-        kv_events_replay=names.address_url("tcp", address, names.KV_EVENTS_REPLAY_PORT),
     )
 
 

@@ -6,14 +6,14 @@
       - name: decode-0
         url: http://127.0.0.1:8100
         role: Decode                      # or Prefill
-        kvEvents: tcp://127.0.0.1:5557    # optional, with kvEventsReplay: the worker's KV cache becomes known
-        kvEventsReplay: tcp://127.0.0.1:5558
     routing:                              # optional
       maxLocalPrefillTokens: 512
       maxPrefillQueueSize: 8
       pendingTokensPerPrefillWorker: 8192 # optional, flow control; without them nothing is held
       decodingPerDecodeWorker: 32
     serviceUid: 3f0e…                                               # optional, for KV metrics over NATS
+
+``kvEvents`` and ``kvEventsReplay`` of a worker, which earlier versions needed, are accepted and have no effect.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class _WorkerEntry(_Strict):
     name: str = Field(min_length=1)
     url: str = Field(pattern=r"^https?://[^/]+$")
     role: Role
-    kv_events: str | None = None
+    kv_events: str | None = None  # no effect, as the next: files of earlier versions stay readable
     kv_events_replay: str | None = None
 
 
@@ -83,8 +83,6 @@ def read_file(path: Path) -> Discovered:
                 name=entry.name,
                 url=entry.url,
                 role=entry.role,
-                kv_events=entry.kv_events,
-                kv_events_replay=entry.kv_events_replay,
             )
             for entry in content.workers
         ),

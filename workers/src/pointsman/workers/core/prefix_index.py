@@ -5,7 +5,7 @@ tokens and its parent, so every engine hash is mapped to the chained hash of ``p
 a prompt's tokens alone give. A block whose parent is unknown is left out: the index may miss a hit, never invent one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pointsman.serving.block_hashes import chained_block_hashes
@@ -15,13 +15,17 @@ EngineHash = int | bytes
 
 @dataclass(frozen=True, slots=True)
 class BlocksStored:
-    """vLLM's BlockStored: consecutive full blocks with their tokens; ``salt`` is of a prompt's first block."""
+    """vLLM's BlockStored: consecutive full blocks with their tokens; ``salt`` is of a prompt's first block.
+
+    ``adapter`` is the served name of the LoRA adapter that computed them; None: the model itself.
+    """
 
     block_hashes: tuple[EngineHash, ...]
     parent: EngineHash | None
     token_ids: Sequence[int]
     block_size: int
     salt: str | None = None
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,56 +43,138 @@ class AllBlocksCleared:
 KvEvent = BlocksStored | BlocksRemoved | AllBlocksCleared
 
 
+@dataclass(frozen=True, slots=True)
+class HashesStored:
+    """The index now has these blocks: chained hashes in the order of a prompt.
+
+    ``parent``: the block before the first; None: they begin a prompt.
+    """
+
+    parent: int | None
+    hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class HashesRemoved:
+    """The index no longer has these chained hashes."""
+
+    hashes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCleared:
+    """The index is empty."""
+
+
+IndexChange = HashesStored | HashesRemoved | IndexCleared
+
+
 class PrefixIndex:
     """The prefixes one engine holds."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._chained: dict[EngineHash, int] = {}
-        self._held: set[int] = set()
+        self._held: dict[int, int | None] = {}  # chained hash -> that of the block before it
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def apply(self, events: Iterable[KvEvent]) -> None:
-        """Take in events, in order."""
+    def apply(self, events: Iterable[KvEvent]) -> list[IndexChange]:
+        """Take in events, in order. Returns what they changed, in order."""
+        changes: list[IndexChange] = []
         for event in events:
             match event:
                 case BlocksStored():
-                    self._store(event)
-                case BlocksRemoved(block_hashes=hashes):
-                    for engine_hash in hashes:
-                        chained = self._chained.pop(engine_hash, None)
-                        if chained is not None:
-                            self._held.discard(chained)
+                    stored = self._store(event)
+                    if stored is not None:
+                        changes.append(stored)
+                case BlocksRemoved(block_hashes=engine_hashes):
+                    removed = self._remove(engine_hashes)
+                    if removed:
+                        changes.append(HashesRemoved(removed))
                 case AllBlocksCleared():
-                    self.clear()
+                    changes.append(self.clear())
+        return changes
 
-    def clear(self) -> None:
+    def clear(self) -> IndexCleared:
         """Forget everything: the cache was reset, or events were lost."""
         self._chained.clear()
         self._held.clear()
+        return IndexCleared()
 
-    def cached_tokens(self, token_ids: Sequence[int], salt: str | None = None) -> int:
+    def runs(self, slice_blocks: int) -> Iterator[list[HashesStored]]:
+        """What the index has when the first list is asked for, as runs, each after the run that it follows.
+
+        Between two lists lies the work on at most about ``slice_blocks`` blocks, so that a caller can pause there; the
+        first ones are empty. Blocks whose prefix is gone are left out: nothing can hit them. The copy of the index is
+        the only step that is not cut, a millisecond or two for 100 000 blocks.
+        """
+        hashes, parents = list(self._held), list(self._held.values())
+        yield []
+        heads: list[tuple[int | None, int]] = []  # first blocks of runs that are still to come
+        following: dict[int, int] = {}
+        siblings: dict[int, list[int]] = {}
+        for start in range(0, len(hashes), slice_blocks):
+            end = start + slice_blocks
+            for block, parent in zip(hashes[start:end], parents[start:end], strict=True):
+                if parent is None:
+                    heads.append((None, block))
+                elif parent not in following:
+                    following[parent] = block
+                else:
+                    siblings.setdefault(parent, []).append(block)
+            yield []
+        ready: list[HashesStored] = []
+        work = 0
+        while heads:
+            parent, block = heads.pop()
+            run = [block]
+            while len(run) < slice_blocks and (child := following.get(block)) is not None:
+                if block in siblings:
+                    heads += [(block, other) for other in siblings[block]]
+                block = child
+                run.append(block)
+            if len(run) == slice_blocks and block in following:
+                heads += [(block, child) for child in (following[block], *siblings.get(block, ()))]
+            ready.append(HashesStored(parent, run))
+            work += len(run)
+            if work >= slice_blocks:
+                yield ready
+                ready, work = [], 0
+        yield ready
+
+    def cached_tokens(self, token_ids: Sequence[int], salt: str | None = None, adapter: str | None = None) -> int:
         """Length in tokens of the longest prefix of ``token_ids`` the engine holds, in whole blocks."""
         if not self._held:
             return 0
         blocks = 0
-        for chained in chained_block_hashes(token_ids, self._block_size, salt=salt):
+        for chained in chained_block_hashes(token_ids, self._block_size, salt=salt, adapter=adapter):
             if chained not in self._held:
                 break
             blocks += 1
         return blocks * self._block_size
 
-    def _store(self, event: BlocksStored) -> None:
+    def _store(self, event: BlocksStored) -> HashesStored | None:
         if event.block_size != self._block_size:
-            return
+            return None
         parent: int | None = None
         if event.parent is not None:
             parent = self._chained.get(event.parent)
             if parent is None:
-                return
-        chain = chained_block_hashes(event.token_ids, self._block_size, parent=parent, salt=event.salt)
-        for engine_hash, chained in zip(event.block_hashes, chain, strict=False):
-            self._chained[engine_hash] = chained
-            self._held.add(chained)
+                return None
+        chain = chained_block_hashes(
+            event.token_ids, self._block_size, parent=parent, salt=event.salt, adapter=event.adapter
+        )
+        self._chained.update(zip(event.block_hashes, chain, strict=False))
+        self._held.update(zip(chain, (parent, *chain), strict=False))
+        return HashesStored(parent, chain)
+
+    def _remove(self, engine_hashes: Iterable[EngineHash]) -> list[int]:
+        removed = []
+        for engine_hash in engine_hashes:
+            chained = self._chained.pop(engine_hash, None)
+            if chained is not None:
+                self._held.pop(chained, None)
+                removed.append(chained)
+        return removed

@@ -12,6 +12,7 @@ from typing import Final
 from pointsman.api.protocol import kv, names
 from pointsman.api.v1alpha1.engine_flags import owned_flag
 from pointsman.workers.errors import WorkerError
+from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
 
 MIDDLEWARE: Final = "pointsman.workers.middleware.PointsmanMiddleware"
@@ -88,12 +89,12 @@ def kv_transfer(settings: WorkerSettings) -> dict[str, object]:
 
 def kv_events(settings: WorkerSettings) -> dict[str, object]:
     """vLLM's ``--kv-events-config``. The topic is the pod's name, so a restarted container keeps its identity."""
-    host = "*" if settings.bind_host == "0.0.0.0" else settings.bind_host  # "::" stays: vLLM takes it for "bind" too
+    endpoint, replay_endpoint = kv_event_endpoints(settings)
     return {
         "enable_kv_cache_events": True,
         "publisher": "zmq",
-        "endpoint": names.address_url("tcp", host, names.KV_EVENTS_PORT),
-        "replay_endpoint": names.address_url("tcp", host, names.KV_EVENTS_REPLAY_PORT),
+        "endpoint": endpoint,
+        "replay_endpoint": replay_endpoint,
         "topic": kv.kv_events_topic(settings.worker),
         "buffer_steps": 10_000,
         "hwm": 100_000,

@@ -6,39 +6,22 @@ Registered as entry point ``pointsman`` of the group ``vllm.general_plugins``; m
   brings that to a few percent and costs the transfers nothing.
 * vLLM's NIXL connector pins the engine's main thread to the last core of each NUMA node. Two engines on one computer
   then share that core while the others idle.
-* vLLM binds the publisher of KV events only to all interfaces, and to IPv4 ones; where ``POINTSMAN_BIND_HOST`` is an
-  address (pods that share one network) or ``::`` (a cluster without IPv4) it has to bind to that.
 """
 
 import importlib.util
-import os
 from typing import Any, Final
-
-from pointsman.api.protocol import names
 
 PROGRESS_DELAY_US: Final = 1000
 
 
 def register() -> None:
-    """Mend this process. Off CPU, and with the default bind address, nothing is changed."""
+    """Mend this process. Off CPU nothing is changed."""
     from vllm.platforms import current_platform
 
-    bind_host = os.environ.get(names.ENV_BIND_HOST, "0.0.0.0")
-    if bind_host != "0.0.0.0":
-        _bind_kv_events(ipv6=":" in bind_host)
     if current_platform.is_cpu():
         _do_not_pin()
         if importlib.util.find_spec("nixl") is not None:
             _let_progress_thread_sleep()
-
-
-def _bind_kv_events(*, ipv6: bool) -> None:
-    import zmq
-    from vllm.distributed.kv_events import ZmqEventPublisher
-
-    ZmqEventPublisher._is_bind_endpoint = staticmethod(lambda endpoint: True)
-    if ipv6:
-        zmq.Context.instance().setsockopt(zmq.IPV6, 1)  # the publisher's context; of sockets opened from now on
 
 
 def _do_not_pin() -> None:
