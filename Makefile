@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -72,7 +72,7 @@ format: sync ## format and mend what ruff can mend
 verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-overload bench-predicted bench-forecast bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-overload bench-predicted bench-forecast bench-kv-feed bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -91,6 +91,9 @@ bench-predicted: sync ## the simulator's word against the real engine; writes be
 
 bench-overload: sync ## an overload without and with flow control, real engines; writes bench/results/overload.json
 	@$(RUN) python -m bench.overload $(ARGS)
+
+bench-kv-feed: sync ## how fast a gateway learns the caches of eight busy workers, two minutes; writes bench/results/kv_feed.json
+	@$(RUN) python -m bench.kv_feed $(ARGS)
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json
 	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page

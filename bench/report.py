@@ -33,6 +33,12 @@ NOTES = {
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
     "prompt takes and four more prompts; the bound is two and a half prompts, set by hand. Nothing is refused: what is "
     "late waits longer.",
+    "kv_feed": "Eight workers with 100 000 blocks of 16 tokens each, half of them stored before everything that the "
+    "replay buffer of 10 000 batches still has, and 50 batches a second of new events each: vLLM's own publisher and "
+    "server with Pointsman's middleware, without a model. Beside them the feed of a gateway's index, the third one "
+    "while two others follow the same workers in the same event loop. Workers and gateways share two cores, and others "
+    "used them at the time. The longest callback is what one step of any task took of the gateway's thread: no stream "
+    "waits for longer. Old blocks are those that no buffer has; at the reconnect, the least share known at any time.",
     "forecast": "The planner's forecast of request rates over the arrivals of the planner's loads, beside two plain "
     "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
     "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "

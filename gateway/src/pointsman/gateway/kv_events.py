@@ -61,6 +61,7 @@ class KvEventFeed:
         decoding = {worker.key: worker for worker in self._fleet.workers if worker.role is Role.DECODE}
         for key in self._running.keys() - decoding.keys():
             self._running.pop(key).cancel()
+            self._known.discard(key)
             self._forget(key)
         for key in decoding.keys() - self._running.keys():
             worker = decoding[key]

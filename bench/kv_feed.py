@@ -1,0 +1,275 @@
+"""How fast a gateway learns the caches of workers that have been busy for long: ``make bench-kv-feed``.
+
+Eight workers: vLLM's own ``ZmqEventPublisher`` and server (uvicorn), Pointsman's middleware around it, 100 000 blocks
+of 16 tokens each in the cache, a replay buffer of 10 000 batches that half of the blocks are older than, and 50 batches
+a second of new events (``bench/kv_feed_workers.py``). Beside them the part of a gateway that feeds its index, in this
+process. Measured is the time until the caches of all are known, and the longest time that one callback of the
+gateway's event loop takes of its thread: streams of clients wait for that long at most.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from asyncio import events
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import aiohttp
+
+from bench.kv_feed_workers import BLOCK_SIZE, TOKEN, prompt_tokens
+from bench.rows import Row, row, write
+from pointsman.api.protocol.names import Role
+from pointsman.gateway.core.index import KvIndex
+from pointsman.gateway.core.router import token_load
+from pointsman.gateway.fleet import Fleet
+from pointsman.gateway.kv_events import KvEventFeed
+from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Worker, WorkerKey
+from pointsman.local.engine.environment import ensure_engine_environment
+from pointsman.serving.block_hashes import chained_block_hashes
+
+COMMAND: Final = "make bench-kv-feed"
+MAX_SECONDS: Final = 3.0
+MAX_SLICE_MS: Final = 20.0
+PATIENCE_SECONDS: Final = 60.0
+END_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.002
+OLD_PROMPTS: Final = 25  # looked for: stored first, before anything that a buffer still has
+
+
+@dataclass(frozen=True)
+class WorkerLoad:
+    """What the workers are. ``batches``: published before anybody asks; ``blocks``: in each cache since then."""
+
+    workers: int = 8
+    blocks: int = 100_000
+    batches: int = 20_000
+    buffer: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One way of coming to know the caches: seconds until all are known, and the longest callback meanwhile."""
+
+    seconds: float
+    slice_ms: float
+    hits: float  # least share of the old blocks that was known: at its end, or all the time where it was known before
+
+
+class Slices:
+    """The longest time of its thread that one callback of the event loop took since ``begin``."""
+
+    def __init__(self) -> None:
+        self.longest_s = 0.0
+
+    @contextmanager
+    def watched(self) -> Iterator["Slices"]:
+        run: Any = events.Handle._run
+
+        def timed(handle: Any) -> None:
+            began_s = time.thread_time()
+            run(handle)
+            self.longest_s = max(self.longest_s, time.thread_time() - began_s)
+
+        events.Handle._run = timed  # type: ignore[method-assign, assignment]
+        try:
+            yield self
+        finally:
+            events.Handle._run = run  # type: ignore[method-assign]
+
+    def begin(self) -> None:
+        self.longest_s = 0.0
+
+
+class Gateway:
+    """A fleet of the workers and the feed of its index. It follows no worker yet."""
+
+    def __init__(self, session: aiohttp.ClientSession, workers: tuple[Worker, ...]) -> None:
+        self.workers = workers
+        self.fleet = Fleet(
+            clock=time.monotonic,
+            rng=Random(1),
+            cost=token_load,
+            index=KvIndex(),
+            load_of=lambda _worker: UNKNOWN_LOAD,
+            suspect_seconds=1.0,
+        )
+        self.feed = KvEventFeed(self.fleet, session, control_token=TOKEN)
+        self.fleet.on_change(self.feed.look)
+        self._old = [chained_block_hashes(prompt_tokens(n, 100), BLOCK_SIZE) for n in range(OLD_PROMPTS)]
+
+    def use(self, *workers: Worker) -> None:
+        """These are the workers from now on."""
+        self.fleet.apply(Discovered(workers or self.workers))
+
+    @property
+    def complete(self) -> bool:
+        """The caches of all decode workers are known."""
+        decoding = {worker.key for worker in self.fleet.workers if worker.role is Role.DECODE}
+        return self.feed.known == decoding
+
+    def hits(self, number: int) -> float:
+        """The share of an old prompt's blocks that is known to be at every worker."""
+        chain = self._old[number % OLD_PROMPTS]
+        found = self.fleet.index.matches(chain)
+        return min(found.get(worker.key, 0) for worker in self.workers) / len(chain)
+
+    def all_hits(self) -> float:
+        """The same of all old prompts."""
+        return min(self.hits(number) for number in range(OLD_PROMPTS))
+
+
+async def measure(load: WorkerLoad, runs: int) -> dict[str, list[Found]]:
+    """What was found, by the way it was found."""
+    found: dict[str, list[Found]] = {}
+    with running_workers(load) as (workers, pids), Slices().watched() as slices:
+        for _ in range(runs):
+            async with gateways(workers) as (first, second, third):
+                for name, gateway in (("first gateway", first), ("", second), ("third gateway", third)):
+                    slices.begin()
+                    began_s = time.monotonic()
+                    gateway.use()
+                    await completed(gateway)
+                    seconds, slice_ms = time.monotonic() - began_s, slices.longest_s * 1e3
+                    if name:
+                        found.setdefault(name, []).append(Found(seconds, slice_ms, gateway.all_hits()))
+                switched = Worker(workers[0].key, workers[0].name, workers[0].url, Role.PREFILL)
+                first.use(switched, *workers[1:])
+                slices.begin()
+                began_s = time.monotonic()
+                first.use()
+                await completed(first)
+                seconds, slice_ms = time.monotonic() - began_s, slices.longest_s * 1e3
+                found.setdefault("switch to decode", []).append(Found(seconds, slice_ms, first.all_hits()))
+                found.setdefault("reconnect", []).append(await reconnected(first, pids, slices))
+    return found
+
+
+async def reconnected(gateway: Gateway, pids: list[int], slices: Slices) -> Found:
+    """All connections are cut at once."""
+    slices.begin()
+    least, number = 1.0, 0
+    began_s = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGUSR1)
+    unbroken = {worker.key for worker in gateway.workers}
+    while unbroken or not gateway.complete:
+        unbroken &= gateway.feed.known
+        least = min(least, gateway.hits(number))
+        number += 1
+        await asyncio.sleep(POLL_SECONDS)
+        _give_up_after(began_s)
+    return Found(time.monotonic() - began_s, slices.longest_s * 1e3, min(least, gateway.all_hits()))
+
+
+async def completed(gateway: Gateway) -> None:
+    """Wait until the caches of all workers are known."""
+    began_s = time.monotonic()
+    while not gateway.complete:
+        await asyncio.sleep(POLL_SECONDS)
+        _give_up_after(began_s)
+
+
+def _give_up_after(began_s: float) -> None:
+    if time.monotonic() - began_s > PATIENCE_SECONDS:
+        raise TimeoutError(f"the caches are not known after {PATIENCE_SECONDS:.0f} s")
+
+
+@asynccontextmanager
+async def gateways(workers: tuple[Worker, ...]) -> AsyncIterator[list[Gateway]]:
+    """Three gateways in one event loop, which they share as requests would share it with one."""
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), auto_decompress=False, read_bufsize=2**18
+    ) as session:
+        made = [Gateway(session, workers) for _ in range(3)]
+        try:
+            yield made
+        finally:
+            for gateway in made:
+                await gateway.feed.stop()
+
+
+@contextmanager
+def running_workers(load: WorkerLoad) -> Iterator[tuple[tuple[Worker, ...], list[int]]]:
+    """The workers, busy as ``load`` says, and their process ids."""
+    environment = ensure_engine_environment()
+    variables = environment.variables()
+    variables["PYTHONPATH"] += f":{Path(__file__).parent.parent}"
+    arguments = [str(value) for value in (load.workers, load.blocks, load.batches, load.buffer)]
+    process = subprocess.Popen(
+        [environment.python, "-m", "bench.kv_feed_workers", *arguments],
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        ready: list[dict[str, Any]] = []
+        for line in process.stdout:
+            ready.append(json.loads(line))
+            print(f"worker {len(ready)} of {load.workers}: {ready[-1]['blocks']} blocks", file=sys.stderr)
+            if len(ready) == load.workers:
+                break
+        if len(ready) < load.workers:
+            raise RuntimeError(f"the workers ended with {process.wait()}")
+        yield (
+            tuple(Worker(WorkerKey(f"w{n}"), f"w{n}", one["url"], Role.DECODE) for n, one in enumerate(ready)),
+            [one["pid"] for one in ready],
+        )
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+
+
+def rows(found: dict[str, list[Found]], command: str) -> list[Row]:
+    """The rows of the benchmark."""
+    made = []
+    for name, each in found.items():
+        seconds = [one.seconds for one in each]
+        slices = [one.slice_ms for one in each]
+        hits = [one.hits for one in each]
+        made += [
+            row(f"{name}: caches of all workers known", "s", seconds, command=command, at_most=MAX_SECONDS),
+            row(f"{name}: longest callback, thread CPU", "ms", slices, command=command, at_most=MAX_SLICE_MS),
+            row(f"{name}: old blocks known", "share", hits, command=command, at_least=1.0),
+        ]
+    return made
+
+
+def main() -> int:
+    """Measure and write ``bench/results/kv_feed.json``; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=WorkerLoad.workers)
+    parser.add_argument("--blocks", type=int, default=WorkerLoad.blocks)
+    parser.add_argument("--batches", type=int, default=WorkerLoad.batches)
+    parser.add_argument("--buffer", type=int, default=WorkerLoad.buffer)
+    arguments = parser.parse_args()
+    given = sys.argv[1:]
+    command = f'{COMMAND} ARGS="{shlex.join(given)}"' if given else COMMAND
+    load = WorkerLoad(arguments.workers, arguments.blocks, arguments.batches, arguments.buffer)
+    made = rows(asyncio.run(measure(load, arguments.runs)), command)
+    path = write("kv_feed", made)
+    for each in made:
+        print(f"{each.name}: {each.ours} {each.unit} ({each.target}){'' if each.met else ' MISSED'}")
+    print(f"written to {path}")
+    return 0 if all(each.met for each in made) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
