@@ -1,13 +1,14 @@
 """The KV index against the plainest model of what it says, and the example of the radix tree it replaces."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
-from pointsman.gateway.core.index import SWEEP_BLOCKS, KvIndex
+from pointsman.gateway.core.index import SWEEP_BLOCKS, USES_COUNTED, KvIndex
 from pointsman.gateway.types import WorkerKey
 from pointsman.serving.block_hashes import chained_block_hashes
 
@@ -156,6 +157,132 @@ def test_what_a_cleared_worker_held_is_dropped_in_slices_and_never_found() -> No
     assert len(index) == 4
 
 
+class Clock:
+    """Moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_early_exit_names_the_only_holder_and_stops_there() -> None:
+    chain = chain_of(range(10))
+    index = KvIndex()
+    index.stored_chain(A, chain[:8], parent=None)
+    index.stored_chain(B, chain[:3], parent=None)
+    index.stored_chain(C, chain[:1], parent=None)
+    assert index.find_matches(chain).scores == {A: 8, B: 3, C: 1}
+    # The fourth block is the first that only one worker has.
+    assert index.find_matches(chain, early_exit=True).scores == {A: 4, B: 3, C: 1}
+    index.cleared(B)
+    index.cleared(C)
+    assert index.find_matches(chain, early_exit=True).scores == {A: 1}
+    index.stored_chain(B, chain[:8], parent=None)
+    assert index.find_matches(chain, early_exit=True).scores == {A: 8, B: 8}
+
+
+def test_frequencies_count_the_uses_within_the_expiration_time() -> None:
+    clock = Clock()
+    index = KvIndex(expiration_seconds=10, clock=clock)
+    chain = chain_of(range(4))
+    index.stored_chain(A, chain, parent=None)
+    assert index.find_matches(chain[:2]).frequencies == []  # this use itself does not count
+    clock.now_s += 6
+    assert index.find_matches(chain).frequencies == [1, 1]  # nobody had matched the third and the fourth
+    clock.now_s += 4
+    assert index.matches(chain) == {A: 4}  # a use like any other, as old as 10 s is recent
+    assert index.find_matches(chain).frequencies == [3, 3, 2, 2]
+    clock.now_s += 1
+    assert index.find_matches(chain[:1]).frequencies == [3]  # the first one expired
+    clock.now_s += 100
+    assert index.find_matches(chain).frequencies == []
+
+
+def test_frequencies_are_kept_of_blocks_that_are_held_and_up_to_a_number() -> None:
+    index = KvIndex(expiration_seconds=10, clock=Clock())
+    chain = chain_of(range(3))
+    index.stored_chain(A, chain, parent=None)
+    for _ in range(USES_COUNTED + 5):
+        index.matches(chain)
+    assert index.find_matches(chain).frequencies == [USES_COUNTED] * 3
+    index.cleared(A)
+    assert not index._recent_uses
+    index.stored_chain(A, chain, parent=None)
+    assert index.find_matches(chain).frequencies == []
+
+
+def test_without_options_nothing_is_remembered_of_a_search() -> None:
+    index = KvIndex()
+    chain = chain_of(range(3))
+    index.stored_chain(A, chain, parent=None)
+    assert index.find_matches(chain) == ({A: 3}, [])
+    assert not index._used
+    assert not index._recent_uses
+
+
+@pytest.mark.parametrize("options", [{"max_blocks": 0}, {"expiration_seconds": 0.0}, {"expiration_seconds": 1.0}])
+def test_options_that_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        KvIndex(**options)
+
+
+def conversation(number: int, turns: int = 1) -> list[int]:
+    """A prompt behind a system prompt of two blocks that all share."""
+    return chain_of([1, 2, *(1000 * number + n for n in range(10 * turns))])
+
+
+def test_over_the_bound_unused_ends_go_first_the_oldest_of_them_first() -> None:
+    index = KvIndex(max_blocks=100)
+    for number in range(1, 9):
+        index.stored_chain(A, conversation(number), parent=None)
+    assert (index.pairs, index.evictions) == (82, 0)
+    for _ in range(2):
+        assert index.matches(conversation(1)) == {A: 12}
+    for number in range(9, 15):
+        index.stored_chain(A, conversation(number), parent=None)
+        assert index.pairs <= 100
+    assert index.evictions == 2 + 14 * 10 - 100
+    assert index.matches(conversation(1)) == {A: 12}  # used
+    for number in (2, 3, 4, 5):
+        assert index.matches(conversation(number)) == {A: 2}  # as old, and not used
+    for number in (7, 8, 9, 10, 11, 12, 13, 14):
+        assert index.matches(conversation(number)) == {A: 12}
+
+
+def test_with_an_expiration_a_recent_use_protects_from_eviction_and_an_old_one_does_not() -> None:
+    clock = Clock()
+    index = KvIndex(max_blocks=30, expiration_seconds=10, clock=clock)
+    index.stored_chain(A, conversation(1), parent=None)
+    index.stored_chain(A, conversation(2), parent=None)
+    index.matches(conversation(1))
+    clock.now_s += 11
+    index.matches(conversation(2))
+    index.stored_chain(A, conversation(3), parent=None)
+    assert index.matches(conversation(2)) == {A: 12}
+    assert index.matches(conversation(1)) == {A: 10}
+
+
+def test_the_bound_holds_when_everything_was_used_a_moment_ago() -> None:
+    index = KvIndex(max_blocks=2000, expiration_seconds=10, clock=Clock())
+    for number in range(300):
+        index.stored_chain(A, conversation(number), parent=None)
+        index.matches(conversation(number))
+        assert index.pairs <= 2000
+
+
+def test_the_worker_with_most_blocks_gives_way() -> None:
+    index = KvIndex(max_blocks=20)
+    small, large, more = chain_of([1, 2]), chain_of(range(10, 28)), chain_of([3, 4])
+    index.stored_chain(A, small, parent=None)
+    index.stored_chain(B, large, parent=None)
+    index.stored_chain(A, more, parent=None)
+    assert index.matches(small) == {A: 2}
+    assert index.matches(more) == {A: 2}
+    assert index.matches(large) == {B: 16}
+
+
 class IndexMachine(RuleBasedStateMachine):
     """Random stores, holes, clears and replacements on three workers, against one set of blocks per worker.
 
@@ -253,3 +380,59 @@ class IndexMachine(RuleBasedStateMachine):
 
 TestIndexMachine = IndexMachine.TestCase
 TestIndexMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+class BoundedMachine(RuleBasedStateMachine):
+    """The same with a bound: never more than it, never a block too many, and always prefixes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = Clock()
+        self.index = self.make()
+        self.raw: dict[WorkerKey, set[int]] = {A: set(), B: set(), C: set()}
+
+    def make(self) -> KvIndex:
+        return KvIndex(max_blocks=12)
+
+    @rule(worker=st.sampled_from([A, B, C]), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=8))
+    def store(self, worker: WorkerKey, tokens: list[int]) -> None:
+        self.index.stored_chain(worker, chain_of(tokens), parent=None)
+        self.raw[worker] |= set(chain_of(tokens))
+
+    @rule(worker=st.sampled_from([A, B, C]), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=8))
+    def remove(self, worker: WorkerKey, tokens: list[int]) -> None:
+        self.index.removed_chain(worker, chain_of(tokens)[-1:])
+        self.raw[worker] -= set(chain_of(tokens)[-1:])
+
+    @rule(worker=st.sampled_from([A, B, C]), tokens=st.lists(st.integers(0, 1), min_size=1, max_size=8))
+    def replace(self, worker: WorkerKey, tokens: list[int]) -> None:
+        with self.index.replace(worker) as content:
+            content.add(chain_of(tokens), parent=None)
+            content.finish()
+        self.raw[worker] = set(chain_of(tokens))
+
+    @rule(tokens=st.lists(st.integers(0, 1), min_size=1, max_size=8), seconds=st.floats(0, 5))
+    def match(self, tokens: list[int], seconds: float) -> None:
+        self.clock.now_s += seconds
+        chain = chain_of(tokens)
+        most = linear_walk(self.raw, chain)
+        assert all(depth <= most[worker] for worker, depth in self.index.find_matches(chain).scores.items())
+
+    @invariant()
+    def is_within_the_bound_and_counts_right(self) -> None:
+        held = [set(slot.held) for slot in self.index._slots.values()]
+        assert self.index.pairs == sum(map(len, held)) <= 12
+        assert len(self.index) == len(set().union(*held))
+
+
+class ExpiringMachine(BoundedMachine):
+    """The same with an expiration."""
+
+    def make(self) -> KvIndex:
+        return KvIndex(max_blocks=12, expiration_seconds=3, clock=self.clock)
+
+
+TestBoundedMachine = BoundedMachine.TestCase
+TestBoundedMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestExpiringMachine = ExpiringMachine.TestCase
+TestExpiringMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
