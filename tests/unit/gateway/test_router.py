@@ -27,6 +27,7 @@ loads = st.builds(
     Load,
     kv_usage=st.none() | st.floats(0, 1),
     waiting=st.none() | st.integers(0, 100),
+    running=st.none() | st.integers(0, 40),
 )
 candidates = st.lists(
     st.builds(
@@ -39,6 +40,7 @@ candidates = st.lists(
         active_requests=st.integers(0, 20),
         active_tokens=st.integers(0, 50_000),
         last_chosen=st.integers(0, 1000),
+        engine_context_tokens=st.none() | st.integers(0, 100_000),
     ),
     min_size=1,
     max_size=12,
@@ -68,9 +70,12 @@ def test_a_worker_of_unknown_load_costs_no_less_than_it_would_as_the_most_loaded
 ) -> None:
     known_usage = [c.load.kv_usage for c in among if c.load.kv_usage is not None]
     known_waiting = [c.load.waiting for c in among if c.load.waiting is not None]
-    worst = Load(max(known_usage, default=0.0), max(known_waiting, default=0))
+    # What others have there is known where ``running`` is; each of the loud one's is as long as this prompt or longer.
+    running = max((c.load.running for c in among if c.load.running is not None), default=0)
+    most_context = max((c.engine_context_tokens or 0 for c in among), default=0) + prompt_tokens * running
+    worst = Load(max(known_usage, default=0.0), max(known_waiting, default=0), running=running + 1)
     silent = candidate("silent")
-    loud = candidate("loud", load=worst)
+    loud = candidate("loud", load=worst, engine_context_tokens=most_context)
     costs = cost(prompt_tokens, [*among, silent, loud])
     assert costs[-2] == pytest.approx(costs[-1])
 
@@ -110,6 +115,23 @@ def test_requests_sent_a_moment_ago_count_before_any_metric_shows_them() -> None
     a = candidate("a", load=fresh, pending_requests=1, pending_tokens=300)
     b = candidate("b", load=fresh)
     assert choose(token_load, 300, [a, b], Random(1)).chosen.key == "b"
+
+
+def test_streams_of_other_gateways_count_with_the_context_that_the_engine_reports() -> None:
+    # The documentation's example: 5 requests on 200 blocks of 16, of which 2 with 1 000 tokens are this gateway's.
+    shared = candidate(
+        "shared", load=Load(0.1, 0, running=5), active_requests=2, active_tokens=1000, engine_context_tokens=3200
+    )
+    own = candidate("own", load=Load(0.1, 0, running=2), active_requests=2, active_tokens=1000)
+    costs = token_load(100, [shared, own])
+    assert costs == pytest.approx([100 + (1000 + 2200) / 4, 100 + 1000 / 4])
+    # Without the blocks each of the others is taken to be as long as this prompt.
+    assert token_load(100, [shared._replace(engine_context_tokens=None), own])[0] == pytest.approx(
+        100 + (1000 + 3 * 100) / 4
+    )
+    # What this gateway has sent and the engine does not run yet is not somebody else's.
+    sent = candidate("sent", load=Load(0.1, 0, running=2), pending_requests=2, engine_context_tokens=3200)
+    assert token_load(100, [sent, own])[0] == pytest.approx(100)
 
 
 def test_a_full_kv_cache_repels() -> None:

@@ -26,6 +26,7 @@ from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.models import ModelCatalog
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.processor import TextProcessor
+from pointsman.gateway.router_inputs import RouterInputs
 from pointsman.gateway.server import GatewayServer, ServerLimits
 from pointsman.gateway.settings import Settings
 from pointsman.gateway.worker_connections import worker_connector
@@ -59,14 +60,20 @@ async def run(settings: Settings) -> int:
         )
         metrics = GatewayMetrics(settings.service)
         kv_metrics = KvMetricsFeed(settings, clock=time.monotonic)
+        index = KvIndex(
+            max_blocks=settings.kv_index_max_blocks,
+            expiration_seconds=settings.kv_index_expiration_seconds or None,
+            clock=time.monotonic,
+        )
         fleet = Fleet(
             clock=time.monotonic,
             rng=random.Random(settings.router_seed),
             cost=COST_FUNCTIONS[settings.router],
-            index=KvIndex(),
+            index=index,
             load_of=kv_metrics.load_of,
             suspect_seconds=settings.suspect_seconds,
         )
+        metrics.registry.register(RouterInputs(settings.service, fleet, kv_metrics))
         token = settings.control_token.get_secret_value()
         catalog = ModelCatalog(fleet, session, folder=folder, control_token=token)
         kv_events = KvEventFeed(fleet, session, control_token=token)

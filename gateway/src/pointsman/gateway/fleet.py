@@ -45,12 +45,16 @@ class _Usable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """A worker chosen for one attempt. ``entry`` must be ended by whoever got it."""
+    """A worker chosen for one attempt. ``entry`` must be ended by whoever got it.
+
+    ``uses``: how often prompts used the blocks of the prefix lately, where the KV index counts it.
+    """
 
     worker: Worker
     choice: Choice
     entry: Entry
     rule: RoutingRule | None
+    uses: Sequence[int] = ()
 
 
 class Fleet:
@@ -186,21 +190,24 @@ class Fleet:
         usable = self._preferred(usable, now_s)
         if not usable:
             return None
-        matches = self.index.matches(chain) if chain else {}
+        matches, uses = self.index.find_matches(chain)
         candidates = []
         for key, member, model, _digest in usable:
             totals = self.book.of(key)
+            load = self._load_of(member.worker)
+            blocks = load.kv_active_blocks
             candidates.append(
                 Candidate(
                     key,
                     matches.get(key, 0) * model.info.block_size,
-                    self._load_of(member.worker),
+                    load,
                     totals.pending_requests,
                     totals.pending_tokens,
                     totals.active_requests,
                     totals.active_tokens,
                     totals.last_chosen,
                     self._prefill_workers > 0,
+                    None if blocks is None else blocks * model.info.block_size,
                 )
             )
         choice = choose(self._cost, prompt_tokens, candidates, self._rng)
@@ -210,7 +217,7 @@ class Fleet:
         )
         member = self._members[chosen.key]
         self._ejection.chosen(member.health, now_s)
-        return Pick(member.worker, choice, entry, self.rule)
+        return Pick(member.worker, choice, entry, self.rule, uses)
 
     def _preferred(self, usable: list[_Usable], now_s: float) -> list[_Usable]:
         """Those of ``usable`` that are not avoided now; all, if there is no other."""

@@ -460,6 +460,9 @@ class Forwarder:
         raise RefusedByEngine(response.status, data)
 
 
+USES_LOGGED = 16
+
+
 def _no_answer() -> TimedOut:
     return TimedOut(
         f"The whole answer did not come in time; the limit is {gateway_limit('answer_timeout_seconds')} of the "
@@ -479,6 +482,7 @@ def _log_choice(leg: Leg, pick: Pick) -> None:
                 "worker": pick.worker.name,
                 "prompt_tokens": leg.prompt_tokens,
                 "overlap_tokens": pick.choice.chosen.overlap_tokens,
+                "uses": list(pick.uses[:USES_LOGGED]),
                 "costs": {
                     candidate.key: round(cost, 3)
                     for candidate, cost in zip(pick.choice.candidates, pick.choice.costs, strict=True)

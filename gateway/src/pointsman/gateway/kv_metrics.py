@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
-import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -18,6 +18,19 @@ from pointsman.gateway.types import UNKNOWN_LOAD, Load, Worker
 log = logging.getLogger(__name__)
 
 CONNECT_RETRY_SECONDS = 1.0
+PING_SECONDS = 5  # a half-open connection is noticed after two of these
+
+
+class Newest(NamedTuple):
+    """The last metrics of one worker and how long ago they came."""
+
+    age_s: float
+    metrics: KvMetrics
+
+    @property
+    def is_stale(self) -> bool:
+        """Too old to be believed: the values are unknown."""
+        return self.age_s > KV_METRICS_STALE_SECONDS
 
 
 class KvMetricsFeed:
@@ -28,12 +41,23 @@ class KvMetricsFeed:
         self._clock = clock
         self._newest: dict[str, tuple[float, KvMetrics]] = {}
 
+    def newest_of(self, worker: Worker) -> Newest | None:
+        """The last metrics of ``worker``, however old; None when there never were any."""
+        found = self._newest.get(worker.name)
+        return None if found is None else Newest(self._clock() - found[0], found[1])
+
     def load_of(self, worker: Worker) -> Load:
-        """What ``worker`` said within the last KV_METRICS_STALE_SECONDS."""
+        """What ``worker`` published within the last KV_METRICS_STALE_SECONDS."""
         found = self._newest.get(worker.name)
         if found is None or self._clock() - found[0] > KV_METRICS_STALE_SECONDS:
             return UNKNOWN_LOAD
-        return Load(kv_usage=found[1].gpu_cache_usage_perc, waiting=found[1].num_requests_waiting)
+        metrics = found[1]
+        return Load(
+            kv_usage=metrics.gpu_cache_usage_perc,
+            waiting=metrics.num_requests_waiting,
+            running=metrics.request_active_slots,
+            kv_active_blocks=metrics.kv_active_blocks,
+        )
 
     def take(self, data: bytes) -> None:
         """One message. Older ones of the same instance (NATS keeps no order over reconnects) are dropped."""
@@ -49,44 +73,55 @@ class KvMetricsFeed:
         self._forget_old()
 
     async def run(self, service_uid: Callable[[], Awaitable[str]]) -> None:
-        """Subscribe once the service's uid is known; reconnect for ever. Ends by cancellation."""
+        """Subscribe once the service's uid is known; connect again for ever. Ends by cancellation.
+
+        nats-py reconnects by itself, but closes for good on most errors that the server sends (credentials that
+        expired, too many connections): then a new client begins.
+        """
         subject = kv_metrics_subject(self._settings.namespace, await service_uid())
         while True:
             try:
-                client = await self._connect()
-                break
+                await self._follow(subject)
             except (nats.errors.Error, OSError, TimeoutError) as error:
                 log.warning("nats not reachable", extra={"why": str(error) or type(error).__name__})
-                await asyncio.sleep(CONNECT_RETRY_SECONDS)
+            await asyncio.sleep(CONNECT_RETRY_SECONDS)
 
-        async def received(message: Msg) -> None:
-            self.take(message.data)
-
-        try:
-            await client.subscribe(subject, cb=received)
-            log.info("kv metrics followed", extra={"subject": subject})
-            await asyncio.Event().wait()
-        finally:
-            await client.close()
-
-    async def _connect(self) -> Client:
+    async def _follow(self, subject: str) -> None:
+        """Connect and take messages until the client closes. Raises nats.errors.Error, OSError or TimeoutError."""
         settings = self._settings
         if settings.nats_url is None:
             raise RuntimeError("kv metrics need nats_url")
+        closed = asyncio.Event()
+
+        async def on_closed() -> None:
+            closed.set()
 
         async def failed(error: Exception) -> None:
             log.warning("nats", extra={"why": str(error) or type(error).__name__})
 
-        password = settings.nats_password.get_secret_value() if settings.nats_password is not None else None
-        return await nats.connect(
-            settings.nats_url,
-            user=settings.nats_user,
-            password=password,
-            name=f"pointsman-gateway {settings.namespace}/{settings.service}",
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=1,
-            error_cb=failed,
-        )
+        async def received(message: Msg) -> None:
+            self.take(message.data)
+
+        client = Client()
+        try:
+            await client.connect(
+                settings.nats_url,
+                user=settings.nats_user,
+                password=settings.nats_password.get_secret_value() if settings.nats_password is not None else None,
+                name=f"pointsman-gateway {settings.namespace}/{settings.service}",
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=1,
+                ping_interval=PING_SECONDS,
+                max_outstanding_pings=2,
+                error_cb=failed,
+                closed_cb=on_closed,
+            )
+            await client.subscribe(subject, cb=received)
+            log.info("kv metrics followed", extra={"subject": subject})
+            await closed.wait()
+            log.warning("nats closed the connection", extra={"why": str(client.last_error)})
+        finally:
+            await client.close()
 
     def _forget_old(self) -> None:
         """Workers that fell silent long ago, so that a service's life does not fill memory with pod names."""

@@ -37,6 +37,19 @@ class Settings(ProcessSettings):
     nats_password: SecretStr | None = Field(default=None)
     router: RouterName = Field(default=RouterName.TOKEN_LOAD, description="cost function of the router")
     router_seed: int | None = Field(default=None, description="seed of the router's random ties, for tests")
+    kv_index_max_blocks: int = Field(
+        default=4_000_000,
+        ge=1,
+        le=1_000_000_000,
+        description="bound of the KV index, in blocks summed over the workers (about 200 bytes each); beyond it, "
+        "blocks not used lately are evicted from the index",
+    )
+    kv_index_expiration_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        le=86400,
+        description="for how long the use of a block counts in its access frequency; 0: frequencies are not kept",
+    )
     patience_seconds: float = Field(
         default=10.0, ge=0, le=600, description="how long a request may wait for a worker before it is answered 503"
     )

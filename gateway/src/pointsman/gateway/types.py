@@ -45,6 +45,8 @@ class Load:
 
     kv_usage: float | None = None  # 0..1
     waiting: int | None = None  # requests in the engine's queue
+    running: int | None = None  # requests that the engine computes, of all gateways
+    kv_active_blocks: int | None = None  # KV blocks that those use
 
 
 UNKNOWN_LOAD = Load()
@@ -67,6 +69,7 @@ class Candidate(NamedTuple):
     active_tokens: int = 0
     last_chosen: int = 0  # sequence number of this gateway's last choice of it; 0: never
     prefilled_elsewhere: bool = False  # there are prefill workers: what is pending there is computed by them
+    engine_context_tokens: int | None = None  # of all gateways' requests there, as last reported; None: unknown
 
 
 class Choice(NamedTuple):

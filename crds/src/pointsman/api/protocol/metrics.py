@@ -66,6 +66,69 @@ GATEWAY_HOLD_SECONDS: Final = Metric(
 GATEWAY_WORKERS: Final = Metric(
     "pointsman_gateway_workers", "gauge", ("service", "role", "state"), "Workers known; state: usable or suspect."
 )
+GATEWAY_WORKER_METRICS_AGE: Final = Metric(
+    "pointsman_gateway_worker_metrics_age_seconds",
+    "gauge",
+    ("service", "worker"),
+    "Age of the last KV metrics received from the worker. Those older than 3 s are not used.",
+)
+GATEWAY_WORKER_ACTIVE_SLOTS: Final = Metric(
+    "pointsman_gateway_worker_request_active_slots",
+    "gauge",
+    ("service", "worker"),
+    "Requests the worker's engine computes.",
+)
+GATEWAY_WORKER_TOTAL_SLOTS: Final = Metric(
+    "pointsman_gateway_worker_request_total_slots",
+    "gauge",
+    ("service", "worker"),
+    "Requests the worker's engine can compute at once.",
+)
+GATEWAY_WORKER_KV_ACTIVE_BLOCKS: Final = Metric(
+    "pointsman_gateway_worker_kv_active_blocks",
+    "gauge",
+    ("service", "worker"),
+    "KV blocks used by the worker's running requests.",
+)
+GATEWAY_WORKER_KV_TOTAL_BLOCKS: Final = Metric(
+    "pointsman_gateway_worker_kv_total_blocks", "gauge", ("service", "worker"), "KV blocks of the worker."
+)
+GATEWAY_WORKER_REQUESTS_WAITING: Final = Metric(
+    "pointsman_gateway_worker_num_requests_waiting",
+    "gauge",
+    ("service", "worker"),
+    "Requests in the queue of the worker's engine.",
+)
+GATEWAY_WORKER_CACHE_USAGE: Final = Metric(
+    "pointsman_gateway_worker_gpu_cache_usage_perc",
+    "gauge",
+    ("service", "worker"),
+    "Used share of the worker's KV blocks, 0 to 1.",
+)
+GATEWAY_WORKER_PREFIX_HIT_RATE: Final = Metric(
+    "pointsman_gateway_worker_gpu_prefix_cache_hit_rate",
+    "gauge",
+    ("service", "worker"),
+    "Share of prompt tokens the worker found in its KV cache since its start, 0 to 1.",
+)
+GATEWAY_WORKER_INDEXED_BLOCKS: Final = Metric(
+    "pointsman_gateway_worker_indexed_blocks",
+    "gauge",
+    ("service", "worker"),
+    "KV blocks of the worker that the gateway's KV index has.",
+)
+GATEWAY_INDEX_BLOCKS: Final = Metric(
+    "pointsman_gateway_kv_index_blocks",
+    "gauge",
+    ("service",),
+    "Blocks in the KV index, summed over workers; kv_index_max_blocks bounds them.",
+)
+GATEWAY_INDEX_EVICTIONS: Final = Metric(
+    "pointsman_gateway_kv_index_evictions_total",
+    "counter",
+    ("service",),
+    "Blocks evicted from the KV index because it was full.",
+)
 WORKER_PHASE: Final = Metric("pointsman_worker_phase", "gauge", ("phase",), "1 for the phase the worker is in.")
 WORKER_ROLE: Final = Metric("pointsman_worker_role", "gauge", ("role",), "1 for the role the worker has.")
 WORKER_IN_FLIGHT: Final = Metric("pointsman_worker_in_flight", "gauge", (), "Client requests and prefills in flight.")

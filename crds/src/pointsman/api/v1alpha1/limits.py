@@ -104,6 +104,20 @@ class GatewayLimits(ApiModel):
         le=60,
         description="Longest time to connect to a worker. Default: 2.",
     )
+    kv_index_max_blocks: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="KV blocks in the index of a gateway, summed over workers, about 200 bytes each. Beyond it, blocks "
+        "that no prompt used lately are evicted from the index. Default: 4000000.",
+    )
+    kv_index_expiration_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=86_400,
+        description="How long a use protects a KV block from eviction from the index. 0: until eviction next looks at "
+        "it. Default: 0.",
+    )
 
 
 GATEWAY_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
@@ -122,6 +136,8 @@ GATEWAY_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "inactivity_timeout_seconds": "inactivity_timeout_seconds",
         "answer_timeout_seconds": "answer_timeout_seconds",
         "connect_timeout_seconds": "connect_timeout_seconds",
+        "kv_index_max_blocks": "kv_index_max_blocks",
+        "kv_index_expiration_seconds": "kv_index_expiration_seconds",
     }
 )
 """Field of ``GatewayLimits`` -> setting of the gateway process (environment ``POINTSMAN_<SETTING>``)."""

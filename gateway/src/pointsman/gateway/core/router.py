@@ -33,13 +33,14 @@ def token_load(prompt_tokens: int, candidates: Sequence[Candidate]) -> list[floa
     """Work in tokens that stands between this request and its answer there: the default.
 
     Time to first token: what is not cached, plus the prompts already sent there and not yet begun, plus what others
-    queued there (taken to be as long as this one). Harm to running streams: their context, weighted. Memory: near a
-    full KV cache, the prompt that a preemption would compute again.
+    queued there (taken to be as long as this one). Harm to running streams: their context, weighted, including streams
+    of other gateways. Memory: near a full KV cache, the prompt that a preemption would compute again.
     """
     waiting = _known_or_worst([c.load.waiting for c in candidates])
     usage = _known_or_worst([c.load.kv_usage for c in candidates])
+    contexts = _known_or_worst([_context_of_others(prompt_tokens, c) for c in candidates])
     costs = []
-    for candidate, queued, used in zip(candidates, waiting, usage, strict=True):
+    for candidate, queued, used, others_tokens in zip(candidates, waiting, usage, contexts, strict=True):
         queued_by_others = max(queued - candidate.pending_requests, 0) * prompt_tokens
         costs.append(
             worker_cost.token_load(
@@ -47,11 +48,28 @@ def token_load(prompt_tokens: int, candidates: Sequence[Candidate]) -> list[floa
                 cached_tokens=candidate.overlap_tokens,
                 pending_tokens=candidate.pending_tokens + queued_by_others,
                 prefilled_elsewhere=candidate.prefilled_elsewhere,
-                context_tokens=candidate.active_tokens,
+                context_tokens=candidate.active_tokens + others_tokens,
                 kv_usage=used,
             )
         )
     return costs
+
+
+def _context_of_others(prompt_tokens: int, candidate: Candidate) -> int | None:
+    """Context in tokens of the requests that other gateways have there; None where the engine reports nothing.
+
+    There are some if the engine computes more requests than this gateway sent. Their context is what the engine reports
+    beyond this gateway's; without such a report each is taken to be as long as this prompt.
+    """
+    running = candidate.load.running
+    if running is None:
+        return None
+    others = running - candidate.pending_requests - candidate.active_requests
+    if others <= 0:
+        return 0
+    if candidate.engine_context_tokens is None:
+        return others * prompt_tokens
+    return max(candidate.engine_context_tokens - candidate.active_tokens, 0)
 
 
 def overlap_ratio(prompt_tokens: int, candidates: Sequence[Candidate]) -> list[float]:
