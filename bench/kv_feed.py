@@ -150,6 +150,8 @@ async def measure(load: WorkerLoad, runs: int) -> dict[str, list[Found]]:
                 await completed(first)
                 seconds, slice_ms = time.monotonic() - began_s, slices.longest_s * 1e3
                 found.setdefault("switch to decode", []).append(Found(seconds, slice_ms, first.all_hits()))
+                await second.feed.stop()
+                await third.feed.stop()
                 found.setdefault("reconnect", []).append(await reconnected(first, pids, slices))
     return found
 

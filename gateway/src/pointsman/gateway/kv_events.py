@@ -125,9 +125,10 @@ class KvEventFeed:
             frame = frames.next()
             if frame is None:
                 return
+            if isinstance(frame, wire.Snapshot):
+                self._keep(worker.key)  # the old content stays until this one is complete, however long that takes
             if state.apply(frame):
                 self._known.add(worker.key)
-                self._keep(worker.key)
                 log.info(
                     "kv events followed",
                     extra={"worker": worker.name, "blocks": self._fleet.index.blocks_held(worker.key)},

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pointsman.api.protocol import kv_feed as wire
 from pointsman.workers.core.prefix_index import HashesRemoved, HashesStored, IndexChange, PrefixIndex
 
-SNAPSHOT_SLICE_BLOCKS = 4096
+SNAPSHOT_SLICE_BLOCKS = 1024
 MAX_PENDING_BYTES = 4 << 20  # of one subscriber: half a million blocks
 
 
