@@ -30,7 +30,7 @@ from pointsman.gateway.settings import Settings
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Load, Worker, WorkerKey
 from pointsman.process.ending import end
 from pointsman.serving.block_hashes import chained_block_hashes
-from pointsman.workers.engine import Receive, Scope, Send
+from pointsman.workers.engine import Message, Receive, Scope, Send
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.sidecar import Sidecar
 from waiting import eventually
@@ -46,6 +46,9 @@ class BusyWorker:
         self.server = server
         self.sidecar = sidecar
         self.refusing = False  # connections are accepted and closed
+        self.begun = 0  # streams whose first frame, which announces a snapshot, was sent
+        self.going_on = asyncio.Event()  # clear: of a stream only the first frame is sent
+        self.going_on.set()
 
     def as_worker(self, role: Role = Role.DECODE) -> Worker:
         """As discovery finds it."""
@@ -62,7 +65,17 @@ async def busy_worker(*, buffer_batches: int = 100) -> AsyncIterator[BusyWorker]
             async def door(scope: Scope, receive: Receive, send: Send) -> None:
                 if busy.refusing:
                     raise ConnectionError
-                await running.app(scope, receive, send)
+                pieces = 0
+
+                async def send_slowly(message: Message) -> None:
+                    nonlocal pieces
+                    pieces += message["type"] == "http.response.body"
+                    if pieces > 1:
+                        await busy.going_on.wait()
+                    await send(message)
+                    busy.begun += pieces == 1
+
+                await running.app(scope, receive, send_slowly)
 
             async with served(door) as server:
                 busy = BusyWorker(publisher, server, running.sidecar)
@@ -75,8 +88,9 @@ async def busy_worker(*, buffer_batches: int = 100) -> AsyncIterator[BusyWorker]
 class Gateway:
     """Of a gateway, what knows the workers' caches."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, feed: KvEventFeed) -> None:
         self.fleet = fleet
+        self.feed = feed
 
     def hits(self, prompt: int, blocks: int, *, salt: str | None = None, adapter: str | None = None) -> int:
         """Blocks of a prompt that the worker is known to hold."""
@@ -109,7 +123,7 @@ async def gateway(*workers: Worker, token: str = TOKEN, forget_seconds: float = 
         fleet.on_change(feed.look)
         fleet.apply(Discovered(workers))
         try:
-            yield Gateway(fleet)
+            yield Gateway(fleet, feed)
         finally:
             await feed.stop()
 
@@ -170,6 +184,21 @@ async def test_a_worker_whose_feed_is_gone_for_a_while_is_unknown_and_known_when
         await eventually(lambda: each.hits(1, 2) == 0, "the worker is unknown")
         busy.refusing = False
         await each.knows(1, 2)
+
+
+async def test_a_snapshot_may_take_longer_than_a_worker_may_be_without_a_stream() -> None:
+    async with busy_worker() as busy, gateway(busy.as_worker(), forget_seconds=0.5) as each:
+        busy.publisher.publish(stored(1, 0, 2))
+        await each.knows(1, 2)
+        busy.going_on.clear()
+        begun = busy.begun
+        busy.server.cut()
+        await eventually(lambda: each.feed._forgetting, "the gateway has noticed")
+        await eventually(lambda: busy.begun > begun and not each.feed._forgetting, "a snapshot is on its way")
+        assert each.hits(1, 2) == 2
+        busy.publisher.publish(stored(2, 0, 1))
+        busy.going_on.set()
+        await each.knows(2, 1)
 
 
 async def test_a_worker_that_becomes_a_decode_worker_is_known_and_one_that_no_longer_is_is_not() -> None:
