@@ -3,6 +3,7 @@
 from random import Random
 from typing import Any
 
+from pointsman.api.protocol.control import ModelInfo
 from pointsman.api.protocol.kv import KV_METRICS_STALE_SECONDS, KvMetrics
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.core.index import KvIndex
@@ -10,6 +11,7 @@ from pointsman.gateway.core.router import token_load
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.kv_metrics import KvMetricsFeed
 from pointsman.gateway.metrics import GatewayMetrics
+from pointsman.gateway.processor import Model
 from pointsman.gateway.router_inputs import RouterInputs
 from pointsman.gateway.settings import Settings
 from pointsman.gateway.types import Discovered, Worker, WorkerKey
@@ -98,3 +100,26 @@ def test_the_index_is_shown_with_its_evictions() -> None:
     assert world.value("pointsman_gateway_kv_index_blocks") == 3
     assert world.value("pointsman_gateway_kv_index_evictions_total") == 1
     assert (world.shown("a")["indexed_blocks"], world.shown("b")["indexed_blocks"]) == (2, 1)
+
+
+def test_a_second_gateway_avoids_the_worker_that_the_first_one_gave_streams() -> None:
+    first, second = World(), World()
+    info = ModelInfo(served_name="m", max_model_len=8192, block_size=16, files=(), digest="d")
+    for world in (first, second):
+        for name in ("a", "b"):
+            world.fleet.set_model(WorkerKey(name), Model(info, None, text_proved=True, chat_proved=True))
+
+    def pick(world: World, *avoid: str) -> str:
+        found = world.fleet.pick(prompt_tokens=100, chain=(), digest=None, avoid={WorkerKey(a) for a in avoid})
+        assert found is not None
+        found.entry.produced(1)
+        return found.worker.name
+
+    assert [pick(first, "b") for _ in range(3)] == ["a", "a", "a"]
+    # Both workers report what their engines compute, far from full and with nothing in the queue.
+    for world in (first, second):
+        world.publish(
+            "a", num_requests_waiting=0, gpu_cache_usage_perc=0.02, request_active_slots=3, kv_active_blocks=21
+        )
+        world.publish("b", num_requests_waiting=0, gpu_cache_usage_perc=0.0, request_active_slots=0, kv_active_blocks=0)
+    assert [pick(second) for _ in range(3)] == ["b", "b", "b"]

@@ -1,0 +1,1 @@
+"""Speed and memory of what each request passes in the gateway: ``make bench-request-path``."""
