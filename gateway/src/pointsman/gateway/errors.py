@@ -5,6 +5,7 @@ GatewayError
 │   ├── BodyUnreadable        400
 │   └── ContextLengthExceeded 400
 ├── ModelNotFound             404
+├── NotServed                 404  the path is none that this service serves
 ├── Unauthorized              401  the gateway's own report without the service's token
 ├── NotHttp                   4xx  what arrived cannot be read as a request
 ├── BodyTooLarge              413  the body is larger than the limit; names it
@@ -76,6 +77,15 @@ class ModelNotFound(GatewayError):
     type = "invalid_request_error"
     code = "model_not_found"
     reason = "model-not-found"
+
+
+class NotServed(GatewayError):
+    """The path exists in OpenAI's or the engine's API, and this service does not serve it."""
+
+    status = HTTPStatus.NOT_FOUND
+    type = "invalid_request_error"
+    code = "not_served"
+    reason = "invalid-request"
 
 
 class Unauthorized(GatewayError):

@@ -50,6 +50,8 @@ from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.flow_control import FlowControl
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.off_loop import OffLoop
+from pointsman.gateway.relayed_stream import RelayedStream
+from pointsman.gateway.tracing import to_worker
 from pointsman.gateway.types import Worker, WorkerKey
 
 log = logging.getLogger(__name__)
@@ -98,6 +100,14 @@ class Answer:
     body: dict[str, Any]
     provenance: Provenance
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedBody:
+    """A whole answer that is passed on as it came."""
+
+    body: bytes
+    provenance: Provenance
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +242,32 @@ class Forwarder:
         )
         return AnswerStream(self, leg, stream, of_answer), head
 
+    async def relay_whole(self, leg: Leg, held: Callable[[float], None] | None, moves: RequestMoves) -> RelayedBody:
+        """The whole answer, not read. ``held`` None: flow control is not asked. Errors as in ``answer``."""
+
+        async def attempt(pick: Pick) -> RelayedBody:
+            async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout) as response:
+                try:
+                    data = await response.read()
+                except TimeoutError as error:
+                    raise _no_answer() from error
+                except (aiohttp.ClientError, OSError) as error:
+                    raise connection_failed(error) from error
+            pick.entry.end()
+            return RelayedBody(data, provenance_of(pick, response))
+
+        return await self._retrying(leg, attempt, moves.for_answer(), held=held, streamed=False)
+
+    async def relay_stream(self, leg: Leg, held: Callable[[float], None] | None, moves: RequestMoves) -> RelayedStream:
+        """A stream that is passed on as it comes; its head is here. Arguments and errors as in ``relay_whole``."""
+
+        async def attempt(pick: Pick) -> RelayedStream:
+            async with self._while_there(pick.worker):
+                response = await self._post(leg, pick, self._stream_timeout)
+            return RelayedStream(pick, response, self._departures, self._limits.inactivity_timeout_seconds)
+
+        return await self._retrying(leg, attempt, moves.for_answer(), held=held)
+
     async def go_on(
         self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int, moves: AnswerMoves
     ) -> "Continued":
@@ -354,8 +390,8 @@ class Forwarder:
         if failures:
             return WorkersFailed(f"{len(failures)} attempts failed; the last: {failures[-1]}. Try again.")
         return NoWorkerAvailable(
-            "No decode worker is routable at the moment; try again "
-            f"(waited {self._limits.patience_seconds:g} s for one, request {leg.request_id})."
+            f"No decode worker was routable within {self._limits.patience_seconds:g} s; the limit is "
+            f"{gateway_limit('patience_seconds')} of the service. Try again."
         )
 
     def _worker_failed(self, worker: Worker, why: Unsuitable) -> None:
@@ -416,7 +452,7 @@ class Forwarder:
 
     async def _post(self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
-        sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id}
+        sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id, **to_worker()}
         if pick.rule is not None:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
             sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)

@@ -22,6 +22,7 @@ from pointsman.gateway.client_answer import ClientAnswer, ClientGone
 from pointsman.gateway.core.answers import add_usage, gather
 from pointsman.gateway.core.in_flight import InFlightBound, Place
 from pointsman.gateway.core.moves import MoveLimits, RequestMoves
+from pointsman.gateway.core.relayed import PATHS, RelayedEndpoint
 from pointsman.gateway.core.requests import Endpoint, read, served
 from pointsman.gateway.core.sse import DONE, error_event
 from pointsman.gateway.errors import (
@@ -39,15 +40,18 @@ from pointsman.gateway.forward import Answer, Forwarder
 from pointsman.gateway.http_protocol import headers_too_large
 from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics, PathMetrics
 from pointsman.gateway.off_loop import OffLoop
+from pointsman.gateway.passthrough import Passthrough, Serve
 from pointsman.gateway.planning import Job, Plan, new_request_id, plan
 from pointsman.gateway.processor import Model
 from pointsman.gateway.request_body import read_body
+from pointsman.gateway.tracing import remember
 
 log = logging.getLogger(__name__)
 access = logging.getLogger("pointsman.gateway.access")
 
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 FAN_OUT_BUFFER_EVENTS = 64
+MODELS_ENDPOINT = "models"  # label of answers that list what is served
 FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first worker to say what it serves
 
 
@@ -56,7 +60,7 @@ class Record:
     """What the access line and the metrics say about one request."""
 
     request_id: str
-    endpoint: Endpoint
+    endpoint: Endpoint | RelayedEndpoint
     arrived_s: float
     stream: bool = False
     status: int = 0
@@ -143,6 +147,7 @@ class GatewayServer:
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/v1/models/{model:.+}", self._model)
+        self._passthrough().register(app, self._generate)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
         app.router.add_get("/metrics", self._expose)
@@ -162,10 +167,28 @@ class GatewayServer:
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, Endpoint.COMPLETIONS)
 
-    async def _generate(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
-        given = request.headers.get(headers.REQUEST_ID, "")
-        record = Record(given if _REQUEST_ID.match(given) else new_request_id(), endpoint, self._clock())
-        self._metrics.arrived(endpoint)
+    def _passthrough(self) -> Passthrough:
+        return Passthrough(
+            forwarder=self._forwarder,
+            metrics=self._metrics,
+            off_loop=self._off_loop,
+            moves=self._limits.moves,
+            clock=self._clock,
+            stall_seconds=self._limits.write_timeout_seconds,
+            read_body=self._read_body,
+            model_known=self._model_known,
+            adapters=lambda: self._fleet.adapters,
+            answer_headers=_answer_headers,
+        )
+
+    async def _generate(
+        self, request: web.Request, endpoint: Endpoint | RelayedEndpoint, serve: Serve | None = None
+    ) -> web.StreamResponse:
+        """Answer one request, bounded and counted; ``serve`` by default as what the gateway tokenises."""
+        record = Record(_request_id(request), endpoint, self._clock())
+        remember(request.headers)
+        if endpoint.generates:
+            self._metrics.arrived(endpoint)
         self._metrics.in_flight.inc()
         place = self._bound.enter()
         try:
@@ -176,7 +199,9 @@ class GatewayServer:
                     reason="overloaded",
                     retry_after_seconds=1,
                 )
-            return await self._serve(request, record, place)
+            first_token_s = self._limits.first_token_seconds
+            DEADLINE.set(first_token_deadline(request.headers.get(headers.DEADLINE_MS), first_token_s, self._clock))
+            return await (serve or self._serve)(request, record, place)
         except GatewayError as error:
             record.status, record.outcome = error.status, error.reason
             self._metrics.failed(error.reason)
@@ -201,20 +226,13 @@ class GatewayServer:
             self._finish(record)
 
     async def _serve(self, request: web.Request, record: Record, place: Place) -> web.StreamResponse:
-        first_token_s = self._limits.first_token_seconds
-        DEADLINE.set(first_token_deadline(request.headers.get(headers.DEADLINE_MS), first_token_s, self._clock))
-        data = await read_body(
-            request,
-            place,
-            max_bytes=self._limits.max_body_bytes,
-            timeout_seconds=self._limits.body_timeout_seconds,
-        )
+        data = await self._read_body(request, place)
         model = await self._model_known()
         ask = await self._off_loop.run(
             len(data),
             partial(
                 read,
-                record.endpoint,
+                Endpoint(record.endpoint),
                 data,
                 model.info.served_name,
                 max_answers=self._limits.max_answers,
@@ -241,6 +259,14 @@ class GatewayServer:
         await answer.begin()
         await answer.end()
         return answer.response
+
+    async def _read_body(self, request: web.Request, place: Place) -> bytes:
+        return await read_body(
+            request,
+            place,
+            max_bytes=self._limits.max_body_bytes,
+            timeout_seconds=self._limits.body_timeout_seconds,
+        )
 
     async def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
         record.provenance = answers[0].provenance
@@ -370,7 +396,10 @@ class GatewayServer:
                 missing = f"What decode worker {asked[0].name} serves is not known yet"
             left_s = since_s + patience_s - self._clock()
             if left_s <= 0:
-                raise NoWorkerAvailable(f"{missing} (waited {patience_s:g} s); try again.")
+                raise NoWorkerAvailable(
+                    f"{missing} after {patience_s:g} s; "
+                    f"the limit is {gateway_limit('patience_seconds')} of the service. Try again."
+                )
             await self._fleet.wait_change(left_s)
         return model
 
@@ -378,7 +407,7 @@ class GatewayServer:
         now_s = self._clock()
         self._metrics.answered(record.endpoint, record.status)
         paths = self._metrics.by_path(record.provenance.path if record.provenance else "local")
-        if record.status == 200 and record.outcome == "ok":
+        if record.status == 200 and record.outcome == "ok" and record.endpoint.generates:
             paths.e2e.observe(now_s - record.arrived_s)
             self._metrics.output_tokens.observe(record.output_tokens)
             if record.first_token_s is not None and record.last_token_s is not None and record.choices == 1:
@@ -409,6 +438,7 @@ class GatewayServer:
     async def _models(self, _request: web.Request) -> web.Response:
         model = await self._model_known()
         names = (model.info.served_name, *sorted(self._fleet.adapters))
+        self._metrics.answered(MODELS_ENDPOINT, 200)
         return web.json_response({"object": "list", "data": [self._card(model, name) for name in names]})
 
     async def _model(self, request: web.Request) -> web.Response:
@@ -417,6 +447,7 @@ class GatewayServer:
         if asked != model.info.served_name and asked not in self._fleet.adapters:
             what = served(model.info.served_name, self._fleet.adapters)
             raise ModelNotFound(f"The model {asked!r} does not exist; {what}.")
+        self._metrics.answered(MODELS_ENDPOINT, 200)
         return web.json_response(self._card(model, asked))
 
     def _card(self, model: Model, name: str) -> dict[str, Any]:
@@ -454,22 +485,28 @@ class GatewayServer:
             sent_bytes = len(request.raw_path) + sum(len(name) + len(value) for name, value in request.raw_headers)
             if sent_bytes > self._limits.max_header_kib * 1024:
                 raise headers_too_large(self._limits.max_header_kib)
-            return await handler(request)
+            answer = await handler(request)
+            if not answer.prepared:
+                answer.headers.setdefault(headers.REQUEST_ID, _request_id(request))
+            return answer
         except GatewayError as error:
-            return self.respond(error)
+            return self.respond(error, request)
         except web.HTTPException as error:
             if error.status < 400:
                 raise
             message = _HTTP_MESSAGES.get(error.status, f"{error.reason}.")
-            answer = self.respond(NotHttp(error.status, message.format(request=request)))
+            refusal = self.respond(NotHttp(error.status, message.format(request=request)), request)
             if "Allow" in error.headers:
-                answer.headers["Allow"] = error.headers["Allow"]
-            return answer
+                refusal.headers["Allow"] = error.headers["Allow"]
+            return refusal
 
-    def respond(self, error: GatewayError) -> web.Response:
-        """The answer to a request that no generating handler took, counted under the endpoint ``other``."""
+    def respond(self, error: GatewayError, request: web.Request | None = None) -> web.Response:
+        """The answer to a request that no generating handler took, counted under the endpoint ``other``.
+
+        ``request`` None: it could not be read.
+        """
         self._metrics.answered(OTHER_ENDPOINT, error.status)
-        return _error_response(error, new_request_id())
+        return _error_response(error, new_request_id() if request is None else _request_id(request))
 
     async def _endpoints(self, request: web.Request) -> web.Response:
         given = request.headers.get(headers.CONTROL_TOKEN, "")
@@ -479,9 +516,17 @@ class GatewayServer:
 
 
 _HTTP_MESSAGES = {
-    404: "There is no {request.path} here; the paths are /v1/chat/completions, /v1/completions and /v1/models.",
+    404: "There is no {request.path} here; the paths are /v1/chat/completions, /v1/completions, /v1/models, "
+    + ", ".join(sorted(PATHS.values()))
+    + ".",
     405: "{request.path} does not take {request.method}.",
 }
+
+
+def _request_id(request: web.Request) -> str:
+    """The client's own id, if it can be one; else a new one."""
+    given = request.headers.get(headers.REQUEST_ID, "")
+    return given if _REQUEST_ID.match(given) else new_request_id()
 
 
 def _defect() -> GatewayError:

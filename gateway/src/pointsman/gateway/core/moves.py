@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.types import WorkerKey
 
 MAX_DEATHS: Final = 2
@@ -72,9 +73,9 @@ class AnswerMoves:
                 f"({', '.join(sorted(died.values()))}); it is not sent to another one"
             )
         if self._moves > limits.max_moves:
-            return f"{self._attempts} attempts failed"
+            return f"{self._attempts} attempts failed; the limit is {gateway_limit('max_moves')} of the service"
         if self._attempts >= limits.max_attempts:
-            return f"{self._attempts} attempts failed"
+            return f"{self._attempts} attempts failed; the limit is {gateway_limit('max_attempts')} of the service"
         return None
 
     @property

@@ -36,6 +36,11 @@ class Endpoint(StrEnum):
         return "/v1/chat/completions" if self is Endpoint.CHAT else "/v1/completions"
 
     @property
+    def generates(self) -> bool:
+        """Whether it generates text: flow control and the planner count it."""
+        return True
+
+    @property
     def id_prefix(self) -> str:
         """How ids of answers begin."""
         return "chatcmpl-" if self is Endpoint.CHAT else "cmpl-"

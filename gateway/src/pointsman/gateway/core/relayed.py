@@ -1,0 +1,172 @@
+"""Endpoints whose bodies and answers the gateway passes on without rewriting them, and what it reads of them.
+
+The engine's other generating endpoints (OpenAI's Responses, Anthropic's Messages) and those that compute something else
+(embeddings, scores, tokens). Nothing of them may stay on a worker: the next request goes to another one.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from pointsman.gateway.core.requests import REFUSED, served
+from pointsman.gateway.errors import ModelNotFound, RequestInvalid
+
+
+class RelayedEndpoint(StrEnum):
+    """An endpoint of the engine; the value is the metric label."""
+
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    MESSAGES_COUNT = "messages-count-tokens"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    SCORE = "score"
+    TOKENIZE = "tokenize"
+    DETOKENIZE = "detokenize"
+
+    @property
+    def path(self) -> str:
+        """Path at the engine and at the gateway."""
+        return PATHS[self]
+
+    @property
+    def generates(self) -> bool:
+        """Whether it generates text: then it is a request in the sense of flow control and of the planner."""
+        return self in (RelayedEndpoint.RESPONSES, RelayedEndpoint.MESSAGES)
+
+    @property
+    def names_model(self) -> bool:
+        """Whether a request must name the model; the engine has one only, so the small ones need not."""
+        return self not in (RelayedEndpoint.TOKENIZE, RelayedEndpoint.DETOKENIZE)
+
+
+PATHS: Final[Mapping[RelayedEndpoint, str]] = MappingProxyType(
+    {
+        RelayedEndpoint.RESPONSES: "/v1/responses",
+        RelayedEndpoint.MESSAGES: "/v1/messages",
+        RelayedEndpoint.MESSAGES_COUNT: "/v1/messages/count_tokens",
+        RelayedEndpoint.EMBEDDINGS: "/v1/embeddings",
+        RelayedEndpoint.RERANK: "/v1/rerank",
+        RelayedEndpoint.SCORE: "/v1/score",
+        RelayedEndpoint.TOKENIZE: "/tokenize",
+        RelayedEndpoint.DETOKENIZE: "/detokenize",
+    }
+)
+
+STATEFUL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "previous_response_id": "responses are not stored; send the whole conversation in 'input'",
+        "conversation": "conversations are not stored; send the whole conversation in 'input'",
+        "background": "responses are not stored; wait for the answer or stream it",
+    }
+)
+"""Fields of a Responses request that need an earlier answer or a later question at the same worker."""
+
+_TOKEN_EVENTS: Final = frozenset(
+    {b"response.output_text.delta", b"response.reasoning_text.delta", b"content_block_delta"}
+)
+_CHARACTERS_PER_TOKEN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedRequest:
+    """A checked request: the ``body`` for the engine, and an estimate of its prompt."""
+
+    body: bytes
+    stream: bool
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of an answer, as the engine counts them."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+def read_relayed(endpoint: RelayedEndpoint, data: bytes, served_name: str, adapters: Collection[str]) -> RelayedRequest:
+    """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
+    try:
+        body = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestInvalid(f"The request body is not JSON: {error}.") from error
+    except RecursionError as error:
+        raise RequestInvalid("The request body is nested too deeply.") from error
+    if not isinstance(body, dict):
+        raise RequestInvalid("The request body must be a JSON object.")
+    refused = {**REFUSED, **STATEFUL} if endpoint is RelayedEndpoint.RESPONSES else REFUSED
+    for field, instead in refused.items():
+        if body.get(field):
+            raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
+    _check_model(endpoint, body, served_name, adapters)
+    stream = body.get("stream") or False
+    if not isinstance(stream, bool):
+        raise RequestInvalid(f"'stream' is {stream!r}; it must be true or false.", param="stream")
+    if endpoint is RelayedEndpoint.RESPONSES and body.get("store"):
+        data = msgspec.json.encode(body | {"store": False})
+    return RelayedRequest(data, stream and endpoint.generates, max(len(data) // _CHARACTERS_PER_TOKEN, 1))
+
+
+def _check_model(
+    endpoint: RelayedEndpoint, body: Mapping[str, Any], served_name: str, adapters: Collection[str]
+) -> None:
+    model = body.get("model")
+    if model in (None, "") and endpoint.names_model:
+        raise RequestInvalid(f"'model' is missing; {served(served_name, adapters)}.", param="model")
+    if model not in (None, "", served_name, *adapters):
+        raise ModelNotFound(f"The model {model!r} does not exist; {served(served_name, adapters)}.", param="model")
+
+
+def usage_of(answer: bytes) -> Usage | None:
+    """The usage in a whole answer or in one event of a stream; None: it has none."""
+    try:
+        found = msgspec.json.decode(answer)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    for place in (found, found.get("response"), found.get("message")):
+        usage = place.get("usage") if isinstance(place, dict) else None
+        if isinstance(usage, dict):
+            return Usage(
+                _count(usage, "input_tokens", "prompt_tokens"), _count(usage, "output_tokens", "completion_tokens")
+            )
+    return None
+
+
+def _count(usage: Mapping[str, Any], *names: str) -> int:
+    return next((value for name in names if isinstance(value := usage.get(name), int)), 0)
+
+
+class RelayedEvents:
+    """Counts what passes in a stream: the tokens of each read, and the usage at its end."""
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self._line = b""
+        self._is_token = False
+
+    def feed(self, received: bytes) -> int:
+        """Tokens (pieces of text) in the lines that ``received`` completes."""
+        *lines, self._line = (self._line + received).split(b"\n")
+        tokens = 0
+        for line in lines:
+            if line.startswith(b"event: "):
+                self._is_token = line[7:] in _TOKEN_EVENTS
+                tokens += self._is_token
+            elif not self._is_token and line.startswith(b"data: {") and b'"usage"' in line:
+                self._add(usage_of(line[6:]))
+        return tokens
+
+    def _add(self, found: Usage | None) -> None:
+        """Anthropic's first event has the prompt's tokens, its last those of the answer."""
+        if found is not None:
+            before = self.usage or Usage(0, 0)
+            self.usage = Usage(
+                max(before.prompt_tokens, found.prompt_tokens), max(before.output_tokens, found.output_tokens)
+            )

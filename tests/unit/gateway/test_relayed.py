@@ -1,0 +1,92 @@
+"""What the gateway checks and counts of bodies that it passes on."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pointsman.gateway.core.relayed import (
+    STATEFUL,
+    RelayedEndpoint,
+    RelayedEvents,
+    Usage,
+    read_relayed,
+    usage_of,
+)
+from pointsman.gateway.core.requests import REFUSED
+from pointsman.gateway.errors import ModelNotFound, RequestInvalid
+
+
+def read(endpoint: RelayedEndpoint, **body: Any) -> Any:
+    return read_relayed(endpoint, json.dumps(body).encode(), "chat", ("sql",))
+
+
+@pytest.mark.parametrize("endpoint", RelayedEndpoint)
+def test_a_body_is_passed_on_as_it_came(endpoint: RelayedEndpoint) -> None:
+    data = b'{ "model": "chat",  "unknown": [1, 2.50] }'
+    assert read_relayed(endpoint, data, "chat", ()).body == data
+
+
+@pytest.mark.parametrize("endpoint", RelayedEndpoint)
+def test_what_reaches_into_the_service_is_refused_by_name(endpoint: RelayedEndpoint) -> None:
+    for field in REFUSED:
+        with pytest.raises(RequestInvalid, match=f"'{field}' is not accepted"):
+            read(endpoint, model="chat", **{field: {"remote_host": "10.0.0.9"}})
+
+
+def test_a_response_that_needs_an_earlier_one_is_refused_by_name() -> None:
+    for field in STATEFUL:
+        with pytest.raises(RequestInvalid, match=f"'{field}' is not accepted"):
+            read(RelayedEndpoint.RESPONSES, model="chat", input="a", **{field: "resp_1"})
+    assert json.loads(read(RelayedEndpoint.RESPONSES, model="chat", input="a", store=True).body)["store"] is False
+
+
+def test_the_model_is_checked_where_it_is_named() -> None:
+    assert not read(RelayedEndpoint.MESSAGES, model="sql", messages=[]).stream
+    assert read(RelayedEndpoint.TOKENIZE, prompt="a").body
+    with pytest.raises(ModelNotFound, match=r"'gpt' does not exist; this service serves 'chat' and its adapters 'sql'"):
+        read(RelayedEndpoint.TOKENIZE, model="gpt", prompt="a")
+    with pytest.raises(RequestInvalid, match="'model' is missing"):
+        read(RelayedEndpoint.EMBEDDINGS, input="a")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[1]", b"\xff", b'{"model": "chat", "stream": "yes"}', b'{"model": [' + b"[" * 5000 + b"]" * 5000]
+)
+def test_what_is_no_request_is_the_clients_mistake(body: bytes) -> None:
+    with pytest.raises(RequestInvalid):
+        read_relayed(RelayedEndpoint.RESPONSES, body, "chat", ())
+
+
+def test_usage_is_read_from_each_kind_of_answer() -> None:
+    assert usage_of(b'{"usage": {"input_tokens": 3, "output_tokens": 4}}') == Usage(3, 4)
+    assert usage_of(b'{"usage": {"prompt_tokens": 3, "total_tokens": 3}}') == Usage(3, 0)
+    assert usage_of(b'{"tokens": [1, 2]}') is None
+    assert usage_of(b"no JSON") is None
+
+
+def events(*items: tuple[str, dict[str, Any]]) -> bytes:
+    return b"".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode() for kind, data in items)
+
+
+RESPONSES = events(
+    ("response.created", {"response": {"id": "resp_1", "usage": None}}),
+    ("response.output_text.delta", {"delta": "usage"}),
+    ("response.output_text.delta", {"delta": '"usage"'}),
+    ("response.completed", {"response": {"usage": {"input_tokens": 5, "output_tokens": 2}}}),
+)
+MESSAGES = events(
+    ("message_start", {"message": {"usage": {"input_tokens": 5, "output_tokens": 0}}}),
+    ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "a"}}),
+    ("content_block_delta", {"index": 0, "delta": {"type": "text_delta", "text": "b"}}),
+    ("message_delta", {"usage": {"input_tokens": 5, "output_tokens": 2}}),
+    ("message_stop", {}),
+)
+
+
+@pytest.mark.parametrize("stream", [RESPONSES, MESSAGES], ids=["responses", "messages"])
+@pytest.mark.parametrize("piece", [1, 7, 10_000])
+def test_tokens_and_usage_of_a_stream_are_counted_however_it_is_cut(stream: bytes, piece: int) -> None:
+    counter = RelayedEvents()
+    tokens = sum(counter.feed(stream[start : start + piece]) for start in range(0, len(stream), piece))
+    assert (tokens, counter.usage) == (2, Usage(5, 2))
