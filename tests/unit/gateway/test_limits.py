@@ -31,7 +31,6 @@ NOT_ON_THE_SERVICE: Final = {
     "suspect_seconds",  # how fast a failed worker is tried again: no request is refused by it
     "linger_seconds",  # the chart's gateway.lingerSeconds: it depends on the cluster's network, not on the service
     "shutdown_seconds",  # spec.drain.timeoutSeconds
-    "body_timeout_seconds", "write_timeout_seconds",  # of slow clients
 }  # fmt: skip
 
 
@@ -77,8 +76,9 @@ def test_a_field_states_the_default_of_the_process(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-def test_the_page_of_limits_has_each_field(name: str) -> None:
-    assert f"| `{FIELDS[name][0].alias}` | " in PAGE
+def test_the_page_of_limits_has_each_field_with_its_default(name: str) -> None:
+    field, setting = FIELDS[name]
+    assert f"| `{field.alias}` | {int(setting.default)} |" in PAGE
 
 
 def test_a_setting_is_named_by_its_field() -> None:

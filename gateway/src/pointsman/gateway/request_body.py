@@ -33,7 +33,10 @@ async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeo
                     structure.feed(piece[start : start + _PIECE_BYTES])
                 _take(place, max(len(body), announced) + structure.decoded_bytes)
     except TimeoutError as error:
-        raise BodyTooSlow(f"The request body did not arrive within {timeout_seconds:g} s.") from error
+        raise BodyTooSlow(
+            f"The request body did not arrive within {timeout_seconds:g} s; "
+            f"the limit is {gateway_limit('body_timeout_seconds')} of the service."
+        ) from error
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise BodyUnreadable(
             "The request body breaks off, or is not what its headers Content-Length, Transfer-Encoding and "

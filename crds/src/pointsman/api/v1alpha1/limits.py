@@ -98,6 +98,18 @@ class GatewayLimits(ApiModel):
         le=86_400,
         description="Longest time for an answer that is not streamed. Default: 900.",
     )
+    body_timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Longest time for a request body to arrive. Then the request is answered 408. Default: 300.",
+    )
+    write_timeout_seconds: int | None = Field(
+        default=None,
+        ge=1,
+        le=86_400,
+        description="Longest time a client may read nothing of an answer. Then it is cancelled. Default: 120.",
+    )
     connect_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
@@ -135,6 +147,8 @@ GATEWAY_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "first_token_timeout_seconds": "first_token_timeout_seconds",
         "inactivity_timeout_seconds": "inactivity_timeout_seconds",
         "answer_timeout_seconds": "answer_timeout_seconds",
+        "body_timeout_seconds": "body_timeout_seconds",
+        "write_timeout_seconds": "write_timeout_seconds",
         "connect_timeout_seconds": "connect_timeout_seconds",
         "kv_index_max_blocks": "kv_index_max_blocks",
         "kv_index_expiration_seconds": "kv_index_expiration_seconds",
