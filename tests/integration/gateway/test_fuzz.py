@@ -5,7 +5,7 @@ import gzip
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -26,9 +26,15 @@ BODIES = 100_000
 class StrictWorker(StandInWorker):
     """Answers 400 to what it does not understand, as vLLM's validation does."""
 
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._strictly(super()._chat(request))
+
     async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._strictly(super()._completions(request))
+
+    async def _strictly(self, answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
         try:
-            return await super()._completions(request)
+            return await answer
         except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
             error = {"error": {"message": "not understood", "type": "BadRequestError", "param": None, "code": 400}}
             return web.json_response(error, status=400)
@@ -184,7 +190,7 @@ class Connection:
 async def fuzzed(room: Room) -> Gateway:
     """A gateway over a worker that refuses what it does not understand."""
     worker = await room.stack.enter_async_context(running(StrictWorker("decode-0", room.model_folder, room.tokenizer)))
-    return await room.gateway([worker], max_header_kib=64, log_level="warning")
+    return await room.gateway([worker], max_header_kib=64)
 
 
 def nothing_leaked(gateway: Gateway) -> None:

@@ -172,6 +172,8 @@ def read(
     model = body.get("model")
     if model is None or model == "":
         raise RequestInvalid(f"'model' is missing; {served(served_name, adapters)}.", param="model")
+    if not isinstance(model, str):
+        raise RequestInvalid(f"'model' is {model!r}; it must be a string.", param="model")
     if model != served_name and model not in adapters:
         raise ModelNotFound(f"The model {model!r} does not exist; {served(served_name, adapters)}.", param="model")
     stream = _boolean(body, "stream")
