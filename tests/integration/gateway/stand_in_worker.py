@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,7 +81,7 @@ class StandInWorker:
 
     def application(self) -> web.Application:
         """Its HTTP application."""
-        app = web.Application()
+        app = web.Application(middlewares=[_refuse_what_is_no_request])
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
@@ -120,9 +120,11 @@ class StandInWorker:
         return web.Response(text=info.wire(), content_type="application/json")
 
     async def _file(self, request: web.Request) -> web.Response:
+        if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {TOKEN}":
+            return web.Response(status=401)
         wanted = request.match_info["digest"]
-        name = next(name for name, digest in file_digests(self.folder).items() if digest == wanted)
-        return web.Response(body=(self.folder / name).read_bytes())
+        name = next((name for name, digest in file_digests(self.folder).items() if digest == wanted), None)
+        return web.Response(status=404) if name is None else web.Response(body=(self.folder / name).read_bytes())
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -300,6 +302,23 @@ def _interleaved(chosen: list[list[int]], ends: bool) -> Iterator[tuple[int, int
         for index, tokens in enumerate(chosen):
             if number < len(tokens):
                 yield number, index, tokens[number], ends and number == len(tokens) - 1
+
+
+@web.middleware
+async def _refuse_what_is_no_request(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """As engines do: a mistake of the client is its own, also one that this stand-in cannot read."""
+    if request.method == "POST":
+        try:
+            body = json.loads(await request.read())
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict) or isinstance(body.get("prompt"), dict):
+            return web.json_response(
+                {"error": {"message": "no request", "type": "BadRequest", "code": 400}}, status=400
+            )
+    return await handler(request)
 
 
 @asynccontextmanager

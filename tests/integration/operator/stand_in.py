@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
+from pydantic import ValidationError
 
 from pointsman.api.protocol import control, names
 from pointsman.api.protocol.control import WorkerPhase
@@ -81,9 +82,18 @@ class Server:
             return self.metrics()
         said = request.headers.get("Authorization", "")
         if not hmac.compare_digest(said, f"Bearer {self.token}"):
-            error = control.ControlError(reason="Unauthorized", message="wrong token")
-            return web.Response(status=401, text=error.wire(), content_type="application/json")
-        return await handler(request)
+            return _refused(401, "Unauthorized", "wrong token")
+        try:
+            return await handler(request)
+        except ValidationError as error:
+            return _refused(400, "BadRequest", str(error))
+        except web.HTTPNotFound:
+            return _refused(404, "NoSuchPath", f"{request.method} {request.path} is not known here")
+
+
+def _refused(status: int, reason: str, message: str) -> web.Response:
+    error = control.ControlError(reason=reason, message=message)
+    return web.Response(status=status, text=error.wire(), content_type="application/json")
 
 
 class StandInWorker(Server):
@@ -95,9 +105,9 @@ class StandInWorker(Server):
         self.phase = WorkerPhase.IDLE
         self.role: Role | None = None
         self.verified: Role | None = None
+        self.prefill_token_budget: int | None = None
         self.in_flight = 0
         self.leases = 0
-        self.prefill_token_budget: int | None = None
         self.fail_verify: str | None = None
         self.cannot_prove: set[Role] = set()  # roles in which it answers no request
         self.nats_connected: bool | None = None
@@ -127,9 +137,9 @@ class StandInWorker(Server):
             in_flight_tokens=100 * self.in_flight,
             queued_prefills=0,
             leases=self.leases,
-            prefill_token_budget=self.prefill_token_budget,
             block_size=128,
             nats_connected=self.nats_connected,
+            prefill_token_budget=self.prefill_token_budget,
             kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
         )
 
@@ -165,8 +175,11 @@ class StandInWorker(Server):
         self._commanded(f"verify {wanted.role}")
         self.partners.append(wanted.partner_url)
         refusal = self.fail_verify or ("it answered nothing" if wanted.role in self.cannot_prove else None)
-        ok = refusal is None and self.role is wanted.role
-        self.verified = wanted.role if ok else None
+        ok = refusal is None
+        if ok:
+            self.verified = wanted.role
+        elif self.verified is wanted.role:
+            self.verified = None
         result = control.VerifyResult(ok=ok, role=wanted.role, detail=refusal or "one token", seconds=0.01)
         return web.Response(text=result.wire(), content_type="application/json")
 

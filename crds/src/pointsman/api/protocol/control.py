@@ -94,7 +94,7 @@ class WorkerState(Wire):
 class RoleRequest(Wire):
     """Give a worker its role. Idempotent. ``role`` None takes it away (new work is refused, old work goes on).
 
-    Another role than the present one clears ``verified``; the same one ends a drain.
+    Any role ends a drain. ``verified`` of the state stays the role whose verification last passed.
     """
 
     role: Role | None
@@ -103,6 +103,11 @@ class RoleRequest(Wire):
     )
     max_local_prefill_tokens: int | None = Field(default=None, ge=0)
     max_prefill_queue_size: int | None = Field(default=None, ge=0)
+
+    def wire(self) -> str:
+        """See Wire; ``role`` is always there: a worker refuses a request without it, and null takes the role away."""
+        absent = {name for name, value in self if value is None and name != "role"}
+        return self.model_dump_json(by_alias=True, exclude=absent)
 
 
 class DrainRequest(Wire):

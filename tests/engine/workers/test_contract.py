@@ -1,0 +1,39 @@
+"""The real worker keeps the contracts of the stand-ins, with the smallest block size that vLLM takes on CPU."""
+
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from contracts import control_api, engine_api
+from contracts.control_api import *  # noqa: F403
+from contracts.control_api import Controlled
+from contracts.engine_api import *  # noqa: F403
+from contracts.engine_api import Serving
+from fixtures.engines import MODEL, Engines, RunningEngine
+from pointsman.api.protocol.names import Role
+
+TOKEN = "a-token-of-the-tests"
+BLOCK_SIZE = 32  # the smallest that vLLM takes on CPU
+
+__all__ = [*control_api.__all__, *engine_api.__all__]
+
+
+@pytest.fixture(scope="module")
+def engine(engines: Engines) -> Iterator[RunningEngine]:
+    """One worker for all of them."""
+    worker = engines.worker(engines.settings("contract", block_size=BLOCK_SIZE))
+    yield worker.wait_until_healthy()
+    worker.stop()
+
+
+@pytest.fixture
+async def controlled(engine: RunningEngine) -> Controlled:
+    return Controlled(engine.url, TOKEN)
+
+
+@pytest.fixture
+async def serving(controlled: Controlled) -> Serving:
+    async with aiohttp.ClientSession() as session:
+        await control_api.Api(session, controlled).role(Role.DECODE)
+    return Serving(controlled.url, TOKEN, MODEL)
