@@ -16,6 +16,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from pointsman.serving.local_remote import PrefillReason
 from pointsman.workers.core.prompts import COMPLETIONS_PATH
 from pointsman.workers.errors import EngineUnavailableError
+from pointsman.workers.resumption import teach
 from pointsman.workers.types import EngineAnswer, EngineFacts, EngineLoad, RenderedChat
 from pointsman.workers.vllm.chat_renderer import VllmChatRenderer
 
@@ -49,6 +50,10 @@ class Engine(Protocol):
 
         None: the endpoint will refuse the request.
         """
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it repeats and continues streams that broke elsewhere, see resumption."""
 
     async def healthy(self) -> bool:
         """Whether it can compute."""
@@ -87,6 +92,12 @@ class AsgiEngine:
         self._renderer = renderer or _renderer_of(host)
         self._gauges = _VllmGauges(registry)
         self._facts = _facts_of(host)
+        self._resumes = teach(getattr(getattr(host, "state", None), "engine_client", None))
+
+    @property
+    def resumes(self) -> bool:
+        """See Engine; a server without an engine client that is known here does not."""
+        return self._resumes
 
     @property
     def facts(self) -> EngineFacts:
@@ -223,6 +234,7 @@ def _facts_of(host: Any) -> EngineFacts:
     config = getattr(getattr(host, "state", None), "vllm_config", None)
     if config is None:
         return EngineFacts()
+    chat = getattr(host.state, "openai_serving_chat", None)
     model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
     return EngineFacts(
         max_model_len=model.max_model_len,
@@ -231,7 +243,8 @@ def _facts_of(host: Any) -> EngineFacts:
         total_kv_blocks=cache.num_gpu_blocks,
         model_directory=str(model.tokenizer or model.model),
         model_revision=model.tokenizer_revision,
-        parses_chat=getattr(getattr(host.state, "openai_serving_chat", None), "parser_cls", None) is not None,
+        parses_chat=getattr(chat, "parser_cls", None) is not None,
+        chat_max_tokens=(getattr(chat, "default_sampling_params", None) or {}).get("max_tokens", model.max_model_len),
     )
 
 

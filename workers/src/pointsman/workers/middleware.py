@@ -14,6 +14,7 @@ from typing import Any
 
 from pointsman.api.protocol import headers as names
 from pointsman.api.protocol.control import RetryReason, WorkerPhase
+from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
@@ -25,6 +26,7 @@ from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scop
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.remote_prefill import REMOTE_SHARE_OF_DEADLINE
 from pointsman.workers.request_prefill import Prompts, RequestPrefill, cached_tokens
+from pointsman.workers.resumption import resume_of, resuming
 from pointsman.workers.settings import WorkerSettings
 from pointsman.workers.sidecar import ClientRequest, Sidecar
 from pointsman.workers.streaming import stream_answer
@@ -180,6 +182,7 @@ class _Exchange:
         self._path: str = scope["path"]
         self._arrived_s = time.monotonic()
         self._request_id = headers.get(names.REQUEST_ID.lower()) or uuid.uuid4().hex
+        self._resume: Resume | None = None
 
     async def run(self, *, keep_transfer_params: bool) -> None:
         """Serve it; ``keep_transfer_params`` for a verification, which brings its own."""
@@ -200,6 +203,9 @@ class _Exchange:
         if body is None or self._path not in _PREFILLABLE:
             await self._engine(raw, PrefillPath(PrefillReason.INVALID if body is None else PrefillReason.UNSUPPORTED))
             return
+        if RESUME_FIELD in body:
+            self._resume = resume_of(body) if self._sidecar.engine.resumes else None
+            raw = dump(body)
         request = RequestPrefill(
             self._sidecar,
             self._request_id,
@@ -215,6 +221,8 @@ class _Exchange:
             self._decided(path, 0)
             await self._engine(raw, path)
             return
+        if self._resume is not None:
+            prompts = prompts.with_sampled(self._resume)
         self._counted.tokens += sum(map(len, prompts.token_ids))
         paths = await self._prefilled(request, prompts)
         if paths is None:
@@ -301,7 +309,8 @@ class _Exchange:
             cached_tokens=cached_tokens,
         )
         try:
-            await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
+            with resuming(self._resume):
+                await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
         finally:
             await answer.kv_is_settled()
         return not answer.discarded
@@ -311,6 +320,8 @@ class _Exchange:
         if self._path in _PREFILLABLE:
             told[names.PREFILL] = "remote" if path.remote else "local"
             told[names.PREFILL_REASON] = path.reason.value
+        if self._resume is not None:
+            told[names.RESUMED] = "1"
         if path.kv is not None:
             told[names.PREFILL_WORKER] = path.kv.prefill_worker
         return [(name.lower().encode(), value.encode()) for name, value in told.items()]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pointsman.api.protocol.resume import Resume
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
 from pointsman.workers.core.prompts import (
     COMPLETIONS_PATH,
@@ -34,11 +35,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of one request. ``in_request``: their ids stand in it already; ``kv_first``: see the module."""
+    """The prompts of one request. ``in_request``: their ids stand in it already; ``kv_first``: see the module.
+
+    ``resumed``: they end with tokens of the answer, which are not in the request.
+    """
 
     token_ids: tuple[tuple[int, ...], ...]
     in_request: bool
     kv_first: bool
+    resumed: bool = False
+
+    def with_sampled(self, resume: Resume) -> "Prompts":
+        """What the engine computes to resume: the one prompt with the tokens so far of each choice that goes on."""
+        token_ids = tuple(
+            self.token_ids[0] + tuple(token for chunk in choice.chunks for token in chunk)
+            for choice in resume.choices
+            if choice.finish_reason is None
+        )
+        return Prompts(token_ids, self.in_request, kv_first=True, resumed=True)
 
 
 class RequestPrefill:
@@ -109,7 +123,7 @@ class RequestPrefill:
 
     def fields(self, prompts: Prompts, kv_transfer_params: Mapping[str, Any] | None) -> dict[str, Any]:
         """What to set in the request, so that the engine uses these token ids and pulls this KV."""
-        if not takes_token_ids(self._body):
+        if prompts.resumed or not takes_token_ids(self._body):
             return {}
         ids: Sequence[Any] = prompts.token_ids[0] if len(prompts.token_ids) == 1 else prompts.token_ids
         return token_fields(self._path, ids, given=prompts.in_request, kv_transfer_params=kv_transfer_params)

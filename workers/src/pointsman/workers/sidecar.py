@@ -239,6 +239,7 @@ class Sidecar:
             digest=digest(files),
             parses_chat=facts.parses_chat,
             adapters=await self._adapters(),
+            chat_max_tokens=facts.chat_max_tokens,
         )
 
     async def _adapters(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ class EngineFacts:
     model_directory: str | None = None  # or the hub's name of it
     model_revision: str | None = None  # of the hub's files
     parses_chat: bool = False  # the chat endpoint has a reasoning or tool parser
+    chat_max_tokens: int | None = None  # of a chat answer whose request names no limit
 
 
 @dataclass(frozen=True, slots=True)
