@@ -46,7 +46,10 @@ SHAPES: Mapping[str, dict[str, Any]] = {
     "developer, three answers": {
         "messages": [{"role": "developer", "content": "Be brief."}, *user(ASKED_FOR)],
         "logit_bias": {"7": 1},
-        **{"n": 3, "temperature": 1, "top_k": 1, "seed": 5},  # vLLM gives several answers only where it samples
+        "n": 3,
+        "temperature": 1,
+        "top_k": 1,
+        "seed": 5,  # vLLM gives several answers only where it samples
     },
     "token ids": {"messages": user(ASKED_FOR), "return_token_ids": True},
     "stop strings": {"messages": user(ASKED_FOR), "stop": ["never said", "nor this one"]},
@@ -72,7 +75,8 @@ async def events_of(
         "temperature": 0,
         "max_tokens": TOKENS,
         "ignore_eos": True,
-    } | shape
+        **shape,
+    }
     found: list[dict[str, Any]] = []
     async with gateway.http.post(gateway.of.url + path_of(shape), json=body) as answer:
         assert answer.status == 200, await answer.text()

@@ -117,7 +117,8 @@ async def test_no_more_prompts_of_one_request_are_asked_for_than_the_queue_may_h
     prefill.engine.gate.set()
     answer = await call.whole()
     assert answer.token_ids == [token for prompt in prompts for token in answer_to(prompt, 2)]
-    assert len(prefill.engine.prefills) == decode.decisions("remote") == 12
+    assert len(prefill.engine.prefills) == decode.decisions("remote") >= 3
+    assert decode.decisions("remote") + decode.decisions("queue-full") == 12, "one that finds it full stays here"
 
 
 @pytest.mark.parametrize("moment", ["computed", "pulled"])
