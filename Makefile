@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify verify-path crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,6 +71,9 @@ format: sync ## format and mend what ruff can mend
 
 verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
+
+verify-path: programs ## the long forms of the request path: 100 000 hostile requests, exactness, kills; writes the same file
+	@$(RUN) pytest tests/integration tests/engine -m verify_path --timeout 3600 $(ARGS)
 
 BENCHES := bench-foundation bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 

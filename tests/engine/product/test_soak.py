@@ -14,6 +14,7 @@ EXACT_MIX = Mix(lengths=(range(1, 500), range(600, 3_000)), max_tokens=range(8, 
 
 
 @pytest.mark.verify
+@pytest.mark.verify_path
 @pytest.mark.timeout(1800)
 async def test_the_product_is_token_exact_over_200_prompts_while_its_parts_are_killed(
     chat: Served, plain: Endpoint, findings: dict[str, object]
@@ -62,6 +63,7 @@ def _all_answered(records: list[Record], *, count: int) -> bool:
 
 
 @pytest.mark.verify
+@pytest.mark.verify_path
 @pytest.mark.timeout(1800)
 async def test_scaling_up_and_down_ten_times_under_load_fails_no_request(
     chat: Served, findings: dict[str, object]

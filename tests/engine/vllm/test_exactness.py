@@ -86,6 +86,7 @@ async def test_a_service_gives_the_tokens_of_one_engine(
 
 
 @pytest.mark.verify
+@pytest.mark.verify_path
 async def test_a_service_gives_the_tokens_of_one_engine_over_200_prompts(
     gateway: Endpoint, reference: Endpoint, plain_engines: PlainEngines, findings: dict[str, object]
 ) -> None:
