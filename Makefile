@@ -7,7 +7,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-report replays format sync clean
+.PHONY: help quickstart test lint unit browser programs integration engine verify crds dashboards bench bench-foundation bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -59,13 +59,16 @@ format: sync ## format and mend what ruff can mend
 verify: programs ## the long forms: hundreds of prompts, kill rounds; writes bench/results/verify.json
 	@$(RUN) pytest tests/integration tests/engine -m verify --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-overload bench-predicted bench-forecast bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-streaming bench-overload bench-predicted bench-forecast bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
 
 bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
 	@$(RUN) python -m bench.foundation $(ARGS)
+
+bench-streaming: sync ## running streams without and with a prefill token budget, real engine; writes bench/results/streaming.json
+	@$(RUN) python -m bench.streaming $(ARGS)
 
 bench-planner: sync ## our planner beside others in our simulator, an hour of a core (ARGS="--jobs 2"); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.own_simulator $(ARGS)
