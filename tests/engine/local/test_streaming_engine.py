@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.engines import Engines
+from pointsman.local.engine.environment import EngineEnvironment
 from pointsman.local.streaming.command import main
 
 
 @pytest.mark.timeout(240)
-def test_a_run_on_a_local_engine_with_a_budget_reports_every_request(engines: Engines, tmp_path: Path) -> None:
-    assert engines, "the engine environment is installed"
+def test_a_run_on_a_local_engine_with_a_budget_reports_every_request(engine_environment: EngineEnvironment, tmp_path: Path) -> None:
+    assert engine_environment.python.exists()
     path = tmp_path / "run.json"
     knobs = ["--model-size", "tiny", "--max-batch-size", "4", "--prefill-max-batch-size", "8"]
     mix = ["--prompt", "Hello", "--prompt-repeats", "1,1,64", "--unique-prompts", "--num-requests", "9"]
