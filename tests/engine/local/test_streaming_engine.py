@@ -10,7 +10,7 @@ from pointsman.local.streaming.command import main
 
 
 @pytest.mark.timeout(240)
-def test_a_run_on_a_local_engine_with_a_budget_reports_every_request(engine_environment: EngineEnvironment, tmp_path: Path) -> None:
+def test_a_run_with_a_budget_reports_every_request(engine_environment: EngineEnvironment, tmp_path: Path) -> None:
     assert engine_environment.python.exists()
     path = tmp_path / "run.json"
     knobs = ["--model-size", "tiny", "--max-batch-size", "4", "--prefill-max-batch-size", "8"]
