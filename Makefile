@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify verify-path crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify verify-path crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -75,7 +75,7 @@ verify: programs ## the long forms: hundreds of prompts, kill rounds; writes ben
 verify-path: programs ## the long forms of the request path: 100 000 hostile requests, exactness, kills; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_path --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -85,6 +85,9 @@ bench-foundation: sync ## first token, whole run, memory and stalls; writes benc
 
 bench-request-path: sync ## KV index, block hashes and routing decisions, the index beside Dynamo's, five minutes; writes bench/results/request_path.json
 	@$(RUN) python -m bench.request_path --uv $(UV) $(ARGS)
+
+bench-streaming: sync ## running streams without and with a prefill token budget, real engine; writes bench/results/streaming.json
+	@$(RUN) python -m bench.streaming $(ARGS)
 
 bench-planner: sync ## our planner beside others in our simulator, an hour of a core (ARGS="--jobs 2"); writes bench/results/planner.json
 	@$(RUN) python -m bench.planner.own_simulator $(ARGS)

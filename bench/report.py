@@ -24,6 +24,9 @@ NOTES = {
     "on one prefill and one decode worker behind the gateway, and on one plain vLLM server, in turns, five rounds. "
     "The computer has two cores without bfloat16 instructions, so a 2 000-token prefill takes seconds on either side; "
     "nothing else ran on it.",
+    "streaming": "roseinfer's streaming benchmark on real vLLM (CPU, 26 M parameters): 32 streamed requests 20 ms "
+    "apart, three short prompts to a long one, on an engine whose steps admit any number of prompt tokens and on one "
+    "with a budget, in turns. See [the streaming benchmark](streaming-benchmark.md).",
     "predicted": "A service of one prefill and one decode worker on the local cluster, each with a CPU limit of 0.6 "
     "cores, is profiled with `pointsman profile`; then seeded traces go through its gateway twice each, and through "
     "[the simulator](simulator.md) with the profiled table. The error of the mean, and the mean of the errors of "

@@ -1,0 +1,89 @@
+"""The prefill token budget's effect on running streams: ``make bench-streaming``.
+
+roseinfer's streaming benchmark on real vLLM: two local engines, one without and one with ``--prefill-max-tokens``, get
+the same workload in turns. While one is measured the other is idle.
+"""
+
+import argparse
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+
+from bench.rows import Row, row, write
+from pointsman.local.streaming.client import Target, run
+from pointsman.local.streaming.engine import SERVED_NAME, EngineKnobs, local_engine
+from pointsman.local.streaming.figures import Figures, figures
+from pointsman.local.streaming.workload import Workload
+
+COMMAND = "make bench-streaming"
+WITHOUT = "no budget"
+BUDGET_TOKENS = 224
+WORKLOAD = Workload(
+    prompt="Hello", repeats=(1, 1, 1, 64), unique=True, requests=32, interval_s=0.02, max_new_tokens=32,
+    stop_on_eos=False,
+)  # fmt: skip
+ITL_RATIO = 0.75
+NOT_WORSE = 1.0
+
+
+def main(argv: list[str]) -> int:
+    """Measure, write the rows; 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="runs of either engine (default: 7)")
+    rows = asyncio.run(measure(parser.parse_args(argv).rounds))
+    path = write("streaming", rows)
+    for each in rows:
+        print(f"{'met   ' if each.met else 'MISSED'} {each.name}: {each.ours:g} {each.unit}, ratio {each.ratio}")
+    print(f"wrote {path}")
+    return 0 if all(each.met for each in rows) else 1
+
+
+async def measure(rounds: int) -> list[Row]:
+    """The rows. Raises RuntimeError when a request failed: its latencies would mean nothing."""
+    knobs = {
+        budget: EngineKnobs(max_batch_size=8, prefill_max_batch_size=32, prefill_max_tokens=budget)
+        for budget in (None, BUDGET_TOKENS)
+    }
+    found: dict[int | None, list[Figures]] = {budget: [] for budget in knobs}
+    async with AsyncExitStack() as stack:
+        urls = {budget: await stack.enter_async_context(local_engine(each, print)) for budget, each in knobs.items()}
+        for number in range(-1, rounds):  # the first round warms up
+            for budget, url in urls.items():
+                measured = await run(Target(url, SERVED_NAME), WORKLOAD, timeout_s=300, on_end=lambda _: None)
+                failed = [sample.error for sample in measured.samples if sample.error is not None]
+                if failed:
+                    raise RuntimeError(f"{len(failed)} requests failed, the first: {failed[0]}")
+                each = figures(
+                    measured.samples, submit_wall_s=measured.submit_wall_s, total_wall_s=measured.total_wall_s
+                )
+                latencies = f"ITL p99 {each.itl.p99:.0f} ms, TTFT p99 {each.ttft.p99:.0f} ms"
+                print(f"round {number + 1}, budget {budget}: {latencies}")
+                if number >= 0:
+                    found[budget].append(each)
+
+    def of(name: str, value: str, at_most: float) -> Row:
+        """A row of one latency's 99th percentile, ms."""
+        ours, peer = ([_known(getattr(each, value).p99) for each in found[side]] for side in (BUDGET_TOKENS, None))
+        return row(name, "ms", ours, peer=peer, peer_name=WITHOUT, of_ratio=True, at_most=at_most, command=COMMAND)
+
+    mix = f"3 short prompts to 1 long, a budget of {BUDGET_TOKENS} tokens"
+    return [
+        of(f"ITL p99, {mix}", "itl", ITL_RATIO),
+        of("TTFT p99 of the same", "ttft", NOT_WORSE),
+        row(
+            "throughput of the same", "tokens/s",
+            [_known(each.throughput) for each in found[BUDGET_TOKENS]],
+            peer=[_known(each.throughput) for each in found[None]],
+            peer_name=WITHOUT, of_ratio=True, at_least=NOT_WORSE, command=COMMAND,
+        ),
+    ]  # fmt: skip
+
+
+def _known(value: float | None) -> float:
+    if value is None:
+        raise RuntimeError("a round brought no such figure")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
