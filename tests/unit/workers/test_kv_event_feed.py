@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.kv_event_publisher import BLOCK, EventPublisher, prompt_tokens, removed, stored
 from pointsman.api.protocol.kv import kv_events_topic
+from pointsman.workers import kv_events
 from pointsman.workers.core.prefix_index import HashesRemoved, HashesStored, IndexChange, IndexCleared, PrefixIndex
 from pointsman.workers.kv_events import KvEventFeed
 from waiting import eventually
@@ -118,6 +119,18 @@ async def test_a_reader_that_begins_late_has_what_the_buffer_still_has(publisher
     async with reading(publisher) as reader:
         assert not reader.has(0)
         assert all(reader.has(prompt, 2) for prompt in range(2_001, 12_001))
+
+
+async def test_an_engine_that_does_not_answer_at_first_is_asked_until_it_does(
+    publisher: EventPublisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be starting, or starved; and an idle engine publishes nothing from which a gap would be noticed."""
+    monkeypatch.setattr(kv_events, "REPLAY_SECONDS", 0.05)
+    monkeypatch.setattr(kv_events, "SILENCE_MILLISECONDS", 10)
+    publisher.deaf = 2 * kv_events.REPLAY_ATTEMPTS
+    async with reading(publisher) as reader:
+        assert reader.has(0)
+        assert len(publisher.asked) > publisher.deaf
 
 
 async def test_others_get_their_turn_while_a_replay_is_read(publisher: EventPublisher) -> None:

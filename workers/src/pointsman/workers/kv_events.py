@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 REPLAY_SECONDS = 2.0  # without a message, until a replay is asked for again
 REPLAY_ATTEMPTS = 3  # in a row that bring nothing
+SILENCE_MILLISECONDS = 1000  # of an engine that was not heard yet, until a replay is asked for again
 SLICE_SECONDS = 0.002  # of the server's event loop, until others get their turn
 _END_OF_REPLAY: Final = -1
 
@@ -69,6 +70,10 @@ class KvEventFeed:
             # Subscribed before the replay: what is published meanwhile waits in the socket.
             await self._catch_up(context)
             while True:
+                if not self.live and not await events.poll(SILENCE_MILLISECONDS):
+                    # An engine that is starved, or starts, may miss all attempts, and an idle one publishes nothing.
+                    await self._catch_up(context)
+                    continue
                 frames = await events.recv_multipart()
                 await self._give_way()
                 await self._take(context, frames)
@@ -103,8 +108,9 @@ class KvEventFeed:
         fruitless = 0
         while fruitless < REPLAY_ATTEMPTS:
             before = self._last
-            if await self._replay(context):
-                self._replayed = max(self._replayed, self._last)
+            whole = await self._replay(context)
+            self._replayed = max(self._replayed, self._last)
+            if whole:
                 self.live = True
                 return
             fruitless = 0 if self._last > before else fruitless + 1
