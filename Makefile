@@ -17,7 +17,7 @@ help: ## this list
 programs-needed: # their names, for .ci/run
 	@echo $(PROGRAMS)
 
-computer: # one sentence that names what this computer lacks
+computer: # fails with one sentence that names the missing programs
 	@missing=; for each in $(PROGRAMS); do command -v "$$each" >/dev/null || missing="$$missing $$each"; done; \
 	test -z "$$missing" || { echo "Pointsman needs on PATH, and did not find:$$missing (README.md, 'What a computer needs', names the packages)." >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
@@ -83,7 +83,7 @@ bench: ## all benchmarks and their report, hours; ends with an error if one did 
 bench-foundation: sync ## first token, whole run, memory and stalls; writes bench/results/foundation.json
 	@$(RUN) python -m bench.foundation $(ARGS)
 
-bench-request-path: sync ## KV index, block hashes and routing decisions, the index beside Dynamo's, five minutes; writes bench/results/request_path.json
+bench-request-path: sync ## speed of the KV index (compared with Dynamo's), block hashes and routing, five minutes; writes bench/results/request_path.json
 	@$(RUN) python -m bench.request_path --uv $(UV) $(ARGS)
 
 bench-streaming: sync ## running streams without and with a prefill token budget, real engine; writes bench/results/streaming.json
@@ -101,7 +101,7 @@ bench-predicted: sync ## the simulator's word against the real engine; writes be
 bench-overload: sync ## an overload without and with flow control, real engines; writes bench/results/overload.json
 	@$(RUN) python -m bench.overload $(ARGS)
 
-bench-kv-feed: sync ## how fast a gateway learns the caches of eight busy workers, two minutes; writes bench/results/kv_feed.json
+bench-kv-feed: sync ## time until a gateway knows the caches of eight busy workers, two minutes; writes bench/results/kv_feed.json
 	@$(RUN) python -m bench.kv_feed $(ARGS)
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json

@@ -299,7 +299,11 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a router that is none": (
         service(gateway={"router": "Random"}),
-        ("spec.gateway.router", "'Random' is no router", "write token-load, overlap-ratio, least-loaded, round-robin"),
+        (
+            "spec.gateway.router",
+            "'Random' is not a router",
+            "use one of token-load, overlap-ratio, least-loaded, round-robin",
+        ),
     ),
     "a body of nothing": (
         service(gateway={"limits": {"maxBodyMiB": 0}}),

@@ -142,5 +142,5 @@ class TestTranscript:
         transcript = Transcript()
         transcript.add(0, None, None, content=False)  # the role
         transcript.add(0, None, None, content=True)
-        with pytest.raises(ValueError, match="does not show its tokens"):
+        with pytest.raises(ValueError, match="did not report its token ids"):
             transcript.repeat()

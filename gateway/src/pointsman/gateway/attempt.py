@@ -63,6 +63,11 @@ def connection_failed(error: Exception) -> Unsuitable:
     return Unsuitable("worker-died", type(error).__name__, end=AttemptEnd.DIED, unreachable=True)
 
 
+NO_DATA: Final = (
+    f"the worker sent no data in time; the limit is {gateway_limit('inactivity_timeout_seconds')} of the service"
+)
+
+
 def worker_gone() -> Unsuitable:
     """The worker left the routable set and takes no connections."""
     return Unsuitable("worker-gone", "its node or pod is gone", unreachable=True)
@@ -118,7 +123,7 @@ class LiveStream:
         except TimeoutError as error:
             if not self.begun:
                 raise no_first_token() from error
-            raise Unsuitable("inactive", "nothing arrived for too long", unreachable=True) from error
+            raise Unsuitable("inactive", NO_DATA, unreachable=True) from error
         except (aiohttp.ClientError, OSError) as error:
             raise (worker_gone() if self._gone else connection_failed(error)) from error
         if not received:
@@ -217,7 +222,7 @@ def no_first_token() -> TimedOut:
 
 
 def _malformed() -> Unsuitable:
-    return Unsuitable("malformed", "an event that is no chunk of a stream", failing=True)
+    return Unsuitable("malformed", "an event is not a chunk of a stream", failing=True)
 
 
 def provenance_of(pick: Pick, response: aiohttp.ClientResponse) -> Provenance:

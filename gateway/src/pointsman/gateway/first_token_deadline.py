@@ -36,8 +36,8 @@ def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], 
     text = given.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise RequestInvalid(
-            f"The header {headers.DEADLINE_MS} is {text[:32]!r}: write the milliseconds that the first token may take, "
-            "as a whole number.",
+            f"The header {headers.DEADLINE_MS} is {text[:32]!r}; it must be a whole number, the milliseconds until the "
+            "first token.",
             param=headers.DEADLINE_MS,
         )
     return FirstTokenDeadline(clock() + min(int(text) / 1000, limit_s), clock)

@@ -289,7 +289,7 @@ class Forwarder:
             elif leg.resumption is Resumption.PROMPT and isinstance(translator, TokenTranslator):
                 sampled = broken.sampled[: broken.settled]
                 if translator.shows_each_token and len(sampled) < len(broken.sampled):
-                    raise ValueError("in the middle of a character")
+                    raise ValueError("the last character is incomplete")
                 onward = await self._off_loop.run(len(leg.body), lambda: continued(leg, sampled))
                 carried += len(sampled)
                 translator.go_on(carried)
@@ -299,7 +299,7 @@ class Forwarder:
             raise StreamBroken(f"{died}: {error}.") from why
         self._metrics.retried(f"{why.reason}-mid-stream")
         log.warning(
-            "stream goes on at another worker",
+            "resuming the stream on another worker",
             extra={
                 "request_id": leg.request_id,
                 "worker": broken.provenance.worker,
@@ -410,7 +410,7 @@ class Forwarder:
             body = await self._off_loop.run(len(data), lambda: msgspec.json.decode(data))
             aborted = any(choice.get("finish_reason") == "abort" for choice in body["choices"])
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
-            raise Unsuitable("malformed", "an answer that is no completion", failing=True) from error
+            raise Unsuitable("malformed", "the answer is not a completion", failing=True) from error
         if aborted:
             raise Unsuitable("engine-aborted")
         pick.entry.end()
@@ -474,7 +474,7 @@ class Forwarder:
             if leg.repeats and response.headers.get(headers.RESUMED) is None:
                 response.close()
                 raise Unsuitable(
-                    "cannot-resume", "the worker does not resume streams of others", end=AttemptEnd.NOT_BEGUN
+                    "cannot-resume", "the worker does not resume the streams of other workers", end=AttemptEnd.NOT_BEGUN
                 )
             return response
         async with response:
@@ -502,7 +502,7 @@ USES_LOGGED = 16
 def _no_answer() -> TimedOut:
     return TimedOut(
         f"The whole answer did not come in time; the limit is {gateway_limit('answer_timeout_seconds')} of the "
-        "service. Ask for fewer tokens, or for a stream."
+        "service. Request fewer tokens, or stream the answer."
     )
 
 

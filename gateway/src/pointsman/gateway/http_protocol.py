@@ -117,12 +117,12 @@ def headers_too_large(max_header_kib: int) -> NotHttp:
     """All headers of a request together are larger than the limit."""
     return NotHttp(
         HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-        f"The request line and headers are larger than {max_header_kib} KiB, or there are more than {MAX_HEADERS}; "
-        f"the limit of the size is {gateway_limit('max_header_kib')} of the service.",
+        f"The request line and headers are larger than {max_header_kib} KiB, or there are more than {MAX_HEADERS} "
+        f"headers; the limit of the size is {gateway_limit('max_header_kib')} of the service.",
     )
 
 
 def _refusal(error: HttpProcessingError, max_header_kib: int) -> NotHttp:
     if isinstance(error, LineTooLong) or error.message == "Too many headers received":
         return headers_too_large(max_header_kib)
-    return NotHttp(HTTPStatus.BAD_REQUEST, "What arrived is not a valid HTTP request.")
+    return NotHttp(HTTPStatus.BAD_REQUEST, "The received data is not a valid HTTP request.")

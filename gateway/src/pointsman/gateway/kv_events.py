@@ -110,7 +110,7 @@ class KvEventFeed:
         url = f"{worker.url}{KV_EVENTS_PATH}"
         async with self._session.get(url, headers=self._headers, timeout=timeout) as response:
             if response.status == HTTPStatus.NOT_FOUND:
-                raise FeedNotSupported(f"{KV_EVENTS_PATH} is not there: its version is older than the gateway's")
+                raise FeedNotSupported(f"the worker has no {KV_EVENTS_PATH}: its version is older than the gateway's")
             if response.status != HTTPStatus.OK:
                 raise MalformedFeed(f"{KV_EVENTS_PATH} answered {response.status}")
             frames = FrameReader()

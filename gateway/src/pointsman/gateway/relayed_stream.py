@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
-from pointsman.gateway.attempt import provenance_of
+from pointsman.gateway.attempt import NO_DATA, provenance_of
 from pointsman.gateway.core.relayed import RelayedEvents
 from pointsman.gateway.departures import Departures
 from pointsman.gateway.errors import StreamBroken
@@ -34,7 +34,7 @@ class RelayedStream:
                 async with asyncio.timeout(self._inactivity_seconds):
                     received = await self._response.content.readany()
             except TimeoutError as error:
-                raise StreamBroken("The answer broke off: the worker sent nothing for too long.") from error
+                raise StreamBroken(f"The answer broke off: {NO_DATA}.") from error
             except (aiohttp.ClientError, OSError) as error:
                 raise StreamBroken("The answer broke off: the connection to the worker failed.") from error
             if not received:

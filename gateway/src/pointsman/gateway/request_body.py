@@ -39,8 +39,8 @@ async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeo
         ) from error
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise BodyUnreadable(
-            "The request body breaks off, or is not what its headers Content-Length, Transfer-Encoding and "
-            "Content-Encoding say."
+            "The request body is incomplete, or does not match its headers Content-Length, Transfer-Encoding and "
+            "Content-Encoding."
         ) from error
     return bytes(body)
 
@@ -48,7 +48,7 @@ async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeo
 def _take(place: Place, total_bytes: int) -> None:
     if not place.take(total_bytes):
         raise Overloaded(
-            "The requests in this gateway take all the memory that they may; "
+            "The request bodies in this gateway use all the memory that is allowed for them; "
             f"the limit is {gateway_limit('max_in_flight_mib')} of the service. Try again later.",
             reason="overloaded",
             retry_after_seconds=1,

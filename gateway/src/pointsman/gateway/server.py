@@ -390,14 +390,14 @@ class GatewayServer:
         """
         since_s = self._clock()
         while (model := self._fleet.draw_model()) is None:
-            patience_s, missing = self._limits.patience_seconds, "No decode worker is known yet"
+            patience_s, missing = self._limits.patience_seconds, "No decode worker became available"
             if asked := self._fleet.needs_model():
                 patience_s = max(patience_s, FIRST_MODEL_SECONDS)
-                missing = f"What decode worker {asked[0].name} serves is not known yet"
+                missing = f"Decode worker {asked[0].name} did not report its model"
             left_s = since_s + patience_s - self._clock()
             if left_s <= 0:
                 raise NoWorkerAvailable(
-                    f"{missing} after {patience_s:g} s; "
+                    f"{missing} within {patience_s:g} s; "
                     f"the limit is {gateway_limit('patience_seconds')} of the service. Try again."
                 )
             await self._fleet.wait_change(left_s)
@@ -516,10 +516,10 @@ class GatewayServer:
 
 
 _HTTP_MESSAGES = {
-    404: "There is no {request.path} here; the paths are /v1/chat/completions, /v1/completions, /v1/models, "
+    404: "This service has no path {request.path}; it serves /v1/chat/completions, /v1/completions, /v1/models, "
     + ", ".join(sorted(PATHS.values()))
     + ".",
-    405: "{request.path} does not take {request.method}.",
+    405: "The path {request.path} does not accept the method {request.method}.",
 }
 
 

@@ -48,7 +48,8 @@ class Settings(ProcessSettings):
         default=0.0,
         ge=0,
         le=86400,
-        description="for how long the use of a block counts in its access frequency; 0: frequencies are not kept",
+        description="how long a use of a block counts in its access frequency and protects it from eviction; "
+        "0: no frequencies are counted",
     )
     patience_seconds: float = Field(
         default=10.0, ge=0, le=600, description="how long a request may wait for a worker before it is answered 503"
@@ -68,23 +69,27 @@ class Settings(ProcessSettings):
         default=900.0, gt=0, le=86400, description="limit of one answer that is not streamed"
     )
     suspect_seconds: float = Field(
-        default=2.0, ge=0, le=300, description="how long a worker is avoided after a connection to it failed"
+        default=2.0,
+        ge=0,
+        le=300,
+        description="how long a worker is avoided after its first ejection (unreachable or failing)",
     )
     first_token_timeout_seconds: float = Field(
         default=900.0,
         gt=0,
         le=86400,
-        description="limit from sending a streamed request to a worker to its first token",
+        description="longest time from sending a streamed request to a worker until its first token",
     )
-    max_moves: int = Field(
-        default=3, ge=0, le=100, description="times a request may move to another worker after a failure, in all"
-    )
+    max_moves: int = Field(default=3, ge=0, le=100, description="moves of one answer to another worker after failures")
     max_body_mib: int = Field(default=32, ge=1, le=1024, description="largest request body, MiB")
     body_timeout_seconds: float = Field(
-        default=300.0, gt=0, le=86400, description="how long a request's body may take to arrive"
+        default=300.0, gt=0, le=86400, description="longest time for a request body to arrive"
     )
     write_timeout_seconds: float = Field(
-        default=120.0, gt=0, le=86400, description="a client that reads nothing for so long has left"
+        default=120.0,
+        gt=0,
+        le=86400,
+        description="longest time during which a client reads nothing; the request is then cancelled",
     )
     max_header_kib: int = Field(default=64, ge=8, le=1024, description="largest request header, KiB")
     max_answers: int = Field(
@@ -97,7 +102,10 @@ class Settings(ProcessSettings):
         description="requests at one time, queued ones included; more are answered 429",
     )
     max_in_flight_mib: int = Field(
-        default=256, ge=1, le=1_048_576, description="bodies of the requests at one time, MiB; more are answered 429"
+        default=256,
+        ge=1,
+        le=1_048_576,
+        description="memory for request bodies, MiB, with the JSON decoded from them; more are answered 429",
     )
     linger_seconds: float = Field(
         default=0.0,

@@ -86,7 +86,7 @@ class KvEventFeed:
         if sequence <= self._last:
             if sequence <= self._replayed:
                 return  # the replay had it already
-            log.warning("the engine's KV events began anew: the prefix index starts anew")
+            log.warning("the engine restarted its KV events; the prefix index is cleared")
             self._forget()
             self._last = self._replayed = -1
         if sequence > self._last + 1:
@@ -145,7 +145,7 @@ class KvEventFeed:
 
     def _lost(self, sequence: int) -> None:
         """The events before ``sequence`` are gone. They may have removed what the index has."""
-        log.warning("KV events %d to %d are lost: the prefix index starts anew", self._last + 1, sequence - 1)
+        log.warning("KV events %d to %d are lost; the prefix index is cleared", self._last + 1, sequence - 1)
         self._forget()
 
     def _forget(self) -> None:

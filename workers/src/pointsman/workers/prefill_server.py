@@ -340,7 +340,11 @@ class PrefillServer:
                 self._give_up(job, "its decode worker is gone")
                 return
             except (QueueUnavailableError, nats.errors.Error, TimeoutError, ValidationError) as error:
-                log.info("request %s: not confirmed yet: %s", request.request_id, error or type(error).__name__)
+                log.info(
+                    "request %s: the decode worker has not confirmed that it waits: %s",
+                    request.request_id,
+                    error or type(error).__name__,
+                )
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if not answer.waiting:
@@ -364,7 +368,7 @@ class PrefillServer:
         settings, request = self._settings, job.request
         deliveries = job.delivery.metadata.num_delivered
         if request.wait_seconds is not None and self._clock() - job.taken_s >= request.wait_seconds:
-            return self._reply(request, PrefillOutcome.EXPIRED, f"waited {request.wait_seconds:g} s here")
+            return self._reply(request, PrefillOutcome.EXPIRED, f"expired after {request.wait_seconds:g} s here")
         for field, theirs, ours in (
             ("block size", request.block_size, settings.block_size),
             ("KV compatibility", request.kv_compatibility, settings.kv_compatibility),

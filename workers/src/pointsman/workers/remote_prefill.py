@@ -346,7 +346,7 @@ class RemotePrefill:
         try:
             begun = PrefillBegun.model_validate_json(message.data)
         except ValidationError as error:
-            log.warning("a request that is no PrefillBegun on %s: %s", message.subject, error)
+            log.warning("invalid PrefillBegun message on %s: %s", message.subject, error)
             return
         asked = self._asked.get(message.subject)
         waiting = asked is not None and asked.request_id == begun.request_id and not asked.answer.done()
@@ -354,7 +354,7 @@ class RemotePrefill:
         try:
             await message.respond(answer.wire().encode())
         except nats.errors.Error as error:
-            log.info("request %s: the prefill worker could not be answered: %s", begun.request_id, error)
+            log.info("request %s: cannot answer the prefill worker: %s", begun.request_id, error)
 
     def _release_if_leased(self, asked: _Asked, reply: PrefillReply) -> None:
         """Free the KV of an answer nobody uses. The same answer again is of KV that is being pulled here."""

@@ -55,7 +55,7 @@ GATEWAY_EJECTIONS: Final = Metric(
     "pointsman_gateway_ejections_total",
     "counter",
     ("service", "reason"),
-    "Times a worker was left alone for a while; reason: unreachable or failing.",
+    "Times the gateway ejected a worker; reason: unreachable or failing.",
 )
 GATEWAY_IN_FLIGHT: Final = Metric("pointsman_gateway_in_flight", "gauge", ("service",), "Requests being served now.")
 GATEWAY_HELD: Final = Metric("pointsman_gateway_held", "gauge", ("service",), "Requests held back now.")
@@ -146,7 +146,10 @@ WORKER_PREFILL_TOKENS_IN_PROGRESS: Final = Metric(
     "pointsman_worker_prefill_tokens_in_progress", "gauge", (), "Prompt tokens of the prefills in progress."
 )
 WORKER_PREFILL_TOKEN_BUDGET: Final = Metric(
-    "pointsman_worker_prefill_token_budget", "gauge", (), "Prompt tokens a prefill worker admits at one time."
+    "pointsman_worker_prefill_token_budget",
+    "gauge",
+    (),
+    "Prompt tokens that this worker computes for other workers at one time.",
 )
 WORKER_PREFILLS_AWAITED: Final = Metric(
     "pointsman_worker_prefills_awaited", "gauge", (), "Remote prefills that this worker requested and waits for."

@@ -21,114 +21,124 @@ class GatewayLimits(ApiModel):
         alias="maxBodyMiB",
         ge=1,
         le=1024,
-        description="Largest request body, MiB. A larger one is answered 413. Default: 32.",
+        description="Largest request body, in MiB. Larger requests are rejected with 413. Default: 32.",
     )
     max_header_kib: int | None = Field(
         default=None,
         alias="maxHeaderKiB",
         ge=8,
         le=1024,
-        description="Largest request header, KiB. A larger one is answered 431. Default: 64.",
+        description="Largest request line and headers, in KiB. Larger requests are rejected with 431. Default: 64.",
     )
     max_answers_per_request: int | None = Field(
         default=None,
         ge=1,
         le=100_000,
-        description="Answers in one request: n times the number of prompts. More are answered 400. Default: 1024.",
+        description="Most answers in one request (n times the number of prompts). Requests for more are rejected with "
+        "400. Default: 1024.",
     )
     max_in_flight_requests: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Requests in a gateway at one time, queued ones included. More are answered 429. Default: 8192.",
+        description="Most requests in one gateway pod at a time, queued requests included. Further requests are "
+        "rejected with 429. Default: 8192.",
     )
     max_in_flight_mib: int | None = Field(
         default=None,
         alias="maxInFlightMiB",
         ge=1,
         le=1_048_576,
-        description="Bodies of the requests in a gateway at one time, MiB. More are answered 429. Default: 256.",
+        description="Most memory for the request bodies in one gateway pod, in MiB, with the JSON decoded from them. "
+        "Further requests are rejected with 429. Default: 256.",
     )
     max_queued_requests: int | None = Field(
         default=None,
         ge=0,
         le=100_000,
-        description="Requests that flow control queues. More are answered 429. Default: 4096.",
+        description="Most requests in the admission queue of one gateway pod. Further requests are rejected with 429. "
+        "Default: 4096.",
     )
     queue_timeout_seconds: int | None = Field(
         default=None,
         ge=0,
         le=3600,
-        description="Longest time in the queue of flow control. Then the request is answered 429. Default: 600.",
+        description="Longest time of a request in the admission queue. The request is then rejected with 429. Default: "
+        "600.",
     )
     worker_wait_seconds: int | None = Field(
         default=None,
         ge=0,
         le=600,
-        description="Longest wait for a worker when none is routable. Then the request is answered 503. Default: 10.",
+        description="Longest wait of a request for a routable worker. The request is then rejected with 503. Default: "
+        "10.",
     )
     max_attempts: int | None = Field(
         default=None,
         ge=1,
         le=100,
-        description="Workers tried before the first token of an answer. Then the request is answered 502. Default: 8.",
+        description="Most attempts for one answer, refusals by workers included. The request then fails with 502, or "
+        "its stream ends with an error event. Default: 8.",
     )
     max_moves: int | None = Field(
         default=None,
         ge=0,
         le=100,
-        description="Times a request may move to another worker after a failure, in all. Default: 3.",
+        description="Most moves of one answer to another worker after failures. The request then fails with 502, or "
+        "its stream ends with an error event. Default: 3.",
     )
     first_token_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=86_400,
-        description="Longest time from sending a streamed request to a worker until its first token. Default: 900.",
+        description="Longest time from sending a streamed request to a worker until its first token. The request then "
+        "fails with 504. Default: 900.",
     )
     inactivity_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=3600,
-        description="Longest time without data in a stream that has begun. Then another worker continues. "
+        description="Longest time without data in a stream that has begun. Another worker then resumes the stream. "
         "Default: 120.",
     )
     answer_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=86_400,
-        description="Longest time for an answer that is not streamed. Default: 900.",
+        description="Longest time for an answer that is not streamed. The request then fails with 504. Default: 900.",
     )
     body_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=86_400,
-        description="Longest time for a request body to arrive. Then the request is answered 408. Default: 300.",
+        description="Longest time for a request body to arrive. The request is then rejected with 408. Default: 300.",
     )
     write_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=86_400,
-        description="Longest time a client may read nothing of an answer. Then it is cancelled. Default: 120.",
+        description="Longest time during which a client reads nothing of its answer. The request is then cancelled. "
+        "Default: 120.",
     )
     connect_timeout_seconds: int | None = Field(
         default=None,
         ge=1,
         le=60,
-        description="Longest time to connect to a worker. Default: 2.",
+        description="Longest time to connect to a worker. The gateway then tries another worker. Default: 2.",
     )
     kv_index_max_blocks: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000_000,
-        description="KV blocks in the index of a gateway, summed over workers, about 200 bytes each. Beyond it, blocks "
-        "that no prompt used lately are evicted from the index. Default: 4000000.",
+        description="Most KV blocks in the index of one gateway pod, summed over workers (about 200 bytes each). A "
+        "full index evicts blocks that no recent prompt used. Default: 4000000.",
     )
     kv_index_expiration_seconds: int | None = Field(
         default=None,
         ge=0,
         le=86_400,
-        description="How long a use protects a KV block from eviction from the index. 0: until eviction next looks at "
-        "it. Default: 0.",
+        description="How long a use protects a KV block from eviction from the index. 0: until the next eviction pass. "
+        "Default: 0.",
     )
 
 
@@ -164,15 +174,15 @@ class WorkerLimits(ApiModel):
         default=None,
         ge=1,
         le=1024,
-        description="Prompts of other workers that one prefill worker computes at one time, beside the limit of the "
-        "prefill token budget. Default: 256.",
+        description="Most prompts that one prefill worker computes for decode workers at a time. The prefill token "
+        "budget applies as well. Default: 256.",
     )
     max_queued_prefills: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="Prompts in the prefill queue of the service. With more, decode workers compute them. "
-        "Default: 1024.",
+        description="Most prompts in the prefill queue of the service. Decode workers compute further prompts "
+        "themselves. Default: 1024.",
     )
     lease_seconds: int | None = Field(
         default=None,

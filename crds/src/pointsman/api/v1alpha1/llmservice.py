@@ -176,7 +176,9 @@ class WorkerSpec(ApiModel):
         description="A pod template merged into the worker's pod, lists by their merge keys. "
         "The engine's container is named engine.",
     )
-    limits: WorkerLimits | None = Field(default=None, description="Bounds of one worker. Unset: the defaults.")
+    limits: WorkerLimits | None = Field(
+        default=None, description="Limits of each worker. A change applies to new workers only."
+    )
 
     def template_dict(self) -> dict[str, Any]:
         """The template with exactly the fields the user wrote; empty without one."""
@@ -215,14 +217,14 @@ class GatewaySpec(ApiModel):
         json_schema_extra=extra(
             Rule(
                 f"self in ['{_ROUTERS}']",
-                "'{self}' is no router; write " + ", ".join(Router),
+                "'{self}' is not a router; use one of " + ", ".join(Router),
             ),
             schema={"enum": None, "maxLength": 32},
         ),
     )
     limits: GatewayLimits | None = Field(
         default=None,
-        description="Bounds of each gateway pod. Unset: the defaults. A change replaces the gateway pods.",
+        description="Limits of each gateway pod. A change replaces the gateway pods.",
     )
 
 

@@ -49,7 +49,9 @@ class FeedState:
 
     def _begin(self, frame: wire.Snapshot) -> None:
         if frame.version != wire.FEED_VERSION:
-            raise FeedNotSupported(f"its feed has version {frame.version}; this gateway reads {wire.FEED_VERSION}")
+            raise FeedNotSupported(
+                f"the worker's KV feed has version {frame.version}; this gateway reads {wire.FEED_VERSION}"
+            )
         self.abandon()
         self._snapshot = self._index.replace(self._worker)
         self._sequence = frame.sequence

@@ -75,7 +75,7 @@ REFUSED: dict[str, str] = {
     "kv_transfer_params": "the service decides itself where a prompt is prefilled; leave it out",
     "ec_transfer_params": "the service decides itself where an encoder runs; leave it out",
     "use_beam_search": "beam search is not supported; leave it out or set it to false",
-    RESUME_FIELD: "only gateways resume a stream at another worker; leave it out",
+    RESUME_FIELD: "it is reserved for gateways; leave it out",
     "prompt_embeds": "prompts are text or token ids; use 'prompt'",
 }
 
@@ -358,8 +358,8 @@ def _check_content(content: Any, param: str) -> None:
 def _check_best_of(best_of: int | None, n: int) -> None:
     if best_of not in (None, 1, n):
         raise RequestInvalid(
-            f"'best_of' is {best_of} and 'n' is {n}: candidates are not ranked here. Leave 'best_of' out, set 'n' to "
-            f"{best_of} and choose among the answers.",
+            f"'best_of' is {best_of} and 'n' is {n}: the service does not rank candidates. Leave 'best_of' out, set "
+            f"'n' to {best_of} and choose among the answers.",
             param="best_of",
         )
 

@@ -124,7 +124,7 @@ class Transcript:
     def repeat(self) -> dict[str, Any]:
         """What the next worker is told; from now on its events are compared. Raises ValueError if it cannot be told."""
         if self._hidden:
-            raise ValueError("the engine does not show its tokens")
+            raise ValueError("the engine did not report its token ids")
         for choice in self._choices:
             choice.repeated = choice.finish_reason is not None
             choice.chunks_ahead, choice.quiet_ahead = len(choice.chunks), choice.quiet

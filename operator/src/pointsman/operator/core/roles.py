@@ -66,8 +66,8 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             uid=worker.uid,
             url=url,
             prefill_token_budget=snapshot.prefill_token_budget,
-            why=f"the prefill token budget is {snapshot.prefill_token_budget} tokens, it has "
-            f"{state.prefill_token_budget or 'no limit'}",
+            why=f"prefill token budget set to {snapshot.prefill_token_budget} tokens (before: "
+            f"{state.prefill_token_budget or 'no limit'})",
         )
     if state.verified is role:
         if worker.routable_label:
