@@ -128,3 +128,15 @@ def test_no_lease_counts_for_ever() -> None:
     ledger.begin("a", 0)
     assert ledger.outstanding(119, engine_holds_blocks=True) == {"a": 119}
     assert ledger.outstanding(120, engine_holds_blocks=True) == {}
+
+
+def test_two_stalls_in_a_row_do_not_make_a_lease_look_younger() -> None:
+    lease = LeaseStart(0.0)
+    lease.runs(5.0, longest_gap_s=6.0)  # the prefill ends just afterwards, and its answer is read after 45 s
+    lease.runs(40.0, longest_gap_s=6.0)
+    lease.runs(45.0, longest_gap_s=6.0)
+    assert lease.earliest_s == 40.0, "a process that is stopped once and then runs is believed again"
+    stopped_twice = LeaseStart(0.0)
+    for now_s in (5.0, 40.0, 80.0):
+        stopped_twice.runs(now_s, longest_gap_s=6.0)
+    assert stopped_twice.earliest_s == 0.0

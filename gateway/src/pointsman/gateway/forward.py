@@ -295,7 +295,7 @@ class Forwarder:
                 translator.go_on(carried)
             else:
                 raise StreamBroken(f"{died}.") from why
-        except ValueError as error:
+        except (ValueError, TypeError) as error:  # also of a number that the client sent as text
             raise StreamBroken(f"{died}: {error}.") from why
         self._metrics.retried(f"{why.reason}-mid-stream")
         log.warning(
@@ -379,6 +379,10 @@ class Forwarder:
                         raise WorkersDied(f"{over}.") from error
                     raise WorkersFailed(f"{over}; the last: {failures[-1]}. Try again.") from error
                 self._metrics.retried(error.reason)
+            except RefusedByEngine:
+                pick.entry.end()
+                self._fleet.answered(pick.worker.key)  # an answer, though the client's request is at fault
+                raise
             except BaseException:
                 pick.entry.end()
                 raise

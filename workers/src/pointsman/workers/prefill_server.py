@@ -404,7 +404,8 @@ class PrefillServer:
         while True:
             await asyncio.sleep(self._settings.heartbeat_seconds)
             if job.lease is not None and job.compute is not None and not job.compute.done():
-                job.lease.runs(self._clock())
+                heartbeat_s, lease_s = self._settings.heartbeat_seconds, self._settings.lease_seconds
+                job.lease.runs(self._clock(), longest_gap_s=max(2 * heartbeat_s, lease_s / 6))
             try:
                 await job.delivery.in_progress()
             except nats.errors.Error as error:

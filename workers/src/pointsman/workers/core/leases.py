@@ -4,6 +4,7 @@ vLLM keeps the blocks of a prefill ``kv_lease_duration`` seconds for the decode 
 that others have overwritten: HTTP 200 and wrong tokens. So nothing may pull in the last third of a lease.
 """
 
+import math
 from dataclasses import dataclass, field
 
 from pointsman.api.protocol.prefill import LEASE_USABLE_SHARE
@@ -44,9 +45,15 @@ class LeaseStart:
         self._observed_s = (begun_s, begun_s)
         self._ahead_s: float | None = None
 
-    def runs(self, now_s: float) -> None:
-        """The engine has not answered yet."""
-        self._observed_s = (self._observed_s[1], now_s)
+    def runs(self, now_s: float, *, longest_gap_s: float = math.inf) -> None:
+        """The engine has not answered yet.
+
+        An observation more than ``longest_gap_s`` after the last one proves nothing: this process was stopped
+        meanwhile, and an answer may wait unread.
+        """
+        before_s, last_s = self._observed_s
+        stalled = now_s - last_s > longest_gap_s
+        self._observed_s = (before_s if stalled else last_s, now_s)
 
     def heard(self, their_clock_s: float, now_s: float) -> None:
         """A reading of the decode worker's clock arrived, before or after the prefill ended."""
