@@ -244,8 +244,14 @@ def _facts_of(host: Any) -> EngineFacts:
         model_directory=str(model.tokenizer or model.model),
         model_revision=model.tokenizer_revision,
         parses_chat=getattr(chat, "parser_cls", None) is not None,
-        chat_max_tokens=(getattr(chat, "default_sampling_params", None) or {}).get("max_tokens", model.max_model_len),
+        chat_max_tokens=None if chat is None else _chat_max_tokens(chat, model.max_model_len),
     )
+
+
+def _chat_max_tokens(chat: Any, max_model_len: int) -> int:
+    """What the chat endpoint takes for a request that names no limit: a chat may fill the context by default."""
+    defaults = getattr(chat, "default_sampling_params", None) or {}
+    return int(defaults.get("max_tokens", max_model_len))
 
 
 def _encoded(body: Mapping[str, Any]) -> bytes:
