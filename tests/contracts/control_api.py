@@ -20,7 +20,7 @@ __all__ = [
     "api",
     "test_a_drain_keeps_the_role_and_the_same_role_ends_it",
     "test_a_role_taken_away_leaves_it_idle",
-    "test_a_verification_says_its_role_until_another_one_passes",
+    "test_a_verification_says_its_role_and_another_role_clears_it",
     "test_a_worker_without_a_role_is_idle_and_says_who_it_is",
     "test_drain_takes_an_empty_body",
     "test_no_answer_without_the_token",
@@ -125,14 +125,14 @@ async def test_drain_takes_an_empty_body(api: Api) -> None:
     assert (status, body["phase"]) == (200, "Draining")
 
 
-async def test_a_verification_says_its_role_until_another_one_passes(api: Api) -> None:
+async def test_a_verification_says_its_role_and_another_role_clears_it(api: Api) -> None:
     await api.role(Role.DECODE)
     result = await api.verify(Role.DECODE)
     assert (result.ok, result.role) == (True, Role.DECODE) and result.detail
     assert (await api.state()).verified is Role.DECODE
-    assert (await api.role(None)).verified is Role.DECODE, "the operator compares it with the role"
     assert (await api.verify(Role.PREFILL)).ok, "a worker verifies any role, whichever it has"
     assert (await api.state()).verified is Role.PREFILL
+    assert (await api.role(None)).verified is None, "in another role it must prove itself anew"
 
 
 async def test_the_budget_and_the_numbers_come_with_the_role(api: Api) -> None:

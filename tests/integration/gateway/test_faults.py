@@ -180,7 +180,7 @@ async def test_a_worker_of_an_earlier_version_resumes_nobody_elses_stream(room: 
     text = ""
     for worker in workers:
         worker.behaviours.append(Behaviour(tokens=3, cut=True))
-    with pytest.raises(openai.APIError, match="does not resume streams") as broken:
+    with pytest.raises(openai.APIError, match="does not resume the streams of other workers") as broken:
         async for chunk in await gateway.client.completions.create(**ask):
             text += chunk.choices[0].text
     assert (text, broken.value.code) == (expected(workers[0])[:3], "stream_broken")

@@ -38,7 +38,7 @@ def test_pods_live_on_when_the_node_is_killed_and_are_found_again(
 ) -> None:
     go, ready = tmp_path / "go", tmp_path / "ready"
     ready.touch()
-    probe = {"exec": {"command": ["test", "-e", str(ready)]}, "periodSeconds": 1, "failureThreshold": 1}
+    probe = {"exec": {"command": ["sh", "-c", f"test -e {ready}"]}, "periodSeconds": 1, "failureThreshold": 1}
     waits = f"echo before; while ! test -e {go}; do sleep 0.05; done; echo while; exit 5"
     mortal.run(
         pod("stays", FOREVER, readinessProbe=probe),

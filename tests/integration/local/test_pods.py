@@ -55,7 +55,7 @@ def test_a_container_gets_its_environment_from_fields_secrets_and_config_maps(po
 @pytest.mark.usefixtures("cpu_limits")
 def test_a_cpu_limit_holds_for_all_a_container_starts_and_its_group_goes_with_it(pods: Pods) -> None:
     busy = "import time\nwhile time.process_time() < 0.3: pass"
-    says = 'echo $G; grep -c "$(basename $G)" /proc/self/cgroup; grep nr_throttled $G/cpu.stat'
+    says = 'echo $G; grep -c "${G##*/}" /proc/self/cgroup; grep nr_throttled $G/cpu.stat'
     script = f'G=$POINTSMAN_CPU_GROUP; python -c "{busy}"; {says}'
     pods.run(pod("half", script, image="python", restartPolicy="Never", resources={"limits": {"cpu": "500m"}}))
     pods.until_phase("half", "Succeeded")
@@ -135,8 +135,16 @@ def test_readiness_follows_the_probe_and_liveness_restarts(pods: Pods, tmp_path:
         pod(
             "probed",
             FOREVER,
-            readinessProbe={"exec": {"command": ["test", "-e", str(ready)]}, "periodSeconds": 1, "failureThreshold": 1},
-            livenessProbe={"exec": {"command": ["test", "-e", str(alive)]}, "periodSeconds": 1, "failureThreshold": 1},
+            readinessProbe={
+                "exec": {"command": ["sh", "-c", f"test -e {ready}"]},
+                "periodSeconds": 1,
+                "failureThreshold": 1,
+            },
+            livenessProbe={
+                "exec": {"command": ["sh", "-c", f"test -e {alive}"]},
+                "periodSeconds": 1,
+                "failureThreshold": 1,
+            },
         )
     )
     pods.until("probed", lambda c: "running" in c.get("state", {}), "runs")
@@ -157,8 +165,8 @@ def test_readiness_follows_the_probe_and_liveness_restarts(pods: Pods, tmp_path:
 
 def test_liveness_is_not_asked_before_the_startup_probe_succeeded(pods: Pods, tmp_path: Path) -> None:
     started = tmp_path / "started"
-    fails = {"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1}
-    succeeds = {"exec": {"command": ["test", "-e", str(started)]}, "periodSeconds": 1, "failureThreshold": 60}
+    fails = {"exec": {"command": ["sh", "-c", "false"]}, "periodSeconds": 1, "failureThreshold": 1}
+    succeeds = {"exec": {"command": ["sh", "-c", f"test -e {started}"]}, "periodSeconds": 1, "failureThreshold": 60}
     pods.run(pod("starts", FOREVER, startupProbe=succeeds, livenessProbe=fails))
     pods.until("starts", lambda c: "running" in c.get("state", {}), "runs")
     assert pods.container("starts")["started"] is False

@@ -159,6 +159,8 @@ class StandInWorker(Server):
         wanted = control.RoleRequest.model_validate_json(await request.text())
         serves = self.role is not None and wanted.role is self.role and self.phase is WorkerPhase.SERVING
         self._commanded(f"budget {wanted.prefill_token_budget}" if serves else f"role {wanted.role}")
+        if wanted.role is not self.role:
+            self.verified = None
         self.prefill_token_budget = wanted.prefill_token_budget
         self.role, self.phase = wanted.role, WorkerPhase.SERVING if wanted.role else WorkerPhase.IDLE
         return self._answer()

@@ -308,8 +308,14 @@ async def test_a_prefill_worker_of_an_earlier_version_is_used_within_the_lease_f
             await nats_client.publish(head["replyTo"], json.dumps({**reply, "kvTransferParams": params}).encode())
         await message.ack()
 
-    await nats_client.publish(presence, b'{"worker": "earlier-0", "serving": true}')
-    await decode.sees("earlier-0")
+    async def announced() -> (
+        bool
+    ):  # again and again, as a prefill worker does: the first may come before anybody listens
+        await nats_client.publish(presence, b'{"worker": "earlier-0", "serving": true}')
+        await nats_client.flush()
+        return decode.sidecar.remote.prefill_workers() == ["earlier-0"]
+
+    await eventually(announced, "it sees the earlier worker")
     call = decode.call({"prompt": PROMPT})
     await answer(in_time=True)
     done = await call.whole()

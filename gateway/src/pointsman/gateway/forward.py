@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+CANNOT_RESUME = "cannot-resume"  # reason of an attempt, a metric label
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MOST_SECONDS = 1.0
 
@@ -332,6 +333,7 @@ class Forwarder:
         deadline_s = self._clock() + self._limits.patience_seconds
         backoff_s = BACKOFF_FIRST_SECONDS
         avoid = set(avoid)
+        unable: set[WorkerKey] = set()  # what cannot resume a stream now cannot do so in a moment either
         failures: list[str] = []
 
         def choose() -> Pick | None:
@@ -348,12 +350,13 @@ class Forwarder:
                 deadline_s += self._clock() - asked_s  # patience is for workers that are missing
             if pick is None:
                 left_s = deadline_s - self._clock()
-                if left_s <= 0:
+                if left_s <= 0 or (unable and len(unable) == len(failures)):
                     raise self._gave_up(leg, failures)
                 # Everybody there was tried, or there is nobody: what refused a moment ago may be ready after a change.
                 await self._fleet.wait_change(min(backoff_s, left_s))
                 backoff_s = min(2 * backoff_s, BACKOFF_MOST_SECONDS)
                 avoid.clear()
+                avoid.update(unable)
                 continue
             held = None
             _log_choice(leg, pick)
@@ -362,6 +365,8 @@ class Forwarder:
             except Unsuitable as error:
                 pick.entry.end()
                 avoid.add(pick.worker.key)
+                if error.reason == CANNOT_RESUME:
+                    unable.add(pick.worker.key)
                 self._worker_failed(pick.worker, error)
                 failures.append(f"{pick.worker.name}: {error}")
                 log.warning(
@@ -478,7 +483,7 @@ class Forwarder:
             if leg.repeats and response.headers.get(headers.RESUMED) is None:
                 response.close()
                 raise Unsuitable(
-                    "cannot-resume", "the worker does not resume the streams of other workers", end=AttemptEnd.NOT_BEGUN
+                    CANNOT_RESUME, "the worker does not resume the streams of other workers", end=AttemptEnd.NOT_BEGUN
                 )
             return response
         async with response:

@@ -204,6 +204,8 @@ class Sidecar:
             settings.max_local_prefill_tokens if local is None else local,
             settings.max_prefill_queue_size if queue is None else queue,
         )
+        if request.role is not self._roles.role:
+            self._verified = None  # a worker that comes back to a role may not serve in it any more
         self._change(self._roles.assigned(request.role))
         return self.state()
 

@@ -94,7 +94,7 @@ class WorkerState(Wire):
 class RoleRequest(Wire):
     """Give a worker its role. Idempotent. ``role`` None takes it away (new work is refused, old work goes on).
 
-    Any role ends a drain. ``verified`` of the state stays the role whose verification last passed.
+    Another role than the present one clears ``verified``; the same one ends a drain.
     """
 
     role: Role | None
