@@ -1,7 +1,8 @@
 """The prefill token budget's effect on running streams: ``make bench-streaming``.
 
 roseinfer's streaming benchmark on real vLLM: two local engines, one without and one with ``--prefill-max-tokens``, get
-the same workload in turns. While one is measured the other is idle.
+the same workload in turns. While one is measured the other is idle. 32 requests may be active, as in roseinfer, whose
+batch of 8 is of decoding ones that take turns.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def main(argv: list[str]) -> int:
 async def measure(rounds: int) -> list[Row]:
     """The rows. Raises RuntimeError when a request failed: its latencies would mean nothing."""
     knobs = {
-        budget: EngineKnobs(max_batch_size=8, prefill_max_batch_size=32, prefill_max_tokens=budget)
+        budget: EngineKnobs(max_batch_size=32, prefill_max_batch_size=32, prefill_max_tokens=budget)
         for budget in (None, BUDGET_TOKENS)
     }
     found: dict[int | None, list[Figures]] = {budget: [] for budget in knobs}

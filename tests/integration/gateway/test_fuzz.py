@@ -17,9 +17,12 @@ from hypothesis import strategies as st
 from fixtures.gateways import Gateway
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, StandInWorker, running
+from pointsman.gateway.core.relayed import RelayedEndpoint
 
 SECRET = "sk-credential-of-the-fuzz"
-PATHS = ("/v1/completions", "/v1/chat/completions", "/v1/models", "/v1/nothing", "/health")
+RELAYED = tuple(endpoint.path for endpoint in RelayedEndpoint)
+GENERATING = ("/v1/completions", "/v1/chat/completions")
+PATHS = (*GENERATING, *RELAYED, "/v1/models", "/v1/nothing", "/health")
 BODIES = 100_000
 
 
@@ -30,18 +33,36 @@ class StrictWorker(StandInWorker):
         """Short, whatever was asked for: it is computed on the loop of the test."""
         return super().output(prompt[:64], min(tokens, 8), choice)
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._strictly(super()._chat(request))
+    def application(self) -> web.Application:
+        """Its HTTP application, with all that the engine serves."""
+        app = super().application()
+        app.middlewares.append(_strictly)
+        for endpoint in RelayedEndpoint:
+            if endpoint is not RelayedEndpoint.TOKENIZE:
+                app.router.add_post(endpoint.path, self._relayed)
+        return app
 
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._strictly(super()._completions(request))
+    async def _relayed(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        answer = {"object": "response", "usage": {"input_tokens": 5, "output_tokens": 1}}
+        if not body.get("stream"):
+            return web.json_response(answer)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"event: response.completed\ndata: " + json.dumps({"response": answer}).encode() + b"\n\n")
+        await response.write_eof()
+        return response
 
-    async def _strictly(self, answer: Awaitable[web.StreamResponse]) -> web.StreamResponse:
-        try:
-            return await answer
-        except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
-            error = {"error": {"message": "not understood", "type": "BadRequestError", "param": None, "code": 400}}
-            return web.json_response(error, status=400)
+
+@web.middleware
+async def _strictly(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+        error = {"error": {"message": "not understood", "type": "BadRequestError", "param": None, "code": 400}}
+        return web.json_response(error, status=400)
 
 
 def value(rng: random.Random, depth: int = 0) -> Any:
@@ -67,7 +88,7 @@ FIELDS = (
     "stop", "logprobs", "echo", "best_of", "tools", "tool_choice", "response_format", "logit_bias", "temperature",
     "user", "cache_salt", "return_token_ids", "add_special_tokens", "role", "content", "type", "text",
     "image_url", "url", "prompt_embeds", "kv_transfer_params", "include_usage", "chat_template_kwargs",
-    "reasoning_effort", "unknown",
+    "reasoning_effort", "unknown", "input", "store", "previous_response_id", "background", "documents", "query",
 )  # fmt: skip
 
 
@@ -77,6 +98,12 @@ def asked(rng: random.Random, path: str) -> Any:
     if "chat" in path:
         content = rng.choice(("hello", 5, True, None, [], [{"type": "text", "text": "a"}], {"a": 1}, ["a"], ""))
         body["messages"] = [{"role": rng.choice(("user", "system", "developer", "tool", 5)), "content": content}]
+    elif path in RELAYED:
+        body |= {
+            rng.choice(("input", "messages", "prompt", "tokens", "text_1")): value(rng),
+            "stream": rng.choice((True, False, None, 1)),
+        }
+        body["store"] = rng.choice((True, False, None))
     else:
         body["prompt"] = rng.choice(("hello", ["a", "b"], [1, 2, 3], [[1, 2], [3]], "", [], [-1], [2**40], ["a", 1]))
     for _ in range(rng.randrange(3)):
@@ -98,7 +125,9 @@ def body_of(rng: random.Random, path: str) -> bytes:
         lambda: text.encode(rng.choice(("utf-16", "utf-32", "utf-7")), "replace"),
         lambda: data[: rng.randrange(len(data) + 1)],
         lambda: data.replace(b'"', rng.choice((b"'", b"\\", b"\xff", b"\xed\xa0\x80")), 1),
-        lambda: b'{"model":"stand-in","' + rng.choice((b"messages", b"prompt", b"tools")) + b'":' + nested + b"}",
+        lambda: (
+            b'{"model":"stand-in","' + rng.choice((b"messages", b"prompt", b"tools", b"input")) + b'":' + nested + b"}"
+        ),
         lambda: json.dumps({"model": SERVED_NAME, "prompt": "word " * rng.choice((2000, 20_000))}).encode(),
         lambda: rng.randbytes(rng.randrange(40)),
         lambda: b"",
@@ -108,7 +137,7 @@ def body_of(rng: random.Random, path: str) -> bytes:
 
 def request_of(rng: random.Random) -> tuple[bytes, bool]:
     """The bytes of a request, and whether its framing is right, so that the connection lives on."""
-    path = rng.choice(PATHS) if rng.random() < 0.2 else rng.choice(PATHS[:2])
+    path = rng.choice(PATHS) if rng.random() < 0.4 else rng.choice(GENERATING)
     method = "POST" if rng.random() < 0.97 else rng.choice(("GET", "PUT", "BREW", "OPTIONS", "DELETE"))
     data, framed = body_of(rng, path), True
     lines = [f"{method} {path} HTTP/1.1", "Host: gateway", f"Authorization: Bearer {SECRET}"]

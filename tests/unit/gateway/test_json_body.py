@@ -11,7 +11,7 @@ from pointsman.gateway.core.json_body import MAX_CONTAINERS, MAX_NESTING, MAX_SE
 from pointsman.gateway.errors import RequestInvalid
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8) | st.text('\\"[{,a', max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
     max_leaves=20,
 )
@@ -40,6 +40,37 @@ def test_nesting_has_a_bound(opening: str, levels: int, accepted: bool) -> None:
 def test_what_is_no_json_is_the_clients_mistake(body: bytes) -> None:
     with pytest.raises(RequestInvalid, match="is not JSON"):
         decode_body(body)
+
+
+@given(JSON.map(json.dumps), st.integers(1, 5))
+def test_marks_inside_strings_do_not_count_however_the_body_is_cut(body: str, size: int) -> None:
+    structure = Structure()
+    for start in range(0, len(body), size):
+        structure.feed(body[start : start + size].encode())
+    containers = separators = 0
+    for kind, value in tokens(body):
+        containers += kind == "mark" and value in "[{"
+        separators += kind == "mark" and value == ","
+    assert (structure.containers, structure.separators) == (containers, separators)
+
+
+def tokens(body: str) -> list[tuple[str, str]]:
+    """The strings and marks of ``body``, by Python's own reader of strings."""
+    found, at = [], 0
+    while at < len(body):
+        if body[at] == '"':
+            text, at = json.decoder.scanstring(body, at + 1)
+            found.append(("string", text))
+        else:
+            found.append(("mark", body[at]))
+            at += 1
+    return found
+
+
+def test_a_prompt_of_code_is_no_structure() -> None:
+    structure = Structure()
+    structure.feed(json.dumps({"prompt": '[{"a\\": [1, 2]},' * 2 * MAX_CONTAINERS}).encode())
+    assert structure.decoded_bytes == 100
 
 
 def test_containers_and_separators_have_a_bound_that_pieces_do_not_hide() -> None:

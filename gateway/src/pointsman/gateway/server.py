@@ -52,6 +52,7 @@ access = logging.getLogger("pointsman.gateway.access")
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 FAN_OUT_BUFFER_EVENTS = 64
 MODELS_ENDPOINT = "models"  # label of answers that list what is served
+MAX_DETAIL = 100  # characters of a client's field or role in the access log
 FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first worker to say what it serves
 
 
@@ -242,7 +243,7 @@ class GatewayServer:
         record.stream = ask.stream
         planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
         if planned.verbatim is not None:
-            record.verbatim = planned.verbatim.detail
+            record.verbatim = planned.verbatim.detail[:MAX_DETAIL]
             self._metrics.sent_verbatim(planned.verbatim.reason)
         record.prompt_tokens = planned.prompt_tokens
         record.choices = planned.choices

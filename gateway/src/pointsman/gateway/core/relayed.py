@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
+from pointsman.gateway.core.json_body import decode_body
 from pointsman.gateway.core.requests import REFUSED, served
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
 
@@ -91,12 +92,7 @@ class Usage:
 
 def read_relayed(endpoint: RelayedEndpoint, data: bytes, served_name: str, adapters: Collection[str]) -> RelayedRequest:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
-    try:
-        body = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestInvalid(f"The request body is not JSON: {error}.") from error
-    except RecursionError as error:
-        raise RequestInvalid("The request body is nested too deeply.") from error
+    body = decode_body(data)
     if not isinstance(body, dict):
         raise RequestInvalid("The request body must be a JSON object.")
     refused = {**REFUSED, **STATEFUL} if endpoint is RelayedEndpoint.RESPONSES else REFUSED
