@@ -77,6 +77,7 @@ class StandInWorker:
     other_template: bool = False  # /tokenize renders chats differently from the files
     says_its_model: asyncio.Event | None = None  # it answers what it serves only when this is set
     earlier_version: bool = False  # it cannot resume the streams of others
+    adapters: tuple[str, ...] = ()
     answers: int = 0
 
     def application(self) -> web.Application:
@@ -116,6 +117,7 @@ class StandInWorker:
                 for name, digest in digests.items()
             ),
             digest=hashlib.sha256(json.dumps(digests).encode()).hexdigest(),
+            adapters=self.adapters,
         )
         return web.Response(text=info.wire(), content_type="application/json")
 
@@ -201,6 +203,9 @@ class StandInWorker:
             found = {headers.RETRY: behaviour.retry} if behaviour.retry else {}
             error = behaviour.body or {"error": {"message": "not now", "type": "error", "code": behaviour.status}}
             return web.json_response(error, status=behaviour.status, headers=found)
+        if body["model"] not in (SERVED_NAME, *self.adapters):
+            missing = {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
+            return web.json_response({"error": missing}, status=404)
         is_chat = request.path.endswith("/chat/completions")
         limit = body.get("max_tokens", 16)
         chosen = [self.output(prompt, limit, choice) for choice in range(body.get("n", 1))]

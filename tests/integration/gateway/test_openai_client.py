@@ -198,6 +198,18 @@ async def test_300_prompts_are_answered_in_order(room: Room) -> None:
     ]
 
 
+async def test_requests_for_an_adapter_that_is_being_added_go_to_the_workers_that_have_it(room: Room) -> None:
+    old, new = await room.workers(2)
+    new.adapters = ("french",)
+    gateway = await room.gateway([old, new])
+    await gateway.knows(old, new)
+    client = gateway.client
+    for _ in range(4):
+        assert (await client.completions.create(model="french", prompt=[5, 6], max_tokens=1)).choices[0].text
+        assert (await client.chat.completions.create(model="french", messages=CONVERSATION)).choices[0].message.content
+    assert not [seen for seen in old.seen if seen.body["model"] == "french"]
+
+
 async def test_the_model_list_names_the_served_model_and_wrong_names_are_refused(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])

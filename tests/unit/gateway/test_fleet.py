@@ -112,6 +112,20 @@ def test_ids_of_one_tokenizer_never_go_to_a_worker_of_another() -> None:
         assert pick.worker.name == "a"
 
 
+def test_requests_for_an_adapter_go_to_workers_that_have_it() -> None:
+    """While a rollout adds one, some workers have it and others would answer 404."""
+    world = World("a", "b")
+    adapted = Model(INFO.model_copy(update={"adapters": ("french",)}), None, text_proved=True, chat_proved=True)
+    world.fleet.set_model(WorkerKey("b"), adapted)
+    for _ in range(10):
+        pick = world.fleet.pick(prompt_tokens=1, chain=(), digest=None, avoid=(), adapter="french")
+        assert pick is not None
+        assert pick.worker.name == "b"
+        assert world.fleet.draw_model("french") is adapted
+    assert world.fleet.pick(prompt_tokens=1, chain=(), digest=None, avoid=(WorkerKey("b"),), adapter="french") is None
+    assert world.fleet.draw_model("german") is None
+
+
 def test_the_worker_that_holds_the_prefix_is_picked() -> None:
     world = World("a", "b", "c")
     prompt = tuple(range(40))

@@ -149,13 +149,18 @@ class Fleet:
         """Decode workers whose model is not known yet."""
         return [m.worker for m in self._members.values() if m.model is None and m.worker.role is Role.DECODE]
 
-    def draw_model(self) -> Model | None:
+    def draw_model(self, adapter: str | None = None) -> Model | None:
         """What a usable worker serves that is drawn at random; as ``model`` where there are none.
+
+        ``adapter``: of a worker that has this LoRA adapter; None where there is none.
 
         While two tokenizers are there, as in a rollout, each request is tokenised with one of them and can only go to
         its workers. So each must have its share of the requests, or the workers of the other one get none.
         """
         model = self._model
+        if adapter is not None:
+            having = [one.model for one in self._usable if adapter in one.model.info.adapters]
+            return self._rng.choice(having) if having else None
         if model is None or self._same_model:
             return model
         served_name = model.info.served_name
@@ -179,14 +184,22 @@ class Fleet:
         digest: str | None,
         avoid: Collection[WorkerKey],
         streamed: bool = True,
+        adapter: str | None = None,
     ) -> Pick | None:
         """A worker for one attempt, or None when nobody may take it now.
 
         ``digest``: only workers of this model (the prompt was tokenised with it); ``avoid``: tried already;
-        ``streamed``: the first token will be seen.
+        ``streamed``: the first token will be seen; ``adapter``: only workers that have this LoRA adapter, for while
+        one is being added some have it and others answer 404.
         """
         now_s = self._clock()
-        usable = [one for one in self._usable if one.key not in avoid and (digest is None or one.digest == digest)]
+        usable = [
+            one
+            for one in self._usable
+            if one.key not in avoid
+            and (digest is None or one.digest == digest)
+            and (adapter is None or adapter in one.model.info.adapters)
+        ]
         usable = self._preferred(usable, now_s)
         if not usable:
             return None

@@ -70,6 +70,7 @@ class Leg:
     ``prompt_tokens`` is exact when the gateway tokenised (``digest`` set), else an estimate; ``chain`` are the prompt's
     block hashes for the index, empty when unknown. ``resumption``: how a broken stream goes on at another worker, None:
     not at all; of the model ``resume_digest`` where ``digest`` is None. ``repeats``: the worker must repeat and resume.
+    ``adapter``: the LoRA adapter that the worker must have; None: none.
     """
 
     request_id: str
@@ -81,6 +82,7 @@ class Leg:
     resumption: Resumption | None = None
     resume_digest: str | None = None
     repeats: bool = False
+    adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +340,12 @@ class Forwarder:
 
         def choose() -> Pick | None:
             return self._fleet.pick(
-                prompt_tokens=leg.prompt_tokens, chain=leg.chain, digest=leg.digest, avoid=avoid, streamed=streamed
+                prompt_tokens=leg.prompt_tokens,
+                chain=leg.chain,
+                digest=leg.digest,
+                adapter=leg.adapter,
+                avoid=avoid,
+                streamed=streamed,
             )
 
         while True:

@@ -69,7 +69,9 @@ class Passthrough:
             len(data), lambda: read_relayed(endpoint, data, model.info.served_name, adapters)
         )
         record.stream, record.verbatim = asked.stream, endpoint.value
-        leg = Leg(record.request_id, endpoint.path, asked.body, prompt_tokens=asked.prompt_tokens)
+        leg = Leg(
+            record.request_id, endpoint.path, asked.body, prompt_tokens=asked.prompt_tokens, adapter=asked.adapter
+        )
         held = record.was_held if endpoint.generates else None
         moves = RequestMoves(self.moves)
         try:

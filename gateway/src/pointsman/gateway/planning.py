@@ -107,6 +107,7 @@ def _token_jobs(ask: Ask, model: Model, identity: Identity, request_id: str) -> 
             chain=_chain(ask, model, token_ids),
             digest=model.digest,
             resumption=resumption,
+            adapter=ask.adapter,
         )
         jobs.append(Job(leg, _reader(ask, identity, number * ask.n)))
     return tuple(jobs)
@@ -129,6 +130,7 @@ def _verbatim_jobs(ask: Ask, model: Model, _identity: Identity, request_id: str)
         chain=_chain(ask, model, token_ids),
         resumption=resume.way(ask, verbatim=True),
         resume_digest=model.digest,
+        adapter=ask.adapter,
     )
     choices = ask.n * max(len(ask.prompts), 1)
     return (Job(leg, lambda: VerbatimTranslator(choices=choices, with_token_ids=ask.with_token_ids)),)
@@ -136,12 +138,12 @@ def _verbatim_jobs(ask: Ask, model: Model, _identity: Identity, request_id: str)
 
 def _chain(ask: Ask, model: Model, token_ids: Sequence[int]) -> list[int]:
     """Block hashes of a prompt. Those of a salt (a tenant) or of an adapter are others, whatever the tokens."""
-    salt, name = ask.body.get("cache_salt"), ask.body["model"]
+    salt = ask.body.get("cache_salt")
     return chained_block_hashes(
         token_ids,
         model.info.block_size,
         salt=salt if isinstance(salt, str) else None,  # the engine refuses another type
-        adapter=None if name == model.info.served_name else name,
+        adapter=ask.adapter,
     )
 
 

@@ -240,6 +240,8 @@ class GatewayServer:
                 adapters=self._fleet.adapters,
             ),
         )
+        if ask.adapter is not None and ask.adapter not in model.info.adapters:
+            model = self._fleet.draw_model(ask.adapter) or model
         record.stream = ask.stream
         planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
         if planned.verbatim is not None:

@@ -80,6 +80,7 @@ class RelayedRequest:
     body: bytes
     stream: bool
     prompt_tokens: int
+    adapter: str | None  # the LoRA adapter asked for; None: the model itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +100,26 @@ def read_relayed(endpoint: RelayedEndpoint, data: bytes, served_name: str, adapt
     for field, instead in refused.items():
         if body.get(field):
             raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
-    _check_model(endpoint, body, served_name, adapters)
+    adapter = _adapter(endpoint, body, served_name, adapters)
     stream = body.get("stream") or False
     if not isinstance(stream, bool):
         raise RequestInvalid(f"'stream' is {stream!r}; it must be true or false.", param="stream")
     if endpoint is RelayedEndpoint.RESPONSES and body.get("store"):
         data = msgspec.json.encode(body | {"store": False})
-    return RelayedRequest(data, stream and endpoint.generates, max(len(data) // _CHARACTERS_PER_TOKEN, 1))
+    return RelayedRequest(data, stream and endpoint.generates, max(len(data) // _CHARACTERS_PER_TOKEN, 1), adapter)
 
 
-def _check_model(
+def _adapter(
     endpoint: RelayedEndpoint, body: Mapping[str, Any], served_name: str, adapters: Collection[str]
-) -> None:
+) -> str | None:
     model = body.get("model")
     if model in (None, "") and endpoint.names_model:
         raise RequestInvalid(f"'model' is missing; {served(served_name, adapters)}.", param="model")
-    if model not in (None, "", served_name, *adapters):
+    if model in (None, "", served_name):
+        return None
+    if not isinstance(model, str) or model not in adapters:
         raise ModelNotFound(f"The model {model!r} does not exist; {served(served_name, adapters)}.", param="model")
+    return model
 
 
 def usage_of(answer: bytes) -> Usage | None:

@@ -152,6 +152,7 @@ class Ask:
     prompts: tuple[Prompt, ...]  # empty for chat
     with_token_ids: bool
     body_bytes: int = 0
+    adapter: str | None = None  # the LoRA adapter asked for; None: the model itself
 
 
 def read(
@@ -203,6 +204,7 @@ def read(
         prompts=prompts,
         with_token_ids=_boolean(body, "return_token_ids"),
         body_bytes=len(data),
+        adapter=None if model == served_name else model,
     )
 
 
