@@ -23,6 +23,7 @@ __all__ = [
     "test_a_verification_says_its_role_and_another_role_clears_it",
     "test_a_worker_without_a_role_is_idle_and_says_who_it_is",
     "test_drain_takes_an_empty_body",
+    "test_new_numbers_alone_do_not_end_a_drain_or_give_a_role",
     "test_no_answer_without_the_token",
     "test_the_budget_and_the_numbers_come_with_the_role",
     "test_the_same_role_again_changes_nothing",
@@ -139,6 +140,22 @@ async def test_the_budget_and_the_numbers_come_with_the_role(api: Api) -> None:
     given = await api.role(Role.DECODE, prefill_token_budget=4096, max_local_prefill_tokens=7)
     assert given.prefill_token_budget == 4096
     assert (await api.state()).prefill_token_budget == 4096
+
+
+async def test_new_numbers_alone_do_not_end_a_drain_or_give_a_role(api: Api) -> None:
+    async def refused() -> bool:
+        numbers = wire.RoleRequest(role=Role.DECODE, prefill_token_budget=64, if_serving=True).wire()
+        status, answer = await api.ask("POST", wire.ROLE_PATH, numbers)
+        return (status, wire.ControlError.model_validate(answer).reason) == (409, "NotServing")
+
+    await api.role(None)
+    assert await refused()
+    await api.role(Role.DECODE, prefill_token_budget=512)
+    assert (await api.role(Role.DECODE, prefill_token_budget=4096, if_serving=True)).prefill_token_budget == 4096
+    await api.drain()
+    assert await refused()
+    state = await api.state()
+    assert (state.phase, state.role, state.prefill_token_budget) == (wire.WorkerPhase.DRAINING, Role.DECODE, 4096)
 
 
 async def test_what_it_cannot_read_is_refused_and_changes_nothing(api: Api) -> None:

@@ -158,6 +158,9 @@ class StandInWorker(Server):
     async def _role(self, request: web.Request) -> web.Response:
         wanted = control.RoleRequest.model_validate_json(await request.text())
         serves = self.role is not None and wanted.role is self.role and self.phase is WorkerPhase.SERVING
+        if wanted.if_serving and not serves:
+            refusal = control.ControlError(reason="NotServing", message=f"it is {self.phase}")
+            return web.Response(status=409, text=refusal.wire(), content_type="application/json")
         self._commanded(f"budget {wanted.prefill_token_budget}" if serves else f"role {wanted.role}")
         if wanted.role is not self.role:
             self.verified = None

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.queue import WorkQueue
@@ -106,7 +105,7 @@ class Commands:
                 case act.GiveRole():
                     await self._control.give_role(action.url, token, action.role, action.prefill_token_budget)
                 case act.SetPrefillTokenBudget():
-                    await self._control.give_role(action.url, token, Role.PREFILL, action.prefill_token_budget)
+                    await self._control.set_prefill_token_budget(action.url, token, action.prefill_token_budget)
                 case act.VerifyWorker():
                     await self._control.verify(action.url, token, action.role, action.partner_url)
                 case act.AskDrain():

@@ -44,7 +44,14 @@ class ControlClient:
         self, url: str, token: str, role: Role | None, prefill_token_budget: int | None = None
     ) -> wire.WorkerState:
         """Give (or with None take) a role and the numbers that hold in it. Idempotent."""
-        body = wire.RoleRequest(role=role, prefill_token_budget=prefill_token_budget)
+        return await self._role(url, token, wire.RoleRequest(role=role, prefill_token_budget=prefill_token_budget))
+
+    async def set_prefill_token_budget(self, url: str, token: str, tokens: int) -> wire.WorkerState:
+        """Change the number of a worker that serves prefill; a drain that began meanwhile is not ended by it."""
+        body = wire.RoleRequest(role=Role.PREFILL, prefill_token_budget=tokens, if_serving=True)
+        return await self._role(url, token, body)
+
+    async def _role(self, url: str, token: str, body: wire.RoleRequest) -> wire.WorkerState:
         return await self._request("POST", url, wire.ROLE_PATH, token, body, wire.WorkerState, COMMAND_TIMEOUT_S)
 
     async def drain(self, url: str, token: str, reason: str) -> wire.WorkerState:

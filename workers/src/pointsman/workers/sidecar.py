@@ -15,6 +15,7 @@ from pointsman.api.protocol.control import (
     RoleRequest,
     VerifyRequest,
     VerifyResult,
+    WorkerPhase,
     WorkerState,
 )
 from pointsman.api.protocol.names import Role
@@ -196,6 +197,12 @@ class Sidecar:
         if request.role is Role.PREFILL and self.settings.nats_url is None:
             raise ControlRefusedError(
                 HTTPStatus.CONFLICT, "NoPrefillQueue", "started without POINTSMAN_NATS_URL: there is no queue to serve"
+            )
+        if request.if_serving and (request.role, WorkerPhase.SERVING) != (self._roles.role, self._roles.phase):
+            raise ControlRefusedError(
+                HTTPStatus.CONFLICT,
+                "NotServing",
+                f"it is {self._roles.phase} with role {self._roles.role or 'none'}, not serving as {request.role}",
             )
         self._server.budget_tokens = request.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
         settings = self.settings

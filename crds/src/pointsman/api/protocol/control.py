@@ -94,7 +94,7 @@ class WorkerState(Wire):
 class RoleRequest(Wire):
     """Give a worker its role. Idempotent. ``role`` None takes it away (new work is refused, old work goes on).
 
-    Another role than the present one clears ``verified``; the same one ends a drain.
+    Another role than the present one clears ``verified``; the same one ends a drain, unless ``if_serving``.
     """
 
     role: Role | None
@@ -103,6 +103,9 @@ class RoleRequest(Wire):
     )
     max_local_prefill_tokens: int | None = Field(default=None, ge=0)
     max_prefill_queue_size: int | None = Field(default=None, ge=0)
+    if_serving: bool = Field(
+        default=False, description="only the numbers change: refused (NotServing) unless the worker serves this role"
+    )
 
     def wire(self) -> str:
         """See Wire; ``role`` is always there: a worker refuses a request without it, and null takes the role away."""
