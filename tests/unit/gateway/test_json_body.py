@@ -59,7 +59,7 @@ def tokens(body: str) -> list[tuple[str, str]]:
     found, at = [], 0
     while at < len(body):
         if body[at] == '"':
-            text, at = json.decoder.scanstring(body, at + 1)
+            text, at = json.JSONDecoder().raw_decode(body, at)
             found.append(("string", text))
         else:
             found.append(("mark", body[at]))
