@@ -20,9 +20,8 @@ print(envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
 
 async def test_an_idle_connection_is_given_up_before_vllm_closes_it(engine_environment: EngineEnvironment) -> None:
     """Where both close at one time, a request meets a closed connection, and its worker looks dead."""
-    said = await asyncio.to_thread(
-        subprocess.check_output, [engine_environment.python, "-c", VLLM_KEEPS], env=engine_environment.variables()
-    )
+    command = [str(engine_environment.python), "-c", VLLM_KEEPS]
+    said = subprocess.check_output(command, env=engine_environment.variables())
     vllm_keeps_s = float(said.split()[-1])
     idle_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
