@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 
 import aiohttp
+import pytest
 
 from pointsman.gateway.worker_connections import worker_connector
 from pointsman.local.engine.environment import EngineEnvironment
@@ -18,11 +19,15 @@ print(envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE)
 """
 
 
-async def test_an_idle_connection_is_given_up_before_vllm_closes_it(engine_environment: EngineEnvironment) -> None:
-    """Where both close at one time, a request meets a closed connection, and its worker looks dead."""
+@pytest.fixture
+def vllm_keeps_s(engine_environment: EngineEnvironment) -> float:
+    """How long vLLM's server keeps an idle connection."""
     command = [str(engine_environment.python), "-c", VLLM_KEEPS]
-    said = subprocess.check_output(command, env=engine_environment.variables())
-    vllm_keeps_s = float(said.split()[-1])
+    return float(subprocess.check_output(command, env=engine_environment.variables()).split()[-1])
+
+
+async def test_an_idle_connection_is_given_up_before_vllm_closes_it(vllm_keeps_s: float) -> None:
+    """Where both close at one time, a request meets a closed connection, and its worker looks dead."""
     idle_s: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
