@@ -78,11 +78,12 @@ class StandInWorker:
     says_its_model: asyncio.Event | None = None  # it answers what it serves only when this is set
     earlier_version: bool = False  # it cannot resume the streams of others
     adapters: tuple[str, ...] = ()
+    max_model_len: int = MAX_MODEL_LEN
     answers: int = 0
 
     def application(self) -> web.Application:
         """Its HTTP application."""
-        app = web.Application(middlewares=[_refuse_what_is_no_request])
+        app = web.Application(middlewares=[_refuse_what_is_no_request], client_max_size=2**26)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
@@ -110,7 +111,7 @@ class StandInWorker:
         digests = file_digests(self.folder)
         info = ModelInfo(
             served_name=SERVED_NAME,
-            max_model_len=MAX_MODEL_LEN,
+            max_model_len=self.max_model_len,
             block_size=BLOCK_SIZE,
             files=tuple(
                 ModelFile(name=name, sha256=digest, bytes=(self.folder / name).stat().st_size)
@@ -137,7 +138,7 @@ class StandInWorker:
             ids = self.tokenizer("Rules.\n" + text if self.other_template else text, add_special_tokens=False)[
                 "input_ids"
             ]
-        return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": MAX_MODEL_LEN})
+        return web.json_response({"tokens": ids, "count": len(ids), "max_model_len": self.max_model_len})
 
     def rendered(self, body: dict[str, Any]) -> list[int]:
         """The prompt of a chat."""
