@@ -29,7 +29,7 @@ class Longest:
         def run(handle: Any) -> None:
             longest.run(handle)
 
-        asyncio.events.Handle._run = run  # type: ignore[method-assign]
+        asyncio.events.Handle._run = run  # type: ignore[assignment, method-assign]
 
     def run(self, handle: Any) -> None:
         """One callback of the loop."""

@@ -15,7 +15,7 @@ MAX_CONTAINERS: Final = 250_000
 """Opening brackets and braces in one body; each may cost 0.2 µs and 100 bytes."""
 
 MAX_SEPARATORS: Final = 2_000_000
-"""Commas in one body. A prompt of token ids has one for each token; decoding so many holds the interpreter for 80 ms."""
+"""Commas in one body. A prompt of token ids has one for each token; decoding so many stops other threads for 80 ms."""
 
 MAX_NESTING: Final = 700
 """Levels of lists and objects. Decoders and encoders give up near 1 000, less the frames of their caller."""
