@@ -3,8 +3,10 @@
 The engine names blocks by hashes of its own (algorithm, seed and width are its affair). The events carry each block's
 tokens and its parent, so every engine hash is mapped to the chained hash of ``pointsman.serving.block_hashes``, which
 a prompt's tokens alone give. A block whose parent is unknown is left out: the index may miss a hit, never invent one.
+vLLM reports every physical block, and several may have one hash, so the copies of a hash are counted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +32,7 @@ class BlocksStored:
 
 @dataclass(frozen=True, slots=True)
 class BlocksRemoved:
-    """vLLM's BlockRemoved."""
+    """vLLM's BlockRemoved: one physical block of each hash is evicted."""
 
     block_hashes: tuple[EngineHash, ...]
 
@@ -75,6 +77,7 @@ class PrefixIndex:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._chained: dict[EngineHash, int] = {}
+        self._more_copies: Counter[EngineHash] = Counter()  # physical blocks beyond the first of a hash
         self._held: dict[int, int | None] = {}  # chained hash -> that of the block before it
 
     def __len__(self) -> int:
@@ -100,6 +103,7 @@ class PrefixIndex:
     def clear(self) -> IndexCleared:
         """Forget everything: the cache was reset, or events were lost."""
         self._chained.clear()
+        self._more_copies.clear()
         self._held.clear()
         return IndexCleared()
 
@@ -166,6 +170,7 @@ class PrefixIndex:
         chain = chained_block_hashes(
             event.token_ids, self._block_size, parent=parent, salt=event.salt, adapter=event.adapter
         )
+        self._more_copies.update(name for name in event.block_hashes if name in self._chained)
         self._chained.update(zip(event.block_hashes, chain, strict=False))
         self._held.update(zip(chain, (parent, *chain), strict=False))
         return HashesStored(parent, chain)
@@ -173,6 +178,10 @@ class PrefixIndex:
     def _remove(self, engine_hashes: Iterable[EngineHash]) -> list[int]:
         removed = []
         for engine_hash in engine_hashes:
+            if more := self._more_copies.pop(engine_hash, 0):
+                if more > 1:
+                    self._more_copies[engine_hash] = more - 1
+                continue
             chained = self._chained.pop(engine_hash, None)
             if chained is not None:
                 self._held.pop(chained, None)
