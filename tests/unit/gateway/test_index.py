@@ -97,7 +97,7 @@ def test_blocks_behind_a_hole_count_again_once_they_are_stored_again() -> None:
     index.stored_chain(A, chain, parent=None)
     index.removed_chain(A, [chain[1]])
     assert index.matches(chain) == {A: 1}
-    # An engine that lost the second block computes it and all behind it again, so it stores them again.
+    # The worker reports what follows the second block again, see tests/unit/test_kv_feed_agreement.py.
     index.stored_chain(A, [chain[1]], parent=chain[0])
     assert index.matches(chain) == {A: 2}
     index.stored_chain(A, chain[2:], parent=chain[1])

@@ -1,6 +1,7 @@
 """The live prefix index, and how it reads vLLM's KV events."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,7 +9,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.workers.core.prefix_index import AllBlocksCleared, BlocksRemoved, BlocksStored, KvEvent, PrefixIndex
+from pointsman.serving.block_hashes import chained_block_hashes
+from pointsman.workers.core.prefix_index import (
+    AllBlocksCleared,
+    BlocksRemoved,
+    BlocksStored,
+    HashesRemoved,
+    KvEvent,
+    PrefixIndex,
+)
 from pointsman.workers.kv_events import read_events
 
 BLOCK = 4
@@ -61,6 +70,20 @@ def test_a_removed_block_ends_the_prefix() -> None:
     assert (index.cached_tokens(tokens), len(index)) == (0, 0)
 
 
+def test_a_block_is_cached_until_the_engine_removed_every_copy_of_it() -> None:
+    """vLLM reports each physical block: the last block of a prompt that comes twice is computed and stored twice."""
+    index = PrefixIndex(BLOCK)
+    tokens = range(8)
+    last = BlocksRemoved((engine_hashes(tokens)[1],))
+    index.apply([stored(tokens), stored(tokens, since=1), stored(tokens, since=1)])
+    assert index.apply([last, last]) == []
+    assert index.cached_tokens(tokens) == 8
+    assert index.apply([last]) == [HashesRemoved(chained_block_hashes(tokens, BLOCK)[1:])]
+    assert index.cached_tokens(tokens) == 4
+    index.apply([stored(tokens), AllBlocksCleared(), stored(tokens), last])
+    assert index.cached_tokens(tokens) == 4
+
+
 def test_salts_keep_prefixes_apart() -> None:
     index = PrefixIndex(BLOCK)
     index.apply([stored(range(8), salt="tenant")])
@@ -74,20 +97,20 @@ def test_salts_keep_prefixes_apart() -> None:
     st.lists(st.integers(0, 7), max_size=6),
     st.lists(st.integers(0, 3), max_size=24),
 )
-def test_it_agrees_with_a_set_of_prefixes(prompts: list[list[int]], removals: list[int], asked: list[int]) -> None:
+def test_it_agrees_with_counted_prefixes(prompts: list[list[int]], removals: list[int], asked: list[int]) -> None:
     index = PrefixIndex(BLOCK)
-    held: set[tuple[int, ...]] = set()
+    held: Counter[tuple[int, ...]] = Counter()
     events: list[KvEvent] = []
     for prompt in prompts:
         events.append(stored(prompt))
-        held |= {tuple(prompt[:end]) for end in range(BLOCK, len(prompt) + 1, BLOCK)}
+        held.update(tuple(prompt[:end]) for end in range(BLOCK, len(prompt) + 1, BLOCK))
     for number in removals:
         if number < len(prompts) and (hashes := engine_hashes(prompts[number])):
             events.append(BlocksRemoved((hashes[-1],)))
-            held.discard(tuple(prompts[number][: len(hashes) * BLOCK]))
+            held[tuple(prompts[number][: len(hashes) * BLOCK])] -= 1
     index.apply(events)
     expected = 0
-    while expected + BLOCK <= len(asked) and tuple(asked[: expected + BLOCK]) in held:
+    while expected + BLOCK <= len(asked) and held[tuple(asked[: expected + BLOCK])] > 0:
         expected += BLOCK
     assert index.cached_tokens(asked) == expected
 

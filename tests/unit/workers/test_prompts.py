@@ -134,6 +134,11 @@ def test_a_client_cannot_choose_where_kv_is_read_from() -> None:
     }
 
 
+def test_a_client_cannot_have_cached_blocks_reported_as_stored_again() -> None:
+    body = {"prompt": [1], "vllm_xargs": {"kv_cache_report_mode": "full", "other": 1}}
+    assert without_client_transfer_params(body) == {"prompt": [1], "vllm_xargs": {"other": 1}}
+
+
 def test_the_prefill_leg_is_one_token_and_not_streamed() -> None:
     leg = prefill_leg("m", (1, 2), "salt")
     assert (leg["max_tokens"], leg["stream"], leg["cache_salt"]) == (1, False, "salt")

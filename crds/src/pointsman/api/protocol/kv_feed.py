@@ -59,7 +59,10 @@ class Stored(msgspec.Struct, frozen=True, array_like=True, tag="stored"):
 
 
 class Removed(msgspec.Struct, frozen=True, array_like=True, tag="removed"):
-    """The engine no longer holds these blocks: packed hashes, in any order."""
+    """The engine no longer holds these blocks: packed hashes, in any order.
+
+    What follows them cannot be hit. When the engine stores such a block again, ``Stored`` repeats what follows it.
+    """
 
     hashes: bytes
 

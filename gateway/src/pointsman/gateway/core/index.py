@@ -4,7 +4,7 @@ A chained hash names a whole prefix, so no tree is walked: worker sets are bit s
 prefix of a prompt on a worker ends at the last hash whose set contains that worker. The blocks of a worker are always
 closed under prefixes (a block is held only together with all blocks before it), so the sets along a prompt only shrink,
 and a search looks at a few of its blocks instead of all of them. To keep them closed, a removed block takes with it
-what follows it: an engine cannot use a block whose prefix it lost, and stores it again when it computes it again.
+what follows it: an engine cannot use a block whose prefix it lost. It is reported again with the missing block.
 
 Uses are remembered only where an option needs them: see ``KvIndex``.
 """

@@ -3,8 +3,10 @@
 The engine names blocks by hashes of its own (algorithm, seed and width are its affair). The events carry each block's
 tokens and its parent, so every engine hash is mapped to the chained hash of ``pointsman.serving.block_hashes``, which
 a prompt's tokens alone give. A block whose parent is unknown is left out: the index may miss a hit, never invent one.
+vLLM reports every physical block, and several may have one hash, so the copies of a hash are counted.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +32,7 @@ class BlocksStored:
 
 @dataclass(frozen=True, slots=True)
 class BlocksRemoved:
-    """vLLM's BlockRemoved."""
+    """vLLM's BlockRemoved: one physical block of each hash is evicted."""
 
     block_hashes: tuple[EngineHash, ...]
 
@@ -75,7 +77,9 @@ class PrefixIndex:
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
         self._chained: dict[EngineHash, int] = {}
+        self._more_copies: Counter[EngineHash] = Counter()  # physical blocks beyond the first of a hash
         self._held: dict[int, int | None] = {}  # chained hash -> that of the block before it
+        self._followers: dict[int, int | set[int]] = {}  # chained hash, held or not -> the held blocks right after it
 
     def __len__(self) -> int:
         return len(self._held)
@@ -86,9 +90,7 @@ class PrefixIndex:
         for event in events:
             match event:
                 case BlocksStored():
-                    stored = self._store(event)
-                    if stored is not None:
-                        changes.append(stored)
+                    changes += self._store(event)
                 case BlocksRemoved(block_hashes=engine_hashes):
                     removed = self._remove(engine_hashes)
                     if removed:
@@ -100,7 +102,9 @@ class PrefixIndex:
     def clear(self) -> IndexCleared:
         """Forget everything: the cache was reset, or events were lost."""
         self._chained.clear()
+        self._more_copies.clear()
         self._held.clear()
+        self._followers.clear()
         return IndexCleared()
 
     def runs(self, slice_blocks: int) -> Iterator[list[HashesStored]]:
@@ -155,26 +159,72 @@ class PrefixIndex:
             blocks += 1
         return blocks * self._block_size
 
-    def _store(self, event: BlocksStored) -> HashesStored | None:
+    def _store(self, event: BlocksStored) -> Iterator[HashesStored]:
         if event.block_size != self._block_size:
-            return None
+            return
         parent: int | None = None
         if event.parent is not None:
             parent = self._chained.get(event.parent)
             if parent is None:
-                return None
+                return
         chain = chained_block_hashes(
             event.token_ids, self._block_size, parent=parent, salt=event.salt, adapter=event.adapter
         )
+        self._more_copies.update(name for name in event.block_hashes if name in self._chained)
         self._chained.update(zip(event.block_hashes, chain, strict=False))
-        self._held.update(zip(chain, (parent, *chain), strict=False))
-        return HashesStored(parent, chain)
+        held, filled = self._held, None
+        for block, before in zip(chain, (parent, *chain), strict=False):
+            if block not in held:
+                if filled is None and block in self._followers:
+                    filled = block
+                held[block] = before
+                if before is not None and self._followers.setdefault(before, block) != block:
+                    self._add_follower(before, block)
+        yield HashesStored(parent, chain)
+        if filled is not None:  # a subscriber dropped what follows a hole, and the engine does not store it again
+            yield from self._runs_behind(filled)
+
+    def _runs_behind(self, block: int) -> Iterator[HashesStored]:
+        """What the index has behind ``block``, as runs, each after the run that it follows."""
+        heads = [(block, follower) for follower in self._followers_of(block)]
+        while heads:
+            parent, block = heads.pop()
+            run = [block]
+            while followers := self._followers_of(block):
+                heads += [(block, other) for other in followers[1:]]
+                block = followers[0]
+                run.append(block)
+            yield HashesStored(parent, run)
+
+    def _followers_of(self, block: int) -> Sequence[int]:
+        followers = self._followers.get(block, ())
+        return (followers,) if isinstance(followers, int) else tuple(followers)
+
+    def _add_follower(self, before: int, block: int) -> None:
+        followers = self._followers[before]
+        if isinstance(followers, set):
+            followers.add(block)
+        else:
+            self._followers[before] = {followers, block}
+
+    def _remove_follower(self, before: int, block: int) -> None:
+        followers = self._followers[before]
+        if isinstance(followers, set) and len(followers) > 1:
+            followers.discard(block)
+        else:
+            del self._followers[before]
 
     def _remove(self, engine_hashes: Iterable[EngineHash]) -> list[int]:
         removed = []
         for engine_hash in engine_hashes:
+            if more := self._more_copies.pop(engine_hash, 0):
+                if more > 1:
+                    self._more_copies[engine_hash] = more - 1
+                continue
             chained = self._chained.pop(engine_hash, None)
             if chained is not None:
-                self._held.pop(chained, None)
+                before = self._held.pop(chained, None)
+                if before is not None:
+                    self._remove_follower(before, chained)
                 removed.append(chained)
         return removed

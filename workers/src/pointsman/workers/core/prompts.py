@@ -101,9 +101,13 @@ def takes_token_ids(body: Mapping[str, Any]) -> bool:
 def without_client_transfer_params(body: Mapping[str, Any]) -> dict[str, Any]:
     """``body`` without transfer parameters but for the token ids of a chat.
 
-    A client that could set them would choose from which host this engine reads KV.
+    A client that could set them would choose from which host this engine reads KV. ``kv_cache_report_mode`` goes too:
+    the engine would report blocks as stored that it has already, and the prefix index counts stores.
     """
     cleaned = {key: value for key, value in body.items() if key not in (KV_TRANSFER_PARAMS, "ec_transfer_params")}
+    extra = body.get("vllm_xargs")
+    if isinstance(extra, Mapping) and "kv_cache_report_mode" in extra:
+        cleaned["vllm_xargs"] = {key: value for key, value in extra.items() if key != "kv_cache_report_mode"}
     token_ids = _given_token_ids(body)
     if token_ids is not None:
         cleaned[KV_TRANSFER_PARAMS] = {PROMPT_TOKEN_IDS: list(token_ids)}
