@@ -129,9 +129,7 @@ def test_requests_for_an_adapter_go_to_workers_that_have_it() -> None:
 def test_the_worker_that_holds_the_prefix_is_picked() -> None:
     world = World("a", "b", "c")
     prompt = tuple(range(40))
-    world.fleet.index.stored(
-        WorkerKey("b"), engine_hashes=list(range(10)), engine_parent=None, token_ids=prompt, block_size=4
-    )
+    world.fleet.index.stored_chain(WorkerKey("b"), chained_block_hashes(prompt, 4), parent=None)
     pick = world.pick(tokens=prompt)
     assert pick is not None
     assert (pick.worker.name, pick.choice.chosen.overlap_tokens) == ("b", 40)
@@ -142,9 +140,7 @@ def test_prompts_that_prefill_workers_compute_do_not_drive_others_from_a_cached_
     for prefill in (None, "p"):
         world = World("a", "b", prefill=prefill)
         prompt = tuple(range(40))
-        world.fleet.index.stored(
-            WorkerKey("b"), engine_hashes=list(range(10)), engine_parent=None, token_ids=prompt, block_size=4
-        )
+        world.fleet.index.stored_chain(WorkerKey("b"), chained_block_hashes(prompt, 4), parent=None)
         world.fleet.book.begin(WorkerKey("b"), prompt_tokens=60, overlap_tokens=0)
         pick = world.pick(tokens=prompt)
         assert pick is not None
@@ -154,9 +150,7 @@ def test_prompts_that_prefill_workers_compute_do_not_drive_others_from_a_cached_
 
 def test_a_worker_that_left_is_forgotten_with_its_cache_and_the_last_model_stays_known() -> None:
     world = World("a")
-    world.fleet.index.stored(
-        WorkerKey("a"), engine_hashes=[1], engine_parent=None, token_ids=(1, 2, 3, 4), block_size=4
-    )
+    world.fleet.index.stored_chain(WorkerKey("a"), [1], parent=None)
     world.discover()
     assert world.pick() is None
     assert len(world.fleet.index) == 0

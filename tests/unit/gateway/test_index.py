@@ -15,12 +15,11 @@ from pointsman.serving.block_hashes import chained_block_hashes
 A, B, C = WorkerKey("a"), WorkerKey("b"), WorkerKey("c")
 
 
-def store(index: KvIndex, worker: WorkerKey, tokens: list[int], block_size: int = 2) -> list[int]:
-    """Store ``tokens`` from the start of a prompt, as an engine whose own hashes are those negated."""
-    chain = chained_block_hashes(tokens, block_size)
-    names = [-hash_ for hash_ in chain]
-    index.stored(worker, engine_hashes=names, engine_parent=None, token_ids=tokens, block_size=block_size)
-    return names
+def store(index: KvIndex, worker: WorkerKey, tokens: list[int]) -> list[int]:
+    """Store ``tokens`` from the start of a prompt, in blocks of two."""
+    chain = chained_block_hashes(tokens, 2)
+    index.stored_chain(worker, chain, parent=None)
+    return chain
 
 
 def test_the_radix_trees_example_comes_out() -> None:
@@ -35,24 +34,19 @@ def test_the_radix_trees_example_comes_out() -> None:
 
 def test_blocks_stored_behind_a_parent_continue_its_prefix() -> None:
     index = KvIndex()
-    names = store(index, A, [1, 2, 3, 4])
-    assert index.stored(A, engine_hashes=[99], engine_parent=names[-1], token_ids=[5, 6], block_size=2)
-    assert index.matches(chained_block_hashes([1, 2, 3, 4, 5, 6], 2)) == {A: 3}
+    chain = chained_block_hashes([1, 2, 3, 4, 5, 6], 2)
+    assert store(index, A, [1, 2, 3, 4]) == chain[:2]
+    assert index.stored_chain(A, chain[2:], parent=chain[1])
+    assert index.matches(chain) == {A: 3}
     assert index.matches(chained_block_hashes([5, 6], 2)) == {}
-
-
-def test_blocks_behind_an_unknown_parent_are_left_out() -> None:
-    index = KvIndex()
-    assert not index.stored(A, engine_hashes=[1], engine_parent=12345, token_ids=[1, 2], block_size=2)
-    assert index.matches(chained_block_hashes([1, 2], 2)) == {}
 
 
 def test_a_hole_in_a_prefix_ends_it() -> None:
     index = KvIndex()
-    names = store(index, A, [1, 2, 3, 4, 5, 6])
-    index.removed(A, [names[1]])
+    chain = store(index, A, [1, 2, 3, 4, 5, 6])
+    index.removed_chain(A, [chain[1]])
     assert index.matches(chained_block_hashes([1, 2, 3, 4, 5, 6], 2)) == {A: 1}
-    index.removed(A, [names[0]])
+    index.removed_chain(A, [chain[0]])
     assert index.matches(chained_block_hashes([1, 2, 3, 4, 5, 6], 2)) == {}
 
 

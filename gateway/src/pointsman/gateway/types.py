@@ -12,10 +12,6 @@ WorkerKey = NewType("WorkerKey", str)
 """Identity of a worker: its pod's uid, so a new pod of an old name is another worker."""
 
 
-EngineHash = int | bytes
-"""An engine's own name of a KV block: opaque here."""
-
-
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker as discovery found it. Being here means: label says routable and the pod is Ready."""

@@ -15,8 +15,7 @@ from itertools import pairwise
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from pointsman.gateway.types import EngineHash, WorkerKey
-from pointsman.serving.block_hashes import chained_block_hashes
+from pointsman.gateway.types import WorkerKey
 
 SWEEP_BLOCKS = 4096
 """How many blocks of workers that are gone one call drops at most: about two milliseconds."""
@@ -86,7 +85,6 @@ class KvIndex:
         self._visible = 0  # bit set of slots that count in searches
         self._dead = 0  # bit set of slots that are to be swept
         self._garbage: list[_Slot] = []
-        self._names: dict[WorkerKey, dict[EngineHash, int]] = {}  # worker -> engine's hash -> chained hash
 
     def stored_chain(self, worker: WorkerKey, chained: Sequence[int], *, parent: int | None) -> bool:
         """``worker`` now holds these consecutive blocks, which follow the block ``parent`` (None: they begin a prompt).
@@ -117,7 +115,6 @@ class KvIndex:
 
         Takes effect at once; the memory of many blocks is released by ``sweep``.
         """
-        self._names.pop(worker, None)
         slot = self._slots.pop(worker, None)
         if slot is not None:
             self._retire(slot)
@@ -215,36 +212,6 @@ class KvIndex:
     def __len__(self) -> int:
         """Different blocks known, on however many workers."""
         return len(self._holders)
-
-    # By the engine's own hashes, of which the chained ones are made here.
-
-    def stored(
-        self,
-        worker: WorkerKey,
-        *,
-        engine_hashes: Sequence[EngineHash],
-        engine_parent: EngineHash | None,
-        token_ids: Sequence[int],
-        block_size: int,
-    ) -> bool:
-        """``stored_chain`` for blocks by the names their engine gave them."""
-        names = self._names.setdefault(worker, {})
-        parent: int | None = None
-        if engine_parent is not None:
-            parent = names.get(engine_parent)
-            if parent is None:
-                return False
-        chain = chained_block_hashes(token_ids, block_size, parent=parent)[: len(engine_hashes)]
-        if not self.stored_chain(worker, chain, parent=parent):
-            return False
-        names.update(zip(engine_hashes, chain, strict=False))
-        return True
-
-    def removed(self, worker: WorkerKey, engine_hashes: Sequence[EngineHash]) -> None:
-        """``removed_chain`` for blocks by the names their engine gave them."""
-        names = self._names.get(worker, {})
-        chained = (names.pop(engine_hash, None) for engine_hash in engine_hashes)
-        self.removed_chain(worker, [block for block in chained if block is not None])
 
     def _store(self, slot: "_Slot", chained: Sequence[int], parent: int | None) -> bool:
         held, bit, holders = slot.held, slot.bit, self._holders
