@@ -20,7 +20,7 @@ import torch.distributed as dist
 from pointsman.workers.elastic.engine.architecture import read_shape
 from pointsman.workers.elastic.engine.groups import Group, GroupBroken
 from pointsman.workers.elastic.engine.instance import Instance
-from pointsman.workers.elastic.engine.iterations import Prompt, Step
+from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
 from pointsman.workers.elastic.engine.weights import load_weights
@@ -83,12 +83,16 @@ class Members:
         process.start()
         return Member(name, process, here)
 
-    def iterate(self, chosen: Sequence[int], prompts: Sequence[Prompt], steps: Sequence[Step]) -> dict[str, int]:
+    def iterate(
+        self, chosen: Sequence[int], prompts: Sequence[Prompt], steps: Sequence[Step], moves: Sequence[Move] = ()
+    ) -> dict[str, int]:
         """One iteration of a group of the ``chosen``: the likeliest next token by request. Raises GroupBroken."""
-        self.begin(chosen, prompts, steps)
+        self.begin(chosen, prompts, steps, moves)
         return self.end(chosen)
 
-    def begin(self, chosen: Sequence[int], prompts: Sequence[Prompt], steps: Sequence[Step]) -> None:
+    def begin(
+        self, chosen: Sequence[int], prompts: Sequence[Prompt], steps: Sequence[Step], moves: Sequence[Move] = ()
+    ) -> None:
         """Have it computed."""
         names = tuple(self.all[number].name for number in chosen)
         before = {self._joined.get(name) for name in names}
@@ -98,7 +102,7 @@ class Members:
             known = (f"e{self._epochs}", names)
         self._joined |= dict.fromkeys(names, known)
         for number in chosen:
-            self.all[number].ask("iterate", known[0], names, list(prompts), list(steps))
+            self.all[number].ask("iterate", known[0], names, list(prompts), list(steps), list(moves))
 
     def end(self, chosen: Sequence[int]) -> dict[str, int]:
         """What came of it."""
@@ -126,7 +130,7 @@ def _serve(pipe: Connection, instance: Instance, me: str, store: dist.Store) -> 
         question, *of = pipe.recv()
         match question:
             case "iterate":
-                epoch, names, prompts, steps = of
+                epoch, names, prompts, steps, moves = of
                 since_s = time.monotonic()
                 try:
                     group = groups.get(epoch) or Group.join(
@@ -135,6 +139,7 @@ def _serve(pipe: Connection, instance: Instance, me: str, store: dist.Store) -> 
                     groups = {epoch: group}
                     logits = instance.prefill(prompts, group) if prompts else {}
                     logits |= instance.decode(steps, group) if steps else {}
+                    instance.move(moves, group)
                     pipe.send(("tokens", {request: int(each.argmax()) for request, each in logits.items()}))
                 except GroupBroken:
                     groups = {}

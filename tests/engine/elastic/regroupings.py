@@ -2,8 +2,8 @@
 
     python -m engine.elastic.regroupings MODEL_FOLDER SEED ...
 
-Each sequence draws prompts, groups, owners (proactive scale-down), masters (scale-up) and ends of requests at random.
-After every iteration each token of every request must lie on exactly one instance.
+Each sequence draws prompts, groups, owners (proactive scale-down), masters (scale-up), hand-overs and ends of requests
+at random. After every iteration each token of every request must lie on exactly one instance.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from engine.elastic.members import Members
-from pointsman.workers.elastic.engine.iterations import Prompt, Step
+from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
 
 SIZE, SLOTS, ITERATIONS, LONGEST = 4, 1500, 24, 400
 
@@ -53,6 +53,8 @@ def sequence(members: Members, reference: Any, rng: random.Random) -> dict[str, 
     for number in range(ITERATIONS):
         if len(running) < 2 or rng.random() < 0.3:
             degrees.add(prefill(members, running, rng, number, reference.config.vocab_size))
+        elif rng.random() < 0.2:
+            hand_over(members, running, rng)
         else:
             degrees.add(decode(members, running, rng))
         for request in [request for request in running if rng.random() < 0.05]:
@@ -114,6 +116,19 @@ def decode(members: Members, running: dict[str, Running], rng: random.Random) ->
     for request, token in members.iterate(chosen, (), steps).items():
         running[request].tokens.append(token)
     return len(chosen)
+
+
+def hand_over(members: Members, running: dict[str, Running], rng: random.Random) -> None:
+    """Some of a request's KV goes to another instance."""
+    request = rng.choice(sorted(running))
+    source = rng.choice(sorted(running[request].holders))
+    target = rng.choice([member for member in range(SIZE) if member != source])
+    there = len(members.asked("positions")[source][request])
+    count = rng.choice((there, rng.randint(1, there)))
+    members.iterate([target, source], (), (), [Move(request, 1, 0, count)])
+    running[request].holders.add(target)
+    if count == there:
+        running[request].holders.discard(source)
 
 
 def count_misplaced(members: Members, running: dict[str, Running]) -> int:

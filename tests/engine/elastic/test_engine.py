@@ -51,3 +51,22 @@ def test_a_member_that_dies_is_noticed_by_all_and_its_requests_are_computed_agai
         assert each["noticed_s"] < 3.5, each
         assert each["slots_leaked"] == 0, each
         assert each["same_tokens_after"], each
+
+
+def test_tokens_are_drawn_as_often_as_asked_for_and_the_same_again(engine_environment: EngineEnvironment) -> None:
+    found = run(engine_environment, "draws")
+    rounding = 0.03  # of 4 000 draws
+    assert found["plain"] == pytest.approx(found["softmax"], abs=rounding)
+    assert found["cold"] == pytest.approx(found["cold_softmax"], abs=rounding)
+    two = found["softmax"][1] + found["softmax"][4]
+    of_two = [0, found["softmax"][1] / two, 0, 0, found["softmax"][4] / two]
+    assert found["top_k"] == pytest.approx(of_two, abs=rounding)
+    assert found["top_p"] == pytest.approx(of_two, abs=rounding), "the first alone has .43, both .70"
+    assert found["likeliest_only"] == found["greedy"] == [0, 1, 0, 0, 0]
+    assert found["again"]
+    assert found["other_seed"]
+    token_id, logprob, likeliest = found["told"]
+    logprobs = found["log_softmax"]
+    assert (token_id, logprob) == (1, pytest.approx(logprobs[1]))
+    assert [token for token, _ in likeliest] == [1, 4]
+    assert [value for _, value in likeliest] == pytest.approx([logprobs[1], logprobs[4]])

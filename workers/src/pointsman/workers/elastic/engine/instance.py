@@ -15,7 +15,7 @@ import torch
 
 from pointsman.workers.elastic.engine.attention import Attended, attend
 from pointsman.workers.elastic.engine.groups import Group, Sent
-from pointsman.workers.elastic.engine.iterations import Prompt, Step
+from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
 
@@ -34,12 +34,16 @@ class _Stripe:
 
 
 class Instance:
-    """A model replica with its pool. ``sent_bytes`` counts what it sent to others, KV and queries, in its life."""
+    """A model replica with its pool.
+
+    In its life it sent ``sent_bytes`` for the attention of others, and ``moved_bytes`` of KV that it handed over.
+    """
 
     def __init__(self, model: Llama, pool: KvPool) -> None:
         self._model = model
         self.pool = pool
         self.sent_bytes = 0
+        self.moved_bytes = 0
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def prefill(self, prompts: Sequence[Prompt], group: Group) -> dict[str, torch.Tensor]:
@@ -90,6 +94,26 @@ class Instance:
             attended = self._exchange(layer, query, mine, asked, asking, group)
             hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype))
         return dict(zip((step.request for step in mine), self._model.logits(hidden), strict=True))
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def move(self, moves: Sequence[Move], group: Group) -> None:
+        """Hand KV over, and take what is handed over here. The giver frees it when the taker says that it has it.
+
+        Raises PoolFull before anything is sent, and GroupBroken: each giver has all then that was not acknowledged.
+        """
+        taking = [move for move in moves if move.target == group.rank]
+        giving = [move for move in moves if move.source == group.rank]
+        self.pool.check_room(sum(move.tokens for move in taking))
+        sent = [group.send(part, move.target) for move in giving for part in self.pool.last(move.request, move.tokens)]
+        for move in taking:
+            positions, both = (group.receive(part, move.source).wait() for part in self.pool.room_for(move.tokens))
+            self.pool.take(move.request, positions, both)
+        acknowledged = torch.zeros(1, dtype=torch.uint8)
+        sent += [group.send(acknowledged, move.source) for move in taking]
+        for move in giving:
+            group.receive(torch.empty_like(acknowledged), move.target).wait()
+            self.pool.release_last(move.request, move.tokens)
+        self.moved_bytes += sum(each.wait().nbytes for each in sent)
 
     def _allocate(self, prompts: Sequence[Prompt], rank: int, size: int) -> list[_Stripe]:
         """Slots for what this member will own, and where each stripe has it."""

@@ -33,6 +33,19 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """``tokens`` of a request's KV go from ``source`` to ``target``: an instance is drained, or vacated for a prefill.
+
+    Those go that ``source`` got last. A group that shrinks or grows needs no move.
+    """
+
+    request: str
+    source: int
+    target: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """One token of a running request: ``token_id`` at ``position`` is computed, and kept, by ``master``.
 

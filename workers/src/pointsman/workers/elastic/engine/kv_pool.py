@@ -76,6 +76,37 @@ class KvPool:
         held.count = end
         return taken
 
+    def release_last(self, request: str, tokens: int) -> None:
+        """Free the slots that ``request`` got last, ``tokens`` of them."""
+        held = self._held[request]
+        if tokens >= held.count:
+            self.release(request)
+            return
+        self._free.extend(held.slots[held.count - tokens : held.count].tolist())
+        held.count -= tokens
+
+    def last(self, request: str, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Positions (tokens,) and KV (2, layers, tokens, kv_heads, head_size) that ``request`` got last; copies."""
+        held = self._held[request]
+        part = slice(held.count - tokens, held.count)
+        slots = held.slots[part]
+        return held.positions[part].clone(), torch.stack((self._keys[:, slots], self._values[:, slots]))
+
+    def room_for(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Empty tensors for what another pool's `last` gives of so many tokens."""
+        layers, _, heads, size = self._keys.shape
+        return torch.empty(tokens, dtype=torch.long), self._keys.new_empty((2, layers, tokens, heads, size))
+
+    def check_room(self, tokens: int) -> None:
+        """Raises PoolFull where so many tokens do not fit."""
+        if tokens > len(self._free):
+            raise PoolFull(f"{tokens} tokens do not fit: {len(self._free)} slots are free")
+
+    def take(self, request: str, positions: torch.Tensor, both: torch.Tensor) -> None:
+        """Store what another pool's `last` gave. Raises PoolFull."""
+        slots = self.allocate(request, positions.tolist())
+        self._keys[:, slots], self._values[:, slots] = both[0], both[1]
+
     def store(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Write the tokens of ``slots`` in one layer; keys and values are (tokens, kv_heads, head_size)."""
         self._keys[layer, slots] = keys
