@@ -1,0 +1,157 @@
+"""Seeded sequences of regroupings on real processes, beside transformers' own model. Prints JSON.
+
+    python -m engine.elastic.regroupings MODEL_FOLDER SEED ...
+
+Each sequence draws prompts, groups, owners (proactive scale-down), masters (scale-up), hand-overs and ends of requests
+at random. After every iteration each token of every request must lie on exactly one instance.
+"""
+
+import json
+import random
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import LlamaForCausalLM
+
+from engine.elastic.members import Members
+from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
+
+SIZE, SLOTS, ITERATIONS, LONGEST = 4, 1500, 24, 400
+
+
+@dataclass
+class Running:
+    """A request: its tokens so far, prompt included, and who holds KV of it."""
+
+    tokens: list[int]
+    prompt_tokens: int
+    holders: set[int] = field(default_factory=set)
+
+
+def main(folder: Path, seeds: list[int]) -> list[dict[str, Any]]:
+    """What each sequence found."""
+    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    found = []
+    for seed in seeds:
+        members = Members(folder, SIZE, SLOTS)
+        try:
+            found.append(sequence(members, reference, random.Random(seed)) | {"seed": seed})
+        finally:
+            members.close()
+    return found
+
+
+def sequence(members: Members, reference: Any, rng: random.Random) -> dict[str, Any]:
+    """One sequence of regroupings, and what is left at its end."""
+    running: dict[str, Running] = {}
+    ended: list[Running] = []
+    degrees: set[int] = set()
+    misplaced = 0
+    for number in range(ITERATIONS):
+        if len(running) < 2 or rng.random() < 0.3:
+            degrees.add(prefill(members, running, rng, number, reference.config.vocab_size))
+        elif rng.random() < 0.2:
+            hand_over(members, running, rng)
+        else:
+            degrees.add(decode(members, running, rng))
+        for request in [request for request in running if rng.random() < 0.05]:
+            ended.append(running.pop(request))
+            members.asked("release", request)
+        misplaced += count_misplaced(members, running)
+    ended += running.values()
+    for request in running:
+        members.asked("release", request)
+    wrong, gap = differences(reference, ended)
+    return {
+        "requests": len(ended),
+        "tokens": sum(len(each.tokens) - each.prompt_tokens for each in ended),
+        "degrees": sorted(degrees),
+        "wrong_tokens": wrong,
+        "misplaced": misplaced,
+        "slots_leaked": sum(SLOTS - free for free in members.asked("free")),
+        "closest_logits": gap,
+    }
+
+
+def prefill(members: Members, running: dict[str, Running], rng: random.Random, number: int, vocabulary: int) -> int:
+    """Some prompts on a random group, kept by random members of it."""
+    chosen = rng.sample(range(SIZE), rng.randint(1, SIZE))
+    free = members.asked("free")
+    prompts = []
+    for part in range(rng.randint(1, 3)):
+        length = rng.choice((1, 2, 3, rng.randint(4, LONGEST)))
+        ids = [rng.randrange(vocabulary) for _ in range(length)]
+        owners, left = [], length
+        while left:
+            member = rng.randrange(len(chosen))
+            count = min(rng.randint(1, left), free[chosen[member]] - ITERATIONS)
+            if count > 0:
+                owners.append((member, count))
+                free[chosen[member]] -= count
+                left -= count
+        request = f"r{number}.{part}"
+        prompts.append(Prompt(request, tuple(ids), tuple(owners)))
+        running[request] = Running(ids, length, {chosen[member] for member, _ in owners})
+    for request, token in members.iterate(chosen, prompts, ()).items():
+        running[request].tokens.append(token)
+    return len(chosen)
+
+
+def decode(members: Members, running: dict[str, Running], rng: random.Random) -> int:
+    """One token of some requests, by a group of all that hold KV of them and perhaps of others."""
+    some = rng.sample(sorted(running), rng.randint(1, len(running)))
+    needed = set().union(*(running[request].holders for request in some))
+    chosen = sorted(needed | {member for member in range(SIZE) if rng.random() < 0.3})
+    rng.shuffle(chosen)
+    steps = []
+    for request in some:
+        of = running[request]
+        master = rng.choice(chosen)
+        holders = tuple(chosen.index(holder) for holder in sorted(of.holders))
+        steps.append(Step(request, of.tokens[-1], len(of.tokens) - 1, chosen.index(master), holders))
+        of.holders.add(master)
+    for request, token in members.iterate(chosen, (), steps).items():
+        running[request].tokens.append(token)
+    return len(chosen)
+
+
+def hand_over(members: Members, running: dict[str, Running], rng: random.Random) -> None:
+    """Some of a request's KV goes to another instance."""
+    request = rng.choice(sorted(running))
+    source = rng.choice(sorted(running[request].holders))
+    target = rng.choice([member for member in range(SIZE) if member != source])
+    there = len(members.asked("positions")[source][request])
+    count = rng.choice((there, rng.randint(1, there)))
+    members.iterate([target, source], (), (), [Move(request, 1, 0, count)])
+    running[request].holders.add(target)
+    if count == there:
+        running[request].holders.discard(source)
+
+
+def count_misplaced(members: Members, running: dict[str, Running]) -> int:
+    """Tokens that lie nowhere or twice, and those of requests that ended. The newest token has no KV yet."""
+    where = members.asked("positions")
+    wrong = sum(len(held[request]) for held in where for request in held if request not in running)
+    for request, of in running.items():
+        held = sorted(position for each in where for position in each.get(request, ()))
+        wrong += held != list(range(len(of.tokens) - 1))
+    return wrong
+
+
+@torch.inference_mode()  # type: ignore[untyped-decorator]
+def differences(reference: Any, ended: list[Running]) -> tuple[int, float]:
+    """Tokens that transformers would not have chosen, and how close its two best logits came at any of them."""
+    wrong, closest = 0, float("inf")
+    for each in ended:
+        logits = reference(torch.tensor([each.tokens[:-1]])).logits[0, each.prompt_tokens - 1 :]
+        best = logits.topk(2).values
+        closest = min(closest, float((best[:, 0] - best[:, 1]).min()))
+        wrong += int((logits.argmax(-1) != torch.tensor(each.tokens[each.prompt_tokens :])).sum())
+    return wrong, closest
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]), [int(seed) for seed in sys.argv[2:]])))

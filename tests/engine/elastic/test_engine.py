@@ -1,0 +1,72 @@
+"""The elastic engine on real processes: one model's tokens however its instances regroup, and what a death costs."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pointsman.local.engine.environment import EngineEnvironment
+
+TESTS = Path(__file__).parents[2]
+KINDS = ("grouped-tied-llama3-sharded", "plain", "linear")
+
+
+def run(environment: EngineEnvironment, program: str, *arguments: str) -> Any:
+    """The JSON in the last line that a program beside this file prints."""
+    command = [str(environment.python), "-m", f"engine.elastic.{program}", *arguments]
+    variables = environment.variables()
+    variables["PYTHONPATH"] += f":{TESTS}"
+    said = subprocess.check_output(command, env=variables, text=True, timeout=240)
+    return json.loads(said.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def models(engine_environment: EngineEnvironment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a model of each kind."""
+    folder = tmp_path_factory.mktemp("elastic-models")
+    run(engine_environment, "models", str(folder))
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_however_instances_regroup_the_tokens_are_those_of_one_model_and_no_kv_is_lost_or_doubled(
+    engine_environment: EngineEnvironment, models: Path, kind: str
+) -> None:
+    for found in run(engine_environment, "regroupings", str(models / kind), "1", "2"):
+        assert found["degrees"] == [1, 2, 3, 4]
+        assert found["requests"] >= 10
+        assert found["closest_logits"] > 1e-4, "the draw leaves no tie that rounding could decide"
+        assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+
+
+def test_a_member_that_dies_is_noticed_by_all_and_its_requests_are_computed_again(
+    engine_environment: EngineEnvironment, models: Path
+) -> None:
+    found: list[dict[str, Any]] = run(engine_environment, "deaths", str(models / "plain"))
+    assert [each["phase"] for each in found] == ["joining", "prefill", "decode"]
+    for each in found:
+        assert each["noticed_by"] == 2, each
+        assert each["noticed_s"] < 3.5, each
+        assert each["slots_leaked"] == 0, each
+        assert each["same_tokens_after"], each
+
+
+def test_tokens_are_drawn_as_often_as_asked_for_and_the_same_again(engine_environment: EngineEnvironment) -> None:
+    found = run(engine_environment, "draws")
+    rounding = 0.03  # of 4 000 draws
+    assert found["plain"] == pytest.approx(found["softmax"], abs=rounding)
+    assert found["cold"] == pytest.approx(found["cold_softmax"], abs=rounding)
+    two = found["softmax"][1] + found["softmax"][4]
+    of_two = [0, found["softmax"][1] / two, 0, 0, found["softmax"][4] / two]
+    assert found["top_k"] == pytest.approx(of_two, abs=rounding)
+    assert found["top_p"] == pytest.approx(of_two, abs=rounding), "the first alone has .43, both .70"
+    assert found["likeliest_only"] == found["greedy"] == [0, 1, 0, 0, 0]
+    assert found["again"]
+    assert found["other_seed"]
+    token_id, logprob, likeliest = found["told"]
+    logprobs = found["log_softmax"]
+    assert (token_id, logprob) == (1, pytest.approx(logprobs[1]))
+    assert [token for token, _ in likeliest] == [1, 4]
+    assert [value for _, value in likeliest] == pytest.approx([logprobs[1], logprobs[4]])

@@ -1,0 +1,1 @@
+"""Elastic sequence parallelism: instances that form groups of any size between two iterations."""

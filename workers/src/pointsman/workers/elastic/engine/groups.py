@@ -1,0 +1,88 @@
+"""Processes that compute one iteration together, joined for it without restarting any of them.
+
+No global world exists: a group is its members and an epoch, and its processes meet at a store that the manager names.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import torch
+import torch.distributed as dist
+
+JOIN_SECONDS: Final = 3.0
+"""Members that live meet within milliseconds; one that died meanwhile must not be waited for."""
+
+
+class GroupBroken(RuntimeError):
+    """A member did not answer in time, or its connection broke. The group is of no more use."""
+
+
+class Sent:
+    """A transfer that is under way."""
+
+    def __init__(self, work: "dist.Work", tensor: torch.Tensor, timeout: timedelta) -> None:
+        self._work = work
+        self._timeout = timeout
+        self.tensor = tensor
+
+    def wait(self) -> torch.Tensor:
+        """The tensor, once it is here (or gone). Raises GroupBroken."""
+        try:
+            self._work.wait(self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
+        return self.tensor
+
+
+class Group:
+    """The members of an iteration, of whom this process is number ``rank``."""
+
+    def __init__(self, rank: int, size: int, process_group: "dist.ProcessGroup | None", timeout_s: float) -> None:
+        self.rank = rank
+        self.size = size
+        self._group = process_group
+        self._timeout = timedelta(seconds=timeout_s)
+
+    @classmethod
+    def alone(cls) -> "Group":
+        """Of one member, who needs nobody."""
+        return cls(0, 1, None, 0.0)
+
+    @classmethod
+    def join(
+        cls, store: "dist.Store", epoch: str, members: Sequence[str], me: str, *, address: str, timeout_s: float
+    ) -> "Group":
+        """Meet the other ``members`` (names) of ``epoch``; all of them call this.
+
+        ``address``: the own one, the only one that peers can connect to. ``timeout_s``: how long one transfer may take,
+        the time included that a peer computes before it; a peer that died is noticed at once.
+        Raises GroupBroken, after `JOIN_SECONDS` where a member does not come.
+        """
+        if len(members) == 1:
+            return cls.alone()
+        options = dist.ProcessGroupGloo._Options()
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        options._timeout = timedelta(seconds=JOIN_SECONDS)
+        rank = list(members).index(me)
+        try:
+            made = dist.ProcessGroupGloo(dist.PrefixStore(f"{epoch}/", store), rank, len(members), options)
+        except RuntimeError as error:
+            raise GroupBroken(f"the members {', '.join(members)} did not meet: {error}") from error
+        return cls(rank, len(members), made, timeout_s)
+
+    def send(self, tensor: torch.Tensor, to: int) -> Sent:
+        """Begin to send a contiguous ``tensor`` to member ``to``."""
+        assert self._group is not None
+        try:
+            return Sent(self._group.send([tensor], to, 0), tensor, self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
+
+    def receive(self, tensor: torch.Tensor, source: int) -> Sent:
+        """Begin to receive into ``tensor`` what member ``source`` sends next."""
+        assert self._group is not None
+        try:
+            return Sent(self._group.recv([tensor], source, 0), tensor, self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error

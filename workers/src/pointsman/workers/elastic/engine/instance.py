@@ -1,0 +1,215 @@
+"""One instance's part of an iteration: striped ring prefill, and decoding with several masters.
+
+Prefill: member ``r`` of ``k`` computes the tokens ``r, r + k, r + 2k …`` of each prompt, so that all have the same
+share of the causal triangle. In each layer the keys and values of these stripes travel once round the ring; whoever is
+to own tokens copies them as they pass. So a group that shrinks after a prefill moves nothing.
+
+Decode: each request has one master, which computes its token and keeps the KV of it. Members that hold KV of the
+request get its query, attend over what they hold, and send the result back. So a member that joins moves nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pointsman.workers.elastic.engine.attention import Attended, attend
+from pointsman.workers.elastic.engine.groups import Group, Sent
+from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
+from pointsman.workers.elastic.engine.kv_pool import KvPool
+from pointsman.workers.elastic.engine.model import Llama
+
+
+@dataclass(frozen=True, slots=True)
+class _Stripe:
+    """Every k-th token of each prompt: how many of each, and which of them are kept here, in which slots."""
+
+    counts: tuple[int, ...]
+    rows: torch.Tensor
+    slots: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.counts)
+
+
+class Instance:
+    """A model replica with its pool.
+
+    In its life it sent ``sent_bytes`` for the attention of others, and ``moved_bytes`` of KV that it handed over.
+    """
+
+    def __init__(self, model: Llama, pool: KvPool) -> None:
+        self._model = model
+        self.pool = pool
+        self.sent_bytes = 0
+        self.moved_bytes = 0
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def prefill(self, prompts: Sequence[Prompt], group: Group) -> dict[str, torch.Tensor]:
+        """Compute ``prompts``. Returns logits (vocabulary,) by request, of those whose last token is computed here.
+
+        Raises PoolFull before anything is sent, and GroupBroken.
+        """
+        rank, size = group.rank, group.size
+        stripes = self._allocate(prompts, rank, size)
+        mine = [range(rank, len(prompt.token_ids), size) for prompt in prompts]
+        positions = torch.tensor([position for each in mine for position in each], dtype=torch.long)
+        token_ids = torch.tensor(
+            [prompt.token_ids[position] for prompt, each in zip(prompts, mine, strict=True) for position in each],
+            dtype=torch.long,
+        )
+        hidden = self._model.embed(token_ids)
+        rotations = self._model.rotations(positions)
+        for layer in range(self._model.shape.layers):
+            query, key, value = self._model.attention_input(layer, hidden, rotations)
+            attended = self._ring(layer, stripes, query, torch.stack((key, value)), group)
+            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype))
+        last, end = {}, 0
+        for prompt, each in zip(prompts, mine, strict=True):
+            end += len(each)
+            if each and each[-1] == len(prompt.token_ids) - 1:
+                last[prompt.request] = end - 1
+        logits = self._model.logits(hidden[list(last.values())])
+        return dict(zip(last, logits, strict=True))
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def decode(self, steps: Sequence[Step], group: Group) -> dict[str, torch.Tensor]:
+        """Compute one token of each request. Returns logits (vocabulary,) by request, of those mastered here.
+
+        Raises PoolFull before anything is sent, and GroupBroken.
+        """
+        me = group.rank
+        mine = [step for step in steps if step.master == me]
+        slots = [self.pool.allocate(step.request, (step.position,)) for step in mine]
+        new_slots = torch.cat(slots) if slots else torch.empty(0, dtype=torch.long)
+        peers = [peer for peer in range(group.size) if peer != me]
+        asked = {peer: [row for row, step in enumerate(mine) if peer in step.holders] for peer in peers}
+        asking = {peer: [step for step in steps if step.master == peer and me in step.holders] for peer in peers}
+        hidden = self._model.embed(torch.tensor([step.token_id for step in mine], dtype=torch.long))
+        rotations = self._model.rotations(torch.tensor([step.position for step in mine], dtype=torch.long))
+        for layer in range(self._model.shape.layers):
+            query, key, value = self._model.attention_input(layer, hidden, rotations)
+            self.pool.store(layer, new_slots, key, value)
+            attended = self._exchange(layer, query, mine, asked, asking, group)
+            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype))
+        return dict(zip((step.request for step in mine), self._model.logits(hidden), strict=True))
+
+    @torch.inference_mode()  # type: ignore[untyped-decorator]
+    def move(self, moves: Sequence[Move], group: Group) -> None:
+        """Hand KV over, and take what is handed over here. The giver frees it when the taker says that it has it.
+
+        Raises PoolFull before anything is sent, and GroupBroken: each giver has all then that was not acknowledged.
+        """
+        taking = [move for move in moves if move.target == group.rank]
+        giving = [move for move in moves if move.source == group.rank]
+        self.pool.check_room(sum(move.tokens for move in taking))
+        sent = [group.send(part, move.target) for move in giving for part in self.pool.last(move.request, move.tokens)]
+        for move in taking:
+            positions, both = (group.receive(part, move.source).wait() for part in self.pool.room_for(move.tokens))
+            self.pool.take(move.request, positions, both)
+        acknowledged = torch.zeros(1, dtype=torch.uint8)
+        sent += [group.send(acknowledged, move.source) for move in taking]
+        for move in giving:
+            group.receive(torch.empty_like(acknowledged), move.target).wait()
+            self.pool.release_last(move.request, move.tokens)
+        self.moved_bytes += sum(each.wait().nbytes for each in sent)
+
+    def _allocate(self, prompts: Sequence[Prompt], rank: int, size: int) -> list[_Stripe]:
+        """Slots for what this member will own, and where each stripe has it."""
+        kept: list[dict[int, int]] = []
+        for prompt in prompts:
+            owned = [position for member, part in prompt.owned() if member == rank for position in part]
+            kept.append(dict(zip(owned, self.pool.allocate(prompt.request, owned).tolist(), strict=True)))
+        stripes = []
+        for stripe in range(size):
+            counts: list[int] = []
+            rows: list[int] = []
+            slots: list[int] = []
+            for prompt, slot_of in zip(prompts, kept, strict=True):
+                start, positions = sum(counts), range(stripe, len(prompt.token_ids), size)
+                found = [(start + row, slot_of[at]) for row, at in enumerate(positions) if at in slot_of]
+                rows += [row for row, _ in found]
+                slots += [slot for _, slot in found]
+                counts.append(len(positions))
+            stripes.append(
+                _Stripe(tuple(counts), torch.tensor(rows, dtype=torch.long), torch.tensor(slots, dtype=torch.long))
+            )
+        return stripes
+
+    def _ring(
+        self, layer: int, stripes: Sequence[_Stripe], query: torch.Tensor, own: torch.Tensor, group: Group
+    ) -> Attended:
+        """Attention of the own stripe's queries over all stripes, ``own`` (2, tokens, kv_heads, size) first."""
+        rank, size = group.rank, group.size
+        attended = Attended.nothing(query)
+        passing = own
+        for hop in range(size):
+            number = (rank - hop) % size
+            moving: list[Sent] = []
+            if hop < size - 1:
+                before = stripes[(number - 1) % size]
+                moving = [
+                    group.send(passing, (rank + 1) % size),
+                    group.receive(passing.new_empty((2, before.tokens, *passing.shape[2:])), (rank - 1) % size),
+                ]
+                self.sent_bytes += passing.nbytes
+            stripe = stripes[number]
+            self.pool.store(layer, stripe.slots, passing[0, stripe.rows], passing[1, stripe.rows])
+            self._attend_stripe(attended, query, passing, stripes[rank].counts, stripe.counts, later=number > rank)
+            if moving:
+                moving[0].wait()
+                passing = moving[1].wait()
+        return attended
+
+    def _attend_stripe(
+        self, attended: Attended, query: torch.Tensor, passing: torch.Tensor,
+        queries: Sequence[int], keys: Sequence[int], *, later: bool,
+    ) -> None:  # fmt: skip
+        """Query ``i`` of a prompt sees keys ``0..i`` of a stripe, and of a ``later`` one those before ``i``."""
+        query_start = key_start = 0
+        for query_count, key_count in zip(queries, keys, strict=True):
+            count = query_count - later
+            if count > 0:
+                rows = slice(query_start + later, query_start + query_count)
+                part = slice(key_start, key_start + count)  # a stripe is at most one token longer or shorter
+                attended.merge(attend(query[rows], passing[0, part], passing[1, part], causal=True), rows)
+            query_start += query_count
+            key_start += key_count
+
+    def _exchange(
+        self, layer: int, query: torch.Tensor, mine: Sequence[Step],
+        asked: dict[int, list[int]], asking: dict[int, list[Step]], group: Group,
+    ) -> Attended:  # fmt: skip
+        """Attention of the own requests' queries over all that hold them, and what others ask of this member."""
+        heads, size = query.shape[1:]
+        asks = {peer: group.send(query[rows].contiguous(), peer) for peer, rows in asked.items() if rows}
+        asked_here = {
+            peer: group.receive(query.new_empty((len(steps), heads, size)), peer)
+            for peer, steps in asking.items()
+            if steps
+        }
+        answers = {
+            peer: group.receive(torch.empty((len(rows), heads, size + 1)), peer) for peer, rows in asked.items() if rows
+        }
+        attended = self._attend_here(layer, query, mine)  # while queries travel
+        sent = []
+        for peer, arriving in asked_here.items():
+            found = self._attend_here(layer, arriving.wait(), asking[peer])
+            sent.append(group.send(torch.cat((found.output, found.weight[..., None]), dim=-1), peer))
+        for peer, arriving in answers.items():
+            answer = arriving.wait()
+            attended.merge(Attended(answer[..., :-1], answer[..., -1]), asked[peer])
+        for each in (*asks.values(), *sent):
+            self.sent_bytes += each.wait().nbytes
+        return attended
+
+    def _attend_here(self, layer: int, query: torch.Tensor, steps: Sequence[Step]) -> Attended:
+        """Attention of one query per step over what this member holds of its request."""
+        attended = Attended.nothing(query)
+        for row, step in enumerate(steps):
+            slots = self.pool.slots(step.request)
+            if len(slots):
+                keys, values = self.pool.read(layer, slots)
+                attended.merge(attend(query[row : row + 1], keys, values, causal=False), slice(row, row + 1))
+        return attended

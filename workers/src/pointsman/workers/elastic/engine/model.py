@@ -1,0 +1,66 @@
+"""What a Llama layer computes for each token alone: everything but attention."""
+
+import torch
+from torch.nn import functional
+
+from pointsman.workers.elastic.engine.architecture import Shape
+from pointsman.workers.elastic.engine.weights import Weights
+
+
+class Llama:
+    """The forward in pieces, so that whoever calls it may attend over other instances in between.
+
+    Tokens are rows: hidden states are (tokens, hidden), queries (tokens, heads, head_size), keys and values (tokens,
+    kv_heads, head_size). Norms and rotations are computed in float32, as transformers does.
+    """
+
+    def __init__(self, shape: Shape, weights: Weights) -> None:
+        self.shape = shape
+        self._weights = weights
+        device = weights.embedding.device
+        self._frequencies = torch.tensor(shape.frequencies(), dtype=torch.float32, device=device)
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Hidden states of ``token_ids`` (tokens,)."""
+        return self._weights.embedding[token_ids]
+
+    def rotations(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of ``positions`` (tokens,), each (tokens, 1, head_size), the same in every layer."""
+        angles = positions.to(torch.float32)[:, None] * self._frequencies
+        angles = torch.cat((angles, angles), dim=-1)[:, None]
+        dtype = self._weights.embedding.dtype
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+    def attention_input(
+        self, layer: int, hidden: torch.Tensor, rotations: tuple[torch.Tensor, torch.Tensor]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Query, key (both rotated) and value of each token."""
+        weights, shape = self._weights.layers[layer], self.shape
+        normed = self._norm(hidden, weights.attention_norm)
+        query = functional.linear(normed, weights.query).unflatten(-1, (shape.heads, shape.head_size))
+        key = functional.linear(normed, weights.key).unflatten(-1, (shape.kv_heads, shape.head_size))
+        value = functional.linear(normed, weights.value).unflatten(-1, (shape.kv_heads, shape.head_size))
+        return _rotated(query, rotations), _rotated(key, rotations), value
+
+    def layer_output(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """Hidden states after the layer, from those before it and what attention gave (tokens, heads, head_size)."""
+        weights = self._weights.layers[layer]
+        hidden = hidden + functional.linear(attended.flatten(-2), weights.output)
+        normed = self._norm(hidden, weights.mlp_norm)
+        gated = functional.silu(functional.linear(normed, weights.gate)) * functional.linear(normed, weights.up)
+        return hidden + functional.linear(gated, weights.down)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits (tokens, vocabulary) in float32 of the token that follows each."""
+        return functional.linear(self._norm(hidden, self._weights.norm), self._weights.head).float()
+
+    def _norm(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        wide = hidden.float()
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.shape.norm_epsilon)
+        return weight * wide.to(hidden.dtype)
+
+
+def _rotated(heads: torch.Tensor, rotations: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    cosines, sines = rotations
+    first, second = heads.chunk(2, dim=-1)
+    return heads * cosines + torch.cat((-second, first), dim=-1) * sines
