@@ -33,8 +33,14 @@ class Reader:
     def __init__(self, publisher: EventPublisher) -> None:
         self.index = PrefixIndex(BLOCK)
         self.changes: list[IndexChange] = []
+        self.lost: list[int] = []
         self.feed = KvEventFeed(
-            self.index, WORKER, publisher.endpoint, publisher.replay_endpoint, changed=self.changes.extend
+            self.index,
+            WORKER,
+            publisher.endpoint,
+            publisher.replay_endpoint,
+            changed=self.changes.extend,
+            lost=self.lost.append,
         )
 
     def has(self, prompt: int, blocks: int = 1) -> bool:
@@ -84,6 +90,7 @@ async def test_after_a_gap_that_nobody_can_fill_the_index_starts_anew(publisher:
         await reader.heard(2)
         assert not reader.has(0), "what was lost may have removed it"
         assert IndexCleared() in reader.changes
+        assert reader.lost == [1]
 
 
 async def test_an_engine_that_counts_anew_has_another_cache(publisher: EventPublisher) -> None:

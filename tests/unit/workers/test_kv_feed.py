@@ -45,6 +45,11 @@ class Cache:
     def change(self, *events: KvEvent) -> None:
         self.publisher.publish(self.index.apply(events))
 
+    async def change_often(self) -> None:
+        while True:
+            self.change(stored([1, 2, 3, 4]))
+            await asyncio.sleep(0.001)
+
 
 class Subscriber:
     """Reads frames and keeps what they say, as a gateway would."""
@@ -148,6 +153,10 @@ async def test_a_worker_that_does_not_know_its_cache_says_that_it_lives_and_no_m
     cache.known = False
     async with subscribed(cache) as subscriber:
         assert isinstance(await subscriber.frame(), wire.Heartbeat)
+        publishing = asyncio.create_task(cache.change_often())
+        async with asyncio.timeout(30):
+            assert isinstance(await subscriber.frame(), wire.Heartbeat), "changes come that it may not tell"
+        publishing.cancel()
         cache.known = True
         await subscriber.snapshot()
         assert isinstance(await subscriber.frame(), wire.Heartbeat)

@@ -33,11 +33,14 @@ SILENCE_MILLISECONDS = 1000  # of an engine that was not heard yet, until a repl
 SLICE_SECONDS = 0.002  # of the server's event loop, until others get their turn
 _END_OF_REPLAY: Final = -1
 
+MAX_WAITING_BATCHES: Final = 10_000
+"""What the socket keeps for a server that is busy: as many as the engine can repeat. Beyond, there is a gap."""
+
 
 class KvEventFeed:
     """Keeps ``index`` in step with the engine that publishes at ``endpoint`` and replays at ``replay_endpoint``.
 
-    ``changed`` gets every change of the index, in order.
+    ``changed`` gets every change of the index, in order; ``lost`` how many batches of events nobody can repeat.
     """
 
     def __init__(
@@ -47,12 +50,14 @@ class KvEventFeed:
         endpoint: str,
         replay_endpoint: str,
         changed: Callable[[Sequence[IndexChange]], None] = lambda _changes: None,
+        lost: Callable[[int], None] = lambda _batches: None,
     ) -> None:
         self.index = index
         self._topic = kv_events_topic(worker).encode()
         self._endpoint = endpoint
         self._replay_endpoint = replay_endpoint
         self._changed = changed
+        self._tell_lost = lost
         self._last = -1
         self._replayed = -1  # up to here a replay was ahead of the subscription, which repeats it
         self._slice_began_s = time.monotonic()
@@ -64,7 +69,7 @@ class KvEventFeed:
         context.setsockopt(zmq.IPV6, 1)  # IPv4 too; without it an IPv6 address cannot be connected to
         events = context.socket(zmq.SUB)
         try:
-            events.setsockopt(zmq.RCVHWM, 0)
+            events.setsockopt(zmq.RCVHWM, MAX_WAITING_BATCHES)
             events.setsockopt(zmq.SUBSCRIBE, self._topic)
             events.connect(self._endpoint)
             # Subscribed before the replay: what is published meanwhile waits in the socket.
@@ -146,6 +151,7 @@ class KvEventFeed:
     def _lost(self, sequence: int) -> None:
         """The events before ``sequence`` are gone. They may have removed what the index has."""
         log.warning("KV events %d to %d are lost; the prefix index is cleared", self._last + 1, sequence - 1)
+        self._tell_lost(sequence - 1 - self._last)
         self._forget()
 
     def _forget(self) -> None:

@@ -78,8 +78,7 @@ class _Subscriber:
 
     def put(self, frame: bytes) -> None:
         if self.needs_snapshot:
-            self._filled.set()
-            return
+            return  # it is in the snapshot; and what is not known yet must not keep heartbeats back
         self._frames.append(frame)
         self._bytes += len(frame)
         self._filled.set()

@@ -50,6 +50,7 @@ class WorkerMetrics:
         )
         self._prefill_engine_seconds = counter(named.WORKER_PREFILL_ENGINE_SECONDS)
         self._late_leases = counter(named.WORKER_LATE_LEASES)
+        self._events_lost = counter(named.WORKER_KV_EVENTS_LOST)
         for reason in PrefillReason:
             self._decisions.labels(path=_path(reason), reason=reason.value)
         for outcome in PrefillOutcome:
@@ -93,6 +94,10 @@ class WorkerMetrics:
         self._prefills.labels(outcome=outcome.value).inc()
         if seconds is not None:
             self._prefill_seconds.observe(seconds)
+
+    def lost_kv_events(self, batches: int) -> None:
+        """So many batches of the engine's KV events are gone."""
+        self._events_lost.inc(batches)
 
     def engine_worked(self, seconds: float) -> None:
         """So long the engine had prefills for others, and it was not counted yet."""

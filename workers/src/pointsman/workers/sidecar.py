@@ -77,7 +77,11 @@ class Sidecar:
             self._index, instance=self.instance, block_size=settings.block_size, known=lambda: self._feed.live
         )
         self._feed = KvEventFeed(
-            self._index, settings.worker, *kv_event_endpoints(settings), changed=self.kv_feed.publish
+            self._index,
+            settings.worker,
+            *kv_event_endpoints(settings),
+            changed=self.kv_feed.publish,
+            lost=metrics.lost_kv_events,
         )
         self._link = NatsLink(settings)
         self._queue = PrefillQueue(settings, self._link)

@@ -184,6 +184,12 @@ WORKER_PREFILL_ENGINE_SECONDS: Final = Metric(
     (),
     "Time the engine had prefills for other workers; what several of them had together counts once.",
 )
+WORKER_KV_EVENTS_LOST: Final = Metric(
+    "pointsman_worker_kv_events_lost_total",
+    "counter",
+    (),
+    "Batches of the engine's KV events that were lost; what the worker knew of its cache was forgotten then.",
+)
 WORKER_LATE_LEASES: Final = Metric(
     "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."
 )
