@@ -23,6 +23,25 @@ def test_the_second_death_is_the_last_also_of_one_worker_that_came_back() -> Non
         assert moves.killed
 
 
+def test_a_worker_that_is_still_dying_dies_once() -> None:
+    """Its socket takes connections for a moment after its streams broke."""
+    moves = RequestMoves(LIMITS).for_answer()
+    assert failed(moves, "a", AttemptEnd.DIED) is None
+    for _ in range(5):
+        assert failed(moves, "a", AttemptEnd.LOST) is None
+    assert not moves.killed
+    over = failed(moves, "b", AttemptEnd.LOST)
+    assert over is not None
+    assert "2 workers died while answering this request (a, b)" in over
+
+
+def test_a_prompt_that_kills_workers_before_they_answer_kills_two() -> None:
+    moves = RequestMoves(LIMITS).for_answer()
+    assert failed(moves, "a", AttemptEnd.LOST) is None
+    assert failed(moves, "a", AttemptEnd.LOST) is None
+    assert failed(moves, "b", AttemptEnd.LOST) is not None
+
+
 def test_answers_of_one_request_share_its_deaths_but_not_the_death_of_one_worker_that_all_were_at() -> None:
     request = RequestMoves(LIMITS)
     answers = [request.for_answer() for _ in range(4)]
@@ -38,7 +57,7 @@ def test_whatever_happens_the_limits_hold(ends: list[AttemptEnd]) -> None:
         over = failed(moves, f"w{number}", end)
         before = ends[: number + 1]
         begun = sum(one is not AttemptEnd.NOT_BEGUN for one in before)
-        dead = sum(one is AttemptEnd.DIED for one in before)
+        dead = sum(one in (AttemptEnd.DIED, AttemptEnd.LOST) for one in before)  # each at another worker
         assert (over is not None) == (dead >= 2 or begun > 3 or number + 1 >= 8)
         if over is not None:
             return

@@ -58,9 +58,9 @@ class Unsuitable(Exception):
         self.failing = failing or unreachable
 
 
-def connection_failed(error: Exception) -> Unsuitable:
+def connection_failed(error: Exception, end: AttemptEnd = AttemptEnd.DIED) -> Unsuitable:
     """The connection broke while the worker had the request. Names the kind of error only: it may hold addresses."""
-    return Unsuitable("worker-died", type(error).__name__, end=AttemptEnd.DIED, unreachable=True)
+    return Unsuitable("worker-died", type(error).__name__, end=end, unreachable=True)
 
 
 NO_DATA: Final = (

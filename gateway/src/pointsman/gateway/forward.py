@@ -485,7 +485,7 @@ class Forwarder:
         except TimeoutError as error:
             raise (no_first_token() if timeout is self._stream_timeout else _no_answer()) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise connection_failed(error) from error
+            raise connection_failed(error, AttemptEnd.LOST) from error
         if response.status == 200:
             if leg.repeats and response.headers.get(headers.RESUMED) is None:
                 response.close()

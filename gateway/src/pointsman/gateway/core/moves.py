@@ -20,7 +20,8 @@ class AttemptEnd(StrEnum):
 
     NOT_BEGUN = "not-begun"  # the connection was refused, or the worker said that it did not begin
     FAILED = "failed"
-    DIED = "died"  # the worker broke the connection off, or its engine died
+    DIED = "died"  # the worker broke the connection off after it had answered, or its engine died
+    LOST = "lost"  # the connection broke off before anything was answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ class AnswerMoves:
     def failed(self, worker: WorkerKey, name: str, end: AttemptEnd) -> str | None:
         """An attempt at ``worker`` ended so. Returns why there may be no other one; None: there may be."""
         limits = self._request.limits
+        if end is AttemptEnd.LOST:
+            # A worker that dies takes connections for a moment more: that is the death that is counted already.
+            end = AttemptEnd.NOT_BEGUN if worker in self._request.died else AttemptEnd.DIED
         self._attempts += 1
         if end is not AttemptEnd.NOT_BEGUN:
             self._moves += 1
