@@ -22,12 +22,16 @@ BLOCK = 32  # vLLM's attention on CPU takes multiples of 32
 ARGUMENTS = (
     *SMALL_ENGINE,
     *("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--reasoning-parser", "granite"),
+    *("--max-num-seqs", "24"),  # all streams at once
     "--enable-prompt-tokens-details",
+    "--structured-outputs-config.enable_in_reasoning=true",  # what the model says is no reasoning that ever ends
 )
 TOOL = {
     "type": "function",
     "function": {"name": "set_switch", "parameters": {"type": "object", "properties": {"to": {"type": "string"}}}},
 }
+LONG = {"type": "object", "properties": {"to": {"type": "string", "minLength": 320}}, "required": ["to"]}
+LONG_TOOL = {"type": "function", "function": {"name": "set_switch", "parameters": LONG}}
 ASKED_FOR = "Which of the tracks is free, and how do I set the points?"
 EVENTS_BEFORE_THE_KILL = 8
 TOKENS = 300
@@ -56,6 +60,17 @@ SHAPES: Mapping[str, dict[str, Any]] = {
     "completion with stop strings and log-probabilities": {"prompt": ASKED_FOR, "stop": ["never said"], "logprobs": 1},
     "completion, two answers": {"prompt": ASKED_FOR, "n": 2, "temperature": 1, "top_k": 1},
     "completion with log-probabilities": {"prompt": ASKED_FOR, "logprobs": 1},
+    "response format": {
+        "messages": user(ASKED_FOR),
+        "response_format": {"type": "json_schema", "json_schema": {"name": "long", "schema": LONG}},
+    },
+    "required tool": {"messages": user(ASKED_FOR), "tools": [LONG_TOOL], "tool_choice": "required"},
+    "named tool": {
+        "messages": user(ASKED_FOR),
+        "tools": [LONG_TOOL],
+        "tool_choice": {"type": "function", "function": {"name": "set_switch"}},
+    },
+    "completion with a grammar": {"prompt": ASKED_FOR, "structured_outputs": {"regex": "(abc|bca|cab){110}"}},
 }
 
 
@@ -161,7 +176,8 @@ async def _streams_with_a_death(
         for queue in seen.values():
             for _ in range(EVENTS_BEFORE_THE_KILL):
                 await queue.get()
-    assert not any(task.done() for task in tasks.values()), "a stream ended before its engine died"
+    done = [name for name, task in tasks.items() if task.done()]
+    assert not done, f"{done} ended before their engine died"
     for pid in doomed.processes():
         os.kill(pid, signal.SIGKILL)
     gateway.write_endpoints([entry(survivor)])

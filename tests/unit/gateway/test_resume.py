@@ -40,8 +40,6 @@ def test_limits_never_fall_below_what_an_engine_takes() -> None:
         ("bad_words", ["red light"]),
         ("presence_penalty", 0.1),
         ("frequency_penalty", -1),
-        ("response_format", {"type": "json_object"}),
-        ("structured_outputs", {"regex": "a"}),
         ("vllm_xargs", {"a": 1}),
     ],
 )

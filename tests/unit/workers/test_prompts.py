@@ -135,7 +135,7 @@ def test_a_client_cannot_choose_where_kv_is_read_from() -> None:
 
 
 def test_a_client_cannot_have_cached_blocks_reported_as_stored_again() -> None:
-    body = {"prompt": [1], "vllm_xargs": {"kv_cache_report_mode": "full", "other": 1}}
+    body = {"prompt": [1], "vllm_xargs": {"kv_cache_report_mode": "full", "pointsman_resumed_tokens": 3, "other": 1}}
     assert without_client_transfer_params(body) == {"prompt": [1], "vllm_xargs": {"other": 1}}
 
 

@@ -5,8 +5,9 @@ engine samples what follows them; its endpoint, with parsers, stop strings and l
 in the same pieces as the first engine's did. So the state of all of these is the first engine's, and the gateway
 passes on only what the client does not have.
 
-What the engine itself reckons from an answer's tokens (penalties, grammars) cannot be rebuilt this way. The gateway
-does not ask for it; a request whose parameters turn out to have such a state is refused.
+What the engine itself reckons from an answer's tokens (penalties) cannot be rebuilt this way. The gateway does not ask
+for it; a request whose parameters turn out to have such a state is refused. Grammars are told the answer so far
+(``pointsman.workers.vllm.grammar_resume``).
 """
 
 import asyncio
@@ -23,6 +24,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from pointsman.api.protocol.resume import RESUME_FIELD, Resume, ResumedChoice
+from pointsman.workers.core.prompts import RESUMED_TOKENS
+from pointsman.workers.vllm import grammar_resume
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +128,8 @@ class _ResumedChoice:
         params.max_tokens = self._params.max_tokens - len(sampled)
         params.min_tokens = max(self._params.min_tokens - len(sampled), 0)
         params.stop = []  # found by this choice's own detokenizer, in the text of the whole answer
+        if self._params.structured_outputs is not None:
+            params.extra_args = {**(self._params.extra_args or {}), RESUMED_TOKENS: len(sampled)}
         if self._params.seed is not None:
             params.seed = self._params.seed + self.index
         prompt = {**self._prompt, "prompt_token_ids": [*self._prompt["prompt_token_ids"], *sampled]}
@@ -179,9 +184,11 @@ def _check(prompt: Any, params: Any, resume: Resume) -> None:
         raise ValueError("only a prompt of token ids can be resumed")
     if len(resume.choices) != params.n:
         raise ValueError(f"{len(resume.choices)} choices of {params.n} can not be resumed")
-    for name in ("presence_penalty", "frequency_penalty", "structured_outputs", "repetition_detection", "bad_words"):
+    for name in ("presence_penalty", "frequency_penalty", "repetition_detection", "bad_words"):
         if getattr(params, name, None):
             raise ValueError(f"{name} counts the tokens of the answer: its stream cannot be resumed")
+    if params.structured_outputs is not None and not grammar_resume.possible():
+        raise ValueError("this version of vLLM cannot resume a grammar")
     for choice in resume.choices:
         sampled = sum(map(len, choice.chunks))
         if choice.finish_reason is None and sampled >= params.max_tokens:

@@ -25,12 +25,11 @@ COMPLETION_DEFAULT_MAX_TOKENS: Final = 16
 
 # What an engine reckons from the tokens of *its* answer: with them in the prompt it would reckon anew.
 _COUNTS_THE_ANSWER: Final = (
-    "presence_penalty", "frequency_penalty", "length_penalty", "response_format", "structured_outputs", "bad_words",
-    "repetition_detection", "thinking_token_budget", "vllm_xargs",
+    "presence_penalty", "frequency_penalty", "length_penalty", "bad_words", "repetition_detection",
+    "thinking_token_budget", "vllm_xargs",
 )  # fmt: skip
 # Of verbatim bodies: the engine does not tell the sampled tokens, or tells the prompt's as well.
 _NOT_REPEATED: Final = ("echo", "prompt_logprobs")
-_FREE_TOOL_CHOICES: Final = (None, "none", "auto")
 
 
 class Resumption(StrEnum):
@@ -43,8 +42,7 @@ class Resumption(StrEnum):
 def why_not(ask: Ask) -> str | None:
     """The field because of which a broken stream of ``ask`` cannot be resumed; None: it can.
 
-    Penalties count the answer's tokens and a grammar has a state inside the engine (``tool_choice`` that names a tool
-    or requires one is such a grammar). A sampled answer (temperature above 0) goes on as one of its possible
+    Penalties count the answer's tokens. A sampled answer (temperature above 0) goes on as one of its possible
     continuations, with a ``seed`` too.
     """
     for field_name in _COUNTS_THE_ANSWER:
@@ -54,8 +52,6 @@ def why_not(ask: Ask) -> str | None:
     for field_name in _NOT_REPEATED:
         if ask.body.get(field_name) not in (None, False):
             return field_name
-    if ask.body.get("tool_choice") not in _FREE_TOOL_CHOICES:
-        return "tool_choice"
     return None
 
 

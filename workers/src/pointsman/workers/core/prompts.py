@@ -13,6 +13,8 @@ COMPLETIONS_PATH: Final = "/v1/completions"
 CHAT_PATH: Final = "/v1/chat/completions"
 KV_TRANSFER_PARAMS: Final = "kv_transfer_params"
 PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
+RESUMED_TOKENS: Final = "pointsman_resumed_tokens"
+"""Of a request's ``extra_args``: so many of its last prompt tokens are those of the answer that is resumed."""
 TOKEN_ID_LIMIT: Final = 2**32  # ids travel as u32; no vocabulary is larger
 
 # Content parts that are text to a chat template: vLLM's TEXT_PART_TYPES and tool references. Anything else is media.
@@ -98,16 +100,19 @@ def takes_token_ids(body: Mapping[str, Any]) -> bool:
     return not body.get("echo") and not body.get("return_prompt_text")
 
 
+_NOT_OF_CLIENTS: Final = frozenset({"kv_cache_report_mode", RESUMED_TOKENS})
+"""Of ``vllm_xargs``. The first has blocks reported as stored that are known already, which the prefix index counts."""
+
+
 def without_client_transfer_params(body: Mapping[str, Any]) -> dict[str, Any]:
     """``body`` without transfer parameters but for the token ids of a chat.
 
-    A client that could set them would choose from which host this engine reads KV. ``kv_cache_report_mode`` goes too:
-    the engine would report blocks as stored that it has already, and the prefix index counts stores.
+    A client that could set them would choose from which host this engine reads KV. `_NOT_OF_CLIENTS` goes too.
     """
     cleaned = {key: value for key, value in body.items() if key not in (KV_TRANSFER_PARAMS, "ec_transfer_params")}
     extra = body.get("vllm_xargs")
-    if isinstance(extra, Mapping) and "kv_cache_report_mode" in extra:
-        cleaned["vllm_xargs"] = {key: value for key, value in extra.items() if key != "kv_cache_report_mode"}
+    if isinstance(extra, Mapping) and not _NOT_OF_CLIENTS.isdisjoint(extra):
+        cleaned["vllm_xargs"] = {key: value for key, value in extra.items() if key not in _NOT_OF_CLIENTS}
     token_ids = _given_token_ids(body)
     if token_ids is not None:
         cleaned[KV_TRANSFER_PARAMS] = {PROMPT_TOKEN_IDS: list(token_ids)}

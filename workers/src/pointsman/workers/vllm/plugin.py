@@ -1,6 +1,7 @@
-"""What vLLM needs mended when it moves KV with NIXL on CPU, as a plugin that vLLM loads in each of its processes.
+"""What vLLM is taught in each of its processes, as a plugin that it loads.
 
-Registered as entry point ``pointsman`` of the group ``vllm.general_plugins``; may be called more than once.
+Registered as entry point ``pointsman`` of the group ``vllm.general_plugins``; may be called more than once. Grammars
+can be resumed (``grammar_resume``). The rest is what moving KV with NIXL on CPU needs mended:
 
 * NIXL's Python API asks for a progress thread that never sleeps: an idle engine burns a whole core. A delay of 1 ms
   brings that to a few percent and costs the transfers nothing.
@@ -11,12 +12,16 @@ Registered as entry point ``pointsman`` of the group ``vllm.general_plugins``; m
 import importlib.util
 from typing import Any, Final
 
+from pointsman.workers.vllm import grammar_resume
+
 PROGRESS_DELAY_US: Final = 1000
 
 
 def register() -> None:
-    """Mend this process. Off CPU nothing is changed."""
+    """Teach and mend this process."""
     from vllm.platforms import current_platform
+
+    grammar_resume.teach()
 
     if current_platform.is_cpu():
         _do_not_pin()
