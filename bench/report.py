@@ -26,9 +26,10 @@ NOTES = {
     "nothing else ran on it.",
     "streaming": "roseinfer's streaming benchmark on real vLLM (CPU, 26 M parameters): 32 streamed requests 20 ms "
     "apart, three short prompts to a long one, on an engine whose steps admit any number of prompt tokens and on one "
-    "with a budget, in turns. Missed, and why: with a budget, prompts are admitted in more steps, so the batch is small "
-    "for longer, and a small batch decodes fewer tokens in the same time; budgets of 800 and 1 344 tokens lose as much "
-    "throughput and make ITL p99 .33 and .81 of that without. See [the streaming benchmark](streaming-benchmark.md).",
+    "with a budget, in turns. Missed, and why: with a budget, prompts are admitted in more steps, so the batch is "
+    "small for longer, and a small batch decodes fewer tokens in the same time; budgets of 800 and 1 344 tokens lose "
+    "as much throughput and make ITL p99 .33 and .81 of that without. See "
+    "[the streaming benchmark](streaming-benchmark.md).",
     "predicted": "A service of one prefill and one decode worker on the local cluster, each with a CPU limit of 0.6 "
     "cores, is profiled with `pointsman profile`; then seeded traces go through its gateway twice each, and through "
     "[the simulator](simulator.md) with the profiled table. The error of the mean, and the mean of the errors of "
@@ -48,10 +49,10 @@ NOTES = {
     "searched with chains of 128 blocks that were hashed before; block hashes; the router's decision. The peer is "
     "`RadixTree` of the `ai-dynamo-runtime` 1.6.1 wheel, called from Python as its users do; it hands each call to "
     "another thread. Each side runs in a process of its own, in turns. All times are CPU time of the process, so a "
-    "figure is per second of one core. Missed, and why: a one-block event is a frame of its own, which is read, checked "
-    "and taken apart in Python before the index, which alone takes 1.6 µs, sees it; hashing is one call and three small "
-    "objects for each of 128 blocks, .44 µs, and other hashes would not be understood by workers of the version before; "
-    "a decision is the hashing, and 3.6 µs for reading ten numbers of each of 64 workers.",
+    "figure is per second of one core. Missed, and why: a one-block event is a frame of its own, which is read, "
+    "checked and taken apart in Python before the index, which alone takes 1.6 µs, sees it; hashing is one call and "
+    "three small objects for each of 128 blocks, .44 µs, and other hashes would not be understood by workers of the "
+    "version before; a decision is the hashing, and 3.6 µs for reading ten numbers of each of 64 workers.",
     "forecast": "The planner's forecast of request rates over the arrivals of the planner's loads, beside two plain "
     "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
     "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "

@@ -7,8 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.gateway.core.json_body import MAX_CONTAINERS, MAX_NESTING, MAX_SEPARATORS, Structure, decode_body
+from pointsman.gateway.core.json_body import (
+    BYTES_PER_CONTAINER,
+    BYTES_PER_SEPARATOR,
+    MAX_NESTING,
+    Structure,
+    decode_body,
+)
 from pointsman.gateway.errors import RequestInvalid
+
+MAX_BYTES = 2**22
+MAX_CONTAINERS, MAX_SEPARATORS = MAX_BYTES // BYTES_PER_CONTAINER, MAX_BYTES // BYTES_PER_SEPARATOR
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(max_size=8) | st.text('\\"[{,a', max_size=8),
@@ -44,7 +53,7 @@ def test_what_is_no_json_is_the_clients_mistake(body: bytes) -> None:
 
 @given(JSON.map(json.dumps), st.integers(1, 5))
 def test_marks_inside_strings_do_not_count_however_the_body_is_cut(body: str, size: int) -> None:
-    structure = Structure()
+    structure = Structure(MAX_BYTES)
     for start in range(0, len(body), size):
         structure.feed(body[start : start + size].encode())
     containers = separators = 0
@@ -68,19 +77,19 @@ def tokens(body: str) -> list[tuple[str, str]]:
 
 
 def test_a_prompt_of_code_is_no_structure() -> None:
-    structure = Structure()
+    structure = Structure(MAX_BYTES)
     structure.feed(json.dumps({"prompt": '[{"a\\": [1, 2]},' * 2 * MAX_CONTAINERS}).encode())
     assert structure.decoded_bytes == 100
 
 
 def test_containers_and_separators_have_a_bound_that_pieces_do_not_hide() -> None:
-    structure = Structure()
-    for _ in range(10):
-        structure.feed(b"[{" * (MAX_CONTAINERS // 20))
-    with pytest.raises(RequestInvalid, match="opening brackets"):
+    structure = Structure(MAX_BYTES)
+    for _ in range(8):
+        structure.feed(b"[{" * (MAX_CONTAINERS // 16))
+    with pytest.raises(RequestInvalid, match=f"more than {MAX_CONTAINERS} opening brackets .*maxBodyMib"):
         structure.feed(b"[")
-    commas = Structure()
+    commas = Structure(MAX_BYTES)
     commas.feed(b"," * MAX_SEPARATORS)
-    with pytest.raises(RequestInvalid, match="commas"):
+    with pytest.raises(RequestInvalid, match=f"more than {MAX_SEPARATORS} commas"):
         commas.feed(b"1,1")
     assert commas.decoded_bytes >= 40 * MAX_SEPARATORS

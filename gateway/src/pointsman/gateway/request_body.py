@@ -22,7 +22,7 @@ async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeo
     if announced > max_bytes:
         raise BodyTooLarge(max_bytes)
     _take(place, announced)
-    body, structure = bytearray(), Structure()
+    body, structure = bytearray(), Structure(max_bytes)
     try:
         async with asyncio.timeout(timeout_seconds):
             while piece := await request.content.readany():

@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
+from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.errors import RequestInvalid
 
-MAX_CONTAINERS: Final = 250_000
-"""Opening brackets and braces in one body; each may cost 0.2 µs and 100 bytes."""
+BYTES_PER_CONTAINER: Final = 128
+"""Of the largest body: it may have one opening bracket or brace for so many bytes, each of 0.2 µs and 100 bytes."""
 
-MAX_SEPARATORS: Final = 2_000_000
-"""Commas in one body. A prompt of token ids has one for each token; decoding so many stops other threads for 80 ms."""
+BYTES_PER_SEPARATOR: Final = 16
+"""Of the largest body: it may have one comma for so many. A prompt of token ids has one for each token; decoding the
+two million of the default stops other threads for 80 ms."""
 
 MAX_NESTING: Final = 700
 """Levels of lists and objects. Decoders and encoders give up near 1 000, less the frames of their caller."""
@@ -25,8 +27,9 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 @dataclass(slots=True)
 class Structure:
-    """Counts of one body, fed piece by piece."""
+    """Counts of one body, fed piece by piece; of one of ``max_bytes`` at most."""
 
+    max_bytes: int
     containers: int = 0
     separators: int = 0
     _in_string: bool = False
@@ -44,12 +47,15 @@ class Structure:
         self.containers += outside.count(b"[") + outside.count(b"{")
         self.separators += outside.count(b",")
         self._in_string ^= len(texts) % 2 == 0
-        if self.containers > MAX_CONTAINERS:
-            raise RequestInvalid(
-                f"The request body has more than {MAX_CONTAINERS} opening brackets and braces; send a smaller request."
-            )
-        if self.separators > MAX_SEPARATORS:
-            raise RequestInvalid(f"The request body has more than {MAX_SEPARATORS} commas; send a smaller request.")
+        for count, each, what in (
+            (self.containers, BYTES_PER_CONTAINER, "opening brackets and braces"),
+            (self.separators, BYTES_PER_SEPARATOR, "commas"),
+        ):
+            if count > self.max_bytes // each:
+                raise RequestInvalid(
+                    f"The request body has more than {self.max_bytes // each} {what} outside its texts, one for each "
+                    f"{each} bytes of the largest body; that limit is {gateway_limit('max_body_mib')} of the service."
+                )
 
     @property
     def decoded_bytes(self) -> int:
