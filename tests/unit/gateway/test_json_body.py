@@ -86,7 +86,7 @@ def test_containers_and_separators_have_a_bound_that_pieces_do_not_hide() -> Non
     structure = Structure(MAX_BYTES)
     for _ in range(8):
         structure.feed(b"[{" * (MAX_CONTAINERS // 16))
-    with pytest.raises(RequestInvalid, match=f"more than {MAX_CONTAINERS} opening brackets .*maxBodyMib"):
+    with pytest.raises(RequestInvalid, match=f"more than {MAX_CONTAINERS} opening brackets .*maxBodyMiB"):
         structure.feed(b"[")
     commas = Structure(MAX_BYTES)
     commas.feed(b"," * MAX_SEPARATORS)

@@ -121,10 +121,11 @@ async def test_the_answers_to_one_prompt_are_one_request_and_each_prompt_counts_
         ({"stop": ["\n"]}, Resumption.REPEAT),
         ({"n": 2}, Resumption.REPEAT),
         ({"tools": TOOLS}, Resumption.REPEAT),
-        ({"tools": TOOLS, "tool_choice": "required"}, None),
+        ({"tools": TOOLS, "tool_choice": "required"}, Resumption.REPEAT),
         ({"logprobs": True, "n": 2}, Resumption.REPEAT),
         ({"bad_words": ["no way"]}, None),
-        ({"response_format": {"type": "json_object"}}, None),
+        ({"response_format": {"type": "json_object"}}, Resumption.REPEAT),
+        ({"response_format": {"type": "text"}}, Resumption.PROMPT),
     ],
 )
 async def test_how_a_broken_stream_is_resumed_depends_on_what_was_asked(

@@ -4,8 +4,8 @@ Two ways, both with the same sampling and the same limits, counted from where th
 
 * **prompt**: what was sampled becomes part of the prompt of a completions request. Any worker can do that.
 * **repeat**: the worker gets the request once more with the tokens so far, feeds them through its endpoint and goes on
-  (`pointsman.api.protocol.resume`). Parsers, stop strings and several choices need this way; a `Transcript` knows which
-  events of the repeated stream the client has.
+  (`pointsman.api.protocol.resume`). Parsers, grammars, stop strings and several choices need this way; a `Transcript`
+  knows which events of the repeated stream the client has.
 
 `why_not` names what cannot be resumed without changing the answer.
 """
@@ -28,6 +28,9 @@ _COUNTS_THE_ANSWER: Final = (
     "presence_penalty", "frequency_penalty", "length_penalty", "bad_words", "repetition_detection",
     "thinking_token_budget", "vllm_xargs",
 )  # fmt: skip
+# What begins with the first token of an answer: with the tokens so far in the prompt it would begin anew.
+_NEEDS_THE_ANSWER: Final = ("stop", "response_format", "structured_outputs")
+_ABSENT: Final[tuple[Any, ...]] = (None, "", [], {}, {"type": "text"})
 # Of verbatim bodies: the engine does not tell the sampled tokens, or tells the prompt's as well.
 _NOT_REPEATED: Final = ("echo", "prompt_logprobs")
 
@@ -47,7 +50,7 @@ def why_not(ask: Ask) -> str | None:
     """
     for field_name in _COUNTS_THE_ANSWER:
         value = ask.body.get(field_name)
-        if value not in (None, 0, "", [], {}, {"type": "text"}):
+        if value not in (None, 0, "", [], {}):
             return field_name
     for field_name in _NOT_REPEATED:
         if ask.body.get(field_name) not in (None, False):
@@ -59,7 +62,7 @@ def way(ask: Ask, *, verbatim: bool) -> Resumption | None:
     """How a broken stream of one leg of ``ask`` is resumed; None: not at all."""
     if why_not(ask) is not None or (verbatim and len(ask.prompts) > 1):
         return None
-    if verbatim or ask.n > 1 or ask.body.get("stop") not in (None, "", []):
+    if verbatim or ask.n > 1 or any(ask.body.get(field_name) not in _ABSENT for field_name in _NEEDS_THE_ANSWER):
         return Resumption.REPEAT
     return Resumption.PROMPT
 
