@@ -54,7 +54,13 @@ def test_a_container_gets_its_environment_from_fields_secrets_and_config_maps(po
 
 @pytest.mark.usefixtures("cpu_limits")
 def test_a_cpu_limit_holds_for_all_a_container_starts_and_its_group_goes_with_it(pods: Pods) -> None:
-    busy = "import time\nwhile time.process_time() < 0.3: pass"
+    # Until it was held back often enough: on a busy computer it may get less than its limit for a while.
+    busy = (
+        "import os, time\n"
+        "stat, end_s = os.environ['POINTSMAN_CPU_GROUP'] + '/cpu.stat', time.monotonic() + 60\n"
+        "held_back = lambda: int(dict(map(str.split, open(stat)))['nr_throttled'])\n"
+        "while held_back() < 10 and time.monotonic() < end_s: pass"
+    )
     says = 'echo $G; grep -c "${G##*/}" /proc/self/cgroup; grep nr_throttled $G/cpu.stat'
     script = f'G=$POINTSMAN_CPU_GROUP; python -c "{busy}"; {says}'
     pods.run(pod("half", script, image="python", restartPolicy="Never", resources={"limits": {"cpu": "500m"}}))
@@ -63,7 +69,7 @@ def test_a_cpu_limit_holds_for_all_a_container_starts_and_its_group_goes_with_it
     group, in_it, _, throttled = pods.logs("half").split()
     assert group.endswith("-main-0")
     assert int(in_it) == 1
-    assert int(throttled) >= 10, "0.3 s of CPU are 30 periods of 10 ms in which half was allowed"
+    assert int(throttled) >= 10, "in a minute of 10 ms periods"
     until(lambda: not Path(group).exists(), "the group is removed")
     assert not [event for event in pods.events("half") if event.startswith("CpuLimit")]
 
