@@ -73,6 +73,24 @@ async def answer(
     return text, tokens, finish, stop
 
 
+async def two_answers(tokenizer: Any) -> list[list[Any]]:
+    """Text and finish reasons of two choices whose engine is ahead of its reader when their stop string comes."""
+    params = SamplingParams(n=2, temperature=1, max_tokens=20, stop=["stop"], output_kind=RequestOutputKind.DELTA)
+
+    async def generate(prompt: Any, _asked: Any, request_id: str) -> AsyncGenerator[Any, None]:
+        for token in tokenizer.encode("op after" if request_id.endswith("-0") else "op again"):
+            output = CompletionOutput(0, "", [token], None, None)
+            yield RequestOutput(request_id, None, prompt["prompt_token_ids"], None, [output], False)
+
+    told = ResumedChoice(chunks=(tuple(tokenizer.encode("a st")),))
+    found: list[list[Any]] = [["", []], ["", []]]
+    async for output in resumed(generate, tokenizer, PROMPT, params, "r", Resume(choices=(told, told))):
+        (part,) = output.outputs
+        found[part.index][0] += part.text
+        found[part.index][1] += [] if part.finish_reason is None else [part.finish_reason]
+    return found
+
+
 async def main(seeds: list[int]) -> dict[str, Any]:
     """See the module."""
     tokenizer, wrong, stopped = byte_tokenizer(), [], 0
@@ -99,7 +117,12 @@ async def main(seeds: list[int]) -> dict[str, Any]:
                 resumed_answer = await answer(tokenizer, params, chunks[:at], chunks[at:])
                 if resumed_answer != whole:
                     wrong.append([words, stops, at, whole, resumed_answer])
-    return {"answers": ANSWERS * len(seeds), "stopped": stopped, "wrong": wrong[:5]}
+    return {
+        "answers": ANSWERS * len(seeds),
+        "stopped": stopped,
+        "wrong": wrong[:5],
+        "two": await two_answers(tokenizer),
+    }
 
 
 if __name__ == "__main__":

@@ -18,3 +18,4 @@ def test_wherever_a_stream_breaks_its_text_and_its_end_are_those_of_an_unbroken_
     found = json.loads(subprocess.check_output(command, env=variables, text=True, timeout=240).splitlines()[-1])
     assert found["stopped"] > 0.2 * found["answers"]
     assert not found["wrong"], found["wrong"]
+    assert found["two"] == [["a ", ["stop"]]] * 2, "nothing follows a stop string"

@@ -95,6 +95,8 @@ async def resumed(
                 for other in choices:
                     for piece in other.repeated(output.outputs[0]):
                         yield _output(output, prompt, piece, finished=False)
+            if choice.ended:
+                continue  # of several choices the engine may be ahead: this came after a stop string
             new = choice.next(output.outputs[0])
             open_choices -= new.finish_reason is not None
             yield _output(output, prompt, new, finished=not open_choices)
@@ -106,6 +108,7 @@ class _ResumedChoice:
     def __init__(self, tokenizer: Any, prompt: Any, params: Any, index: int, told: ResumedChoice) -> None:
         self.index = index
         self.told = told
+        self.ended = False
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._params = params
@@ -136,10 +139,8 @@ class _ResumedChoice:
         async with aclosing(generate(prompt, params, request_id)) as found:
             async for output in found:
                 yield self, output
-                if self._ended:
+                if self.ended:
                     return
-
-    _ended = False
 
     def repeated(self, like: Any) -> Iterator[Any]:
         """The completion outputs of the tokens so far, made from a real one."""
@@ -167,8 +168,8 @@ class _ResumedChoice:
             made.finish_reason, made.stop_reason = "stop", stop_string
             made.token_ids = list(output.token_ids)[:kept]
             made.logprobs = None if output.logprobs is None else output.logprobs[:kept]
-        self._ended = made.finish_reason is not None
-        made.text = self._text.get_next_output_text(self._ended, True)
+        self.ended = made.finish_reason is not None
+        made.text = self._text.get_next_output_text(self.ended, True)
         return made
 
     def _unknown_logprobs(self, chunk: Sequence[int]) -> list[dict[int, Any]] | None:
