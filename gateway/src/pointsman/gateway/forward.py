@@ -48,6 +48,7 @@ from pointsman.gateway.errors import (
 from pointsman.gateway.first_token_deadline import DEADLINE
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.flow_control import FlowControl
+from pointsman.gateway.large_body import ArrivingBody, in_pieces
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.relayed_stream import RelayedStream
@@ -250,12 +251,7 @@ class Forwarder:
 
         async def attempt(pick: Pick) -> RelayedBody:
             async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout) as response:
-                try:
-                    data = await response.read()
-                except TimeoutError as error:
-                    raise _no_answer() from error
-                except (aiohttp.ClientError, OSError) as error:
-                    raise connection_failed(error) from error
+                data = await self._whole(response)
             pick.entry.end()
             return RelayedBody(data, provenance_of(pick, response))
 
@@ -416,12 +412,7 @@ class Forwarder:
 
     async def _answer_once(self, leg: Leg, pick: Pick) -> Answer:
         async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout) as response:
-            try:
-                data = await response.read()
-            except TimeoutError as error:
-                raise _no_answer() from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise connection_failed(error) from error
+            data = await self._whole(response)
         try:
             body = await self._off_loop.run(len(data), lambda: msgspec.json.decode(data))
             aborted = any(choice.get("finish_reason") == "abort" for choice in body["choices"])
@@ -431,6 +422,18 @@ class Forwarder:
             raise Unsuitable("engine-aborted")
         pick.entry.end()
         return Answer(body, provenance_of(pick, response), len(data))
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body of an answer. Raises Unsuitable or TimedOut."""
+        body = ArrivingBody()
+        try:
+            async for piece in response.content.iter_any():
+                body.add(piece)
+        except TimeoutError as error:
+            raise _no_answer() from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise connection_failed(error) from error
+        return await body.whole(self._off_loop)
 
     async def _open_once(
         self, leg: Leg, pick: Pick, translator: Translator, hold_usage: bool
@@ -476,9 +479,10 @@ class Forwarder:
             sent[headers.DEADLINE_MS] = str(deadline.left_ms)
         if leg.chain:
             sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
+        data = in_pieces(leg.body, sent)
         try:
             response = await self._session.post(
-                pick.worker.url + leg.path, data=leg.body, headers=sent, timeout=timeout, allow_redirects=False
+                pick.worker.url + leg.path, data=data, headers=sent, timeout=timeout, allow_redirects=False
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unsuitable("unreachable", type(error).__name__, end=AttemptEnd.NOT_BEGUN, unreachable=True) from error

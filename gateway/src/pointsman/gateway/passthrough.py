@@ -21,6 +21,7 @@ from pointsman.gateway.core.moves import MoveLimits, RequestMoves
 from pointsman.gateway.core.relayed import RelayedEndpoint, Usage, read_relayed, usage_of
 from pointsman.gateway.errors import GatewayError, NotServed, RefusedByEngine
 from pointsman.gateway.forward import Forwarder, Leg
+from pointsman.gateway.large_body import in_pieces
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.processor import Model
@@ -84,7 +85,9 @@ class Passthrough:
         usage = await self.off_loop.run(len(answer.body), lambda: usage_of(answer.body))
         self._count(record, leg, usage)
         record.status = 200
-        response = web.Response(body=answer.body, content_type="application/json", headers=self.answer_headers(record))
+        headers = self.answer_headers(record)
+        body = in_pieces(answer.body, headers)
+        response = web.Response(body=body, content_type="application/json", headers=headers)
         client = ClientAnswer(request, response, stall_seconds=self.stall_seconds)
         await client.begin()
         await client.end()

@@ -71,12 +71,20 @@ async def plan(ask: Ask, model: Model, *, request_id: str, created: int) -> Plan
     """
     if ask.body_bytes <= INLINE_CHARACTERS:
         return _plan(ask, model, request_id, created)
-    return await asyncio.to_thread(_plan, ask, model, request_id, created)
+    return await asyncio.to_thread(_plan_large, ask, model, request_id, created)
 
 
 def new_request_id() -> str:
     """For requests that bring none."""
     return uuid.uuid4().hex
+
+
+def _plan_large(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
+    """``_plan``. Empties the body of ``ask``, because the loop would take 20 ms to free 200 000 objects."""
+    try:
+        return _plan(ask, model, request_id, created)
+    finally:
+        ask.body.clear()
 
 
 def _plan(ask: Ask, model: Model, request_id: str, created: int) -> Plan:

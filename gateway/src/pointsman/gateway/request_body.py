@@ -9,11 +9,15 @@ from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.core.in_flight import Place
 from pointsman.gateway.core.json_body import Structure
 from pointsman.gateway.errors import BodyTooLarge, BodyTooSlow, BodyUnreadable, Overloaded
+from pointsman.gateway.large_body import ArrivingBody
+from pointsman.gateway.off_loop import OffLoop
 
 _PIECE_BYTES = 2**17  # counting the structure of so much takes 5 ms at most, of nothing but quotes
 
 
-async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeout_seconds: float) -> bytes:
+async def read_body(
+    request: web.Request, place: Place, off_loop: OffLoop, *, max_bytes: int, timeout_seconds: float
+) -> bytes:
     """The whole body, decompressed. ``place`` is charged for it as it arrives.
 
     Raises BodyTooLarge, BodyTooSlow, Overloaded when the bodies of all requests take too much, and RequestInvalid.
@@ -22,16 +26,16 @@ async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeo
     if announced > max_bytes:
         raise BodyTooLarge(max_bytes)
     _take(place, announced)
-    body, structure = bytearray(), Structure(max_bytes)
+    body, structure = ArrivingBody(), Structure(max_bytes)
     try:
         async with asyncio.timeout(timeout_seconds):
             while piece := await request.content.readany():
-                if len(body) + len(piece) > max_bytes:
+                if body.size_bytes + len(piece) > max_bytes:
                     raise BodyTooLarge(max_bytes)
-                body += piece
+                body.add(piece)
                 for start in range(0, len(piece), _PIECE_BYTES):
                     structure.feed(piece[start : start + _PIECE_BYTES])
-                _take(place, max(len(body), announced) + structure.decoded_bytes)
+                _take(place, max(body.size_bytes, announced) + structure.decoded_bytes)
     except TimeoutError as error:
         raise BodyTooSlow(
             f"The request body did not arrive within {timeout_seconds:g} s; "
@@ -42,7 +46,7 @@ async def read_body(request: web.Request, place: Place, *, max_bytes: int, timeo
             "The request body is incomplete, or does not match its headers Content-Length, Transfer-Encoding and "
             "Content-Encoding."
         ) from error
-    return bytes(body)
+    return await body.whole(off_loop)
 
 
 def _take(place: Place, total_bytes: int) -> None:

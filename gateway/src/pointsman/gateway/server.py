@@ -38,6 +38,7 @@ from pointsman.gateway.first_token_deadline import DEADLINE, first_token_deadlin
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.forward import Answer, Forwarder
 from pointsman.gateway.http_protocol import headers_too_large
+from pointsman.gateway.large_body import in_pieces
 from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics, PathMetrics
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.passthrough import Passthrough, Serve
@@ -267,26 +268,18 @@ class GatewayServer:
         return await read_body(
             request,
             place,
+            self._off_loop,
             max_bytes=self._limits.max_body_bytes,
             timeout_seconds=self._limits.body_timeout_seconds,
         )
 
     async def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
         record.provenance = answers[0].provenance
-        if planned.verbatim is not None:
-            body = answers[0].body
-            body.pop("kv_transfer_params", None)
-        else:
-            body = gather(planned.ask, planned.identity, [answer.body for answer in answers])
-        record.output_tokens = (body.get("usage") or {}).get("completion_tokens", 0)
         size_bytes = sum(answer.size_bytes for answer in answers)
-        encoded = await self._off_loop.run(size_bytes, lambda: msgspec.json.encode(body))
+        encoded, record.output_tokens = await self._off_loop.run(size_bytes, lambda: _gathered(planned, answers))
         record.status = 200
-        return web.Response(
-            body=encoded,
-            content_type="application/json",
-            headers=_answer_headers(record),
-        )
+        sent = _answer_headers(record)
+        return web.Response(body=in_pieces(encoded, sent), content_type="application/json", headers=sent)
 
     async def _stream(
         self, request: web.Request, planned: Plan, record: Record, moves: RequestMoves
@@ -564,6 +557,17 @@ def _answer_headers(record: Record) -> dict[str, str]:
 
 def _held_header(held_s: float | None) -> dict[str, str]:
     return {} if held_s is None else {headers.HELD_MS: str(round(held_s * 1000))}
+
+
+def _gathered(planned: Plan, answers: list[Answer]) -> tuple[bytes, int]:
+    """The whole answer as JSON, and its output tokens. Empties ``answers``, so that no other thread frees them."""
+    if planned.verbatim is not None:
+        body = answers[0].body
+        body.pop("kv_transfer_params", None)
+    else:
+        body = gather(planned.ask, planned.identity, [answer.body for answer in answers])
+    answers.clear()
+    return msgspec.json.encode(body), (body.get("usage") or {}).get("completion_tokens", 0)
 
 
 def _usage_event(planned: Plan, usage: dict[str, Any]) -> bytes:
