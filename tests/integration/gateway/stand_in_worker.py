@@ -79,11 +79,12 @@ class StandInWorker:
     earlier_version: bool = False  # it cannot resume the streams of others
     adapters: tuple[str, ...] = ()
     max_model_len: int = MAX_MODEL_LEN
+    block_size: int = BLOCK_SIZE
     answers: int = 0
 
     def application(self) -> web.Application:
         """Its HTTP application."""
-        app = web.Application(middlewares=[_refuse_what_is_no_request], client_max_size=2**26)
+        app = web.Application(middlewares=[_refuse_what_is_no_request], client_max_size=2**27)
         app.router.add_post("/v1/completions", self._completions)
         app.router.add_post("/v1/chat/completions", self._chat)
         app.router.add_post("/tokenize", self._tokenize)
@@ -112,7 +113,7 @@ class StandInWorker:
         info = ModelInfo(
             served_name=SERVED_NAME,
             max_model_len=self.max_model_len,
-            block_size=BLOCK_SIZE,
+            block_size=self.block_size,
             files=tuple(
                 ModelFile(name=name, sha256=digest, bytes=(self.folder / name).stat().st_size)
                 for name, digest in digests.items()
