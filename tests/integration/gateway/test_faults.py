@@ -171,6 +171,21 @@ async def test_what_only_an_engine_can_take_up_is_resumed_by_another_one(room: R
         assert (len(bodies), sorted(repeated)) == (3, [[3] * ask.get("n", 1), [6] * ask.get("n", 1)])
 
 
+@pytest.mark.parametrize("field", [{"stop": ["zz"]}, {"n": 2}])
+async def test_a_worker_that_fails_amid_its_repetition_costs_no_token(room: Room, field: dict[str, Any]) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    ask = ASK | field | {"stream": True}
+    whole = [chunk async for chunk in await gateway.client.completions.create(**ask)]
+    breaks = deque([Behaviour(tokens=5, cut=True), Behaviour(tokens=3, abort=True), Behaviour(tokens=2, abort=True)])
+    for worker in workers:
+        worker.seen.clear()
+        worker.behaviours = breaks
+    chunks = [chunk async for chunk in await gateway.client.completions.create(**ask)]
+    assert said(chunks) == said(whole)
+    assert sum(len(worker.seen) for worker in workers) == 4
+
+
 async def test_a_worker_of_an_earlier_version_resumes_nobody_elses_stream(room: Room) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers)

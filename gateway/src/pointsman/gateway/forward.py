@@ -306,13 +306,14 @@ class Forwarder:
                 "tokens": carried,
             },
         )
+
+        async def attempt(pick: Pick) -> tuple[LiveStream, bytes]:
+            if onward.repeats:
+                translator.transcript.repeat()  # from its beginning, also where the worker before failed amid it
+            return await self._open_once(onward, pick, translator, broken.hold_usage)
+
         try:
-            stream, head = await self._retrying(
-                onward,
-                lambda pick: self._open_once(onward, pick, translator, broken.hold_usage),
-                moves,
-                avoid={broken.worker.key},
-            )
+            stream, head = await self._retrying(onward, attempt, moves, avoid={broken.worker.key})
         except (NoWorkerAvailable, WorkersFailed, TimedOut, RefusedByEngine) as error:
             raise StreamBroken(f"{died}, and no other worker continued it: {error}") from error
         return Continued(onward, stream, head, carried)
