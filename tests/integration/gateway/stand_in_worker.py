@@ -81,6 +81,7 @@ class StandInWorker:
     max_model_len: int = MAX_MODEL_LEN
     block_size: int = BLOCK_SIZE
     answers: int = 0
+    running: int = 0  # requests that it generates for
 
     def application(self) -> web.Application:
         """Its HTTP application."""
@@ -192,11 +193,14 @@ class StandInWorker:
 
     async def _generated(self, request: web.Request, body: dict[str, Any], prompt: list[int]) -> web.StreamResponse:
         behaviour = self.behaviours.popleft() if self.behaviours else None
+        self.running += 1
         try:
             return await self._answer(request, body, prompt, behaviour)
         except (asyncio.CancelledError, ConnectionError):
             self.cancelled.set()
             raise
+        finally:
+            self.running -= 1
 
     async def _answer(
         self, request: web.Request, body: dict[str, Any], prompt: list[int], behaviour: Behaviour | None
