@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 CONNECT_SECONDS = 5.0
 SILENCE_SECONDS = 5 * wire.HEARTBEAT_SECONDS  # then the stream is taken for broken
 FORGET_SECONDS = 5.0  # without a stream, until what a worker had is unknown
+SNAPSHOT_SECONDS = 60.0  # the same while snapshots are on their way, however many begin
 RETRY_FIRST_SECONDS = 0.05  # after a stream that was understood; then twice as long each time
 RETRY_LAST_SECONDS = 5.0
 NOT_SUPPORTED_RETRY_SECONDS = 60.0
@@ -41,14 +42,17 @@ class KvEventFeed:
         *,
         control_token: str,
         forget_seconds: float = FORGET_SECONDS,
+        snapshot_seconds: float = SNAPSHOT_SECONDS,
     ) -> None:
         self._fleet = fleet
         self._session = session
         self._headers = {"Authorization": f"Bearer {control_token}"} if control_token else {}
         self._forget_seconds = forget_seconds
+        self._snapshot_seconds = snapshot_seconds
         self._budget = LoopBudget(SLICE_SECONDS)
         self._running: dict[WorkerKey, asyncio.Task[None]] = {}
         self._forgetting: dict[WorkerKey, asyncio.TimerHandle] = {}
+        self._outdated_since_s: dict[WorkerKey, float] = {}  # since its stream broke or announced a snapshot
         self._known: set[WorkerKey] = set()
 
     @property
@@ -100,7 +104,7 @@ class KvEventFeed:
                 state.abandon()
                 self._known.discard(worker.key)
             log.warning("kv events interrupted", extra={"worker": worker.name, "why": why})
-            self._forget_later(worker)
+            self._forget_later(worker.key, self._forget_seconds)
             delay_s = RETRY_FIRST_SECONDS if state.known else min(2 * delay_s, RETRY_LAST_SECONDS)
             await asyncio.sleep(delay_s)
 
@@ -126,8 +130,9 @@ class KvEventFeed:
             if frame is None:
                 return
             if isinstance(frame, wire.Snapshot):
-                self._keep(worker.key)  # the old content stays until this one is complete, however long that takes
+                self._forget_later(worker.key, self._snapshot_seconds)
             if state.apply(frame):
+                self._keep(worker.key)
                 self._known.add(worker.key)
                 log.info(
                     "kv events followed",
@@ -135,19 +140,24 @@ class KvEventFeed:
                 )
             self._budget.spend(time.perf_counter() - began_s)
 
-    def _forget_later(self, worker: Worker) -> None:
-        """What this worker had is unknown after a while, unless a new snapshot comes."""
-        if worker.key not in self._forgetting:
-            loop = asyncio.get_running_loop()
-            self._forgetting[worker.key] = loop.call_later(self._forget_seconds, self._forget, worker.key)
+    def _forget_later(self, key: WorkerKey, seconds: float) -> None:
+        """Unless a snapshot is complete first, what a worker had is unknown ``seconds`` after it was last certain."""
+        loop = asyncio.get_running_loop()
+        since_s = self._outdated_since_s.setdefault(key, loop.time())
+        timer = self._forgetting.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        self._forgetting[key] = loop.call_at(since_s + seconds, self._forget, key)
 
     def _keep(self, key: WorkerKey) -> None:
+        self._outdated_since_s.pop(key, None)
         timer = self._forgetting.pop(key, None)
         if timer is not None:
             timer.cancel()
 
     def _forget(self, key: WorkerKey) -> None:
         self._keep(key)
+        self._known.discard(key)
         self._fleet.index.cleared(key)
 
 
