@@ -65,6 +65,23 @@ def test_usage_is_read_from_each_kind_of_answer() -> None:
     assert usage_of(b"no JSON") is None
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"[]",
+        b'{"message": "text"}',
+        b'{"usage": null}',
+        b'{"usage": 3}',
+        b'{"usage": "\xff"}',
+        b'{"usage": {"input_tokens": 1e400}}',
+        b'{"usage": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+        b'{"response": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    ],
+)
+def test_an_answer_of_any_other_shape_has_no_usage(odd: bytes) -> None:
+    assert usage_of(odd) is None
+
+
 def events(*items: tuple[str, dict[str, Any]]) -> bytes:
     return b"".join(f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}\n\n".encode() for kind, data in items)
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -71,6 +71,8 @@ _TOKEN_EVENTS: Final = frozenset(
     {b"response.output_text.delta", b"response.reasoning_text.delta", b"content_block_delta"}
 )
 _CHARACTERS_PER_TOKEN: Final = 4
+T = TypeVar("T")
+_NOTHING: Final = msgspec.Raw(b"null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +124,34 @@ def _adapter(
     return model
 
 
+class _Place(msgspec.Struct):
+    """Of an answer only what can hold its usage: the megabytes of an embedding become no objects."""
+
+    usage: msgspec.Raw = _NOTHING
+    response: msgspec.Raw = _NOTHING
+    message: msgspec.Raw = _NOTHING
+
+
 def usage_of(answer: bytes) -> Usage | None:
     """The usage in a whole answer or in one event of a stream; None: it has none."""
-    try:
-        found = msgspec.json.decode(answer)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    outer = _decoded(answer, _Place)
+    if outer is None:
         return None
-    if not isinstance(found, dict):
-        return None
-    for place in (found, found.get("response"), found.get("message")):
-        usage = place.get("usage") if isinstance(place, dict) else None
-        if isinstance(usage, dict):
+    for place in (outer, _decoded(outer.response, _Place), _decoded(outer.message, _Place)):
+        usage = _decoded(place.usage, dict[str, Any]) if place is not None else None
+        if usage is not None:
             return Usage(
                 _count(usage, "input_tokens", "prompt_tokens"), _count(usage, "output_tokens", "completion_tokens")
             )
     return None
+
+
+def _decoded(text: bytes | msgspec.Raw, wanted: type[T]) -> T | None:
+    """None: it is something else."""
+    try:
+        return msgspec.json.decode(text, type=wanted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _count(usage: Mapping[str, Any], *names: str) -> int:
