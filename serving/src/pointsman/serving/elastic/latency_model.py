@@ -1,16 +1,16 @@
 """How long a prefill takes on a group of instances: LoongServe's analytical model, fitted to measurements.
 
 For each degree of parallelism, ``T(R) = alpha + beta * sum(len) + gamma * sum(len^2)`` over the prompts of the batch:
-a constant, the linear layers, attention (section 5.1 of the paper, its scaling information base).
+a constant, the linear layers, and attention (arXiv 2404.09526; the paper calls it the scaling information base).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
-from typing import Final
+from typing import Any, Final
 
 LARGEST_ERROR: Final = 0.10
-"""Mean relative error that a fit may have: the paper's bound."""
+"""Mean relative error that a fit must stay below: the paper's bound."""
 
 TERMS: Final = 3
 
@@ -43,23 +43,93 @@ class LatencyModel:
 
     by_degree: Mapping[int, PrefillTime]
 
-    def of(self, degree: int) -> PrefillTime:
-        """The model of ``degree``. Raises NotMeasured: a guess between degrees would be chosen for being one."""
+    def prefill_time(self, degree: int) -> PrefillTime:
+        """The model of ``degree``. Raises NotMeasured.
+
+        There is no interpolation: the batching compares degrees, so it would prefer a degree for the error of a guess.
+        """
         found = self.by_degree.get(degree)
         if found is None:
-            measured = ", ".join(map(str, sorted(self.by_degree))) or "none"
-            raise NotMeasured(f"degree {degree} was not measured; measured are: {measured}")
+            raise NotMeasured(f"degree {degree} was not measured; measured are: {self._measured()}")
         return found
 
+    def degrees_up_to(self, instances: int) -> list[int]:
+        """The measured degrees that so many instances can form, ascending."""
+        return sorted(degree for degree in self.by_degree if degree <= instances)
 
-def fitted(batches: Sequence[tuple[Sequence[int], float]]) -> PrefillTime:
+    def largest(self, instances: int) -> PrefillTime:
+        """The model of the largest measured degree of so many instances. Raises NotMeasured."""
+        degrees = self.degrees_up_to(instances)
+        if not degrees:
+            raise NotMeasured(f"no degree up to {instances} was measured; measured are: {self._measured()}")
+        return self.by_degree[degrees[-1]]
+
+    def seconds(self, prompts: Iterable[int], instances: int) -> float:
+        """The time of one batch of ``prompts`` (tokens each) on the largest measured degree of ``instances``.
+
+        Instances beyond that degree are counted as idle. Raises NotMeasured.
+        """
+        lengths = list(prompts)
+        return self.largest(instances).seconds(sum(lengths), sum(length * length for length in lengths))
+
+    def to_json(self) -> dict[str, dict[str, float]]:
+        """Plain values for storage; ``from_json`` reads them."""
+        return {
+            str(degree): {
+                "alphaSeconds": time.alpha_s,
+                "betaSecondsPerToken": time.beta_s,
+                "gammaSecondsPerSquaredToken": time.gamma_s,
+                "error": time.error,
+            }
+            for degree, time in sorted(self.by_degree.items())
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Mapping[str, Any]]) -> "LatencyModel":
+        """Raises ValueError with a sentence that names the degree and the field."""
+        by_degree = {}
+        for key, values in stored.items():
+            if not key.isdecimal() or int(key) < 1:
+                raise ValueError(f"latency model: degree is {key!r}; it must be a whole number of at least 1")
+            numbers = []
+            for field in ("alphaSeconds", "betaSecondsPerToken", "gammaSecondsPerSquaredToken", "error"):
+                value = values.get(field)
+                if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
+                    raise ValueError(f"latency model: {field} of degree {key} is {value!r}; it must be 0 or more")
+                numbers.append(float(value))
+            by_degree[int(key)] = PrefillTime(*numbers)
+        return cls(by_degree)
+
+    def _measured(self) -> str:
+        return ", ".join(map(str, sorted(self.by_degree))) or "none"
+
+
+def extrapolate(one: PrefillTime, degree: int, efficiency: float, communication_s: float) -> PrefillTime:
+    """The assumed model of ``degree`` from the one measured on a single instance, for simulations only.
+
+    The linear and the quadratic term are divided by ``degree * efficiency``; the ring adds ``communication_s`` for
+    each further member (``reference/algorithms.md``, section 3.8). A manager of real instances measures instead.
+    """
+    if degree < 1 or not 0 < efficiency <= 1 or communication_s < 0:
+        raise ValueError(f"degree {degree}, efficiency {efficiency}, communication {communication_s}: not possible")
+    speedup = degree * efficiency if degree > 1 else 1.0
+    return PrefillTime(
+        one.alpha_s + (degree - 1) * communication_s, one.beta_s / speedup, one.gamma_s / speedup, one.error
+    )
+
+
+def fit_prefill_time(batches: Sequence[tuple[Sequence[int], float]]) -> PrefillTime:
     """The model that fits ``batches``, (lengths of the prompts, seconds), with the least relative squared error.
 
-    No coefficient is negative: more tokens never take less time. Raises BadFit for fewer than four batches, and for a
-    mean relative error of `LARGEST_ERROR` and more.
+    Rows are divided by the measured time, so that short batches count as much as long ones. No coefficient is
+    negative, because more tokens never take less time. Raises BadFit for fewer than four batches, for a time that is
+    not above 0, and for a mean relative error of ``LARGEST_ERROR`` or more.
     """
     if len(batches) <= TERMS:
         raise BadFit(f"{len(batches)} batches were measured; {TERMS} numbers need at least {TERMS + 1}")
+    for lengths, took_s in batches:
+        if not 0 < took_s < float("inf") or not lengths:
+            raise BadFit(f"a batch of {len(lengths)} prompts took {took_s} s; both must be above 0")
     rows = [
         [1 / took_s, sum(lengths) / took_s, sum(length * length for length in lengths) / took_s]
         for lengths, took_s in batches
