@@ -71,7 +71,7 @@ def value(rng: random.Random, depth: int = 0) -> Any:
     kinds: list[Callable[[], Any]] = [
         lambda: None,
         lambda: rng.random() < 0.5,
-        lambda: rng.choice((0, 1, -1, 2, 5, 2**31, 2**63, -(2**63) - 1, 2**70, 10**300)),
+        lambda: rng.choice((0, 1, -1, 2, 5, 2**31, 2**63, -(2**63) - 1, 2**70, 10**300, 10**4300 - 1)),
         lambda: rng.choice((0.0, -0.5, 1e308, 1e-320)),
         lambda: "".join(chr(rng.choice(letters)) for _ in range(rng.randrange(9))),
     ]
@@ -105,7 +105,11 @@ def asked(rng: random.Random, path: str) -> Any:
         }
         body["store"] = rng.choice((True, False, None))
     else:
-        body["prompt"] = rng.choice(("hello", ["a", "b"], [1, 2, 3], [[1, 2], [3]], "", [], [-1], [2**40], ["a", 1]))
+        body["prompt"] = rng.choice(
+            ("hello", ["a", "b"], ["a"] * 10, [1, 2, 3], [[1, 2], [3]], "", [], [-1], [2**40], ["a", 1])
+        )
+    if rng.random() < 0.1:
+        body["n"] = rng.choice((0, 2, 1000, 10**300, 10**4300 - 1))
     for _ in range(rng.randrange(3)):
         body[rng.choice(FIELDS)] = value(rng)
     return body

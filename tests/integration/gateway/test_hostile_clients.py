@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -145,6 +146,20 @@ async def test_a_client_that_sends_too_slowly_is_408_and_frees_its_place(room: R
     writer.close()
     async with gateway.http.post(f"{gateway.of.url}/v1/completions", json=ASK) as answer:
         assert answer.status == 200
+
+
+async def test_bodies_that_are_announced_and_do_not_come_keep_nobody_out(room: Room) -> None:
+    gateway = await room.gateway(await room.workers(1), max_in_flight_mib=3, max_body_mib=2)
+    host, port = gateway.of.url.removeprefix("http://").split(":")
+    async with AsyncExitStack() as idle:
+        connections = [await asyncio.open_connection(host, int(port)) for _ in range(8)]
+        for _, writer in connections:
+            idle.callback(writer.close)
+            writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n{" % 2**21)
+        await eventually(lambda: _in_flight(gateway, 8), "they are counted")
+        async with gateway.http.post(f"{gateway.of.url}/v1/completions", json=ASK) as answer:
+            assert answer.status == 200, await answer.text()
+    await eventually(lambda: _in_flight(gateway, 0), "they have left")
 
 
 async def test_requests_in_flight_have_a_bound_without_any_policy(room: Room) -> None:

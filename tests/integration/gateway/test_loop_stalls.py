@@ -3,7 +3,7 @@
 import asyncio
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,21 @@ class Worker(StandInWorker):
         app.router.add_post(EMBEDDINGS, self._answer_at_length)
         return app
 
+    def _completion_events(
+        self, body: dict[str, Any], prompt: list[int], chosen: list[list[int]], *, ends: bool
+    ) -> Iterator[dict[str, Any]]:
+        if body.get("echo"):  # then vLLM tells the whole prompt in one event
+            yield {"choices": [{"index": 0, "text": "red", "logprobs": LOGPROBS, "finish_reason": None}]}
+        yield from super()._completion_events(body, prompt, chosen, ends=ends)
+
     async def _answer_shortly(self, _request: web.Request) -> web.Response:
         return web.json_response({"output": []})
 
     async def _answer_at_length(self, _request: web.Request) -> web.Response:
         return web.Response(body=b'{"data":"%s"}' % (b"AAAA" * 25_000_000), content_type="application/json")
+
+
+LOGPROBS = {"top_logprobs": [{f"token {rank}": -1.25 for rank in range(20)}] * 20_000}
 
 
 def body(**fields: Any) -> bytes:
@@ -53,6 +63,11 @@ def body(**fields: Any) -> bytes:
 def prompt(given: Any) -> bytes:
     """A completion."""
     return body(prompt=given)
+
+
+def prompt_told(*, stream: bool) -> bytes:
+    """A completion that begins with its prompt and what the model thinks of each token."""
+    return body(prompt=[1000, 1001], echo=True, logprobs=20, stream=stream)
 
 
 def chat(messages: int, text: str, **fields: Any) -> bytes:
@@ -81,6 +96,8 @@ LARGE: dict[str, tuple[str, int, Callable[[], bytes]]] = {
     "a chat of 100 000 messages": (CHATS, 400, lambda: chat(100_000, "a")),
     "a chat that the engine renders": (CHATS, 200, lambda: chat(1, "track " * 25_000, reasoning_effort="low")),
     "its stream": (CHATS, 200, lambda: chat(1, "track " * 25_000, reasoning_effort="low", stream=True)),
+    "the log-probabilities of a prompt": (COMPLETIONS, 200, lambda: prompt_told(stream=False)),
+    "their stream": (COMPLETIONS, 200, lambda: prompt_told(stream=True)),
     "tools of many levels": (CHATS, 200, lambda: tools(300, 300)),
     "a response of 95 MiB": (RESPONSES, 200, lambda: body(input="red " * 25_000_000)),
     "embeddings of 95 MiB": (EMBEDDINGS, 200, lambda: body(input="red")),

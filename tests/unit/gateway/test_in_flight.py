@@ -30,6 +30,18 @@ def test_a_request_that_is_alone_has_room_whatever_its_size() -> None:
     assert second.take(1)
 
 
+def test_asking_for_room_takes_none() -> None:
+    bound = InFlightBound(2, 100)
+    first, second = bound.enter(), bound.enter()
+    assert first is not None
+    assert second is not None
+    assert first.take(60)
+    assert second.has_room_for(40)
+    assert not second.has_room_for(41)
+    assert first.has_room_for(1000)
+    assert bound.bytes == 60
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60)), max_size=60))
 def test_counts_never_drift(steps: list[tuple[int, int]]) -> None:
     bound = InFlightBound(4, 100)

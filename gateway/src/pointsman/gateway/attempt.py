@@ -14,6 +14,7 @@ from pointsman.gateway.core.sse import EngineError, EventSplitter, MalformedEven
 from pointsman.gateway.departures import Departures
 from pointsman.gateway.errors import RefusedByEngine, TimedOut
 from pointsman.gateway.fleet import Pick
+from pointsman.gateway.off_loop import INLINE_BYTES, OffLoop
 
 END_SECONDS: Final = 1.0
 """How long the end of a stream's HTTP answer is awaited after its [DONE], so that the connection can be used again."""
@@ -88,6 +89,7 @@ class LiveStream:
         *,
         hold_usage: bool,
         departures: Departures,
+        off_loop: OffLoop,
         inactivity_seconds: float,
     ) -> None:
         self.provenance = provenance_of(pick, response)
@@ -106,6 +108,7 @@ class LiveStream:
         self._splitter = EventSplitter()
         self._failure: Exception | None = None
         self._departures = departures
+        self._off_loop = off_loop
         self._inactivity_seconds = inactivity_seconds
         self._gone = False
         self._end: asyncio.Task[None] | None = None
@@ -134,7 +137,7 @@ class LiveStream:
         tokens = 0
         for event in self._splitter.feed(received):
             try:
-                step = self.translator.read(event)
+                step = await self._read(event)
                 self._check(step)
             except (MalformedEvent, Unsuitable, RefusedByEngine) as error:
                 failure = _malformed() if isinstance(error, MalformedEvent) else error
@@ -159,6 +162,12 @@ class LiveStream:
             self.tokens += tokens
             self._pick.entry.produced(tokens)
         return bytes(out), tokens
+
+    async def _read(self, event: bytes) -> Step:
+        """One event in the answer to a prompt's echo has the log-probabilities of all its tokens: megabytes."""
+        if len(event) <= INLINE_BYTES:
+            return self.translator.read(event)
+        return await self._off_loop.run(len(event), lambda: self.translator.read(event))
 
     def close(self) -> None:
         """Give the worker up: a connection with an unread rest is closed, so the engine aborts the request."""

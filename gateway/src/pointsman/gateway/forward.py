@@ -59,6 +59,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+BYTES_PER_TOKEN_ID = 8  # in JSON, about
 CANNOT_RESUME = "cannot-resume"  # reason of an attempt, a metric label
 BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MOST_SECONDS = 1.0
@@ -280,16 +281,17 @@ class Forwarder:
         if over is not None:
             raise StreamBroken(f"{died}; {over}.") from why
         translator = broken.translator
+        size_bytes = len(leg.body) + BYTES_PER_TOKEN_ID * broken.tokens
         try:
             if leg.resumption is Resumption.REPEAT:
                 transcript, shown = translator.transcript, broken.tokens
-                onward = await self._off_loop.run(len(leg.body), lambda: repeated(leg, transcript, shown))
+                onward = await self._off_loop.run(size_bytes, lambda: repeated(leg, transcript, shown))
                 carried += broken.tokens
             elif leg.resumption is Resumption.PROMPT and isinstance(translator, TokenTranslator):
                 sampled = broken.sampled[: broken.settled]
                 if translator.shows_each_token and len(sampled) < len(broken.sampled):
                     raise ValueError("the last character is incomplete")
-                onward = await self._off_loop.run(len(leg.body), lambda: continued(leg, sampled))
+                onward = await self._off_loop.run(size_bytes, lambda: continued(leg, sampled))
                 carried += len(sampled)
                 translator.go_on(carried)
             else:
@@ -447,6 +449,7 @@ class Forwarder:
             translator,
             hold_usage=hold_usage,
             departures=self._departures,
+            off_loop=self._off_loop,
             inactivity_seconds=self._limits.inactivity_timeout_seconds,
         )
         try:

@@ -18,14 +18,15 @@ _PIECE_BYTES = 2**17  # counting the structure of so much takes 5 ms at most, of
 async def read_body(
     request: web.Request, place: Place, off_loop: OffLoop, *, max_bytes: int, timeout_seconds: float
 ) -> bytes:
-    """The whole body, decompressed. ``place`` is charged for it as it arrives.
+    """The whole body, decompressed. ``place`` is charged for what has arrived: a length is announced for nothing.
 
     Raises BodyTooLarge, BodyTooSlow, Overloaded when the bodies of all requests take too much, and RequestInvalid.
     """
     announced = request.content_length or 0
     if announced > max_bytes:
         raise BodyTooLarge(max_bytes)
-    _take(place, announced)
+    if not place.has_room_for(announced):
+        raise _no_room()
     body, structure = ArrivingBody(), Structure(max_bytes)
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -35,7 +36,8 @@ async def read_body(
                 body.add(piece)
                 for start in range(0, len(piece), _PIECE_BYTES):
                     structure.feed(piece[start : start + _PIECE_BYTES])
-                _take(place, max(body.size_bytes, announced) + structure.decoded_bytes)
+                if not place.take(body.size_bytes + structure.decoded_bytes):
+                    raise _no_room()
     except TimeoutError as error:
         raise BodyTooSlow(
             f"The request body did not arrive within {timeout_seconds:g} s; "
@@ -49,11 +51,10 @@ async def read_body(
     return await body.whole(off_loop)
 
 
-def _take(place: Place, total_bytes: int) -> None:
-    if not place.take(total_bytes):
-        raise Overloaded(
-            "The request bodies in this gateway use all the memory that is allowed for them; "
-            f"the limit is {gateway_limit('max_in_flight_mib')} of the service. Try again later.",
-            reason="overloaded",
-            retry_after_seconds=1,
-        )
+def _no_room() -> Overloaded:
+    return Overloaded(
+        "The request bodies in this gateway use all the memory that is allowed for them; "
+        f"the limit is {gateway_limit('max_in_flight_mib')} of the service. Try again later.",
+        reason="overloaded",
+        retry_after_seconds=1,
+    )

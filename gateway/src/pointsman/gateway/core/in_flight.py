@@ -28,6 +28,11 @@ class Place:
     _bytes: int = 0
     _left: bool = False
 
+    def has_room_for(self, total_bytes: int) -> bool:
+        """Whether the request could hold ``total_bytes`` now."""
+        bound = self._bound
+        return bound.bytes + total_bytes - self._bytes <= bound.max_bytes or bound.bytes <= self._bytes
+
     def take(self, total_bytes: int) -> bool:
         """The request holds ``total_bytes`` now (never less than before). False: there is no room for them.
 
@@ -36,10 +41,9 @@ class Place:
         more = total_bytes - self._bytes
         if more <= 0:
             return True
-        bound = self._bound
-        if bound.bytes + more > bound.max_bytes and bound.bytes > self._bytes:
+        if not self.has_room_for(total_bytes):
             return False
-        bound.bytes += more
+        self._bound.bytes += more
         self._bytes = total_bytes
         return True
 

@@ -188,10 +188,11 @@ def read(
     prompts = () if endpoint is Endpoint.CHAT else _prompts(body.get("prompt"))
     if endpoint is Endpoint.CHAT:
         _check_messages(body.get("messages"))
-    choices = n * max(len(prompts), 1)
-    if choices > max_answers:
+    count = max(len(prompts), 1)
+    if n * count > max_answers:
+        # The product is not told: of two numbers that can be told it may be one with more digits than Python tells.
         raise RequestInvalid(
-            f"The request asks for {choices} answers ('n' times the prompts); at most {max_answers} are allowed "
+            f"The request asks for {n} answers to each of {count} prompts; at most {max_answers} are allowed in all "
             "(spec.gateway.limits.maxAnswersPerRequest of the LLMService raises it).",
             param="n" if n > 1 else "prompt",
         )

@@ -20,12 +20,17 @@ class EventSplitter:
     """Cuts a byte stream into the ``data`` payloads of its events. Comments and other fields are dropped."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._pieces: list[bytes] = []  # of the event that is not complete, which may be one of megabytes
 
     def feed(self, received: bytes) -> list[bytes]:
         """Payloads of the events that ``received`` completes."""
-        data = self._rest + received if self._rest else received
-        *events, self._rest = data.split(b"\n\n")
+        cut = received.startswith(b"\n") and self._pieces and self._pieces[-1].endswith(b"\n")
+        if not cut and b"\n\n" not in received:
+            if received:
+                self._pieces.append(received)
+            return []
+        *events, rest = b"".join((*self._pieces, received)).split(b"\n\n")
+        self._pieces = [rest] if rest else []
         return [event[6:] for event in events if event.startswith(b"data: ")]
 
 
