@@ -337,6 +337,18 @@ async def test_a_worker_that_fails_is_left_alone_after_five_failures_and_comes_b
     assert (report["decode-0"]["suspect"], report["decode-0"]["ejections"]) == (False, 0)
 
 
+async def test_a_worker_that_breaks_five_streams_after_their_first_token_is_left_alone(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers, router="round-robin", suspect_seconds=60)
+    failing = workers[0]
+    failing.behaviours.extend([Behaviour(tokens=2, error_event=True)] * 5)
+    while len(failing.seen) < 5:
+        assert await read(await gateway.client.completions.create(**ASK, stream=True)) == expected(failing)
+    report = {e["worker"]: e for e in (await gateway.report())["endpoints"]}
+    assert (report["decode-0"]["suspect"], report["decode-0"]["ejections"]) == (True, 1)
+    assert not report["decode-1"]["suspect"]
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_a_worker_whose_node_vanishes_costs_seconds(room: Room, stream: bool) -> None:
     vanishing, other = await room.workers(2)

@@ -72,6 +72,8 @@ def test_a_suspect_is_used_only_when_there_is_no_other_and_only_for_a_moment() -
     world.now_s += 2.1
     world.fleet.failed(WorkerKey("a"), unreachable=True)
     world.fleet.answered(WorkerKey("a"))
+    assert world.reachable() == {"b"}, "the answer is to a request that was there before"
+    world.now_s += 4.1
     assert world.reachable() == {"a", "b"}
 
 

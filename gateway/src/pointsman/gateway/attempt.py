@@ -1,6 +1,7 @@
 """One attempt at an answer: the open stream of one worker, and why an attempt failed."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,7 +79,8 @@ class LiveStream:
     """An open stream of one worker. ``pull`` until ``ended``; ``close`` in any case.
 
     ``hold_usage``: the event that only brings usage is kept in ``usage`` and not passed on. ``sampled`` are the token
-    ids so far, of which the first ``settled`` are in the text that was handed out.
+    ids so far, of which the first ``settled`` are in the text that was handed out. ``answered`` is called at the end of
+    a whole stream.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class LiveStream:
         departures: Departures,
         off_loop: OffLoop,
         inactivity_seconds: float,
+        answered: Callable[[], None],
     ) -> None:
         self.provenance = provenance_of(pick, response)
         self.worker = pick.worker
@@ -110,6 +113,7 @@ class LiveStream:
         self._departures = departures
         self._off_loop = off_loop
         self._inactivity_seconds = inactivity_seconds
+        self._answered = answered
         self._gone = False
         self._end: asyncio.Task[None] | None = None
         departures.enter(pick.worker, self._worker_is_gone)
@@ -157,6 +161,7 @@ class LiveStream:
                 self._begin()
             if step.done:
                 self.ended = True
+                self._answered()
                 break
         if tokens:
             self.tokens += tokens

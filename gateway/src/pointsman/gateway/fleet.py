@@ -277,10 +277,10 @@ class Fleet:
         return ejected
 
     def answered(self, key: WorkerKey) -> None:
-        """This worker answered."""
+        """This worker answered a request, a stream to its end."""
         member = self._members.get(key)
         if member is not None:
-            self._ejection.answered(member.health)
+            self._ejection.answered(member.health, self._clock())
 
     def counts(self) -> dict[tuple[Role, str], int]:
         """Members by role and state (``usable``, ``suspect`` or ``unknown-model``)."""

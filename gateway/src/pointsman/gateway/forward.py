@@ -398,7 +398,8 @@ class Forwarder:
                 pick.entry.end()
                 raise
             else:
-                self._fleet.answered(pick.worker.key)
+                if not streamed:  # a stream has only begun, and can still fail
+                    self._fleet.answered(pick.worker.key)
                 return result
 
     def _gave_up(self, leg: Leg, failures: list[str]) -> NoWorkerAvailable | WorkersFailed:
@@ -451,6 +452,7 @@ class Forwarder:
             departures=self._departures,
             off_loop=self._off_loop,
             inactivity_seconds=self._limits.inactivity_timeout_seconds,
+            answered=lambda: self._fleet.answered(pick.worker.key),
         )
         try:
             head = b""

@@ -3,7 +3,7 @@
 A worker that cannot be reached is ejected at once, one that answers with failures after `FAILURES_IN_A_ROW` of them.
 Each ejection lasts the base time longer than the one before, up to a maximum. When its time is over the worker is on
 trial: one request goes there, others only after the base time or after its answer; a failure ejects it again.
-Each answer takes one ejection back.
+Each answer takes one ejection back, except one that comes while the worker is ejected: its request is an older one.
 """
 
 from dataclasses import dataclass
@@ -50,8 +50,13 @@ class EjectionRule:
         health.avoided_until_s = now_s + min(self.base_s * health.ejections, self.max_s)
         return True
 
-    def answered(self, health: Health) -> None:
-        """The worker answered a request."""
+    def answered(self, health: Health, now_s: float) -> None:
+        """The worker answered a request.
+
+        Answers to requests that it had before an ejection change nothing.
+        """
+        if health.avoided(now_s) and not health.on_trial:
+            return
         health.failures = 0
         health.ejections = max(health.ejections - 1, 0)
         health.avoided_until_s = 0.0
