@@ -36,8 +36,8 @@ class Behaviour:
     """What the worker does with one request. Without any, it answers.
 
     ``tokens`` come first, then a ``flood``. Then the connection is cut (``cut``), the engine aborts (``abort``) or
-    reports an error in the stream (``error_event``), or it waits for ``gate``. ``status`` answers at once with that
-    status (and retry reason).
+    reports an error in the stream (``error_event``), or it waits for ``gate``. ``status`` answers with that status
+    (and retry reason), at once or after the ``gate``.
     """
 
     tokens: int = 0
@@ -206,6 +206,8 @@ class StandInWorker:
         self, request: web.Request, body: dict[str, Any], prompt: list[int], behaviour: Behaviour | None
     ) -> web.StreamResponse:
         if behaviour is not None and behaviour.status is not None:
+            if behaviour.gate is not None:
+                await behaviour.gate.wait()
             found = {headers.RETRY: behaviour.retry} if behaviour.retry else {}
             error = behaviour.body or {"error": {"message": "not now", "type": "error", "code": behaviour.status}}
             return web.json_response(error, status=behaviour.status, headers=found)

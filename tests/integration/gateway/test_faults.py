@@ -337,6 +337,20 @@ async def test_a_worker_that_fails_is_left_alone_after_five_failures_and_comes_b
     assert (report["decode-0"]["suspect"], report["decode-0"]["ejections"]) == (False, 0)
 
 
+async def test_an_engine_that_refuses_one_of_several_prompts_late_is_quoted_in_the_stream(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    refused, rest = asyncio.Event(), asyncio.Event()
+    error = {"message": "this prompt is not possible", "type": "BadRequestError", "param": "prompt", "code": 400}
+    worker.behaviours.append(Behaviour(tokens=2, gate=rest))
+    worker.behaviours.append(Behaviour(status=400, body={"error": error}, gate=refused))
+    stream = await gateway.client.completions.create(**ASK | {"prompt": ["a", "b"]}, stream=True)
+    with pytest.raises(openai.APIError) as told:
+        async for _chunk in stream:
+            refused.set()
+    assert told.value.body == error
+
+
 async def test_a_worker_that_breaks_five_streams_after_their_first_token_is_left_alone(room: Room) -> None:
     workers = await room.workers(2)
     gateway = await room.gateway(workers, router="round-robin", suspect_seconds=60)

@@ -22,6 +22,8 @@ GatewayError
 from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
+import msgspec
+
 from pointsman.api.v1alpha1.limits import gateway_limit
 
 MAX_MESSAGE: Final = 1000
@@ -182,6 +184,10 @@ class TimedOut(GatewayError):
     reason = "timed-out"
 
 
+class _EngineAnswer(msgspec.Struct):
+    error: dict[str, Any]
+
+
 class RefusedByEngine(GatewayError):
     """The engine refused the request for good; its answer goes to the client as it is."""
 
@@ -191,6 +197,13 @@ class RefusedByEngine(GatewayError):
         super().__init__(f"engine answered {status}")
         self.status = status
         self.answer = answer
+
+    def body(self) -> dict[str, Any]:
+        """The engine's own error object, for the event of a stream that has begun; ours if its answer has none."""
+        try:
+            return msgspec.structs.asdict(msgspec.json.decode(self.answer, type=_EngineAnswer))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return super().body()
 
 
 class StreamBroken(GatewayError):
