@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from fixtures.gateways import Gateway, GatewayProcess, connected, gateway_process
+from fixtures.gateways import Entry, Gateway, GatewayProcess, connected, gateway_process
 from fixtures.plain_tokenizer import make_tokenizer
 from integration.gateway.stand_in_worker import TOKEN, StandInWorker, running
+from waiting import eventually
 
 ROUTING = {"maxLocalPrefillTokens": 123, "maxPrefillQueueSize": 4}
 
@@ -43,6 +44,22 @@ class Room:
         gateway.write_endpoints(workers, routing=ROUTING)
         await gateway.knows(*workers)
         return gateway
+
+
+async def bounded(gateway: Gateway, workers: Sequence[StandInWorker | Entry], **bounds: int) -> None:
+    """These workers and bounds are in force."""
+    seen = len(gateway.of.logged("flow control"))
+    gateway.write_endpoints(workers, routing=ROUTING | bounds)
+    await eventually(lambda: len(gateway.of.logged("flow control")) > seen, "the bounds are known")
+
+
+async def held(gateway: Gateway, count: int) -> None:
+    """Wait until exactly so many are held."""
+
+    async def holds() -> bool:
+        return (await gateway.metrics())['pointsman_gateway_held{service="chat"}'] == count
+
+    await eventually(holds, f"{count} requests are held")
 
 
 @pytest.fixture(scope="session")

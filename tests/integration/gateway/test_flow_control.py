@@ -1,7 +1,6 @@
 """Under overload: who can be in time goes past who cannot, nobody is lost, and the line has an end."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from multidict import CIMultiDictProxy
 
 from fixtures.gateways import Entry, Gateway
-from integration.gateway.conftest import ROUTING, Room
+from integration.gateway.conftest import ROUTING, Room, bounded, held
 from integration.gateway.stand_in_worker import SERVED_NAME, Behaviour, StandInWorker
 from waiting import eventually
 
@@ -36,22 +35,6 @@ async def ask(gateway: Gateway, **more: Any) -> Answer:
     """One request to its end."""
     async with gateway.http.post(f"{gateway.of.url}/v1/completions", json=ASK | more) as answer:
         return Answer(answer.status, answer.headers, await answer.text())
-
-
-async def bounded(gateway: Gateway, workers: Sequence[StandInWorker | Entry], **bounds: int) -> None:
-    """These workers and bounds are in force."""
-    seen = len(gateway.of.logged("flow control"))
-    gateway.write_endpoints(workers, routing=ROUTING | bounds)
-    await eventually(lambda: len(gateway.of.logged("flow control")) > seen, "the bounds are known")
-
-
-async def held(gateway: Gateway, count: int) -> None:
-    """Wait until exactly so many are held."""
-
-    async def holds() -> bool:
-        return (await gateway.metrics())['pointsman_gateway_held{service="chat"}'] == count
-
-    await eventually(holds, f"{count} requests are held")
 
 
 @dataclass

@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import openai
 import pytest
 from aiohttp import web
 
-from fixtures.gateways import Gateway
-from integration.gateway.conftest import Room
+from fixtures.gateways import Entry, Gateway
+from integration.gateway.conftest import Room, bounded, held
 from integration.gateway.stand_in_worker import SERVED_NAME, Seen, StandInWorker, running
 from pointsman.api.protocol import headers
+from pointsman.gateway.core.ejection import FAILURES_IN_A_ROW
 from pointsman.gateway.core.relayed import PATHS, RelayedEndpoint
 from waiting import eventually
 
@@ -21,9 +24,19 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class FullWorker(StandInWorker):
-    """A stand-in that has the engine's other endpoints. ``cut`` breaks the next stream after its first event."""
+    """A stand-in that has the engine's other endpoints.
+
+    ``cut`` breaks each stream after its first event. ``pauses``: for each stream, in order, what it waits for before
+    an event.
+    """
 
     cut = False
+    error_event = False  # each stream reports that the engine failed
+    usage = USAGE
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.pauses: deque[dict[int, asyncio.Event]] = deque()
 
     def application(self) -> web.Application:
         """Its HTTP application."""
@@ -40,7 +53,7 @@ class FullWorker(StandInWorker):
 
     async def _responses(self, request: web.Request) -> web.StreamResponse:
         body = await self._note(request)
-        answer = {"id": "resp_1", "object": "response", "model": SERVED_NAME, "output": [], "usage": USAGE}
+        answer = {"id": "resp_1", "object": "response", "model": SERVED_NAME, "output": [], "usage": self.usage}
         if not body.get("stream"):
             return web.json_response(answer)
         return await self._stream(
@@ -48,7 +61,7 @@ class FullWorker(StandInWorker):
             ("response.created", {"response": {**answer, "usage": None}}),
             ("response.output_text.delta", {"delta": "a"}),
             ("response.output_text.delta", {"delta": "b"}),
-            ("response.completed", {"response": answer}),
+            ("error", {"message": "died"}) if self.error_event else ("response.completed", {"response": answer}),
         )
 
     async def _messages(self, request: web.Request) -> web.StreamResponse:
@@ -64,7 +77,10 @@ class FullWorker(StandInWorker):
     async def _stream(self, request: web.Request, *events: tuple[str, dict[str, Any]]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for kind, data in events:
+        gates = self.pauses.popleft() if self.pauses else {}
+        for number, (kind, data) in enumerate(events):
+            if number in gates:
+                await gates[number].wait()
             await response.write(f"event: {kind}\ndata: {json.dumps({**data, 'type': kind})}\n\n".encode())
             if self.cut:
                 assert request.transport is not None
@@ -138,6 +154,124 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_event(gateway: Gatewa
     with pytest.raises(openai.APIError, match="broke off"):
         async for _event in await gateway.client.responses.create(model=SERVED_NAME, input="hi", stream=True):
             pass
+
+
+@dataclass
+class Reader:
+    """A client of a stream: the kinds of the events so far."""
+
+    gateway: Gateway
+    kinds: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.done = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        async for event in await self.gateway.client.responses.create(model=SERVED_NAME, input="hi", stream=True):
+            self.kinds.append(event.type)
+
+    async def has(self, kind: str) -> None:
+        """Wait until it has an event of this kind."""
+        await eventually(lambda: kind in self.kinds, f"the client has {kind}")
+
+    async def whole(self) -> None:
+        """Wait for its end."""
+        await self.done
+        assert self.kinds[-1] == "response.completed"
+
+
+async def test_a_stream_has_a_pending_prompt_until_its_first_token_and_then_decodes(
+    gateway: Gateway, worker: FullWorker
+) -> None:
+    prefill = Entry("prefill-0", worker.url, "Prefill")
+    await bounded(gateway, [worker, prefill], pendingTokensPerPrefillWorker=1, decodingPerDecodeWorker=3)
+    token, end = asyncio.Event(), asyncio.Event()
+    worker.pauses.extend([{1: token, 2: end}, {2: end}, {2: end}])
+    readers = [Reader(gateway)]
+    await readers[0].has("response.created")
+    readers.append(Reader(gateway))
+    await held(gateway, 1)  # the prompt of the first one is not computed
+    token.set()
+    await readers[1].has("response.output_text.delta")
+    readers.append(Reader(gateway))
+    await readers[2].has("response.output_text.delta")
+    readers.append(Reader(gateway))
+    await held(gateway, 1)  # three decode
+    end.set()
+    for reader in readers:
+        await reader.whole()
+
+
+async def test_the_wait_for_the_first_token_of_a_stream_is_not_bounded_by_the_inactivity_limit(
+    room: Room, worker: FullWorker
+) -> None:
+    gateway = await room.gateway([worker], inactivity_timeout_seconds=0.5)
+    token = asyncio.Event()
+    worker.pauses.extend([{1: token}, {2: asyncio.Event()}])
+    waits = Reader(gateway)
+    await waits.has("response.created")
+    falls_silent = Reader(gateway)
+    with pytest.raises(openai.APIError, match="the worker sent no data in time") as broken:
+        await falls_silent.done
+    assert broken.value.code == "stream_broken"
+    token.set()  # it has been silent for longer than that
+    await waits.whole()
+
+
+async def test_a_stream_without_a_first_token_in_time_ends_with_an_error_event_and_its_worker_is_no_suspect(
+    room: Room, worker: FullWorker
+) -> None:
+    gateway = await room.gateway([worker], first_token_timeout_seconds=0.5, suspect_seconds=60)
+    worker.pauses.append({1: asyncio.Event()})
+    with pytest.raises(openai.APIError, match="first token did not come in time") as late:
+        await Reader(gateway).done
+    assert late.value.code == "timed_out"
+    assert not any(endpoint["suspect"] for endpoint in (await gateway.report())["endpoints"])
+
+
+async def test_a_worker_that_breaks_a_stream_is_left_alone(room: Room, worker: FullWorker) -> None:
+    gateway = await room.gateway([worker], suspect_seconds=60)
+    worker.cut = True
+    with pytest.raises(openai.APIError, match="broke off"):
+        await Reader(gateway).done
+    (found,) = (await gateway.report())["endpoints"]
+    assert (found["suspect"], found["ejections"]) == (True, 1)
+
+
+async def test_a_worker_that_ends_five_streams_with_an_error_event_is_left_alone(
+    room: Room, worker: FullWorker
+) -> None:
+    gateway = await room.gateway([worker], suspect_seconds=60)
+    worker.error_event = True
+    for number in range(FAILURES_IN_A_ROW):
+        assert not (await gateway.report())["endpoints"][0]["suspect"], f"{number} failures"
+        reader = Reader(gateway)
+        await reader.done
+        assert reader.kinds[-1] == "error"  # the engine's own
+    (found,) = (await gateway.report())["endpoints"]
+    assert (found["suspect"], found["ejections"]) == (True, 1)
+
+
+async def test_a_defect_in_a_stream_that_has_begun_is_an_error_event_and_no_second_answer(
+    gateway: Gateway, worker: FullWorker
+) -> None:
+    worker.usage = {"input_tokens": 10**400, "output_tokens": 2}  # no metric can count so many
+    body = {"model": SERVED_NAME, "input": "hi", "stream": True}
+    async with gateway.http.post(f"{gateway.of.url}/v1/responses", json=body) as answer:
+        assert answer.status == 200
+        text = await answer.text()
+    assert "HTTP/1.1" not in text
+    *_events, last = text.split("\n\n")[:-1]
+    kind, data = last.split("\n")
+    assert kind == "event: error"
+    told = json.loads(data.removeprefix("data: "))
+    assert (told["type"], told["message"]) == ("error", "The gateway failed on this request.")
+    assert told["sequence_number"] == 4
+    request_id = answer.headers[headers.REQUEST_ID]
+    await eventually(lambda: gateway.of.logged("request", request_id=request_id), "the answer is logged")
+    assert gateway.of.logged("stream failed by a defect", request_id=request_id)
+    (line,) = gateway.of.logged("request", request_id=request_id)
+    assert (line["status"], line["outcome"]) == (200, "internal")
 
 
 @pytest.mark.parametrize("field", ["kv_transfer_params", "previous_response_id"])

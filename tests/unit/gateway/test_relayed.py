@@ -11,20 +11,23 @@ from pointsman.gateway.core.relayed import (
     RelayedEvents,
     Usage,
     read_relayed,
+    relayed_error_event,
     usage_of,
 )
 from pointsman.gateway.core.requests import REFUSED
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
 
+MAX_MODEL_LEN = 4096
+
 
 def read(endpoint: RelayedEndpoint, **body: Any) -> Any:
-    return read_relayed(endpoint, json.dumps(body).encode(), "chat", ("sql",))
+    return read_relayed(endpoint, json.dumps(body).encode(), "chat", ("sql",), MAX_MODEL_LEN)
 
 
 @pytest.mark.parametrize("endpoint", RelayedEndpoint)
 def test_a_body_is_passed_on_as_it_came(endpoint: RelayedEndpoint) -> None:
     data = b'{ "model": "chat",  "unknown": [1, 2.50] }'
-    assert read_relayed(endpoint, data, "chat", ()).body == data
+    assert read_relayed(endpoint, data, "chat", (), MAX_MODEL_LEN).body == data
 
 
 @pytest.mark.parametrize("endpoint", RelayedEndpoint)
@@ -55,7 +58,14 @@ def test_the_model_is_checked_where_it_is_named() -> None:
 )
 def test_what_is_no_request_is_the_clients_mistake(body: bytes) -> None:
     with pytest.raises(RequestInvalid):
-        read_relayed(RelayedEndpoint.RESPONSES, body, "chat", ())
+        read_relayed(RelayedEndpoint.RESPONSES, body, "chat", (), MAX_MODEL_LEN)
+
+
+def test_a_prompt_is_estimated_at_no_more_than_the_models_context() -> None:
+    image = "x" * (8 * MAX_MODEL_LEN)
+    assert read(RelayedEndpoint.RESPONSES, model="chat", input=image).prompt_tokens == MAX_MODEL_LEN
+    assert read(RelayedEndpoint.RESPONSES, model="chat", input="a" * 400).prompt_tokens == pytest.approx(100, abs=20)
+    assert read(RelayedEndpoint.EMBEDDINGS, model="chat", input=[image]).prompt_tokens > MAX_MODEL_LEN, "many texts"
 
 
 def test_usage_is_read_from_each_kind_of_answer() -> None:
@@ -107,3 +117,35 @@ def test_tokens_and_usage_of_a_stream_are_counted_however_it_is_cut(stream: byte
     counter = RelayedEvents()
     tokens = sum(counter.feed(stream[start : start + piece]) for start in range(0, len(stream), piece))
     assert (tokens, counter.usage) == (2, Usage(5, 2))
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "response.function_call_arguments.delta",
+        "response.custom_tool_call_input.delta",
+        "response.reasoning_text.delta",
+        "response.code_interpreter_call_code.delta",
+    ],
+)
+def test_pieces_of_reasoning_and_of_tool_calls_are_tokens_too(kind: str) -> None:
+    assert RelayedEvents().feed(events((kind, {"delta": "a"}))) == 1
+
+
+@pytest.mark.parametrize(("kind", "failed"), [("error", True), ("response.failed", True), ("response.created", False)])
+def test_a_failure_that_the_engine_reports_is_seen(kind: str, failed: bool) -> None:
+    counter = RelayedEvents()
+    counter.feed(events((kind, {})))
+    assert counter.failed == failed
+
+
+def test_an_error_event_has_the_shape_of_its_api() -> None:
+    error = {"message": "The answer broke off.", "type": "server_error", "param": None, "code": "stream_broken"}
+    prefix = b"event: error\ndata: "
+    response = relayed_error_event(RelayedEndpoint.RESPONSES, error, 4)
+    message = relayed_error_event(RelayedEndpoint.MESSAGES, error, 4)
+    assert json.loads(response.removeprefix(prefix)) == {
+        "type": "error", "message": "The answer broke off.", "param": None, "code": "stream_broken",
+        "sequence_number": 4, "error": error,
+    }  # fmt: skip
+    assert json.loads(message.removeprefix(prefix)) == {"type": "error", "error": {**error, "type": "api_error"}}

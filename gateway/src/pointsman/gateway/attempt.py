@@ -199,10 +199,7 @@ class LiveStream:
     def _begin(self) -> None:
         """The first token is here: from now on a silent stream has died."""
         self.begun = True
-        connection = self._response.connection
-        if connection is not None and connection.protocol is not None and not self._content.is_eof():
-            connection.protocol.read_timeout = self._inactivity_seconds
-            connection.protocol.start_timeout()
+        limit_silence(self._response, self._inactivity_seconds)
 
     def _worker_is_gone(self) -> None:
         self._gone = True
@@ -213,6 +210,14 @@ class LiveStream:
             raise engine_failed(step.error)
         if step.finish_reason == "abort":
             raise Unsuitable("engine-aborted")
+
+
+def limit_silence(response: aiohttp.ClientResponse, seconds: float) -> None:
+    """From now on, reads of ``response`` raise TimeoutError after so long without data."""
+    connection = response.connection
+    if connection is not None and connection.protocol is not None and not response.content.is_eof():
+        connection.protocol.read_timeout = seconds
+        connection.protocol.start_timeout()
 
 
 def engine_failed(error: EngineError) -> Exception:

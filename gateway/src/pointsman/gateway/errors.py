@@ -50,6 +50,11 @@ class GatewayError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
 
+def defect() -> GatewayError:
+    """What a client is told of a defect of the gateway."""
+    return GatewayError("The gateway failed on this request.")
+
+
 class RequestInvalid(GatewayError):
     """The client's mistake: the message names the field, its value and what would be right."""
 

@@ -264,7 +264,14 @@ class Forwarder:
         async def attempt(pick: Pick) -> RelayedStream:
             async with self._while_there(pick.worker):
                 response = await self._post(leg, pick, self._stream_timeout)
-            return RelayedStream(pick, response, self._departures, self._limits.inactivity_timeout_seconds)
+            return RelayedStream(
+                pick,
+                response,
+                self._departures,
+                self._limits.inactivity_timeout_seconds,
+                answered=lambda: self._fleet.answered(pick.worker.key),
+                failed=lambda why: self._worker_failed(pick.worker, why),
+            )
 
         return await self._retrying(leg, attempt, moves.for_answer(), held=held)
 

@@ -18,13 +18,14 @@ from aiohttp import web
 from pointsman.gateway.client_answer import ClientAnswer, ClientGone
 from pointsman.gateway.core.in_flight import Place
 from pointsman.gateway.core.moves import MoveLimits, RequestMoves
-from pointsman.gateway.core.relayed import RelayedEndpoint, Usage, read_relayed, usage_of
-from pointsman.gateway.errors import GatewayError, NotServed, RefusedByEngine
+from pointsman.gateway.core.relayed import RelayedEndpoint, Usage, read_relayed, relayed_error_event, usage_of
+from pointsman.gateway.errors import GatewayError, NotServed, RefusedByEngine, defect
 from pointsman.gateway.forward import Forwarder, Leg
 from pointsman.gateway.large_body import in_pieces
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.processor import Model
+from pointsman.gateway.relayed_stream import RelayedStream
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class Passthrough:
         model = await self.model_known()
         adapters = self.adapters()
         asked = await self.off_loop.run(
-            len(data), lambda: read_relayed(endpoint, data, model.info.served_name, adapters)
+            len(data),
+            lambda: read_relayed(endpoint, data, model.info.served_name, adapters, model.info.max_model_len),
         )
         record.stream, record.verbatim = asked.stream, endpoint.value
         leg = Leg(
@@ -110,22 +112,30 @@ class Passthrough:
             record.status = 200
             await client.begin()
             try:
-                async with aclosing(stream.pieces()) as pieces:
-                    async for received, tokens in pieces:
-                        if tokens:
-                            record.tokens_came(self.clock(), tokens, self.metrics.by_path)
-                        await client.write(received)
+                try:
+                    async with aclosing(stream.pieces()) as pieces:
+                        async for received, tokens in pieces:
+                            if tokens:
+                                record.tokens_came(self.clock(), tokens, self.metrics.by_path)
+                            await client.write(received)
+                finally:
+                    self._count(record, leg, stream.events.usage)
             except ClientGone:
                 raise
             except GatewayError as error:
-                record.outcome = error.reason
-                self.metrics.failed(error.reason)
                 log.warning("stream broken", extra={"request_id": record.request_id, "detail": error.message})
-                event = msgspec.json.encode({"type": "error", **error.body()})
-                await client.write(b"event: error\ndata: " + event + b"\n\n")
-            self._count(record, leg, stream.events.usage)
+                await client.write(self._broken(error, record, stream))
+            except Exception:
+                log.exception("stream failed by a defect", extra={"request_id": record.request_id})
+                await client.write(self._broken(defect(), record, stream))
             await client.end()
         return response
+
+    def _broken(self, error: GatewayError, record: Any, stream: RelayedStream) -> bytes:
+        """The end of a stream that has begun and cannot go on: its status is sent, so the error is an event."""
+        record.outcome = error.reason
+        self.metrics.failed(error.reason)
+        return relayed_error_event(record.endpoint, error.body()["error"], stream.events.events)
 
     def _count(self, record: Any, leg: Leg, usage: Usage | None) -> None:
         record.prompt_tokens = usage.prompt_tokens if usage is not None else leg.prompt_tokens

@@ -1,11 +1,17 @@
 """A stream of a worker that is passed on as it comes: the engine's endpoints beside chats and completions."""
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import aiohttp
 
-from pointsman.gateway.attempt import NO_DATA, provenance_of
+from pointsman.gateway.attempt import (
+    NO_DATA,
+    Unsuitable,
+    connection_failed,
+    limit_silence,
+    no_first_token,
+    provenance_of,
+)
 from pointsman.gateway.core.relayed import RelayedEvents
 from pointsman.gateway.departures import Departures
 from pointsman.gateway.errors import StreamBroken
@@ -13,10 +19,20 @@ from pointsman.gateway.fleet import Pick
 
 
 class RelayedStream:
-    """Its head has arrived. ``pieces`` once; ``close`` in any case."""
+    """Its head has arrived. ``pieces`` once; ``close`` in any case.
+
+    ``answered`` is called at the end of a whole stream, ``failed`` when the worker breaks the stream.
+    """
 
     def __init__(
-        self, pick: Pick, response: aiohttp.ClientResponse, departures: Departures, inactivity_seconds: float
+        self,
+        pick: Pick,
+        response: aiohttp.ClientResponse,
+        departures: Departures,
+        inactivity_seconds: float,
+        *,
+        answered: Callable[[], None],
+        failed: Callable[[Unsuitable], None],
     ) -> None:
         self.provenance = provenance_of(pick, response)
         self.events = RelayedEvents()
@@ -24,23 +40,44 @@ class RelayedStream:
         self._response = response
         self._departures = departures
         self._inactivity_seconds = inactivity_seconds
+        self._answered = answered
+        self._failed = failed
+        self._begun = False  # the first token was read
         self._whole = False
         departures.enter(pick.worker, response.close)
 
     async def pieces(self) -> AsyncGenerator[tuple[bytes, int], None]:
-        """Bytes as they come, and the pieces of text in them. Raises StreamBroken: nobody can continue it."""
-        while True:
-            try:
-                async with asyncio.timeout(self._inactivity_seconds):
-                    received = await self._response.content.readany()
-            except TimeoutError as error:
-                raise StreamBroken(f"The answer broke off: {NO_DATA}.") from error
-            except (aiohttp.ClientError, OSError) as error:
-                raise StreamBroken("The answer broke off: the connection to the worker failed.") from error
-            if not received:
-                self._whole = True
-                return
-            yield received, self.events.feed(received)
+        """Bytes as they come, and the pieces of text in them.
+
+        Raises TimedOut, or StreamBroken: nobody can continue it.
+        """
+        try:
+            while received := await self._read():
+                tokens = self.events.feed(received)
+                if tokens and not self._begun:
+                    self._begun = True
+                    limit_silence(self._response, self._inactivity_seconds)
+                self._pick.entry.produced(tokens)
+                yield received, tokens
+        except Unsuitable as error:
+            self._failed(error)
+            raise StreamBroken(f"The answer broke off: {error} (worker {self.provenance.worker}).") from error
+        self._whole = True
+        if self.events.failed:
+            self._failed(Unsuitable("engine-error", failing=True))
+        else:
+            self._answered()
+
+    async def _read(self) -> bytes:
+        """What comes next; empty at the end. Events that come before the first token do not end the wait for it."""
+        try:
+            return await self._response.content.readany()
+        except TimeoutError as error:
+            if not self._begun:
+                raise no_first_token() from error
+            raise Unsuitable("inactive", NO_DATA, unreachable=True) from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise connection_failed(error) from error
 
     def close(self) -> None:
         """Give the worker up: the connection of a stream that is not at its end is closed, which aborts it there."""

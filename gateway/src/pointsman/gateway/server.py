@@ -33,6 +33,7 @@ from pointsman.gateway.errors import (
     Overloaded,
     RefusedByEngine,
     Unauthorized,
+    defect,
 )
 from pointsman.gateway.first_token_deadline import DEADLINE, first_token_deadline
 from pointsman.gateway.fleet import Fleet
@@ -220,7 +221,7 @@ class GatewayServer:
             record.status, record.outcome = 500, "internal"
             self._metrics.failed("internal")
             log.exception("request failed by a defect", extra={"request_id": record.request_id})
-            return _error_response(_defect(), record.request_id)
+            return _error_response(defect(), record.request_id)
         finally:
             if place is not None:
                 place.leave()
@@ -305,7 +306,7 @@ class GatewayServer:
                 await answer.write(self._broken(error, record))
             except Exception:
                 log.exception("stream failed by a defect", extra={"request_id": record.request_id})
-                await answer.write(self._broken(_defect(), record))
+                await answer.write(self._broken(defect(), record))
             await answer.end()
         return response
 
@@ -523,10 +524,6 @@ def _request_id(request: web.Request) -> str:
     """The client's own id, if it can be one; else a new one."""
     given = request.headers.get(headers.REQUEST_ID, "")
     return given if _REQUEST_ID.match(given) else new_request_id()
-
-
-def _defect() -> GatewayError:
-    return GatewayError("The gateway failed on this request.")
 
 
 def _error_response(error: GatewayError, request_id: str, *, held_s: float | None = None) -> web.Response:

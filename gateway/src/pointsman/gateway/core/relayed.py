@@ -67,9 +67,7 @@ STATEFUL: Final[Mapping[str, str]] = MappingProxyType(
 )
 """Fields of a Responses request that need an earlier answer or a later question at the same worker."""
 
-_TOKEN_EVENTS: Final = frozenset(
-    {b"response.output_text.delta", b"response.reasoning_text.delta", b"content_block_delta"}
-)
+_FAILURE_EVENTS: Final = frozenset({b"error", b"response.failed"})
 _CHARACTERS_PER_TOKEN: Final = 4
 T = TypeVar("T")
 _NOTHING: Final = msgspec.Raw(b"null")
@@ -93,7 +91,9 @@ class Usage:
     output_tokens: int
 
 
-def read_relayed(endpoint: RelayedEndpoint, data: bytes, served_name: str, adapters: Collection[str]) -> RelayedRequest:
+def read_relayed(
+    endpoint: RelayedEndpoint, data: bytes, served_name: str, adapters: Collection[str], max_model_len: int
+) -> RelayedRequest:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
     body = decode_body(data)
     if not isinstance(body, dict):
@@ -108,7 +108,10 @@ def read_relayed(endpoint: RelayedEndpoint, data: bytes, served_name: str, adapt
         raise RequestInvalid(f"'stream' is {stream!r}; it must be true or false.", param="stream")
     if endpoint is RelayedEndpoint.RESPONSES and body.get("store"):
         data = msgspec.json.encode(body | {"store": False})
-    return RelayedRequest(data, stream and endpoint.generates, max(len(data) // _CHARACTERS_PER_TOKEN, 1), adapter)
+    prompt_tokens = max(len(data) // _CHARACTERS_PER_TOKEN, 1)
+    if endpoint.generates:  # one prompt, which may hold images; the others may hold many texts
+        prompt_tokens = min(prompt_tokens, max_model_len)
+    return RelayedRequest(data, stream and endpoint.generates, prompt_tokens, adapter)
 
 
 def _adapter(
@@ -146,6 +149,18 @@ def usage_of(answer: bytes) -> Usage | None:
     return None
 
 
+def relayed_error_event(endpoint: RelayedEndpoint, error: Mapping[str, Any], sequence_number: int) -> bytes:
+    """``error`` as the last event of a stream that has begun, in the shape of the API of ``endpoint``.
+
+    OpenAI's API has the error's fields in the event itself; its official clients raise on the object ``error``.
+    """
+    if endpoint is RelayedEndpoint.RESPONSES:
+        event = {**error, "type": "error", "sequence_number": sequence_number, "error": error}
+    else:
+        event = {"type": "error", "error": {**error, "type": "api_error"}}
+    return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+
 def _decoded(text: bytes | msgspec.Raw, wanted: type[T]) -> T | None:
     """None: it is something else."""
     try:
@@ -158,11 +173,21 @@ def _count(usage: Mapping[str, Any], *names: str) -> int:
     return next((value for name in names if isinstance(value := usage.get(name), int)), 0)
 
 
+def _is_token(kind: bytes) -> bool:
+    """Whether an event of this kind brings a piece of text, of reasoning or of a tool call."""
+    return kind == b"content_block_delta" or (kind.startswith(b"response.") and kind.endswith(b".delta"))
+
+
 class RelayedEvents:
-    """Counts what passes in a stream: the tokens of each read, and the usage at its end."""
+    """Counts what passes in a stream: the tokens of each read, and the usage at its end.
+
+    ``events`` have begun so far. ``failed``: the engine reported in one that it failed.
+    """
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
+        self.events = 0
+        self.failed = False
         self._line = b""
         self._is_token = False
 
@@ -172,7 +197,10 @@ class RelayedEvents:
         tokens = 0
         for line in lines:
             if line.startswith(b"event: "):
-                self._is_token = line[7:] in _TOKEN_EVENTS
+                kind = line[7:]
+                self.events += 1
+                self.failed |= kind in _FAILURE_EVENTS
+                self._is_token = _is_token(kind)
                 tokens += self._is_token
             elif not self._is_token and line.startswith(b"data: {") and b'"usage"' in line:
                 self._add(usage_of(line[6:]))
