@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import torch
 
-from pointsman.workers.elastic.engine.sampling import Sampling, sample
+from pointsman.workers.elastic.engine.iterations import Sampling
+from pointsman.workers.elastic.engine.sampling import sample
 
 LOGITS = torch.tensor([0.5, 2.0, 1.0, -1.0, 1.5])
 DRAWS = 4000

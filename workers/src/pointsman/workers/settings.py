@@ -20,6 +20,7 @@ class WorkerSettings(ProcessSettings):
     bind_host: str = "0.0.0.0"
     kv_compatibility: str = Field(description="only workers with the same value exchange KV")
     block_size: int = Field(ge=1)
+    prefix_cache: bool = Field(default=True, description="whether the engine has one, and publishes its events")
     model: str = Field(description="what the engine's --model gets: a path or a hub name")
     model_revision: str | None = Field(default=None, description="of a hub's model; none: the hub's default")
     served_name: str

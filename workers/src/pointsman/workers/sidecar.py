@@ -110,7 +110,8 @@ class Sidecar:
         self._link.start()
         self._supervise(self._server.run(), "prefill queue")
         self._supervise(self._watch(), "engine health")
-        self._supervise(self._feed.run(), "KV events")
+        if self.settings.prefix_cache:
+            self._supervise(self._feed.run(), "KV events")
         if self.settings.nats_url is not None:
             self._supervise(self._publisher.run(), "KV metrics")
             self._supervise(self._server.announce(), "prefill presence")

@@ -118,12 +118,14 @@ def extrapolate(one: PrefillTime, degree: int, efficiency: float, communication_
     )
 
 
-def fit_prefill_time(batches: Sequence[tuple[Sequence[int], float]]) -> PrefillTime:
+def fit_prefill_time(
+    batches: Sequence[tuple[Sequence[int], float]], largest_error: float = LARGEST_ERROR
+) -> PrefillTime:
     """The model that fits ``batches``, (lengths of the prompts, seconds), with the least relative squared error.
 
     Rows are divided by the measured time, so that short batches count as much as long ones. No coefficient is
     negative, because more tokens never take less time. Raises BadFit for fewer than four batches, for a time that is
-    not above 0, and for a mean relative error of ``LARGEST_ERROR`` or more.
+    not above 0, and for a mean relative error of ``largest_error`` or more.
     """
     if len(batches) <= TERMS:
         raise BadFit(f"{len(batches)} batches were measured; {TERMS} numbers need at least {TERMS + 1}")
@@ -139,8 +141,8 @@ def fit_prefill_time(batches: Sequence[tuple[Sequence[int], float]]) -> PrefillT
         key=lambda found: _residual(rows, found),
     )
     error = sum(abs(_product(row, best) - 1) for row in rows) / len(rows)
-    if error >= LARGEST_ERROR:
-        raise BadFit(f"the mean relative error of the fit is {error:.0%}; it must be below {LARGEST_ERROR:.0%}")
+    if error >= largest_error:
+        raise BadFit(f"the mean relative error of the fit is {error:.0%}; it must be below {largest_error:.0%}")
     alpha_s, beta_s, gamma_s = best
     return PrefillTime(alpha_s, beta_s, gamma_s, error)
 

@@ -40,6 +40,25 @@ def vllm_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
 
     Raises OwnedFlagError for an argument that Pointsman owns, in whatever spelling vLLM would accept.
     """
+    return _arguments(
+        settings,
+        user,
+        "--enable-prefix-caching",
+        *("--prefix-caching-hash-algo", PREFIX_HASH),
+        *("--kv-transfer-config", json.dumps(kv_transfer(settings))),
+        *("--kv-events-config", json.dumps(kv_events(settings))),
+    )
+
+
+def elastic_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
+    """The same for the front of an elastic group, whose instances have no prefix cache and move no KV to others.
+
+    Raises OwnedFlagError.
+    """
+    return _arguments(settings, user, "--no-enable-prefix-caching")
+
+
+def _arguments(settings: WorkerSettings, user: Sequence[str], *of_engine: str) -> list[str]:
     for argument in user:
         if (flag := owned_flag(argument)) is not None:
             raise OwnedFlagError(f"engine.args has {argument!r}: {flag} is set by Pointsman; leave it out")
@@ -53,10 +72,7 @@ def vllm_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
         *("--shutdown-timeout", str(round(settings.drain_timeout_seconds))),
         *("--middleware", MIDDLEWARE),
         *("--disable-access-log-for-endpoints", QUIET_PATHS),
-        "--enable-prefix-caching",
-        *("--prefix-caching-hash-algo", PREFIX_HASH),
-        *("--kv-transfer-config", json.dumps(kv_transfer(settings))),
-        *("--kv-events-config", json.dumps(kv_events(settings))),
+        *of_engine,
     ]
     given = {argument.partition("=")[0].replace("_", "-") for argument in user if argument.startswith("-")}
     for default, unless in _defaults(settings):

@@ -77,12 +77,22 @@ class Instance:
     def decode(self, steps: Sequence[Step], group: Group) -> dict[str, torch.Tensor]:
         """Compute one token of each request. Returns logits (vocabulary,) by request, of those mastered here.
 
-        Raises PoolFull before anything is sent, and GroupBroken.
+        Raises PoolFull before anything is sent, and GroupBroken. The pool holds then what it held before.
         """
-        me = group.rank
-        mine = [step for step in steps if step.master == me]
+        mine = [step for step in steps if step.master == group.rank]
+        self.pool.check_room(len(mine))
         slots = [self.pool.allocate(step.request, (step.position,)) for step in mine]
-        new_slots = torch.cat(slots) if slots else torch.empty(0, dtype=torch.long)
+        try:
+            return self._decode(steps, mine, torch.cat(slots) if slots else torch.empty(0, dtype=torch.long), group)
+        except BaseException:
+            for step in mine:
+                self.pool.release_last(step.request, 1)
+            raise
+
+    def _decode(
+        self, steps: Sequence[Step], mine: Sequence[Step], new_slots: torch.Tensor, group: Group
+    ) -> dict[str, torch.Tensor]:
+        me = group.rank
         peers = [peer for peer in range(group.size) if peer != me]
         asked = {peer: [row for row, step in enumerate(mine) if peer in step.holders] for peer in peers}
         asking = {peer: [step for step in steps if step.master == peer and me in step.holders] for peer in peers}

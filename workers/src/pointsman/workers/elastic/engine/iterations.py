@@ -57,3 +57,30 @@ class Step:
     position: int
     master: int
     holders: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """A request's own numbers, as OpenAI names them. ``temperature`` 0: the likeliest token; ``top_k`` 0: no bound.
+
+    ``logprobs``: how many of the likeliest tokens are told, None: none, and not the chosen one either.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A token; its log-probability and rank (1: the likeliest), and the likeliest ones with theirs, where asked for.
+
+    Log-probabilities are those of the model, before temperature and bounds, as vLLM's.
+    """
+
+    token_id: int
+    logprob: float | None = None
+    rank: int = 1
+    likeliest: tuple[tuple[int, float], ...] = ()

@@ -4,38 +4,13 @@ What is drawn depends on the request's seed and the token's position alone: an a
 instances, or goes on at another master, is the same.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
 
+from pointsman.workers.elastic.engine.iterations import Sampled, Sampling
+
 _POSITIONS: Final = 2**20  # a seed and a position make one number; contexts are shorter than this
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """A request's own numbers, as OpenAI names them. ``temperature`` 0: the likeliest token; ``top_k`` 0: no bound.
-
-    ``logprobs``: how many of the likeliest tokens are told, None: none, and not the chosen one either.
-    """
-
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    seed: int = 0
-    logprobs: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """A token; its log-probability, and the likeliest ones with theirs, where asked for.
-
-    Log-probabilities are those of the model, before temperature and bounds, as vLLM's.
-    """
-
-    token_id: int
-    logprob: float | None = None
-    likeliest: tuple[tuple[int, float], ...] = ()
 
 
 def sample(logits: torch.Tensor, sampling: Sampling, position: int) -> Sampled:
@@ -46,7 +21,8 @@ def sample(logits: torch.Tensor, sampling: Sampling, position: int) -> Sampled:
     logprobs = logits.log_softmax(-1)
     best = logprobs.topk(min(sampling.logprobs, len(logprobs)))
     likeliest = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return Sampled(token_id, float(logprobs[token_id]), likeliest)
+    logprob = logprobs[token_id]
+    return Sampled(token_id, float(logprob), int((logprobs > logprob).sum()) + 1, likeliest)
 
 
 def _drawn(logits: torch.Tensor, sampling: Sampling, position: int) -> int:

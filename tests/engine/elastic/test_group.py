@@ -1,0 +1,97 @@
+"""An elastic group behind a gateway: the tokens are those of one plain engine, however its instances come and go."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from itertools import islice
+
+import aiohttp
+import pytest
+
+from engine.gateway.conftest import TOKEN, entry, give_role
+from fixtures.elastic_group import ElasticGroup, running_group
+from fixtures.engines import MODEL, Engines, PlainEngines
+from fixtures.gateways import Gateway, connected, gateway_process
+from pointsman.api.protocol.names import Role
+from pointsman.local.traffic.client import Endpoint
+from pointsman.local.traffic.exactness import compare
+from pointsman.local.traffic.load import closed_loop
+from pointsman.local.traffic.prompts import Mix, prompts
+from pointsman.local.traffic.types import Prompt
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
+from waiting import eventually
+
+SLOTS = 3000
+MIX = Mix(
+    lengths=[range(1, 40), range(100, 400), range(1200, 2000)],
+    stream_share=0.5,
+    token_ids_share=0.3,
+    vocabulary=range(94),  # printable: bytes that are no UTF-8 would make texts whose parts depend on their chunks
+)
+
+
+TIME = PrefillTime(0.01, 1e-3, 1e-7)
+MODEL_OF_GPUS = LatencyModel({degree: extrapolate(TIME, degree, 1.0, 0.0) for degree in (1, 2, 3)})
+"""On the two cores of a test, more instances are no faster; this one says that they are, so that groups grow."""
+
+
+@pytest.fixture
+def group(engines: Engines) -> Iterator[ElasticGroup]:
+    with running_group(engines, "eg", 2, slots=SLOTS, model=MODEL_OF_GPUS) as running:
+        yield running
+
+
+@pytest.fixture
+async def gateway(group: ElasticGroup, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Gateway]:
+    with gateway_process(tmp_path_factory.mktemp("gateway"), token=TOKEN) as process:
+        async with connected(process) as connection:
+            await give_role(group.manager, Role.DECODE)
+            connection.write_endpoints([entry(group.manager)])
+            await connection.knows(group.manager)
+            yield connection
+
+
+async def metrics(group: ElasticGroup) -> dict[str, float]:
+    """What the manager counts, by ``name{labels}``."""
+    async with aiohttp.ClientSession() as session, session.get(f"{group.manager.url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    samples = (line.rsplit(" ", 1) for line in lines if line.startswith("pointsman_elastic_"))
+    return {key.removeprefix("pointsman_elastic_"): float(value) for key, value in samples}
+
+
+async def exact(
+    gateway: Gateway, plain_engines: PlainEngines, asked: Sequence[Prompt], during: asyncio.Task[None]
+) -> None:
+    async with (
+        Endpoint(f"{gateway.of.url}/v1", MODEL) as ours,
+        Endpoint(plain_engines.one.openai_url, MODEL) as reference,
+    ):
+        served = await closed_loop(ours, asked, clients=4)
+        await during
+        alone = await closed_loop(reference, asked, clients=2)
+    comparison = compare(alone, served)
+    assert comparison.exact, comparison.differences
+
+
+async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
+    group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines
+) -> None:
+    async def come_and_go() -> None:
+        await asyncio.sleep(1)
+        group.add(2)
+        await eventually(lambda: has_instances(group, 3), "the third instance has joined")
+        await asyncio.sleep(1)
+        group.kill(0)
+        await eventually(lambda: has_instances(group, 2), "the death is noticed")
+
+    await exact(gateway, plain_engines, list(islice(prompts(MIX, seed=1), 24)), asyncio.create_task(come_and_go()))
+    found = await metrics(group)
+    print(found)
+    assert found['iterations_total{degree="2",phase="prefill"}'] > 0
+    assert found['scalings_total{direction="down"}'] > 0
+    assert found['moved_tokens_total{reason="scale_down"}'] == found['moved_tokens_total{reason="scale_up"}'] == 0
+    assert found["recomputed_requests_total"] > 0
+    assert found['slots{state="free"}'] == found['slots{state="total"}'] == 2 * SLOTS
+
+
+async def has_instances(group: ElasticGroup, count: int) -> bool:
+    return (await metrics(group))["instances"] == count

@@ -1,0 +1,244 @@
+"""The manager's book beside instances that compute, break and die in any order: every request ends, with its tokens.
+
+The instances here do in plain Python what the engine does: they keep positions.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from random import Random
+
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
+from pointsman.serving.elastic.types import Settings
+from pointsman.workers.elastic.engine.iterations import Sampled
+from pointsman.workers.elastic.manager.requests import Ask, Iteration, Refused, Requests, Token
+
+MAX_DEGREE = 3
+MODEL = LatencyModel({degree: extrapolate(PrefillTime(0.01, 1e-3, 1e-6), degree, 0.9, 0.001) for degree in (1, 2, 3)})
+EOS = 9
+SEEDS = 30
+
+
+def token(request: str, position: int) -> int:
+    """What the model says at this position, on whatever instance."""
+    return Random(f"{request}/{position}").randrange(10)
+
+
+@dataclass
+class Pod:
+    """An instance: positions of each request in the order in which it got them, and what it was told."""
+
+    slots: int
+    held: dict[str, list[int]] = field(default_factory=dict)
+    todo: "deque[Iteration | tuple[str, ...]]" = field(default_factory=deque)
+
+    @property
+    def used(self) -> int:
+        return sum(map(len, self.held.values()))
+
+    def store(self, request: str, positions: Iterable[int]) -> None:
+        mine = self.held.setdefault(request, [])
+        mine += positions
+        assert len(set(mine)) == len(mine), "a token is kept twice"
+        assert self.used <= self.slots, "more tokens than slots"
+
+
+class World:
+    """Instances that do what the book says, in a random order, and break and die."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.book = Requests(Settings(decode_room_tokens=2, requests_per_master=2, migration_s_per_token=1e-6))
+        self.pods: dict[str, Pod] = {}
+        self.answers: list[tuple[int, str, dict[str, Sampled] | None]] = []
+        self.prompts: dict[str, tuple[int, ...]] = {}
+        self.expected: dict[str, list[int]] = {}
+        self.got: dict[str, list[int]] = {}
+        self.over: set[str] = set()
+        self.aborted: set[str] = set()
+        self.now_s = 0.0
+        self.joined = 0
+        self.recomputed = self.moved = self.broken = self.refused = 0
+        self.degrees: set[int] = set()
+        for _ in range(self.rng.randint(1, 4)):
+            self.join()
+
+    def join(self) -> None:
+        """An instance is there."""
+        name, self.joined = f"i-{self.joined}", self.joined + 1
+        self.pods[name] = Pod(self.rng.randint(40, 90))
+        self.book.join(name, self.pods[name].slots, int(name[2:]) // MAX_DEGREE)
+
+    def ask(self, number: int) -> None:
+        """A request comes."""
+        length = self.rng.choice((1, 3, 200, *[self.rng.randint(4, 30)] * 5))
+        prompt = tuple(self.rng.randrange(9) for _ in range(length))
+        ask = Ask(f"r{number}", prompt, self.rng.randint(1, 9), self.now_s, eos=EOS)
+        tokens: list[int] = []
+        while len(tokens) < ask.max_tokens and EOS not in tokens:
+            tokens.append(token(ask.id, len(prompt) + len(tokens)))
+        self.prompts[ask.id] = prompt
+        self.expected[ask.id] = tokens
+        self.got[ask.id] = []
+        self.book.add(ask)
+
+    def plan(self) -> None:
+        """A round."""
+        found = self.book.next_round(self.now_s, MODEL)
+        self.recomputed += found.recomputed
+        for name, requests in found.release.items():
+            self.pods[name].todo.append(requests)
+        for iteration in found.iterations:
+            self.degrees.add(len(iteration.members))
+            for name in iteration.members:
+                self.pods[name].todo.append(iteration)
+        for event in found.events:
+            self.hear(event)
+
+    def hear(self, event: Token | Refused) -> None:
+        """What the front is told."""
+        if event.request in self.aborted:  # told before the book knew
+            return
+        if isinstance(event, Refused):
+            self.refused += 1
+            self.over.add(event.request)
+            return
+        assert event.request not in self.over, "a token after the last one"
+        self.got[event.request].append(event.sampled.token_id)
+        if event.finish is not None:
+            self.over.add(event.request)
+            assert self.got[event.request] == self.expected[event.request], event.request
+
+    def work(self) -> None:
+        """Some instance does the next thing that it can do."""
+        ready = [name for name, pod in self.pods.items() if pod.todo and self.can_begin(pod.todo[0])]
+        if not ready:
+            return
+        name = self.rng.choice(ready)
+        what = self.pods[name].todo[0]
+        if isinstance(what, tuple):
+            self.pods[name].todo.popleft()
+            for request in what:
+                self.pods[name].held.pop(request, None)
+            return
+        members = [each for each in what.members if each in self.pods]
+        for each in members:
+            assert self.pods[each].todo.popleft() is what
+        if len(members) < len(what.members) or self.rng.random() < 0.03:
+            self.compute_in_part(what, members)
+        else:
+            self.compute(what)
+
+    def can_begin(self, what: "Iteration | tuple[str, ...]") -> bool:
+        """All members have come to it."""
+        if isinstance(what, tuple):
+            return True
+        return all(self.pods[name].todo[0] is what for name in what.members if name in self.pods)
+
+    def compute(self, what: Iteration) -> None:
+        """As the engine does."""
+        tokens: dict[str, dict[str, Sampled]] = {name: {} for name in what.members}
+        for prompt in what.prompts:
+            for member, positions in prompt.owned():
+                self.pods[what.members[member]].store(prompt.request, positions)
+            length = len(prompt.token_ids)
+            tokens[self.rng.choice(what.members)][prompt.request] = Sampled(token(prompt.request, length))
+        for step in what.steps:
+            parts = [self.pods[what.members[holder]].held[step.request] for holder in step.holders]
+            kept = sorted(position for part in parts for position in part)
+            assert kept == list(range(step.position)), "a query finds all keys, each once"
+            assert step.token_id == self.tokens_of(step.request)[step.position]
+            master = what.members[step.master]
+            self.pods[master].store(step.request, (step.position,))
+            tokens[master][step.request] = Sampled(token(step.request, step.position + 1))
+        for move in what.moves:
+            source, target = self.pods[what.members[move.source]], self.pods[what.members[move.target]]
+            given = source.held[move.request][-move.tokens :]
+            assert len(given) == move.tokens
+            target.store(move.request, given)
+            self.moved += len(given)
+            source.held[move.request] = source.held[move.request][: -move.tokens]
+        self.answers += [(what.number, name, tokens[name]) for name in what.members]
+
+    def tokens_of(self, request: str) -> tuple[int, ...]:
+        """The prompt and what has been told."""
+        return self.prompts[request] + tuple(self.expected[request])
+
+    def compute_in_part(self, what: Iteration, members: list[str]) -> None:
+        """A member broke off: of prompts and moves anything may be left, of steps either all or nothing."""
+        self.broken += 1
+        tokens: dict[str, dict[str, Sampled]] = {}
+        for name in members:
+            if what.steps and len(members) == len(what.members) and self.rng.random() < 0.5:
+                tokens[name] = {}  # it was through before
+        for step in what.steps:
+            master = what.members[step.master]
+            if master in tokens:
+                self.pods[master].store(step.request, (step.position,))
+                tokens[master][step.request] = Sampled(token(step.request, step.position + 1))
+        for prompt in what.prompts:
+            for member, positions in prompt.owned():
+                if (name := what.members[member]) in members and self.rng.random() < 0.5:
+                    self.pods[name].store(prompt.request, positions)
+        self.answers += [(what.number, name, tokens.get(name)) for name in members]
+
+    def answer(self) -> None:
+        """The book hears of something that was done."""
+        if self.answers:
+            number, name, tokens = self.answers.pop(self.rng.randrange(len(self.answers)))
+            if name not in self.pods:
+                return
+            if tokens is None:
+                self.book.broke(number, name, "a member broke off", self.now_s)
+            else:
+                self.book.done(number, name, tokens, self.now_s)
+
+    def die(self) -> None:
+        """An instance is gone."""
+        name = self.rng.choice(sorted(self.pods))
+        del self.pods[name]
+        self.answers = [each for each in self.answers if each[1] != name]
+        self.book.leave(name)
+
+
+def test_every_request_gets_its_tokens_however_instances_come_go_and_break() -> None:
+    worlds = [played(seed) for seed in range(SEEDS)]
+    assert set[int]().union(*(world.degrees for world in worlds)) == {1, 2, 3}
+    for what in ("recomputed", "moved", "broken", "refused"):
+        assert sum(getattr(world, what) for world in worlds) > SEEDS // 4, what
+
+
+def played(seed: int) -> World:
+    """A world in which all requests have ended."""
+    world = World(seed)
+    rng, asked = world.rng, 0
+    for _ in range(100_000):
+        world.now_s += 0.01
+        if asked < 25 and rng.random() < 0.05:
+            world.ask(asked)
+            asked += 1
+        elif rng.random() < 0.002 and world.joined < 12:
+            world.join()
+        elif rng.random() < 0.002 and len(world.pods) > 1 and world.joined < 12:
+            world.die()
+        elif rng.random() < 0.002 and asked:
+            request = f"r{rng.randrange(asked)}"
+            if request not in world.over:
+                world.aborted.add(request)
+                world.over.add(request)
+                world.book.abort(request)
+        else:
+            rng.choice((world.plan, world.work, world.work, world.answer, world.answer))()
+        if (
+            asked == 25
+            and len(world.over) == 25
+            and world.book.idle
+            and not any(pod.todo for pod in world.pods.values())
+        ):
+            world.plan()
+            if not any(pod.todo for pod in world.pods.values()):
+                break
+    assert world.over == {f"r{number}" for number in range(25)}
+    assert {name: pod.held for name, pod in world.pods.items() if any(pod.held.values())} == {}
+    assert world.book.slots().used == 0
+    return world

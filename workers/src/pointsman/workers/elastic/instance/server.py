@@ -1,0 +1,88 @@
+"""What an instance serves: the link for its manager, and /health for the kubelet."""
+
+import asyncio
+import logging
+from uuid import uuid4
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from pointsman.workers.control import authorized
+from pointsman.workers.elastic.instance.computer import Computer
+from pointsman.workers.elastic.protocol import (
+    HEARTBEAT_SECONDS,
+    LINK_PATH,
+    Broken,
+    Done,
+    Hello,
+    decode_to_instance,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves ``computer`` to one manager: a new one takes over from one that may not know yet that it is old."""
+
+    def __init__(self, name: str, slots: int, computer: Computer, token: str) -> None:
+        self._name = name
+        self._boot = uuid4().hex
+        self._slots = slots
+        self._computer = computer
+        self._token = token
+        self._manager: web.WebSocketResponse | None = None
+
+    def application(self) -> web.Application:
+        """The routes."""
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        app.router.add_get(LINK_PATH, self._link)
+        return app
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def _link(self, request: web.Request) -> web.StreamResponse:
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        if not authorized(headers, self._token):
+            return web.Response(status=401, text="the service's control token is missing or wrong\n")
+        link = web.WebSocketResponse(heartbeat=HEARTBEAT_SECONDS, max_msg_size=0)
+        await link.prepare(request)
+        before, self._manager = self._manager, link
+        if before is not None:
+            await before.close(message=b"another manager has taken over")
+        loop = asyncio.get_running_loop()
+        held: asyncio.Future[dict[str, int]] = loop.create_future()
+
+        def tell_held(tokens: dict[str, int]) -> None:
+            loop.call_soon_threadsafe(held.set_result, tokens)
+
+        self._computer.held(tell_held)
+        await link.send_bytes(encode(Hello(self._name, self._boot, self._computer.store, self._slots, await held)))
+        log.info("manager connected", extra={"from": request.remote})
+        answers: asyncio.Queue[Done | Broken] = asyncio.Queue()
+        sending = asyncio.create_task(self._send(link, answers))
+
+        def reply(what: Done | Broken) -> None:
+            loop.call_soon_threadsafe(answers.put_nowait, what)
+
+        try:
+            async for message in link:
+                if message.type is not WSMsgType.BINARY or self._manager is not link:
+                    continue
+                try:
+                    told = decode_to_instance(message.data)
+                except msgspec.ValidationError as error:
+                    log.error("a message of the manager cannot be understood: %s", error)
+                    break
+                self._computer.tell(told, reply)
+        finally:
+            sending.cancel()
+            await link.close()
+        return link
+
+    @staticmethod
+    async def _send(link: web.WebSocketResponse, answers: "asyncio.Queue[Done | Broken]") -> None:
+        while True:
+            await link.send_bytes(encode(await answers.get()))

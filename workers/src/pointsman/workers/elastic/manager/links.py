@@ -1,0 +1,120 @@
+"""Connections to a group's instances, each kept as long as its address is known."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import aiohttp
+import msgspec
+
+from pointsman.workers.elastic.protocol import (
+    HEARTBEAT_SECONDS,
+    LINK_PATH,
+    Broken,
+    Done,
+    Hello,
+    Release,
+    ToInstance,
+    decode_from_instance,
+    encode,
+)
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 3.0
+RETRY_SECONDS: Final = 0.2
+
+
+class Listener(Protocol):
+    """Hears what happens on the links, in the event loop."""
+
+    def joined(self, hello: Hello) -> None:
+        """An instance is there, and holds nothing any more."""
+
+    def left(self, name: str) -> None:
+        """It is gone."""
+
+    def answered(self, name: str, answer: Done | Broken) -> None:
+        """It has done what it was told, or could not."""
+
+
+class Links:
+    """Connects to addresses and tells ``listener`` of them; runs in the event loop that makes it."""
+
+    def __init__(self, session: aiohttp.ClientSession, token: str, listener: Listener) -> None:
+        self._session = session
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._listener = listener
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._outgoing: dict[str, asyncio.Queue[ToInstance]] = {}
+
+    def look(self, addresses: Iterable[str]) -> None:
+        """Keep links to these (host:port) and to no others."""
+        wanted = set(addresses)
+        for gone in self._tasks.keys() - wanted:
+            self._tasks.pop(gone).cancel()
+        for new in wanted - self._tasks.keys():
+            self._tasks[new] = asyncio.create_task(self._keep(new), name=f"link to {new}")
+
+    def tell(self, name: str, what: ToInstance) -> None:
+        """Have an instance do it after all that it was told before; one that is gone is not told."""
+        if name in self._outgoing:
+            self._outgoing[name].put_nowait(what)
+
+    async def close(self) -> None:
+        """End all links."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        self._tasks.clear()
+
+    async def _keep(self, address: str) -> None:
+        said = ""
+        while True:
+            try:
+                await self._follow(address)
+                why = "the instance has closed the connection"
+            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.ValidationError) as error:
+                why = str(error) or type(error).__name__
+            if why != said:
+                log.warning("no link to an instance", extra={"address": address, "why": why})
+                said = why
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _follow(self, address: str) -> None:
+        async with (
+            asyncio.timeout(CONNECT_SECONDS) as connecting,
+            self._session.ws_connect(
+                f"http://{address}{LINK_PATH}", headers=self._headers, heartbeat=HEARTBEAT_SECONDS, max_msg_size=0
+            ) as link,
+        ):
+            hello = decode_from_instance(await link.receive_bytes())
+            if not isinstance(hello, Hello):
+                raise aiohttp.ClientError(f"the first message is {type(hello).__name__}, not Hello")
+            if hello.name in self._outgoing:
+                raise aiohttp.ClientError(f"an instance named {hello.name} is linked already")
+            connecting.reschedule(None)
+            outgoing: asyncio.Queue[ToInstance] = asyncio.Queue()
+            if hello.held:
+                outgoing.put_nowait(Release(tuple(hello.held)))
+            sending = asyncio.create_task(self._send(link, outgoing))
+            self._outgoing[hello.name] = outgoing
+            log.info("instance joined", extra={"instance": hello.name, "address": address})
+            self._listener.joined(hello)
+            try:
+                async for message in link:
+                    if message.type is aiohttp.WSMsgType.BINARY:
+                        answer = decode_from_instance(message.data)
+                        if not isinstance(answer, Hello):
+                            self._listener.answered(hello.name, answer)
+            finally:
+                sending.cancel()
+                del self._outgoing[hello.name]
+                log.info("instance left", extra={"instance": hello.name, "address": address})
+                self._listener.left(hello.name)
+
+    @staticmethod
+    async def _send(link: aiohttp.ClientWebSocketResponse, outgoing: "asyncio.Queue[ToInstance]") -> None:
+        while True:
+            await link.send_bytes(encode(await outgoing.get()))

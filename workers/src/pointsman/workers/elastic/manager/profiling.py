@@ -1,0 +1,54 @@
+"""How long prefills of each degree take here: measured on instances that are idle, and fitted."""
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from math import inf
+from random import Random
+from typing import Final
+
+from pointsman.serving.elastic.latency_model import BadFit, PrefillTime, fit_prefill_time
+from pointsman.workers.elastic.engine.iterations import Prompt
+
+log = logging.getLogger(__name__)
+
+SHORTEST: Final = 32
+STEPS: Final = 6  # lengths, each twice the one before
+REPEATS: Final = 3
+TRIES: Final = 3
+
+Measure = Callable[[Sequence[Prompt]], Awaitable[float]]
+
+
+async def measure_degree(measure: Measure, members: int, slots: int, longest: int) -> PrefillTime:
+    """The model of a group of ``members`` with ``slots`` each, from prompts of up to ``longest`` tokens.
+
+    ``measure`` computes prompts, frees them and returns the seconds. What disturbs it only adds to them, so the least
+    of all repetitions is taken. A model that does not fit well is better than none: it is used, and said.
+    """
+    least: dict[tuple[int, ...], float] = {}
+    for _ in range(TRIES):
+        for lengths in batches_up_to(min(longest, slots * members // 2)):
+            prompts = [_prompt(number, length, members) for number, length in enumerate(lengths)]
+            for _ in range(REPEATS):
+                least[lengths] = min(await measure(prompts), least.get(lengths, inf))
+        try:
+            return fit_prefill_time(list(least.items()))
+        except BadFit as error:
+            log.info("measured once more", extra={"degree": members, "why": str(error)})
+    found = fit_prefill_time(list(least.items()), inf)
+    log.warning("prefills do not follow the model well", extra={"degree": members, "error": round(found.error, 2)})
+    return found
+
+
+def batches_up_to(longest: int) -> list[tuple[int, ...]]:
+    """Lengths of the prompts of each batch that is measured: single ones, and two that together are as long."""
+    shortest = max(1, min(SHORTEST, longest >> (STEPS - 1)))
+    singles = [(length,) for step in range(STEPS) if (length := shortest << step) <= max(longest, 1)]
+    return [*singles, *((length // 2, length // 2) for (length,) in singles if length >= 4 * shortest)]
+
+
+def _prompt(number: int, length: int, members: int) -> Prompt:
+    rng = Random(length)
+    share, more = divmod(length, members)
+    owners = tuple((member, share + (member < more)) for member in range(members))
+    return Prompt(f"profile-{number}", tuple(rng.randrange(10) for _ in range(length)), owners)

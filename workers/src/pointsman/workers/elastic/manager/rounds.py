@@ -1,0 +1,222 @@
+"""The loop of an elastic group's manager: whatever happens, plan a round, and tell the instances."""
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.types import Settings
+from pointsman.workers.elastic.engine.iterations import Prompt
+from pointsman.workers.elastic.manager.latency_store import keep_latency_model, read_latency_model
+from pointsman.workers.elastic.manager.links import Links
+from pointsman.workers.elastic.manager.metrics import ManagerMetrics
+from pointsman.workers.elastic.manager.profiling import measure_degree
+from pointsman.workers.elastic.manager.requests import Ask, Iteration, Refused, Requests, Token
+from pointsman.workers.elastic.protocol import Broken, Done, Hello, Iterate, Release
+
+log = logging.getLogger(__name__)
+
+BROKEN_SECONDS: Final = 1.0
+
+Events = Sequence[Token | Refused]
+
+
+class Rounds:
+    """Decides what the instances compute. ``tell`` gets what happened to requests, in order.
+
+    ``max_degree``: instances of a group at most; ``longest``: tokens of the longest prompt.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        max_degree: int,
+        longest: int,
+        tell: Callable[[Events], None],
+        metrics: ManagerMetrics,
+        model_file: Path | None,
+    ) -> None:
+        self._requests = Requests(settings)
+        self._metrics = metrics
+        self._max_degree = max_degree
+        self._longest = longest
+        self._tell = tell
+        self._links: Links | None = None
+        self._hellos: dict[str, Hello] = {}
+        self._model_file = model_file
+        self._model = read_latency_model(model_file)
+        self._changed = asyncio.Event()
+        self._manager = uuid4().hex[:8]
+        self._epochs = itertools.count(1)
+        self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last group's epoch and members
+        self._measured: list[tuple[Iteration, asyncio.Event]] = []  # under way
+
+    # --- the front ---
+
+    def add(self, ask: Ask) -> None:
+        """A request arrives."""
+        self._requests.add(ask)
+        self._changed.set()
+
+    def abort(self, request: str) -> None:
+        """Nobody waits for it any more."""
+        self._requests.abort(request)
+        self._changed.set()
+
+    def load(self) -> tuple[int, int, float]:
+        """Requests that run and that wait, and the share of the slots in use."""
+        slots = self._requests.slots()
+        return *self._requests.counts(), slots.used / slots.total if slots.total else 0.0
+
+    # --- the instances ---
+
+    def joined(self, hello: Hello) -> None:
+        """See Listener."""
+        self._hellos[hello.name] = hello
+        self._requests.join(hello.name, hello.slots, domain_of(hello.name, self._max_degree))
+        self._changed.set()
+
+    def left(self, name: str) -> None:
+        """See Listener."""
+        del self._hellos[name]
+        self._forget_group(name)
+        self._requests.leave(name)
+        self._end_measuring()
+        self._changed.set()
+
+    def answered(self, name: str, answer: Done | Broken) -> None:
+        """See Listener."""
+        now_s = time.monotonic()
+        if isinstance(answer, Done):
+            self._requests.done(answer.number, name, answer.tokens, now_s)
+        else:
+            log.warning("iteration broken", extra={"instance": name, "why": answer.why})
+            self._forget_group(name)
+            self._requests.broke(answer.number, name, answer.why, now_s)
+        self._end_measuring()
+        self._changed.set()
+
+    # --- the loop ---
+
+    async def run(self, links: Links) -> None:
+        """Work until cancelled."""
+        self._links = links
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._measure()
+            began_s = time.monotonic()
+            done = self._requests.next_round(began_s, self._model)
+            if done.plan is not None:
+                self._metrics.round_seconds.observe(time.monotonic() - began_s)
+                self._metrics.planned(done.plan)
+                for reason in done.plan.reasons:
+                    log.debug("round", extra={"reason": reason})
+            for name, requests in done.release.items():
+                links.tell(name, Release(requests))
+            for iteration in done.iterations:
+                self._metrics.begun(iteration)
+                self._start(iteration)
+            self._metrics.recomputed.inc(done.recomputed)
+            slots = self._requests.slots()
+            self._metrics.instances.set(len(self._hellos))
+            self._metrics.slots.labels("total").set(slots.total)
+            self._metrics.slots.labels("free").set(slots.total - slots.used)
+            if done.events:
+                self._tell(done.events)
+
+    def _start(self, iteration: Iteration) -> None:
+        assert self._links is not None
+        leader = self._hellos[iteration.members[0]]
+        what = Iterate(
+            iteration.number,
+            self._epoch(iteration.members),
+            iteration.members,
+            leader.store,
+            iteration.prompts,
+            iteration.steps,
+            iteration.moves,
+            iteration.sampling,
+        )
+        for name in iteration.members:
+            self._links.tell(name, what)
+
+    def _epoch(self, members: tuple[str, ...]) -> str:
+        """Of the group of ``members``: a group that none of them has left since is used again."""
+        known = {self._joined.get(name) for name in members}
+        found = known.pop()
+        if known or found is None or found[1] != members:
+            found = (f"{self._manager}-{next(self._epochs)}", members)
+        self._joined |= dict.fromkeys(members, found)
+        return found[0]
+
+    def _forget_group(self, name: str) -> None:
+        group = self._joined.get(name)
+        if group is not None:
+            for member in group[1]:
+                if self._joined.get(member) == group:
+                    del self._joined[member]
+
+    # --- measuring ---
+
+    async def _measure(self) -> None:
+        """Measure the degrees that the instances can form since one joined, while no request waits for it."""
+        while self._requests.idle and (members := self._unmeasured()):
+            degree = len(members)
+            slots = min(self._hellos[name].slots for name in members)
+
+            async def measure(prompts: Sequence[Prompt], members: tuple[str, ...] = members) -> float:
+                began_s = time.monotonic()
+                iteration = self._requests.begin(members, prompts)
+                ended = asyncio.Event()
+                self._measured.append((iteration, ended))
+                self._start(iteration)
+                await ended.wait()
+                took_s = time.monotonic() - began_s
+                assert self._links is not None
+                for name in members:
+                    self._links.tell(name, Release(tuple(prompt.request for prompt in prompts)))
+                if iteration.broken:
+                    raise _Broken
+                return took_s
+
+            try:
+                time_of: PrefillTime = await measure_degree(measure, degree, slots, self._longest)
+            except _Broken:  # by a member that left, or that is to leave: there is another chance with those that stay
+                await asyncio.sleep(BROKEN_SECONDS)
+                continue
+            self._model = LatencyModel({**self._model.by_degree, degree: time_of})
+            keep_latency_model(self._model_file, self._model)
+            log.info("degree measured", extra={"degree": degree, "error": round(time_of.error, 3)})
+
+    def _unmeasured(self) -> tuple[str, ...] | None:
+        """Members of a group of a degree that is not measured."""
+        domains: dict[int, list[str]] = {}
+        for name in sorted(self._hellos):
+            domains.setdefault(domain_of(name, self._max_degree), []).append(name)
+        largest = max(domains.values(), key=len, default=[])
+        for degree in range(1, len(largest) + 1):
+            if degree not in self._model.by_degree:
+                return tuple(largest[:degree])
+        return None
+
+    def _end_measuring(self) -> None:
+        for iteration, ended in self._measured:
+            if not iteration.awaited:
+                ended.set()
+        self._measured = [each for each in self._measured if not each[1].is_set()]
+
+
+class _Broken(Exception):
+    """An iteration that was measured."""
+
+
+def domain_of(name: str, max_degree: int) -> int:
+    """Instances work together with those of the same ``max_degree`` consecutive ordinals; names end in ``-ordinal``."""
+    ordinal = name.rpartition("-")[2]
+    return int(ordinal) // max_degree if ordinal.isdecimal() else 0

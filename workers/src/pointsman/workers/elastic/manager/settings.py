@@ -1,0 +1,23 @@
+"""Settings of an elastic group's manager, besides those of every worker, from the environment the operator renders."""
+
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
+
+from pointsman.process.settings import ProcessSettings
+
+
+class ManagerSettings(ProcessSettings):
+    """The manager of one elastic group."""
+
+    model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.workers.elastic.manager")
+
+    instances_file: str = Field(description="File with the address, host:port, of an instance a line; read again.")
+    latency_model_file: str = Field(
+        default="",
+        description="Where the measured times of prefills are kept; the degrees in it are not measured.",
+    )
+    max_degree: int = Field(default=4, ge=1, description="Instances that form a group at most.")
+    max_prefill_seconds: float = Field(
+        default=5.0, gt=0, description="A batch of prompts that takes longer gets no further one (tipping point)."
+    )
+    control_token: SecretStr = Field(min_length=16)
