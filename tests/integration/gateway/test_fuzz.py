@@ -272,8 +272,10 @@ async def test_a_hundred_thousand_hostile_requests_get_no_5xx(room: Room, findin
     await asyncio.gather(*(many(seed, BODIES // 8) for seed in range(8)))
     print(f"{sum(statuses.values())} requests of seeds 0 to 7: {dict(sorted(statuses.items()))}")
     nothing_leaked(gateway)
+    requests, unanswered = sum(statuses.values()), statuses.pop(0, 0)
     findings.update(
-        requests=sum(statuses.values()),
+        requests=requests,
+        given_up_with_broken_framing=unanswered,  # by the client: the gateway waits for bytes that were announced
         answers_of_5xx=sum(count for status, count in statuses.items() if status >= 500),
         answers_by_status={str(status): count for status, count in sorted(statuses.items())},
         seeds=list(range(8)),
