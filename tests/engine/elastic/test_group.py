@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
+from typing import Any
 
 import aiohttp
+import openai
 import pytest
 
 from engine.gateway.conftest import TOKEN, entry, give_role
@@ -21,6 +23,7 @@ from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, e
 from waiting import eventually
 
 SLOTS = 3000
+TOOL = {"type": "function", "function": {"name": "clear", "parameters": {"type": "object", "properties": {}}}}
 MIX = Mix(
     lengths=[range(1, 40), range(100, 400), range(1200, 2000)],
     stream_share=0.5,
@@ -34,7 +37,7 @@ MODEL_OF_GPUS = LatencyModel({degree: extrapolate(TIME, degree, 1.0, 0.0) for de
 """On the two cores of a test, more instances are no faster; this one says that they are, so that groups grow."""
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group(engines: Engines) -> Iterator[ElasticGroup]:
     with running_group(engines, "eg", 2, slots=SLOTS, model=MODEL_OF_GPUS) as running:
         yield running
@@ -70,6 +73,46 @@ async def exact(
         alone = await closed_loop(reference, asked, clients=2)
     comparison = compare(alone, served)
     assert comparison.exact, comparison.differences
+
+
+def likeliest(told: Any) -> list[list[str]]:
+    """The likeliest tokens at each place."""
+    return [[each.token for each in token.top_logprobs] for token in told.content]
+
+
+def logprobs(told: Any) -> list[float]:
+    """Log-probabilities of all tokens that are told."""
+    return [each.logprob for token in told.content for each in (token, *token.top_logprobs)]
+
+
+async def test_what_clients_ask_for_is_answered_as_by_one_engine_or_refused_by_name(
+    gateway: Gateway, plain_engines: PlainEngines
+) -> None:
+    async with openai.AsyncOpenAI(base_url=plain_engines.one.openai_url, api_key="none", max_retries=0) as reference:
+        ask: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Is the signal clear?"}]}
+        for more in (
+            {"temperature": 0.0, "max_tokens": 12, "logprobs": True, "top_logprobs": 3},
+            {"temperature": 0.0, "max_tokens": 24, "stop": ["e", "}"]},
+            {"temperature": 0.0, "max_tokens": 12, "tools": [TOOL], "tool_choice": "none"},
+        ):
+            ours, theirs = [
+                await client.chat.completions.create(**ask, **more) for client in (gateway.client, reference)
+            ]
+            (mine,), (right,) = ours.choices, theirs.choices
+            assert (mine.message.content, mine.finish_reason) == (right.message.content, right.finish_reason), more
+            assert ours.usage.completion_tokens == theirs.usage.completion_tokens
+            if right.logprobs is not None:
+                assert likeliest(mine.logprobs) == likeliest(right.logprobs)
+                assert logprobs(mine.logprobs) == pytest.approx(logprobs(right.logprobs), abs=1e-3)
+    drawn = [
+        await gateway.client.chat.completions.create(**ask, temperature=1.0, seed=7, n=2, max_tokens=8)
+        for _ in range(2)
+    ]
+    texts = [[choice.message.content for choice in answer.choices] for answer in drawn]
+    assert texts[0] == texts[1], "a seed says what is drawn"
+    with pytest.raises(openai.BadRequestError, match="'min_p' is not supported by an elastic group") as refused:
+        await gateway.client.chat.completions.create(**ask, extra_body={"min_p": 0.2})
+    assert refused.value.param == "min_p"
 
 
 async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(

@@ -33,14 +33,10 @@ def main(argv: Sequence[str]) -> int:
     sys.argv = ["vllm", *arguments]
 
     from vllm.entrypoints.launchers.api_server.entry import main as serve
-    from vllm.v1.engine.core_client import EngineCoreClient
 
-    from pointsman.workers.elastic.manager.engine_core import ElasticCore
+    from pointsman.workers.elastic.manager.engine_core import install
 
-    def make(vllm_config: object, *_: object, **__: object) -> ElasticCore:
-        return ElasticCore(vllm_config, of_manager)
-
-    EngineCoreClient.make_async_mp_client = staticmethod(make)
+    install(of_manager)
     serve()
     return 0
 

@@ -20,6 +20,7 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 
@@ -51,6 +52,24 @@ _NOT_THERE: Final = (
     "logits_processors",
 )
 """Fields of SamplingParams that the elastic engine does not know; any other value than vLLM's default is refused."""
+
+
+def install(settings: ManagerSettings) -> None:
+    """Have vLLM's API server use an elastic group in place of an engine core of its own."""
+
+    def make(vllm_config: Any, *_: Any, **__: Any) -> ElasticCore:
+        return ElasticCore(vllm_config, settings)
+
+    validate = InputProcessor._validate_params
+
+    def validate_as_known(self: Any, params: Any, *more: Any) -> Any:
+        # Refused later, vLLM's front would keep the request's state for ever.
+        if isinstance(params, SamplingParams):
+            check_supported(params)
+        return validate(self, params, *more)
+
+    EngineCoreClient.make_async_mp_client = staticmethod(make)
+    InputProcessor._validate_params = validate_as_known
 
 
 class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the engine environment only
@@ -102,11 +121,10 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
         return ("generate",)
 
     async def add_request_async(self, request: EngineCoreRequest) -> None:
-        """See EngineCoreClient. Raises VLLMValidationError for what the elastic engine does not know."""
+        """See EngineCoreClient. Raises VLLMValidationError for what is no text."""
         params = request.sampling_params
         if params is None or request.prompt_token_ids is None or request.mm_features or request.lora_request:
             raise VLLMValidationError("an elastic group answers texts with texts, without adapters")
-        check_supported(params)
         self._rounds.add(
             Ask(
                 request.request_id,

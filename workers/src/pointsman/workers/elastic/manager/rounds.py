@@ -171,6 +171,8 @@ class Rounds:
             slots = min(self._hellos[name].slots for name in members)
 
             async def measure(prompts: Sequence[Prompt], members: tuple[str, ...] = members) -> float:
+                if not self._hellos.keys() >= set(members):
+                    raise _Broken
                 began_s = time.monotonic()
                 iteration = self._requests.begin(members, prompts)
                 ended = asyncio.Event()

@@ -1,0 +1,175 @@
+"""An elastic group in simulated time: the manager's own book and rounds, and instances as slow as a model says.
+
+Static systems are the same code with fewer choices: instances that never work together, or one that is all of them.
+"""
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.types import Settings
+from pointsman.workers.elastic.engine.iterations import Sampled
+from pointsman.workers.elastic.manager.requests import Ask, Iteration, Requests, Token
+
+GOOD = 0.9  # share of requests that must be in time
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTime:
+    """Seconds of a decode iteration: a constant, for each further member, request of a master, and token of KV."""
+
+    base_s: float
+    per_member_s: float
+    per_request_s: float
+    per_token_s: float
+
+    def seconds(self, members: int, requests: int, tokens: int) -> float:
+        """``requests`` and ``tokens`` are shared by ``members``."""
+        shared = (self.per_request_s * requests + self.per_token_s * tokens) / members
+        return self.base_s + self.per_member_s * (members - 1) + shared
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """``domains``: of each instance, those that may work together; ``widths``: hosts that an instance stands for."""
+
+    name: str
+    domains: tuple[int, ...]
+    slots: int
+    model: LatencyModel
+    width: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request: when, and how many tokens."""
+
+    at_s: float
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of it. ``refused``: it can never fit."""
+
+    asked: Asked
+    first_s: float = 0.0
+    end_s: float | None = None
+    refused: bool = False
+
+    @property
+    def latency_s(self) -> float:
+        """From its arrival to its last token; infinite if that did not come."""
+        return float("inf") if self.end_s is None else self.end_s - self.asked.at_s
+
+
+@dataclass
+class Run:
+    """One system over one sequence of requests."""
+
+    system: System
+    decode: DecodeTime
+    settings: Settings = field(default_factory=Settings)
+
+    def outcomes(self, asked: Sequence[Asked]) -> list[Outcome]:
+        """Simulate until all requests have ended."""
+        book = Requests(self.settings)
+        for number, domain in enumerate(self.system.domains):
+            book.join(f"i-{number}", self.system.slots, domain)
+        found = {f"r{number}": Outcome(each) for number, each in enumerate(asked)}
+        order = itertools.count()
+        events: list[tuple[float, int, Iteration | str]] = []
+        for name, outcome in found.items():
+            heapq.heappush(events, (outcome.asked.at_s, next(order), name))
+        kv: dict[str, int] = {}
+        while events:
+            now_s, _, what = heapq.heappop(events)
+            if isinstance(what, str):
+                of = found[what].asked
+                book.add(Ask(what, (0,) * of.prompt_tokens, of.output_tokens, now_s))
+            else:
+                tokens = {each.request: Sampled(0) for each in (*what.prompts, *what.steps)}
+                for name in what.members:
+                    book.done(what.number, name, tokens, now_s)
+            done = book.next_round(now_s, self.system.model)
+            for event in done.events:
+                outcome = found[event.request]
+                if not isinstance(event, Token):
+                    outcome.refused = True
+                    continue
+                kv[event.request] = kv.get(event.request, outcome.asked.prompt_tokens) + 1
+                outcome.first_s = outcome.first_s or now_s
+                if event.finish is not None:
+                    outcome.end_s = now_s
+            for iteration in done.iterations:
+                heapq.heappush(events, (now_s + self._seconds(iteration, kv), next(order), iteration))
+        return list(found.values())
+
+    def _seconds(self, iteration: Iteration, kv: dict[str, int]) -> float:
+        members = len(iteration.members)
+        if iteration.prompts:
+            lengths = [len(prompt.token_ids) for prompt in iteration.prompts]
+            return self.system.model.prefill_time(members).seconds(sum(lengths), sum(each * each for each in lengths))
+        if iteration.steps:
+            tokens = sum(kv[step.request] for step in iteration.steps)
+            return self.decode.seconds(members * self.system.width, len(iteration.steps), tokens)
+        return (self.settings.migration_s_per_token or 0.0) * sum(move.tokens for move in iteration.moves)
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Poisson arrivals: a share of long prompts, lengths drawn evenly from ranges."""
+
+    short: range
+    long: range
+    long_share: float
+    output: range
+
+    def draw(self, rate: float, count: int, seed: int) -> list[Asked]:
+        """``count`` requests at ``rate`` a second."""
+        rng, at_s, found = Random(seed), 0.0, []
+        for _ in range(count):
+            at_s += rng.expovariate(rate)
+            lengths = self.long if rng.random() < self.long_share else self.short
+            found.append(Asked(at_s, rng.choice(lengths), rng.choice(self.output)))
+        return found
+
+
+def in_time(run: Run, asked: Sequence[Asked], unloaded: "Unloaded", factor: float) -> float:
+    """The share of requests that end within ``factor`` times what they take alone on one instance."""
+    outcomes = run.outcomes(asked)
+    return sum(each.latency_s <= factor * unloaded.seconds(each.asked) for each in outcomes) / len(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unloaded:
+    """The latency of a request that is alone on one instance, which objectives are multiples of."""
+
+    time: PrefillTime
+    decode: DecodeTime
+
+    def seconds(self, asked: Asked) -> float:
+        """Of its prefill and its further tokens."""
+        tokens = asked.prompt_tokens
+        steps = [self.decode.seconds(1, 1, tokens + number) for number in range(1, asked.output_tokens)]
+        return self.time.seconds(tokens, tokens * tokens) + sum(steps)
+
+
+def goodput(run: Run, mix: Mix, unloaded: Unloaded, factor: float, count: int, seeds: Sequence[int]) -> float:
+    """The largest rate (requests a second) at which, over all ``seeds``, a share of `GOOD` is in time."""
+
+    def holds(rate: float) -> bool:
+        shares = [in_time(run, mix.draw(rate, count, seed), unloaded, factor) for seed in seeds]
+        return sum(shares) / len(shares) >= GOOD
+
+    low, high = 0.0, 0.01
+    while holds(high):
+        low, high = high, 2 * high
+    for _ in range(7):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
