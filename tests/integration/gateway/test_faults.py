@@ -12,7 +12,6 @@ from fixtures.gateways import Entry, Gateway
 from fixtures.tcp_faults import TcpProxy
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, Behaviour, StandInWorker, running
-from pointsman.api.protocol import headers
 from waiting import eventually
 
 ASK: dict[str, Any] = {"model": SERVED_NAME, "prompt": "The signal is at danger.", "max_tokens": 8}
@@ -288,33 +287,6 @@ async def test_a_prompt_that_kills_its_worker_kills_two_workers_at_most(room: Ro
         assert (failed.value.status_code, failed.value.code) == (502, "workers_died")
         assert "127.0.0.1" not in failed.value.message, "pods are named, not addresses"
     assert sum(len(worker.seen) for worker in workers) == 2
-
-
-async def test_after_a_death_before_the_first_token_the_prompt_is_not_sent_to_prefill_workers(room: Room) -> None:
-    workers = await room.workers(2)
-    gateway = await room.gateway(workers)
-    workers[0].behaviours = workers[1].behaviours = deque([Behaviour(tokens=0, cut=True)])
-    await gateway.client.completions.create(**ASK)
-    told = sorted(
-        int(seen.headers.get(headers.MAX_LOCAL_PREFILL_TOKENS, 0)) for worker in workers for seen in worker.seen
-    )
-    assert len(told) == 2
-    assert told[0] < 1e6 < told[1]
-
-
-async def test_a_stream_that_goes_on_elsewhere_has_its_whole_time_again(room: Room) -> None:
-    workers = await room.workers(2)
-    gateway = await room.gateway(workers)
-    gate = asyncio.Event()
-    workers[0].behaviours = workers[1].behaviours = deque([Behaviour(tokens=3, gate=gate, cut=True)])
-    due = {headers.DEADLINE_MS: "500"}
-    stream = await gateway.client.completions.create(**ASK, stream=True, extra_headers=due)
-    await asyncio.sleep(0.6)
-    gate.set()
-    assert said([chunk async for chunk in stream])
-    left_ms = [int(seen.headers[headers.DEADLINE_MS]) for worker in workers for seen in worker.seen]
-    assert len(left_ms) == 2
-    assert min(left_ms) > 100
 
 
 async def test_an_engine_that_dies_with_an_answer_counts_as_a_worker_that_died(room: Room) -> None:

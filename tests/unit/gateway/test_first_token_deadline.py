@@ -33,14 +33,6 @@ def test_what_is_left_becomes_less_and_never_negative() -> None:
     assert deadline.left_ms == 0
 
 
-def test_the_continuation_of_a_stream_has_as_long_again() -> None:
-    clock = Clock()
-    deadline = first_token_deadline("1500", 900.0, clock)
-    clock.now_s += 60.0
-    assert deadline.left_ms == 0
-    assert deadline.again().left_ms == 1500
-
-
 @pytest.mark.parametrize("given", ["soon", "-1", "1.5", "", "1e3", "\u0661", "9" * 13])
 def test_what_is_no_number_of_milliseconds_is_refused_with_the_headers_name(given: str) -> None:
     with pytest.raises(RequestInvalid, match="X-Pointsman-Deadline-Ms") as refused:

@@ -110,8 +110,8 @@ class Bench:
         self.asks(name, at_s, **fields)
         await eventually(lambda: name in self.engine.begun, f"{name} is computed")
 
-    def asks(self, name: str, at_s: float, tokens: int = 3, delivered: int = 1, **fields: Any) -> None:
-        """A decode worker asks; ``delivered`` to so many workers with this one."""
+    def asks(self, name: str, at_s: float, tokens: int = 3, **fields: Any) -> None:
+        """A decode worker asks."""
         self.now_s = 1000.0 + at_s
         request = PrefillRequest(
             request_id=name, reply_to="inbox", model="small", block_size=16, kv_compatibility="same",
@@ -124,7 +124,7 @@ class Bench:
         async def in_progress() -> None:
             self.heartbeats += 1
 
-        metadata = SimpleNamespace(num_delivered=delivered)
+        metadata = SimpleNamespace(num_delivered=1)
         delivery = SimpleNamespace(data=request.encode(), metadata=metadata, ack=ack, in_progress=in_progress)
         self.queue.requests.put_nowait(cast(Msg, delivery))
 
@@ -134,10 +134,10 @@ class Bench:
         seen = self.heartbeats
         await eventually(lambda: self.heartbeats >= seen + 2, "heartbeats are sent")
 
-    async def ends(self, name: str, at_s: float, answer: Mapping[str, Any] = DONE, status: int = 200) -> None:
+    async def ends(self, name: str, at_s: float, answer: Mapping[str, Any] = DONE) -> None:
         """The engine answers it."""
         self.now_s = 1000.0 + at_s
-        self.engine.begun[name].set_result(EngineAnswer(status, answer))
+        self.engine.begun[name].set_result(EngineAnswer(200, answer))
         await self._is_over(name)
 
     async def is_cancelled(self, name: str, at_s: float) -> None:
@@ -256,40 +256,6 @@ async def test_a_request_that_waits_longer_in_the_workers_hands_than_its_decode_
     await bench._is_over("second")
     assert "second" not in bench.engine.begun
     assert bench.queue.answers[-1].outcome == "expired"
-
-
-async def test_a_request_that_two_workers_did_not_answer_is_not_computed_by_a_third(bench: Bench) -> None:
-    await bench.begins("second", 0.0, delivered=2)
-    await bench.ends("second", 1.0)
-    bench.asks("third", 2.0, delivered=3)
-    await bench._is_over("third")
-    assert "third" not in bench.engine.begun
-    assert bench.queue.answers[-1].outcome == "refused"
-
-
-async def test_an_engine_that_fails_again_and_again_leaves_the_queue_to_others_for_a_while(bench: Bench) -> None:
-    for number in range(5):
-        await bench.begins(f"fails-{number}", number)
-        await bench.ends(f"fails-{number}", number, FAILED, status=500)
-    await bench.begins("pulled before", 5.0)
-    await bench.ends("pulled before", 5.0, FAILED, status=500)
-    bench.asks("waits", 5.0)
-    telling = asyncio.create_task(bench.server.announce())
-    try:
-        await eventually(lambda: _last_presence(bench) is False, "it says that it does not serve")
-        assert "waits" not in bench.engine.begun
-        bench.now_s += 2.0
-        await eventually(lambda: "waits" in bench.engine.begun, "it is tried again")
-        await eventually(lambda: _last_presence(bench) is True, "it says that it serves")
-        await bench.ends("waits", 10.0)
-        await bench.begins("next", 11.0)
-    finally:
-        await end((telling,))
-
-
-def _last_presence(bench: Bench) -> bool | None:
-    said = [payload for subject, payload in bench.queue.published if subject != "inbox"]
-    return PrefillPresence.model_validate_json(said[-1]).serving if said else None
 
 
 async def test_presence_carries_what_the_worker_has_taken_and_what_of_it_waits(bench: Bench) -> None:

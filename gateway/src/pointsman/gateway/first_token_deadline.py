@@ -14,20 +14,10 @@ from pointsman.gateway.errors import RequestInvalid
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenDeadline:
-    """``due_s``: when the first token is due on the monotonic ``clock`` of this process, ``after_s`` from its begin."""
+    """``due_s``: when the first token is due on the monotonic ``clock`` of this process."""
 
     due_s: float
-    after_s: float
     clock: Callable[[], float]
-
-    @classmethod
-    def beginning(cls, after_s: float, clock: Callable[[], float]) -> "FirstTokenDeadline":
-        """One that begins now."""
-        return cls(clock() + after_s, after_s, clock)
-
-    def again(self) -> "FirstTokenDeadline":
-        """As long again, for a stream that broke: its first token has come, that of its continuation is due."""
-        return self.beginning(self.after_s, self.clock)
 
     @property
     def left_ms(self) -> int:
@@ -42,7 +32,7 @@ def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], 
     Raises RequestInvalid for anything else.
     """
     if given is None:
-        return FirstTokenDeadline.beginning(limit_s, clock)
+        return FirstTokenDeadline(clock() + limit_s, clock)
     text = given.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise RequestInvalid(
@@ -50,7 +40,7 @@ def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], 
             "first token.",
             param=headers.DEADLINE_MS,
         )
-    return FirstTokenDeadline.beginning(min(int(text) / 1000, limit_s), clock)
+    return FirstTokenDeadline(clock() + min(int(text) / 1000, limit_s), clock)
 
 
 # Of the request that is served: from the HTTP handler to the place that writes the headers of each attempt.

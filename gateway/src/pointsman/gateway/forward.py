@@ -54,7 +54,6 @@ from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.relayed_stream import RelayedStream
 from pointsman.gateway.tracing import to_worker
 from pointsman.gateway.types import Worker, WorkerKey
-from pointsman.serving.local_remote import RoutingRule
 
 log = logging.getLogger(__name__)
 
@@ -322,8 +321,6 @@ class Forwarder:
                 translator.transcript.repeat()  # from its beginning, also where the worker before failed amid it
             return await self._open_once(onward, pick, translator, broken.hold_usage)
 
-        if (deadline := DEADLINE.get()) is not None:
-            DEADLINE.set(deadline.again())
         try:
             stream, head = await self._retrying(onward, attempt, moves, avoid={broken.worker.key})
         except (NoWorkerAvailable, WorkersFailed, TimedOut, RefusedByEngine) as error:
@@ -346,7 +343,6 @@ class Forwarder:
         avoid = set(avoid)
         unable: set[WorkerKey] = set()  # what cannot resume a stream now cannot do so in a moment either
         failures: list[str] = []
-        deaths = moves.deaths  # of a stream that had begun: its prompt was computed without harm
 
         def choose() -> Pick | None:
             return self._fleet.pick(
@@ -376,8 +372,6 @@ class Forwarder:
                 avoid.update(unable)
                 continue
             held = None
-            if moves.deaths > deaths:
-                pick = replace(pick, rule=_ALL_LOCAL)
             _log_choice(leg, pick)
             try:
                 result = await attempt(pick)
@@ -536,8 +530,6 @@ class Forwarder:
 
 
 USES_LOGGED = 16
-_ALL_LOCAL = RoutingRule(max_local_prefill_tokens=2**31 - 1, max_prefill_queue_size=0)
-"""After a worker died before the first token: a prompt that kills is not to reach the prefill workers once more."""
 
 
 def _no_answer() -> TimedOut:

@@ -9,8 +9,6 @@ import logging
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from http import HTTPStatus
-from math import inf
 from typing import Any
 
 import nats.errors
@@ -47,10 +45,7 @@ from pointsman.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-MAX_DELIVERIES = 2  # a request that kills its worker must not kill them all
-FAILURES_IN_A_ROW = 5  # of the engine: then other workers take the requests for a while, twice as long each time
-REST_FIRST_SECONDS = 2.0
-REST_LAST_SECONDS = 60.0
+MAX_DELIVERIES = 5  # a request that kills its worker must not kill them all
 RETRY_SECONDS = 0.25  # between pulls that fail
 CONFIRMATION_SECONDS = 1.0  # an answer waits for it at most so long
 REQUESTER_TIMEOUT_SECONDS = 2.0  # for a decode worker to confirm that it waits; then it is asked again
@@ -104,8 +99,6 @@ class PrefillServer:
         self._client: Client | None = None
         self._budget_tokens = DEFAULT_PREFILL_TOKEN_BUDGET
         self._engine_time = EngineTime()
-        self._failures = 0  # of the engine, in a row
-        self._rest_until_s = -inf
         link.on_connected(self._subscribe)
 
     @property
@@ -163,11 +156,6 @@ class PrefillServer:
         while True:
             await self._wanted.wait()
             await self._link.ready.wait()
-            if (rest_s := self._rest_until_s - self._clock()) > 0:
-                self._announce_now.set()
-                await asyncio.sleep(rest_s)
-                self._announce_now.set()
-                continue
             self._changed.clear()
             if not self._limits().wants_another(self._lengths()):
                 await self._changed.wait()
@@ -193,7 +181,7 @@ class PrefillServer:
             taken = self.in_progress
             presence = PrefillPresence(
                 worker=settings.worker,
-                serving=self.pulling and not self._resting,
+                serving=self.pulling,
                 in_progress=len(taken),
                 in_progress_tokens=sum(taken),
                 waiting=self._limits().waiting(taken),
@@ -204,7 +192,7 @@ class PrefillServer:
                 log.debug("presence could not be told: %s", error)
             with suppress(TimeoutError):
                 # One that does not serve says so once, at the change; silence says the rest.
-                async with asyncio.timeout(PRESENCE_SECONDS if presence.serving else None):
+                async with asyncio.timeout(PRESENCE_SECONDS if self.pulling else None):
                     await self._announce_now.wait()
 
     async def _take(self, delivery: Msg) -> None:
@@ -308,9 +296,7 @@ class PrefillServer:
         try:
             answer = await self._engine.post(COMPLETIONS_PATH, body, request_id=f"prefill-{request.request_id}")
         except EngineUnavailableError as error:
-            self._engine_answered(failed=True)
             return self._reply(request, PrefillOutcome.FAILED, str(error))
-        self._engine_answered(failed=answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR)
         now_s = self._clock()
         params = answer.body.get(KV_TRANSFER_PARAMS)
         if answer.finish_reason == "abort":
@@ -326,22 +312,6 @@ class PrefillServer:
                 "prefill_seconds": now_s - begun_s,
             }
         )
-
-    @property
-    def _resting(self) -> bool:
-        return self._clock() < self._rest_until_s
-
-    def _engine_answered(self, *, failed: bool) -> None:
-        """An engine that fails is fast: without a rest its worker would take most of the queue."""
-        if not failed:
-            self._failures = 0
-        elif not self._resting:  # else the request was begun before
-            self._failures += 1
-            if self._failures >= FAILURES_IN_A_ROW:
-                rest_s = min(REST_FIRST_SECONDS * 2 ** (self._failures - FAILURES_IN_A_ROW), REST_LAST_SECONDS)
-                self._rest_until_s = self._clock() + rest_s
-                self._changed.set()
-                log.warning("the engine failed %d times in a row: no prefills for %g s", self._failures, rest_s)
 
     def _with_lease(self, reply: PrefillReply, job: _Job) -> PrefillReply:
         if reply.outcome is not PrefillOutcome.DONE or job.lease is None:

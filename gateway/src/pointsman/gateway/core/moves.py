@@ -70,10 +70,11 @@ class AnswerMoves:
         if end is AttemptEnd.DIED:
             self._deaths += 1
             self._request.died[worker] = name
-        if self.killed:
+        died = self._request.died
+        if max(self._deaths, len(died)) >= MAX_DEATHS:
             return (
-                f"{self.deaths} workers died while answering this request "
-                f"({', '.join(sorted(self._request.died.values()))}); it is not sent to another one"
+                f"{max(self._deaths, len(died))} workers died while answering this request "
+                f"({', '.join(sorted(died.values()))}); it is not sent to another one"
             )
         if self._moves > limits.max_moves:
             return f"{self._attempts} attempts failed; the limit is {gateway_limit('max_moves')} of the service"
@@ -82,11 +83,6 @@ class AnswerMoves:
         return None
 
     @property
-    def deaths(self) -> int:
-        """Workers that died while they answered the request."""
-        return max(self._deaths, len(self._request.died))
-
-    @property
     def killed(self) -> bool:
         """Whether workers died of it, as far as one can know."""
-        return self.deaths >= MAX_DEATHS
+        return max(self._deaths, len(self._request.died)) >= MAX_DEATHS
