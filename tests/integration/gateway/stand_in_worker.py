@@ -43,6 +43,7 @@ class Behaviour:
     tokens: int = 0
     status: int | None = None
     retry: str | None = None
+    died: str = ""  # prefill workers, with the retry reason for it
     cut: bool = False
     abort: bool = False
     error_event: bool = False
@@ -209,6 +210,7 @@ class StandInWorker:
             if behaviour.gate is not None:
                 await behaviour.gate.wait()
             found = {headers.RETRY: behaviour.retry} if behaviour.retry else {}
+            found |= {headers.DIED: behaviour.died} if behaviour.died else {}
             error = behaviour.body or {"error": {"message": "not now", "type": "error", "code": behaviour.status}}
             return web.json_response(error, status=behaviour.status, headers=found)
         if body["model"] not in (SERVED_NAME, *self.adapters):

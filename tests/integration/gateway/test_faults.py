@@ -289,6 +289,29 @@ async def test_a_prompt_that_kills_its_worker_kills_two_workers_at_most(room: Ro
     assert sum(len(worker.seen) for worker in workers) == 2
 
 
+@pytest.mark.parametrize("reports", [["prefill-0,prefill-1"], ["prefill-0", "prefill-1"]], ids=["at once", "in turn"])
+async def test_prefill_workers_that_died_with_a_prompt_count_as_its_deaths(room: Room, reports: list[str]) -> None:
+    workers = await room.workers(4)
+    gateway = await room.gateway(workers)
+    in_turn = deque(Behaviour(status=503, retry="prefill-died", died=died) for died in reports)
+    for worker in workers:
+        worker.behaviours = in_turn
+    with pytest.raises(openai.InternalServerError, match=r"2 workers died .* \(prefill-0, prefill-1\)") as failed:
+        await gateway.client.completions.create(**ASK)
+    assert (failed.value.status_code, failed.value.code) == (502, "workers_died")
+    told = sorted(seen.headers["X-Pointsman-Deaths"] for worker in workers for seen in worker.seen)
+    assert told == ["0", "1"][: len(reports)]
+    assert not any(endpoint["ejections"] for endpoint in (await gateway.report())["endpoints"])
+
+
+async def test_a_request_whose_prefill_worker_died_is_sent_once_more(room: Room) -> None:
+    [worker] = await room.workers(1)
+    gateway = await room.gateway([worker])
+    worker.behaviours.append(Behaviour(status=503, retry="prefill-died", died="prefill-0"))
+    assert (await gateway.client.completions.create(**ASK)).choices[0].text == expected(worker)
+    assert [seen.headers["X-Pointsman-Deaths"] for seen in worker.seen] == ["0", "1"]
+
+
 async def test_an_engine_that_dies_with_an_answer_counts_as_a_worker_that_died(room: Room) -> None:
     workers = await room.workers(4)
     gateway = await room.gateway(workers)

@@ -6,6 +6,7 @@ import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import nats
@@ -19,6 +20,7 @@ from fixtures.services import Service
 from fixtures.workers import Worker, worker
 from pointsman.api.protocol import control, kv, names
 from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.prefill import PRESENCE_STALE_SECONDS
 from waiting import eventually
 
 PROMPT = list(range(1, 41))
@@ -381,6 +383,85 @@ async def _until_stored(server: NatsServer, service: Service, messages: int) -> 
         await client.close()
 
 
+@pytest.mark.parametrize(("before", "deaths"), [("0", 2), ("1", 1), (None, 2)])
+async def test_a_prompt_that_kills_prefill_workers_kills_two_in_all_and_is_not_prefilled_here(
+    service: Service, before: str | None, deaths: int
+) -> None:
+    own: dict[str, Any] = {"ack_wait_seconds": PRESENCE_STALE_SECONDS + 0.5}  # a dead worker is silent before, as it is
+    decode = await service.worker("decode-0", Role.DECODE, **own)
+    async with AsyncExitStack() as survivors:
+        lives, workers = {}, {}
+        for number in range(3):
+            lives[number] = await survivors.enter_async_context(AsyncExitStack())
+            workers[number] = await lives[number].enter_async_context(
+                service.context(f"prefill-{number}", Role.PREFILL, **own)
+            )
+            workers[number].engine.gate.clear()
+        await decode.sees("prefill-0", "prefill-1", "prefill-2")
+        call = decode.call({"prompt": PROMPT}, **({} if before is None else {"X_Pointsman_Deaths": before}))
+        dead = []
+        for _ in range(deaths):
+            await eventually(lambda: any(w.engine.prefilling for w in workers.values()), "the next one computes it")
+            number = next(number for number, running in workers.items() if running.engine.prefilling)
+            await lives[number].aclose()
+            del workers[number]
+            dead.append(f"prefill-{number}")
+        answer = await call.whole()
+        assert answer.status == 503
+        assert answer.headers["x-pointsman-retry"] == "prefill-died"
+        assert answer.headers["x-pointsman-died"] == ",".join(sorted(dead))
+        assert decode.engine.local == 0, "the decode worker is not the next one"
+        assert not any(running.engine.prefills for running in workers.values())
+
+
+async def test_a_sender_that_counts_deaths_is_told_of_one_when_no_prefill_worker_is_left(
+    service: Service, nats_client: Client
+) -> None:
+    decode = await service.worker("decode-0", Role.DECODE)
+    async with service.context("prefill-0", Role.PREFILL) as prefill:
+        await decode.sees("prefill-0")
+        prefill.engine.gate.clear()
+        call = decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="0")
+        await eventually(lambda: prefill.engine.prefilling, "the prefill began")
+    answer = await call.whole()
+    assert (answer.status, answer.headers.get("x-pointsman-died")) == (503, "prefill-0")
+    stream = names.prefill_stream("tests", service.uid)
+
+    async def gone() -> bool:
+        return not (await nats_client.jetstream().stream_info(stream)).state.messages
+
+    await eventually(gone, "nobody is given the prompt when it comes back")
+    again = await decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="1").whole()
+    assert again.token_ids == answer_to(PROMPT, 16), "the gateway sends it once more"
+
+
+async def test_a_worker_that_is_drained_and_stopped_with_a_prompt_did_not_die_of_it(service: Service) -> None:
+    decode = await service.worker("decode-0", Role.DECODE)
+    async with service.context("prefill-0", Role.PREFILL) as prefill:
+        await decode.sees("prefill-0")
+        prefill.engine.gate.clear()
+        call = decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="0")
+        await eventually(lambda: prefill.engine.prefilling, "the prefill began")
+        await prefill.control("POST", control.DRAIN_PATH, {"reason": "a test"})
+        await decode.sees()
+    answer = await call.whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "no-prefill-worker"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
+async def test_an_engine_that_dies_with_a_prompt_is_a_death_and_one_that_fails_is_not(
+    prefill: Worker, decode: Worker
+) -> None:
+    prefill.engine.fails_prefills = "EngineCore encountered an issue."
+    answer = await decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="0").whole()
+    assert (answer.status, answer.headers.get("x-pointsman-died")) == (503, "prefill-0")
+    assert decode.engine.local == 0
+    prefill.engine.fails_prefills = "out of blocks"
+    answer = await decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="0").whole()
+    assert answer.headers["x-pointsman-prefill-reason"] == "prefill-failed"
+    assert answer.token_ids == answer_to(PROMPT, 16)
+
+
 async def test_a_failed_decode_leg_is_prefilled_here(prefill: Worker, decode: Worker) -> None:
     decode.engine.fails_remote = True
     answer = await decode.call({"prompt": PROMPT, "max_tokens": 3, "stream": True}).whole()
@@ -483,6 +564,10 @@ async def test_under_deaths_of_everything_every_client_gets_the_right_answer(
         prompt = [dice.randrange(250) for _ in range(dice.randrange(1, 60))]
         body = {"prompt": prompt, "max_tokens": 5, "stream": dice.random() < 0.5}
         answer = await decode.call(body).whole(60.0)
+        if (
+            answer.headers.get("x-pointsman-retry") == "prefill-died"
+        ):  # of two deaths, by chance: as a client asks again
+            answer = await decode.call(body).whole(60.0)
         assert answer.status == 200
         assert answer.token_ids == answer_to(prompt, 5), (number, answer.headers)
 

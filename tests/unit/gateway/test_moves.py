@@ -50,6 +50,18 @@ def test_answers_of_one_request_share_its_deaths_but_not_the_death_of_one_worker
     assert failed(answers[1], "c", AttemptEnd.FAILED) is not None, "the others end as well"
 
 
+def test_prefill_workers_that_died_with_the_prompt_count_in_place_of_the_worker_that_reports_them() -> None:
+    moves = RequestMoves(LIMITS).for_answer()
+    assert moves.failed(WorkerKey("a"), "a", AttemptEnd.DIED, ["prefill-0"]) is None
+    assert moves.deaths == 1
+    over = moves.failed(WorkerKey("b"), "b", AttemptEnd.DIED, ["prefill-1"])
+    assert over is not None
+    assert over.startswith("2 workers died while answering this request (prefill-0, prefill-1)")
+    both = RequestMoves(LIMITS).for_answer()
+    assert both.failed(WorkerKey("a"), "a", AttemptEnd.DIED, ["prefill-0", "prefill-1"]) is not None
+    assert both.killed
+
+
 @given(st.lists(st.sampled_from(list(AttemptEnd)), min_size=8, max_size=20))
 def test_whatever_happens_the_limits_hold(ends: list[AttemptEnd]) -> None:
     moves = RequestMoves(LIMITS).for_answer()

@@ -110,8 +110,8 @@ class Bench:
         self.asks(name, at_s, **fields)
         await eventually(lambda: name in self.engine.begun, f"{name} is computed")
 
-    def asks(self, name: str, at_s: float, tokens: int = 3, **fields: Any) -> None:
-        """A decode worker asks."""
+    def asks(self, name: str, at_s: float, tokens: int = 3, delivered: int = 1, **fields: Any) -> None:
+        """A decode worker asks; the queue has ``delivered`` it so often."""
         self.now_s = 1000.0 + at_s
         request = PrefillRequest(
             request_id=name, reply_to="inbox", model="small", block_size=16, kv_compatibility="same",
@@ -124,7 +124,7 @@ class Bench:
         async def in_progress() -> None:
             self.heartbeats += 1
 
-        metadata = SimpleNamespace(num_delivered=1)
+        metadata = SimpleNamespace(num_delivered=delivered)
         delivery = SimpleNamespace(data=request.encode(), metadata=metadata, ack=ack, in_progress=in_progress)
         self.queue.requests.put_nowait(cast(Msg, delivery))
 
@@ -256,6 +256,24 @@ async def test_a_request_that_waits_longer_in_the_workers_hands_than_its_decode_
     await bench._is_over("second")
     assert "second" not in bench.engine.begun
     assert bench.queue.answers[-1].outcome == "expired"
+
+
+@pytest.mark.parametrize(("deaths", "delivered"), [(0, 3), (1, 2)])
+async def test_a_request_that_may_have_killed_two_workers_is_refused(bench: Bench, deaths: int, delivered: int) -> None:
+    await bench.begins("second", 0.0, delivered=delivered - 1, deaths=deaths)
+    await bench.ends("second", 1.0)
+    bench.asks("third", 2.0, delivered=delivered, deaths=deaths)
+    await bench._is_over("third")
+    assert [answer.outcome for answer in bench.queue.answers] == ["done", "refused"]
+    assert "third" not in bench.engine.begun
+
+
+@pytest.mark.parametrize(("message", "died"), [("EngineCore encountered an issue", True), ("out of memory", False)])
+async def test_an_answer_says_whether_the_engine_died(bench: Bench, message: str, died: bool) -> None:
+    await bench.begins("fails", 0.0)
+    await bench.ends("fails", 1.0, {"error": {"message": message, "type": "InternalServerError"}})
+    [answer] = bench.queue.answers
+    assert (answer.outcome, answer.engine_died) == ("failed", died)
 
 
 async def test_presence_carries_what_the_worker_has_taken_and_what_of_it_waits(bench: Bench) -> None:

@@ -1,7 +1,7 @@
 """One attempt at an answer: the open stream of one worker, and why an attempt failed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ from pointsman.gateway.departures import Departures
 from pointsman.gateway.errors import RefusedByEngine, TimedOut
 from pointsman.gateway.fleet import Pick
 from pointsman.gateway.off_loop import INLINE_BYTES, OffLoop
+from pointsman.serving.engine_death import reports_engine_death
 
 END_SECONDS: Final = 1.0
 """How long the end of a stream's HTTP answer is awaited after its [DONE], so that the connection can be used again."""
@@ -41,7 +42,7 @@ class Unsuitable(Exception):
 
     ``reason`` is a metric label. ``detail`` is shown to clients, so it holds nothing that a worker sent. ``end`` says
     how far the attempt came, ``unreachable`` that the worker's connections fail, and ``failing`` that the worker
-    failed where another one might not.
+    failed where another one might not. ``prefill_workers`` are names of those that died with the prompt.
     """
 
     def __init__(
@@ -52,12 +53,14 @@ class Unsuitable(Exception):
         end: AttemptEnd = AttemptEnd.FAILED,
         unreachable: bool = False,
         failing: bool = False,
+        prefill_workers: Collection[str] = (),
     ) -> None:
         super().__init__(f"{reason}, {detail}" if detail else reason)
         self.reason = reason
         self.end = end
         self.unreachable = unreachable
         self.failing = failing or unreachable
+        self.prefill_workers = prefill_workers
 
 
 def connection_failed(error: Exception, end: AttemptEnd = AttemptEnd.DIED) -> Unsuitable:
@@ -228,8 +231,8 @@ def engine_failed(error: EngineError) -> Exception:
 
 
 def end_of_engine_error(text: str) -> AttemptEnd:
-    """vLLM answers a last request after its engine died with an error that names it."""
-    return AttemptEnd.DIED if "EngineDead" in text or "EngineCore" in text else AttemptEnd.FAILED
+    """Whether the engine died or failed, by the ``text`` of its error."""
+    return AttemptEnd.DIED if reports_engine_death(text) else AttemptEnd.FAILED
 
 
 def no_first_token() -> TimedOut:

@@ -227,8 +227,9 @@ class Forwarder:
 
         Raises NoWorkerAvailable, Overloaded, WorkersFailed, TimedOut or RefusedByEngine.
         """
+        of_answer = moves.for_answer()
         return await self._retrying(
-            leg, lambda pick: self._answer_once(leg, pick), moves.for_answer(), held=held, streamed=False
+            leg, lambda pick: self._answer_once(leg, pick, of_answer), of_answer, held=held, streamed=False
         )
 
     async def open(
@@ -243,27 +244,32 @@ class Forwarder:
         """A stream that has its first token, with the bytes so far. Arguments and errors as in ``answer``."""
         of_answer = moves.for_answer()
         stream, head = await self._retrying(
-            leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage), of_answer, held=held
+            leg, lambda pick: self._open_once(leg, pick, translator(), hold_usage, of_answer), of_answer, held=held
         )
         return AnswerStream(self, leg, stream, of_answer), head
 
     async def relay_whole(self, leg: Leg, held: Callable[[float], None] | None, moves: RequestMoves) -> RelayedBody:
         """The whole answer, not read. ``held`` None: flow control is not asked. Errors as in ``answer``."""
+        of_answer = moves.for_answer()
 
         async def attempt(pick: Pick) -> RelayedBody:
-            async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout) as response:
+            async with (
+                self._while_there(pick.worker),
+                await self._post(leg, pick, self._answer_timeout, of_answer) as response,
+            ):
                 data = await self._whole(response)
             pick.entry.end()
             return RelayedBody(data, provenance_of(pick, response))
 
-        return await self._retrying(leg, attempt, moves.for_answer(), held=held, streamed=False)
+        return await self._retrying(leg, attempt, of_answer, held=held, streamed=False)
 
     async def relay_stream(self, leg: Leg, held: Callable[[float], None] | None, moves: RequestMoves) -> RelayedStream:
         """A stream that is passed on as it comes; its head is here. Arguments and errors as in ``relay_whole``."""
+        of_answer = moves.for_answer()
 
         async def attempt(pick: Pick) -> RelayedStream:
             async with self._while_there(pick.worker):
-                response = await self._post(leg, pick, self._stream_timeout)
+                response = await self._post(leg, pick, self._stream_timeout, of_answer)
             return RelayedStream(
                 pick,
                 response,
@@ -273,7 +279,7 @@ class Forwarder:
                 failed=lambda why: self._worker_failed(pick.worker, why),
             )
 
-        return await self._retrying(leg, attempt, moves.for_answer(), held=held)
+        return await self._retrying(leg, attempt, of_answer, held=held)
 
     async def go_on(
         self, leg: Leg, broken: LiveStream, why: Unsuitable, carried: int, moves: AnswerMoves
@@ -319,7 +325,7 @@ class Forwarder:
         async def attempt(pick: Pick) -> tuple[LiveStream, bytes]:
             if onward.repeats:
                 translator.transcript.repeat()  # from its beginning, also where the worker before failed amid it
-            return await self._open_once(onward, pick, translator, broken.hold_usage)
+            return await self._open_once(onward, pick, translator, broken.hold_usage, moves)
 
         try:
             stream, head = await self._retrying(onward, attempt, moves, avoid={broken.worker.key})
@@ -391,7 +397,7 @@ class Forwarder:
                         "detail": str(error),
                     },
                 )
-                over = moves.failed(pick.worker.key, pick.worker.name, error.end)
+                over = moves.failed(pick.worker.key, pick.worker.name, error.end, error.prefill_workers)
                 if over is not None:
                     if moves.killed:
                         raise WorkersDied(f"{over}.") from error
@@ -421,8 +427,8 @@ class Forwarder:
         if why.failing and self._fleet.failed(worker.key, unreachable=why.unreachable):
             self._metrics.ejected("unreachable" if why.unreachable else "failing")
 
-    async def _answer_once(self, leg: Leg, pick: Pick) -> Answer:
-        async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout) as response:
+    async def _answer_once(self, leg: Leg, pick: Pick, moves: AnswerMoves) -> Answer:
+        async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout, moves) as response:
             data = await self._whole(response)
         try:
             body = await self._off_loop.run(len(data), lambda: msgspec.json.decode(data))
@@ -447,10 +453,10 @@ class Forwarder:
         return await body.whole(self._off_loop)
 
     async def _open_once(
-        self, leg: Leg, pick: Pick, translator: Translator, hold_usage: bool
+        self, leg: Leg, pick: Pick, translator: Translator, hold_usage: bool, moves: AnswerMoves
     ) -> tuple[LiveStream, bytes]:
         async with self._while_there(pick.worker):
-            response = await self._post(leg, pick, self._stream_timeout)
+            response = await self._post(leg, pick, self._stream_timeout, moves)
         stream = LiveStream(
             pick,
             response,
@@ -482,9 +488,12 @@ class Forwarder:
         except TimeoutError as error:
             raise worker_gone() from error
 
-    async def _post(self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
+    async def _post(
+        self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout, moves: AnswerMoves
+    ) -> aiohttp.ClientResponse:
         """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
         sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id, **to_worker()}
+        sent[headers.DEATHS] = str(moves.deaths)
         if pick.rule is not None:
             sent[headers.MAX_LOCAL_PREFILL_TOKENS] = str(pick.rule.max_local_prefill_tokens)
             sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
@@ -519,8 +528,12 @@ class Forwarder:
                 raise connection_failed(error) from error
         refusal = response.headers.get(headers.RETRY)
         if refusal is not None:
-            end = AttemptEnd.FAILED if refusal == RetryReason.ENGINE_ABORTED else AttemptEnd.NOT_BEGUN
-            raise Unsuitable(refusal if refusal in _RETRY_REASONS else "refused", end=end)
+            died = response.headers.get(headers.DIED, "").split(",") if refusal == RetryReason.PREFILL_DIED else ()
+            raise Unsuitable(
+                refusal if refusal in _RETRY_REASONS else "refused",
+                end=_END_OF_REFUSED.get(refusal, AttemptEnd.NOT_BEGUN),
+                prefill_workers=[name for name in died if name],
+            )
         if response.status >= 500:
             text = data[:2000].decode("utf-8", "replace")
             raise Unsuitable(f"http-{response.status}", end=end_of_engine_error(text), failing=True)
@@ -540,6 +553,10 @@ def _no_answer() -> TimedOut:
 
 
 _RETRY_REASONS = frozenset(RetryReason)
+_END_OF_REFUSED: dict[str, AttemptEnd] = {
+    RetryReason.ENGINE_ABORTED: AttemptEnd.FAILED,
+    RetryReason.PREFILL_DIED: AttemptEnd.DIED,
+}
 
 
 def _log_choice(leg: Leg, pick: Pick) -> None:

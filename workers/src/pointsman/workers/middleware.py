@@ -8,12 +8,12 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from pointsman.api.protocol import headers as names
-from pointsman.api.protocol.control import RetryReason, WorkerPhase
+from pointsman.api.protocol.control import MAX_DEATHS, RetryReason, WorkerPhase
 from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
@@ -206,6 +206,7 @@ class _Exchange:
         if RESUME_FIELD in body:
             self._resume = resume_of(body) if self._sidecar.engine.resumes else None
             raw = dump(body)
+        deaths = self._number(names.DEATHS)
         request = RequestPrefill(
             self._sidecar,
             self._request_id,
@@ -214,6 +215,7 @@ class _Exchange:
             body_bytes=len(raw),
             rule=self._rule(),
             cached_tokens_hint=self._number(names.EXPECTED_CACHED_TOKENS) or 0,
+            deaths=deaths or 0,
         )
         prompts = await request.prompts()
         if isinstance(prompts, PrefillReason):
@@ -227,6 +229,13 @@ class _Exchange:
         paths = await self._prefilled(request, prompts)
         if paths is None:
             log.info("request %s: the client left during the prefill", self._request_id)
+            return
+        died = sorted(frozenset().union(*(path.died for path in paths)))
+        # The engine here could be the next one. A sender that counts deaths decides about each of them; for one that
+        # does not, the first may be chance.
+        if died and (deaths is not None or len(died) >= MAX_DEATHS):
+            log.error("request %s: not prefilled here: %s died with its prompt", self._request_id, ", ".join(died))
+            await _refuse(self._send, self._sidecar.settings.worker, RetryReason.PREFILL_DIED, died)
             return
         await self._decode(raw, request, prompts, paths)
 
@@ -435,8 +444,11 @@ def _with_length(scope: Scope, length: int) -> Scope:
     return {**scope, "headers": [*headers, (b"content-length", str(length).encode())]}
 
 
-async def _refuse(send: Send, worker: str, reason: RetryReason) -> None:
-    """503 before anything began: the gateway sends the request to another worker."""
+async def _refuse(send: Send, worker: str, reason: RetryReason, died: Sequence[str] = ()) -> None:
+    """503 before anything began here: the gateway sends the request to another worker.
+
+    ``died``: the prefill workers that died with it, with ``RetryReason.PREFILL_DIED``.
+    """
     message = f"worker {worker} does not take this request: {reason.value}"
     content = dump({"error": {"message": message, "type": "service_unavailable", "code": 503}})
     more = [
@@ -444,6 +456,8 @@ async def _refuse(send: Send, worker: str, reason: RetryReason) -> None:
         (names.WORKER.lower().encode(), worker.encode()),
         (b"retry-after", RETRY_AFTER_SECONDS.encode()),
     ]
+    if died:
+        more.append((names.DIED.lower().encode(), ",".join(died).encode()))
     await _respond(send, 503, content, "application/json", more)
 
 

@@ -17,6 +17,7 @@ from nats.aio.msg import Msg
 from pydantic import ValidationError
 
 from pointsman.api.protocol import names
+from pointsman.api.protocol.control import MAX_DEATHS
 from pointsman.api.protocol.prefill import (
     PRESENCE_SECONDS,
     MalformedPrefillRequest,
@@ -30,6 +31,7 @@ from pointsman.api.protocol.prefill import (
     SignalKind,
 )
 from pointsman.process.ending import end
+from pointsman.serving.engine_death import reports_engine_death
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from pointsman.workers.core.admission import PrefillLimits
 from pointsman.workers.core.duplicates import SeenRequests
@@ -45,7 +47,6 @@ from pointsman.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
-MAX_DELIVERIES = 5  # a request that kills its worker must not kill them all
 RETRY_SECONDS = 0.25  # between pulls that fail
 CONFIRMATION_SECONDS = 1.0  # an answer waits for it at most so long
 REQUESTER_TIMEOUT_SECONDS = 2.0  # for a decode worker to confirm that it waits; then it is asked again
@@ -296,14 +297,14 @@ class PrefillServer:
         try:
             answer = await self._engine.post(COMPLETIONS_PATH, body, request_id=f"prefill-{request.request_id}")
         except EngineUnavailableError as error:
-            return self._reply(request, PrefillOutcome.FAILED, str(error))
+            return self._failure(request, str(error))
         now_s = self._clock()
         params = answer.body.get(KV_TRANSFER_PARAMS)
         if answer.finish_reason == "abort":
             self._on_engine_abort()
         if answer.status != 200 or answer.finish_reason != "length" or not isinstance(params, dict):
             detail = f"HTTP {answer.status}, finish_reason {answer.finish_reason}: {answer.body.get('error', '')}"
-            return self._reply(request, PrefillOutcome.FAILED, detail)
+            return self._failure(request, detail)
         self._ledger.begin(request.request_id, now_s)
         return self._reply(request, PrefillOutcome.DONE).model_copy(
             update={
@@ -364,7 +365,11 @@ class PrefillServer:
         job.compute.cancel()
 
     def _refusal(self, job: _Job) -> PrefillReply | None:
-        """Why a request is not computed at all: too late, not for this engine, or every worker that tried it died."""
+        """Why a request is not computed at all: too late, not for this engine, or it may have killed too many workers.
+
+        A request comes again if its worker died, and also if the worker was stopped or lost NATS: the decode worker
+        knows more of these workers, and judges.
+        """
         settings, request = self._settings, job.request
         deliveries = job.delivery.metadata.num_delivered
         if request.wait_seconds is not None and self._clock() - job.taken_s >= request.wait_seconds:
@@ -375,14 +380,19 @@ class PrefillServer:
         ):
             if theirs != ours:
                 return self._reply(request, PrefillOutcome.REFUSED, f"{field} is {theirs}, this engine's is {ours}")
-        if deliveries > MAX_DELIVERIES:
-            return self._reply(request, PrefillOutcome.REFUSED, f"delivered {deliveries} times without an answer")
+        if request.deaths + deliveries > MAX_DEATHS:
+            detail = f"delivered {deliveries - 1} times without an answer, and {request.deaths} workers died before"
+            return self._reply(request, PrefillOutcome.REFUSED, detail)
         return None
 
     def _reply(self, request: PrefillRequest, outcome: PrefillOutcome, detail: str = "") -> PrefillReply:
         return PrefillReply(
             request_id=request.request_id, outcome=outcome, prefill_worker=self._settings.worker, detail=detail
         )
+
+    def _failure(self, request: PrefillRequest, detail: str) -> PrefillReply:
+        reply = self._reply(request, PrefillOutcome.FAILED, detail)
+        return reply.model_copy(update={"engine_died": reports_engine_death(detail)})
 
     async def _answer(self, request: PrefillRequest, delivery: Msg, reply: PrefillReply) -> None:
         """Answer, then acknowledge: in this order, or a death in between would lose the request."""

@@ -1,7 +1,7 @@
 """The decode worker's side of a remote prefill: decide, ask, wait, and clean up after requests nobody waits for.
 
 Nothing here is ever an error for the client: whatever goes wrong, the prompt is prefilled locally, with the reason in
-the answer's headers.
+the answer's headers. Only a prompt with which prefill workers died is not: it could be the reason.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import math
 import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import nats.errors
@@ -57,7 +57,10 @@ REMOTE_SHARE_OF_DEADLINE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PromptToPrefill:
-    """A prompt at the moment of decision. ``time_left_s``: how long it may wait for its KV (None: no deadline)."""
+    """A prompt at the moment of decision. ``time_left_s``: how long it may wait for its KV (None: no deadline).
+
+    ``deaths``: workers that died with the client's request elsewhere.
+    """
 
     client_request_id: str
     model: str
@@ -65,11 +68,15 @@ class PromptToPrefill:
     cache_salt: str | None
     cached_tokens: int
     time_left_s: float | None
+    deaths: int = 0
 
 
 @dataclass(slots=True)
 class _Asked:
-    """One request on the queue. ``taken``: the answer whose KV is pulled here; any other KV for it is released."""
+    """One request on the queue. ``taken``: the answer whose KV is pulled here; any other KV for it is released.
+
+    ``begun``: prefill workers whose engine had the prompt; ``died``: those of them that reported their engine's death.
+    """
 
     request_id: str
     model: str
@@ -79,6 +86,8 @@ class _Asked:
     publication: "asyncio.Task[int] | None" = None  # its result is the message's sequence number
     taken: PrefillReply | None = None
     ended_s: float = math.inf  # since when nobody waits for it
+    begun: set[str] = field(default_factory=set)
+    died: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +154,8 @@ class RemotePrefill:
         )
         if not decision.remote:
             return PrefillPath(decision.reason, decision.new_tokens)
-        reason, kv = await self._ask(prompt)
-        return PrefillPath(reason, decision.new_tokens, kv)
+        reason, kv, died = await self._ask(prompt)
+        return PrefillPath(reason, decision.new_tokens, kv, died)
 
     def usable(self, kv: RemoteKv) -> bool:
         """Whether ``kv`` may be pulled now: well within its lease."""
@@ -191,14 +200,15 @@ class RemotePrefill:
             log.info("the prefill queue cannot be seen: %s", error)
             return None
 
-    async def _ask(self, prompt: PromptToPrefill) -> tuple[PrefillReason, RemoteKv | None]:
+    async def _ask(self, prompt: PromptToPrefill) -> tuple[PrefillReason, RemoteKv | None, frozenset[str]]:
+        """How it ended, the KV to pull, and where nobody computed it, the prefill workers that died with it."""
         settings = self._settings
         if self._inbox is None:
-            return PrefillReason.QUEUE_UNKNOWN, None
+            return PrefillReason.QUEUE_UNKNOWN, None, frozenset()
         published_s = self._clock()
         wait_s = self._wait_s(prompt.time_left_s)
         if wait_s <= 0:
-            return PrefillReason.TIMED_OUT, None
+            return PrefillReason.TIMED_OUT, None, frozenset()
         # Unique for each attempt: a gateway may send one client request to several workers, and JetStream drops
         # messages whose id it has seen.
         request_id = f"{prompt.client_request_id[:128]}.{uuid.uuid4().hex}"
@@ -216,8 +226,17 @@ class RemotePrefill:
             wait_seconds=wait_s,
             asked_at_seconds=published_s,
             cache_salt=prompt.cache_salt,
+            deaths=prompt.deaths,
             token_ids=prompt.token_ids,
         )
+        reason, kv = await self._kv_of(request, asked, wait_s)
+        computed = reason in (PrefillReason.REMOTE, PrefillReason.LEASE_SPENT)  # so it kills no worker
+        return reason, kv, frozenset() if computed else await self._dead_of(asked)
+
+    async def _kv_of(
+        self, request: PrefillRequest, asked: _Asked, wait_s: float
+    ) -> tuple[PrefillReason, RemoteKv | None]:
+        """Publish a request and wait for its answer."""
         try:
             async with asyncio.timeout(wait_s):
                 asked.publication = asyncio.create_task(self._queue.publish(request))
@@ -231,12 +250,12 @@ class RemotePrefill:
             asked.answer.cancel()
             return PrefillReason.TOO_LARGE, None
         except QueueUnavailableError as error:
-            log.info("request %s: the prefill queue failed: %s", request_id, error)
+            log.info("request %s: the prefill queue failed: %s", request.request_id, error)
             return PrefillReason.QUEUE_UNKNOWN, None
         except TimeoutError:
             return PrefillReason.TIMED_OUT, None
         finally:
-            self._end(reply_to, asked)
+            self._end(request.reply_to, asked)
             if asked.taken is None and not asked.answer.cancelled():
                 self._give_up(asked)
         if reply is None:
@@ -267,6 +286,8 @@ class RemotePrefill:
             return PrefillReason.TIMED_OUT, None
         if reply.outcome is not PrefillOutcome.DONE or reply.kv_transfer_params is None:
             log.warning("request %s: %s: %s: %s", asked.request_id, reply.prefill_worker, reply.outcome, reply.detail)
+            if reply.engine_died:
+                asked.died.add(reply.prefill_worker)
             return PrefillReason.PREFILL_FAILED, None
         began, lease_s = self._lease(reply, asked)
         usable_until = usable_until_s(began, lease_s)
@@ -275,6 +296,19 @@ class RemotePrefill:
             self.release(kv, asked.model)
             return PrefillReason.LEASE_SPENT, None
         return PrefillReason.REMOTE, kv
+
+    async def _dead_of(self, asked: _Asked) -> frozenset[str]:
+        """The prefill workers that died while their engine had a prompt, as far as one can know.
+
+        One that is drained reports that it stops, one that dies falls silent. All are silent if NATS is gone, so that
+        says nothing.
+        """
+        oldest_s = self._clock() - PRESENCE_STALE_SECONDS
+        last_heard = {name: self._present[name].heard_s for name in asked.begun if name in self._present}
+        silent = {name for name, heard_s in last_heard.items() if heard_s <= oldest_s}
+        if silent and await self._look() is None:
+            silent.clear()
+        return frozenset(silent | asked.died)
 
     def _give_up(self, asked: _Asked) -> None:
         """Nobody waits for this request any more, whether its answer is here, on its way, or never comes."""
@@ -350,6 +384,8 @@ class RemotePrefill:
             return
         asked = self._asked.get(message.subject)
         waiting = asked is not None and asked.request_id == begun.request_id and not asked.answer.done()
+        if asked is not None and waiting:
+            asked.begun.add(begun.prefill_worker)
         answer = PrefillWait(request_id=begun.request_id, waiting=waiting, clock_seconds=self._clock())
         try:
             await message.respond(answer.wire().encode())

@@ -57,7 +57,7 @@ class Prompts:
 
 class RequestPrefill:
     """``body`` is the request, ``body_bytes`` its length as JSON, ``cached_tokens_hint`` what its sender takes to be
-    cached here."""
+    cached here, ``deaths`` the workers that died with it elsewhere."""
 
     def __init__(
         self,
@@ -69,6 +69,7 @@ class RequestPrefill:
         body_bytes: int,
         rule: RoutingRule,
         cached_tokens_hint: int,
+        deaths: int,
     ) -> None:
         self._sidecar = sidecar
         self._request_id = request_id
@@ -77,6 +78,7 @@ class RequestPrefill:
         self._body_bytes = body_bytes
         self._rule = rule
         self._hint = cached_tokens_hint
+        self._deaths = deaths
         self._salt: str | None = body.get("cache_salt")
         self._model = str(body.get("model") or sidecar.settings.served_name)
         # At most as many prompts of one request are asked for at a time as the queue may hold for all.
@@ -144,6 +146,7 @@ class RequestPrefill:
             cache_salt=self._salt,
             cached_tokens=self._sidecar.cached_tokens(token_ids, self._salt, model=self._model, hint=hint),
             time_left_s=time_left_s,
+            deaths=self._deaths,
         )
         path = await self._sidecar.remote.prefill(prompt, self._rule)
         if path.kv is None or self._sidecar.remote.usable(path.kv):

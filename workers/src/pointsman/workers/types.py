@@ -89,11 +89,15 @@ class RemoteKv:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPath:
-    """Where a prompt is prefilled, why, and, when remote, the KV to pull."""
+    """Where a prompt is prefilled, why, and, when remote, the KV to pull.
+
+    ``died``: names of the prefill workers that died with the prompt, where none computed it.
+    """
 
     reason: PrefillReason
     new_tokens: int | None = None
     kv: RemoteKv | None = None
+    died: frozenset[str] = frozenset()
 
     @property
     def remote(self) -> bool:

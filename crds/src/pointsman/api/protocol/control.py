@@ -62,6 +62,11 @@ class RetryReason(StrEnum):
     DRAINING = "draining"
     ENGINE_ABORTED = "engine-aborted"
     ENGINE_FAILED = "engine-failed"
+    PREFILL_DIED = "prefill-died"  # prefill workers died with the prompt; the header DIED names them
+
+
+MAX_DEATHS: Final = 2
+"""Workers that may die with one request, of either role: the first may be chance."""
 
 
 class WorkerState(Wire):

@@ -8,6 +8,9 @@ REQUEST_ID: Final = "X-Request-Id"
 MAX_LOCAL_PREFILL_TOKENS: Final = "X-Pointsman-Max-Local-Prefill-Tokens"
 MAX_PREFILL_QUEUE_SIZE: Final = "X-Pointsman-Max-Prefill-Queue-Size"
 EXPECTED_CACHED_TOKENS: Final = "X-Pointsman-Expected-Cached-Tokens"  # the router's view, a hint
+DEATHS: Final = (
+    "X-Pointsman-Deaths"  # workers that died with this request so far; absent: its sender does not count them
+)
 DEADLINE_MS: Final = "X-Pointsman-Deadline-Ms"  # time left for the first token when the gateway sent it, milliseconds
 
 # gateway -> client
@@ -18,6 +21,7 @@ VERIFICATION: Final = "X-Pointsman-Verification"
 
 # worker -> gateway
 RETRY: Final = "X-Pointsman-Retry"  # on a 503: this worker did not begin; the value is a RetryReason
+DIED: Final = "X-Pointsman-Died"  # with RetryReason.PREFILL_DIED: pod names of the prefill workers, comma-separated
 PREFILL: Final = "X-Pointsman-Prefill"  # "local" or "remote"
 PREFILL_REASON: Final = "X-Pointsman-Prefill-Reason"  # a PrefillReason, see pointsman.serving.local_remote
 PREFILL_WORKER: Final = "X-Pointsman-Prefill-Worker"  # pod name, when remote

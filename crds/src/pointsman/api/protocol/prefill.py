@@ -40,6 +40,7 @@ class _Head(Wire):
     wait_seconds: float | None = Field(default=None, gt=0)
     asked_at_seconds: float | None = None
     cache_salt: str | None = None
+    deaths: int = Field(default=0, ge=0)
 
 
 class PrefillRequest(_Head):
@@ -50,6 +51,7 @@ class PrefillRequest(_Head):
     worker's monotonic clock at the publication; a prefill worker only adds to it (see ``PrefillReply``). Both are
     absent from decode workers of earlier versions. Their ``deadline_unix_ms`` is not read, because it is of a clock
     that may differ: they withdraw a request that nobody waits for, as present ones do.
+    ``deaths``: workers that died with the client's request before this one was published.
     """
 
     token_ids: tuple[int, ...] = Field(min_length=1)
@@ -81,7 +83,7 @@ class PrefillRequest(_Head):
 
 
 class PrefillOutcome(StrEnum):
-    """How a prefill request ended. All but ``DONE`` make the decode worker prefill locally."""
+    """How a prefill request ended. All but ``DONE`` make the decode worker prefill locally, unless workers died."""
 
     DONE = "done"
     EXPIRED = "expired"  # found after its deadline
@@ -100,6 +102,7 @@ class PrefillReply(Wire):
     publication.
     ``lease_seconds``: how long the prefill engine keeps the KV; absent: as long as the decode worker's own setting.
     ``lease_age_seconds``: how old the lease was when this was sent, for logs.
+    ``engine_died``: the engine of the prefill worker died with the prompt.
     """
 
     request_id: str
@@ -112,6 +115,7 @@ class PrefillReply(Wire):
     queued_seconds: float | None = None
     prefill_seconds: float | None = None
     detail: str = ""
+    engine_died: bool = False
 
 
 class PrefillBegun(Wire):

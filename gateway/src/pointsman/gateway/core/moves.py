@@ -4,15 +4,13 @@ A request that kills workers must not kill them all, and one that no worker can 
 is how far the attempt had come: a worker that refused before it began lost nothing, one that died may have died of it.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
 
+from pointsman.api.protocol.control import MAX_DEATHS
 from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.types import WorkerKey
-
-MAX_DEATHS: Final = 2
-"""Workers that may die while they answer one request: the first may be chance."""
 
 
 class AttemptEnd(StrEnum):
@@ -20,7 +18,7 @@ class AttemptEnd(StrEnum):
 
     NOT_BEGUN = "not-begun"  # the connection was refused, or the worker said that it did not begin
     FAILED = "failed"
-    DIED = "died"  # the worker broke the connection off after it had answered, or its engine died
+    DIED = "died"  # the worker broke the connection off after it had answered, or its engine or prefill workers died
     LOST = "lost"  # the connection broke off before anything was answered
 
 
@@ -58,8 +56,18 @@ class AnswerMoves:
         """Attempts that failed."""
         return self._attempts
 
-    def failed(self, worker: WorkerKey, name: str, end: AttemptEnd) -> str | None:
-        """An attempt at ``worker`` ended so. Returns why there may be no other one; None: there may be."""
+    @property
+    def deaths(self) -> int:
+        """Workers that died of the request, as far as one can know."""
+        return max(self._deaths, len(self._request.died))
+
+    def failed(
+        self, worker: WorkerKey, name: str, end: AttemptEnd, prefill_workers: Collection[str] = ()
+    ) -> str | None:
+        """An attempt at ``worker`` ended so. Returns why there may be no other one; None: there may be.
+
+        ``prefill_workers``: names of those that died with its prompt, in place of ``worker``.
+        """
         limits = self._request.limits
         if end is AttemptEnd.LOST:
             # A worker that dies takes connections for a moment more: that is the death that is counted already.
@@ -68,14 +76,12 @@ class AnswerMoves:
         if end is not AttemptEnd.NOT_BEGUN:
             self._moves += 1
         if end is AttemptEnd.DIED:
-            self._deaths += 1
-            self._request.died[worker] = name
-        died = self._request.died
-        if max(self._deaths, len(died)) >= MAX_DEATHS:
-            return (
-                f"{max(self._deaths, len(died))} workers died while answering this request "
-                f"({', '.join(sorted(died.values()))}); it is not sent to another one"
-            )
+            died = {WorkerKey(each): each for each in prefill_workers} or {worker: name}
+            self._deaths += len(died)
+            self._request.died |= died
+        if self.killed:
+            names = ", ".join(sorted(self._request.died.values()))
+            return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"
         if self._moves > limits.max_moves:
             return f"{self._attempts} attempts failed; the limit is {gateway_limit('max_moves')} of the service"
         if self._attempts >= limits.max_attempts:
@@ -85,4 +91,4 @@ class AnswerMoves:
     @property
     def killed(self) -> bool:
         """Whether workers died of it, as far as one can know."""
-        return max(self._deaths, len(self._request.died)) >= MAX_DEATHS
+        return self.deaths >= MAX_DEATHS
