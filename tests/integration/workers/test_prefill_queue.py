@@ -217,6 +217,34 @@ async def test_prompts_taken_beyond_a_budget_count_as_waiting(service: Service, 
     prefill.engine.gate.set()
 
 
+async def test_a_worker_whose_engine_fails_leaves_the_queue_to_others_for_a_while(
+    service: Service, prefill: Worker, asker: Asker
+) -> None:
+    decode = await service.worker("decode-0", Role.DECODE)
+    other = await service.worker("prefill-1", None)
+    await decode.sees("prefill-0")
+    prefill.engine.gate.set()
+    prefill.engine.fails_prefills = "out of blocks"
+    for _ in range(5):
+        await asker.ask(20)
+        assert (await asker.answer()).outcome is PrefillOutcome.FAILED
+    await decode.sees()
+    await eventually(lambda: not prefill.sidecar._server._pull_outstanding, "its last pull has ended")
+    await other.take_role(Role.PREFILL)
+    answered = []
+    for _ in range(20):
+        await asker.ask(20)
+        answered.append((await asker.answer()).prefill_worker)
+    assert answered.count("prefill-0") <= 1, "one tests its engine, if that took longer than the pause"
+    await other.take_role(None)
+    prefill.engine.fails_prefills = ""
+    await decode.sees("prefill-0")
+    await eventually(lambda: not other.state.queued_prefills, "the other's last pull has ended")
+    await asker.ask(20)
+    reply = await asker.answer()
+    assert (reply.outcome, reply.prefill_worker) == (PrefillOutcome.DONE, "prefill-0")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

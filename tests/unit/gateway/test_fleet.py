@@ -5,13 +5,13 @@ from random import Random
 
 from pointsman.api.protocol.control import ModelInfo
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.core.ejection import FAILURES_IN_A_ROW
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.router import token_load
 from pointsman.gateway.fleet import Fleet, Pick
 from pointsman.gateway.processor import Model
 from pointsman.gateway.types import UNKNOWN_LOAD, Discovered, Worker, WorkerKey
 from pointsman.serving.block_hashes import chained_block_hashes
+from pointsman.serving.ejection import FAILURES_IN_A_ROW
 
 INFO = ModelInfo(served_name="m", max_model_len=100, block_size=4, files=(), digest="d")
 MODEL = Model(INFO, None, text_proved=True, chat_proved=True)

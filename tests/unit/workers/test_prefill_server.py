@@ -134,10 +134,10 @@ class Bench:
         seen = self.heartbeats
         await eventually(lambda: self.heartbeats >= seen + 2, "heartbeats are sent")
 
-    async def ends(self, name: str, at_s: float, answer: Mapping[str, Any] = DONE) -> None:
+    async def ends(self, name: str, at_s: float, answer: Mapping[str, Any] = DONE, status: int = 200) -> None:
         """The engine answers it."""
         self.now_s = 1000.0 + at_s
-        self.engine.begun[name].set_result(EngineAnswer(200, answer))
+        self.engine.begun[name].set_result(EngineAnswer(status, answer))
         await self._is_over(name)
 
     async def is_cancelled(self, name: str, at_s: float) -> None:
@@ -274,6 +274,30 @@ async def test_an_answer_says_whether_the_engine_died(bench: Bench, message: str
     await bench.ends("fails", 1.0, {"error": {"message": message, "type": "InternalServerError"}})
     [answer] = bench.queue.answers
     assert (answer.outcome, answer.engine_died) == ("failed", died)
+
+
+async def test_a_request_that_the_engine_refuses_is_no_failure_of_the_engine(bench: Bench) -> None:
+    for number in range(10):
+        await bench.begins(f"refused-{number}", 0.0)
+        await bench.ends(f"refused-{number}", 0.0, FAILED, status=400)
+    assert not bench.server._health.failures
+
+
+async def test_after_a_pause_one_prompt_tests_the_engine(bench: Bench) -> None:
+    for number in range(6):  # the last of them comes with a pull that was out when the pause began
+        await bench.begins(f"fails-{number}", 0.0)
+        await bench.ends(f"fails-{number}", 0.0, FAILED, status=500)
+    assert bench.server._health.ejected(bench.now_s)
+    bench.asks("trial", 2.1)
+    bench.asks("after", 2.1)
+    bench.server._changed.set()
+    await eventually(lambda: "trial" in bench.engine.begun, "the pause is over")
+    assert not bench.server._health.ejected(bench.now_s), "it serves, or nobody waits for the trial"
+    await bench.beats(2.2)
+    assert "after" not in bench.engine.begun
+    await bench.ends("trial", 2.3)
+    await eventually(lambda: "after" in bench.engine.begun, "the engine works again")
+    await bench.ends("after", 2.4)
 
 
 async def test_presence_carries_what_the_worker_has_taken_and_what_of_it_waits(bench: Bench) -> None:

@@ -10,12 +10,12 @@ from typing import Final, NamedTuple
 
 from pointsman.api.protocol.control import EndpointsReport, EndpointState
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.core.ejection import EjectionRule, Health
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.load_book import Entry, LoadBook
 from pointsman.gateway.core.router import CostFunction, choose
 from pointsman.gateway.processor import Model
 from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Worker, WorkerKey
+from pointsman.serving.ejection import EjectionRule, Health
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.local_remote import RoutingRule
 
@@ -61,8 +61,8 @@ class Fleet:
     """The routable set. Discovery replaces it as a whole; everything else annotates its members.
 
     A worker is *usable* for client requests when it is a decode worker and its model is known. One that cannot be
-    reached, or fails (`core.ejection`), is *suspect* for a while: others are preferred. Of those that fail at most half
-    of the workers are avoided, because more at once is more likely the requests' fault.
+    reached, or fails (`serving.ejection`), is *suspect* for a while: others are preferred. Of those that fail at most
+    half of the workers are avoided, because more at once is more likely the requests' fault.
     """
 
     def __init__(

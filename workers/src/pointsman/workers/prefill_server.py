@@ -31,6 +31,7 @@ from pointsman.api.protocol.prefill import (
     SignalKind,
 )
 from pointsman.process.ending import end
+from pointsman.serving.ejection import EjectionRule, Health
 from pointsman.serving.engine_death import reports_engine_death
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 from pointsman.workers.core.admission import PrefillLimits
@@ -50,6 +51,9 @@ log = logging.getLogger(__name__)
 RETRY_SECONDS = 0.25  # between pulls that fail
 CONFIRMATION_SECONDS = 1.0  # an answer waits for it at most so long
 REQUESTER_TIMEOUT_SECONDS = 2.0  # for a decode worker to confirm that it waits; then it is asked again
+# A worker whose engine fails at once is always the first to pull again: it would take most of the queue. The times are
+# the gateway's defaults for a worker that answers with failures.
+PAUSES = EjectionRule(base_s=2.0, max_s=60.0)
 _NO_CONTEXT_LIMIT = 2**31
 
 
@@ -100,6 +104,7 @@ class PrefillServer:
         self._client: Client | None = None
         self._budget_tokens = DEFAULT_PREFILL_TOKEN_BUDGET
         self._engine_time = EngineTime()
+        self._health = Health()  # of the own engine
         link.on_connected(self._subscribe)
 
     @property
@@ -158,6 +163,12 @@ class PrefillServer:
             await self._wanted.wait()
             await self._link.ready.wait()
             self._changed.clear()
+            now_s = self._clock()
+            if self._health.avoided(now_s):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._health.avoided_until_s - now_s):
+                        await self._changed.wait()
+                continue
             if not self._limits().wants_another(self._lengths()):
                 await self._changed.wait()
                 continue
@@ -182,7 +193,7 @@ class PrefillServer:
             taken = self.in_progress
             presence = PrefillPresence(
                 worker=settings.worker,
-                serving=self.pulling,
+                serving=self.pulling and not self._health.ejected(self._clock()),
                 in_progress=len(taken),
                 in_progress_tokens=sum(taken),
                 waiting=self._limits().waiting(taken),
@@ -236,6 +247,7 @@ class PrefillServer:
             self._metrics.prefilled(refusal.outcome, None)
             await self._answer(request, job.delivery, refusal)
         else:
+            PAUSES.chosen(self._health, self._clock())
             self._running[request.request_id] = job
             self._spawn(self._run(job))
 
@@ -304,7 +316,11 @@ class PrefillServer:
             self._on_engine_abort()
         if answer.status != 200 or answer.finish_reason != "length" or not isinstance(params, dict):
             detail = f"HTTP {answer.status}, finish_reason {answer.finish_reason}: {answer.body.get('error', '')}"
+            if 400 <= answer.status < 500:  # the request is at fault, and the engine answered
+                PAUSES.answered(self._health)
+                return self._reply(request, PrefillOutcome.FAILED, detail)
             return self._failure(request, detail)
+        PAUSES.answered(self._health)
         self._ledger.begin(request.request_id, now_s)
         return self._reply(request, PrefillOutcome.DONE).model_copy(
             update={
@@ -391,8 +407,17 @@ class PrefillServer:
         )
 
     def _failure(self, request: PrefillRequest, detail: str) -> PrefillReply:
+        """The engine failed; after several times in a row this worker pulls nothing for a while."""
         reply = self._reply(request, PrefillOutcome.FAILED, detail)
-        return reply.model_copy(update={"engine_died": reports_engine_death(detail)})
+        died, now_s = reports_engine_death(detail), self._clock()
+        if PAUSES.failed(self._health, now_s, unreachable=died):
+            log.warning(
+                "the engine %s: no prompts are pulled for %.0f s",
+                "died" if died else f"failed {self._health.failures} prefills in a row",
+                self._health.avoided_until_s - now_s,
+            )
+            self._announce_now.set()
+        return reply.model_copy(update={"engine_died": died})
 
     async def _answer(self, request: PrefillRequest, delivery: Msg, reply: PrefillReply) -> None:
         """Answer, then acknowledge: in this order, or a death in between would lose the request."""

@@ -14,7 +14,7 @@ FAILURES_IN_A_ROW: Final = 5
 
 @dataclass(slots=True)
 class Health:
-    """What the requests of this gateway showed of one worker."""
+    """What the requests of one gateway, or those that a prefill worker pulls, showed of one worker."""
 
     failures: int = 0  # in a row
     ejections: int = 0
@@ -25,6 +25,10 @@ class Health:
     def avoided(self, now_s: float) -> bool:
         """Whether other workers are preferred now."""
         return self.avoided_until_s > now_s
+
+    def ejected(self, now_s: float) -> bool:
+        """Whether it is left alone now, without a trial."""
+        return self.avoided(now_s) and not self.on_trial
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class EjectionRule:
         Failures of requests that it had before an ejection change nothing.
         """
         health.failures += 1
-        if health.avoided(now_s) and not health.on_trial:
+        if health.ejected(now_s):
             return False
         if not (unreachable or health.ejections or health.failures >= FAILURES_IN_A_ROW):
             return False

@@ -1,6 +1,6 @@
 """A worker that fails is left alone, longer each time, and comes back by trial."""
 
-from pointsman.gateway.core.ejection import FAILURES_IN_A_ROW, EjectionRule, Health
+from pointsman.serving.ejection import FAILURES_IN_A_ROW, EjectionRule, Health
 
 RULE = EjectionRule(base_s=2.0, max_s=7.0)
 
