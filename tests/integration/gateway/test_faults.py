@@ -136,6 +136,25 @@ async def test_after_the_first_token_another_worker_goes_on_with_the_tokens_so_f
         assert after[counter] - before.get(counter, 0) == count
 
 
+async def test_a_resumed_stream_has_the_whole_time_for_its_next_token_again(room: Room) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    breaks = asyncio.Event()
+    shared = deque([Behaviour(tokens=3, gate=breaks, cut=True)])
+    for worker in workers:
+        worker.behaviours = shared
+    stream = await gateway.client.completions.create(
+        **ASK, stream=True, extra_headers={"X-Pointsman-Deadline-Ms": "1000"}
+    )
+    await anext(aiter(stream))
+    await asyncio.sleep(1.1)  # the client's own time is over, and was kept
+    breaks.set()
+    await read(stream)
+    told = sorted(int(seen.headers["X-Pointsman-Deadline-Ms"]) for worker in workers for seen in worker.seen)
+    assert len(told) == 2
+    assert told[0] > 500
+
+
 REPEATED: dict[str, dict[str, Any]] = {
     "several answers": {"n": 2},
     "stop strings": {"stop": ["zz"]},

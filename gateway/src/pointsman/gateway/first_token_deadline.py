@@ -14,10 +14,20 @@ from pointsman.gateway.errors import RequestInvalid
 
 @dataclass(frozen=True, slots=True)
 class FirstTokenDeadline:
-    """``due_s``: when the first token is due on the monotonic ``clock`` of this process."""
+    """``due_s``: when the first token is due on the monotonic ``clock`` of this process, after ``allowed_s``."""
 
     due_s: float
+    allowed_s: float
     clock: Callable[[], float]
+
+    @classmethod
+    def after(cls, allowed_s: float, clock: Callable[[], float]) -> "FirstTokenDeadline":
+        """The deadline of a token that is waited for from now on."""
+        return cls(clock() + allowed_s, allowed_s, clock)
+
+    def renewed(self) -> "FirstTokenDeadline":
+        """The same time again, from now on."""
+        return self.after(self.allowed_s, self.clock)
 
     @property
     def left_ms(self) -> int:
@@ -32,7 +42,7 @@ def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], 
     Raises RequestInvalid for anything else.
     """
     if given is None:
-        return FirstTokenDeadline(clock() + limit_s, clock)
+        return FirstTokenDeadline.after(limit_s, clock)
     text = given.strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12):
         raise RequestInvalid(
@@ -40,7 +50,7 @@ def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], 
             "first token.",
             param=headers.DEADLINE_MS,
         )
-    return FirstTokenDeadline(clock() + min(int(text) / 1000, limit_s), clock)
+    return FirstTokenDeadline.after(min(int(text) / 1000, limit_s), clock)
 
 
 # Of the request that is served: from the HTTP handler to the place that writes the headers of each attempt.

@@ -322,6 +322,10 @@ class Forwarder:
             },
         )
 
+        if (deadline := DEADLINE.get()) is not None:
+            # The first token came long ago. A worker that has no time left would prefill prompt and tokens itself.
+            DEADLINE.set(deadline.renewed())
+
         async def attempt(pick: Pick) -> tuple[LiveStream, bytes]:
             if onward.repeats:
                 translator.transcript.repeat()  # from its beginning, also where the worker before failed amid it
