@@ -92,7 +92,7 @@ class Run:
                 of = found[what].asked
                 book.add(Ask(what, (0,) * of.prompt_tokens, of.output_tokens, now_s))
             else:
-                tokens = {each.request: Sampled(0) for each in (*what.prompts, *what.steps)}
+                tokens = {request: Sampled(0) for request in what.sampling}
                 for name in what.members:
                     book.done(what.number, name, tokens, now_s)
             done = book.next_round(now_s, self.system.model)

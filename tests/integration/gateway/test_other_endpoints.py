@@ -15,8 +15,8 @@ from fixtures.gateways import Entry, Gateway
 from integration.gateway.conftest import Room, bounded, held
 from integration.gateway.stand_in_worker import SERVED_NAME, Seen, StandInWorker, running
 from pointsman.api.protocol import headers
-from pointsman.gateway.core.ejection import FAILURES_IN_A_ROW
 from pointsman.gateway.core.relayed import PATHS, RelayedEndpoint
+from pointsman.serving.ejection import FAILURES_IN_A_ROW
 from waiting import eventually
 
 USAGE = {"input_tokens": 5, "output_tokens": 2}

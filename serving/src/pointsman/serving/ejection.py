@@ -59,7 +59,7 @@ class EjectionRule:
 
         Answers to requests that it had before an ejection change nothing.
         """
-        if health.avoided(now_s) and not health.on_trial:
+        if health.ejected(now_s):
             return
         health.failures = 0
         health.ejections = max(health.ejections - 1, 0)

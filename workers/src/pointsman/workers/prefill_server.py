@@ -317,10 +317,10 @@ class PrefillServer:
         if answer.status != 200 or answer.finish_reason != "length" or not isinstance(params, dict):
             detail = f"HTTP {answer.status}, finish_reason {answer.finish_reason}: {answer.body.get('error', '')}"
             if 400 <= answer.status < 500:  # the request is at fault, and the engine answered
-                PAUSES.answered(self._health)
+                PAUSES.answered(self._health, now_s)
                 return self._reply(request, PrefillOutcome.FAILED, detail)
             return self._failure(request, detail)
-        PAUSES.answered(self._health)
+        PAUSES.answered(self._health, now_s)
         self._ledger.begin(request.request_id, now_s)
         return self._reply(request, PrefillOutcome.DONE).model_copy(
             update={
