@@ -452,14 +452,16 @@ async def test_a_worker_that_is_drained_and_stopped_with_a_prompt_did_not_die_of
 async def test_an_engine_that_dies_with_a_prompt_is_a_death_and_one_that_fails_is_not(
     prefill: Worker, decode: Worker
 ) -> None:
-    prefill.engine.fails_prefills = "EngineCore encountered an issue."
-    answer = await decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="0").whole()
-    assert (answer.status, answer.headers.get("x-pointsman-died")) == (503, "prefill-0")
-    assert decode.engine.local == 0
     prefill.engine.fails_prefills = "out of blocks"
     answer = await decode.call({"prompt": PROMPT}, X_Pointsman_Deaths="0").whole()
     assert answer.headers["x-pointsman-prefill-reason"] == "prefill-failed"
     assert answer.token_ids == answer_to(PROMPT, 16)
+    local = decode.engine.local
+    prefill.engine.fails_prefills = "EngineCore encountered an issue."
+    answer = await decode.call({"prompt": PROMPT[::-1]}, X_Pointsman_Deaths="0").whole()
+    assert (answer.status, answer.headers.get("x-pointsman-died")) == (503, "prefill-0")
+    assert decode.engine.local == local
+    await decode.sees()  # no prefill worker: it pauses
 
 
 async def test_a_failed_decode_leg_is_prefilled_here(prefill: Worker, decode: Worker) -> None:
