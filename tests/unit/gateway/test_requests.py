@@ -88,6 +88,7 @@ def test_reasons_are_bounded_whatever_a_client_writes() -> None:
     [
         ({"messages": []}, "messages", "missing or empty"),
         ({"messages": ["hi"]}, "messages[0]", "an object with a 'role'; got string"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role", "must be a string; got null"),
         ({"n": True}, "n", "n' is True"),
         ({"n": 1025}, "n", "1025 answers"),
         ({"n": 2, "best_of": 3}, "best_of", "'best_of' is 3 and 'n' is 2"),

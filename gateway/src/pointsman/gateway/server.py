@@ -388,15 +388,14 @@ class GatewayServer:
         since_s = self._clock()
         while (model := self._fleet.draw_model()) is None:
             patience_s, missing = self._limits.patience_seconds, "No decode worker became available"
+            limit = f"the limit is {gateway_limit('patience_seconds')} of the service"
             if asked := self._fleet.needs_model():
                 patience_s = max(patience_s, FIRST_MODEL_SECONDS)
                 missing = f"Decode worker {asked[0].name} did not report its model"
+                limit += f", here at least {FIRST_MODEL_SECONDS:g} s"
             left_s = since_s + patience_s - self._clock()
             if left_s <= 0:
-                raise NoWorkerAvailable(
-                    f"{missing} within {patience_s:g} s; "
-                    f"the limit is {gateway_limit('patience_seconds')} of the service. Try again."
-                )
+                raise NoWorkerAvailable(f"{missing} within {patience_s:g} s; {limit}. Try again.")
             await self._fleet.wait_change(left_s)
         return model
 

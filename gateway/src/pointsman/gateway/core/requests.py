@@ -318,8 +318,8 @@ def _prompts(prompt: Any) -> tuple[Prompt, ...]:
             raise RequestInvalid("'prompt' is missing or empty; give a text or a list of token ids.", param="prompt")
         case _:
             raise RequestInvalid(
-                f"'prompt' is a {_json_type(prompt)} of mixed or wrong items; give a text, a list of texts, "
-                "a list of token ids or a list of such lists.",
+                f"'prompt' must be a text, a list of texts, a list of token ids or a list of such lists, none of them "
+                f"empty; got {'another list' if isinstance(prompt, list) else _json_type(prompt)}.",
                 param="prompt",
             )
 
@@ -327,7 +327,9 @@ def _prompts(prompt: Any) -> tuple[Prompt, ...]:
 def _token_prompt(ids: list[Any]) -> Prompt:
     for item in ids:
         if not isinstance(item, int) or isinstance(item, bool) or not 0 <= item < 2**32:
-            raise RequestInvalid(f"'prompt' holds {item!r}; token ids are whole numbers of 0 or more.", param="prompt")
+            raise RequestInvalid(
+                f"'prompt' holds {item!r}; token ids are whole numbers from 0 to 4294967295.", param="prompt"
+            )
     return Prompt(token_ids=tuple(ids))
 
 
@@ -335,10 +337,15 @@ def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise RequestInvalid("'messages' is missing or empty; give at least one message.", param="messages")
     for number, message in enumerate(messages):
-        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        if not isinstance(message, dict):
             raise RequestInvalid(
                 f"'messages[{number}]' must be an object with a 'role'; got {_json_type(message)}.",
                 param=f"messages[{number}]",
+            )
+        if not isinstance(message.get("role"), str):
+            raise RequestInvalid(
+                f"'messages[{number}].role' must be a string; got {_json_type(message.get('role'))}.",
+                param=f"messages[{number}].role",
             )
         _check_content(message.get("content"), f"messages[{number}].content")
 
