@@ -6,40 +6,24 @@ instances it has (``pointsman.workers.elastic.manager.settings``); the arguments
 
 import os
 import sys
-from collections.abc import Sequence
 
-from pointsman.process.errors import SettingsError
-from pointsman.process.lifetime import ExitStatus
-from pointsman.process.logs import configure_logs_of_a_guest
 from pointsman.workers.elastic.manager.settings import ManagerSettings
-from pointsman.workers.errors import ModelUnreadableError
-from pointsman.workers.model_files import check_readable
-from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.vllm.flags import OwnedFlagError, elastic_arguments, engine_environment
+from pointsman.workers.vllm.api_server import Install, become_api_server
+from pointsman.workers.vllm.flags import elastic_arguments
 
 
-def main(argv: Sequence[str]) -> int:
-    """Become vLLM's API server; returns only if a setting, an argument or the model's folder is wrong (2)."""
-    try:
-        os.environ["POINTSMAN_PREFIX_CACHE"] = "false"  # also for the middleware, which reads the settings again
-        settings, of_manager = WorkerSettings.read(), ManagerSettings.read()
-        arguments = elastic_arguments(settings, argv)
-        check_readable(settings.model)
-    except (SettingsError, OwnedFlagError, ModelUnreadableError) as error:
-        print(f"manager: {error}", file=sys.stderr)
-        return ExitStatus.WRONG_SETTINGS
-    configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
-    os.environ.update(engine_environment(settings, os.environ))
-    sys.argv = ["vllm", *arguments]
+def prepare() -> Install:
+    """Read the manager's settings. Raises SettingsError."""
+    settings = ManagerSettings.read()
 
-    from vllm.entrypoints.launchers.api_server.entry import main as serve
+    def install() -> None:
+        from pointsman.workers.elastic.manager.engine_core import install as install_core
 
-    from pointsman.workers.elastic.manager.engine_core import install
+        install_core(settings)
 
-    install(of_manager)
-    serve()
-    return 0
+    return install
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    os.environ["POINTSMAN_PREFIX_CACHE"] = "false"  # not in the settings alone: the middleware reads them again
+    sys.exit(become_api_server("manager", sys.argv[1:], elastic_arguments, prepare))

@@ -1,0 +1,44 @@
+"""Becoming vLLM's API server: what a worker and the manager of an elastic group do alike."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from pointsman.process.errors import SettingsError
+from pointsman.process.lifetime import ExitStatus
+from pointsman.process.logs import configure_logs_of_a_guest
+from pointsman.workers.errors import ModelUnreadableError
+from pointsman.workers.model_files import check_readable
+from pointsman.workers.settings import WorkerSettings
+from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment
+
+Install = Callable[[], None]
+
+
+def become_api_server(
+    program: str,
+    argv: Sequence[str],
+    arguments_of: Callable[[WorkerSettings, Sequence[str]], list[str]],
+    prepare: Callable[[], Install] = lambda: lambda: None,
+) -> int:
+    """Serve with the user's ``argv``; returns only if a setting, an argument or the model's folder is wrong (2).
+
+    ``arguments_of`` makes vLLM's arguments. ``prepare`` may raise SettingsError; what it returns is called when vLLM's
+    environment is set, before it serves.
+    """
+    try:
+        settings, install = WorkerSettings.read(), prepare()
+        arguments = arguments_of(settings, argv)
+        check_readable(settings.model)
+    except (SettingsError, OwnedFlagError, ModelUnreadableError) as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return ExitStatus.WRONG_SETTINGS
+    configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
+    os.environ.update(engine_environment(settings, os.environ))
+    sys.argv = ["vllm", *arguments]
+
+    from vllm.entrypoints.launchers.api_server.entry import main as serve
+
+    install()
+    serve()
+    return 0
