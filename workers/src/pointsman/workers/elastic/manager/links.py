@@ -1,4 +1,4 @@
-"""Connections to a group's instances, each kept as long as its address is known."""
+"""Connections to a group's instances, each kept as long as its URL is known."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class Listener(Protocol):
 
 
 class Links:
-    """Connects to addresses and tells ``listener`` of them; runs in the event loop that makes it."""
+    """Connects to instances and tells ``listener`` of them; runs in the event loop that makes it."""
 
     def __init__(self, session: aiohttp.ClientSession, token: str, listener: Listener) -> None:
         self._session = session
@@ -49,9 +49,9 @@ class Links:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outgoing: dict[str, asyncio.Queue[ToInstance]] = {}
 
-    def look(self, addresses: Iterable[str]) -> None:
-        """Keep links to these (host:port) and to no others."""
-        wanted = set(addresses)
+    def look(self, urls: Iterable[str]) -> None:
+        """Keep links to the instances at these (http://host:port) and to no others."""
+        wanted = set(urls)
         for gone in self._tasks.keys() - wanted:
             self._tasks.pop(gone).cancel()
         for new in wanted - self._tasks.keys():
@@ -69,24 +69,24 @@ class Links:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
         self._tasks.clear()
 
-    async def _keep(self, address: str) -> None:
+    async def _keep(self, url: str) -> None:
         said = ""
         while True:
             try:
-                await self._follow(address)
+                await self._follow(url)
                 why = "the instance has closed the connection"
             except (aiohttp.ClientError, TimeoutError, OSError, msgspec.ValidationError) as error:
                 why = str(error) or type(error).__name__
             if why != said:
-                log.warning("no link to an instance", extra={"address": address, "why": why})
+                log.warning("no link to an instance", extra={"url": url, "why": why})
                 said = why
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _follow(self, address: str) -> None:
+    async def _follow(self, url: str) -> None:
         async with (
             asyncio.timeout(CONNECT_SECONDS) as connecting,
             self._session.ws_connect(
-                f"http://{address}{LINK_PATH}", headers=self._headers, heartbeat=HEARTBEAT_SECONDS, max_msg_size=0
+                f"{url}{LINK_PATH}", headers=self._headers, heartbeat=HEARTBEAT_SECONDS, max_msg_size=0
             ) as link,
         ):
             hello = decode_from_instance(await link.receive_bytes())
@@ -100,7 +100,7 @@ class Links:
                 outgoing.put_nowait(Release(tuple(hello.held)))
             sending = asyncio.create_task(self._send(link, outgoing))
             self._outgoing[hello.name] = outgoing
-            log.info("instance joined", extra={"instance": hello.name, "address": address})
+            log.info("instance joined", extra={"instance": hello.name, "url": url})
             self._listener.joined(hello)
             try:
                 async for message in link:
@@ -111,7 +111,7 @@ class Links:
             finally:
                 sending.cancel()
                 del self._outgoing[hello.name]
-                log.info("instance left", extra={"instance": hello.name, "address": address})
+                log.info("instance left", extra={"instance": hello.name, "url": url})
                 self._listener.left(hello.name)
 
     @staticmethod

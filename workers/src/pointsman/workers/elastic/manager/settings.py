@@ -11,7 +11,7 @@ class ManagerSettings(ProcessSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.workers.elastic.manager")
 
-    instances_file: str = Field(description="File with the address, host:port, of an instance a line; read again.")
+    instances_file: str = Field(description="File with the URL, http://host:port, of an instance a line; read again.")
     latency_model_file: str = Field(
         default="",
         description="Where the measured times of prefills are kept; the degrees in it are not measured.",
