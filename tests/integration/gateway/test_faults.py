@@ -471,7 +471,10 @@ async def test_when_all_attempts_fail_the_client_learns_why(room: Room) -> None:
     with pytest.raises(openai.APIStatusError) as failed:
         await gateway.client.completions.create(**ASK)
     assert failed.value.status_code == 502
-    assert "4 attempts failed; the limit is spec.gateway.limits.maxMoves" in failed.value.message
+    assert (
+        "4 attempts failed; an answer moves 3 times after failures, the limit is spec.gateway.limits.maxMoves"
+        in failed.value.message
+    )
     assert "the last: decode-0: http-500" in failed.value.message
     assert failed.value.response.headers["Retry-After"] == "1"
     assert failed.value.response.headers["X-Request-Id"]

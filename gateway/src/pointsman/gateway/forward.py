@@ -373,8 +373,10 @@ class Forwarder:
                 deadline_s += self._clock() - asked_s  # patience is for workers that are missing
             if pick is None:
                 left_s = deadline_s - self._clock()
-                if left_s <= 0 or (unable and len(unable) == len(failures)):
-                    raise self._gave_up(leg, failures)
+                if unable and len(unable) == len(failures):
+                    raise WorkersFailed(f"{len(failures)} attempts failed; the last: {failures[-1]}. Try again.")
+                if left_s <= 0:
+                    raise self._gave_up(failures)
                 # Everybody there was tried, or there is nobody: what refused a moment ago may be ready after a change.
                 await self._fleet.wait_change(min(backoff_s, left_s))
                 backoff_s = min(2 * backoff_s, BACKOFF_MOST_SECONDS)
@@ -419,9 +421,13 @@ class Forwarder:
                     self._fleet.answered(pick.worker.key)
                 return result
 
-    def _gave_up(self, leg: Leg, failures: list[str]) -> NoWorkerAvailable | WorkersFailed:
+    def _gave_up(self, failures: list[str]) -> NoWorkerAvailable | WorkersFailed:
         if failures:
-            return WorkersFailed(f"{len(failures)} attempts failed; the last: {failures[-1]}. Try again.")
+            return WorkersFailed(
+                f"{len(failures)} attempts failed, and no worker took the request within "
+                f"{self._limits.patience_seconds:g} s; the limit is {gateway_limit('patience_seconds')} of the "
+                f"service. The last: {failures[-1]}. Try again."
+            )
         return NoWorkerAvailable(
             f"No decode worker was routable within {self._limits.patience_seconds:g} s; the limit is "
             f"{gateway_limit('patience_seconds')} of the service. Try again."

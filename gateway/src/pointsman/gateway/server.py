@@ -29,6 +29,7 @@ from pointsman.gateway.errors import (
     GatewayError,
     ModelNotFound,
     NotHttp,
+    NotServed,
     NoWorkerAvailable,
     Overloaded,
     RefusedByEngine,
@@ -490,8 +491,9 @@ class GatewayServer:
         except web.HTTPException as error:
             if error.status < 400:
                 raise
-            message = _HTTP_MESSAGES.get(error.status, f"{error.reason}.")
-            refusal = self.respond(NotHttp(error.status, message.format(request=request)), request)
+            message = _HTTP_MESSAGES.get(error.status, f"{error.reason}.").format(request=request)
+            refused = NotServed(message) if error.status == 404 else NotHttp(error.status, message)
+            refusal = self.respond(refused, request)
             if "Allow" in error.headers:
                 refusal.headers["Allow"] = error.headers["Allow"]
             return refusal

@@ -83,7 +83,10 @@ class AnswerMoves:
             names = ", ".join(sorted(self._request.died.values()))
             return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"
         if self._moves > limits.max_moves:
-            return f"{self._attempts} attempts failed; the limit is {gateway_limit('max_moves')} of the service"
+            return (
+                f"{self._attempts} attempts failed; an answer moves {limits.max_moves} times after failures, "
+                f"the limit is {gateway_limit('max_moves')} of the service"
+            )
         if self._attempts >= limits.max_attempts:
             return f"{self._attempts} attempts failed; the limit is {gateway_limit('max_attempts')} of the service"
         return None
