@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart test lint unit browser programs integration engine verify verify-path crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-elastic test lint unit browser programs integration engine verify verify-path crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,6 +33,9 @@ sync: computer $(UV) ## install the project's own environment (.venv)
 
 quickstart: sync ## the main job on real parts, explained while it runs (ARGS="--help")
 	@$(RUN) pointsman quickstart $(ARGS)
+
+quickstart-elastic: sync ## an elastic group on real parts, its groups shown while they change (ARGS="--help")
+	@$(RUN) pointsman quickstart-elastic $(ARGS)
 
 test: lint unit integration engine browser ## all tests, as CI runs them
 

@@ -27,6 +27,7 @@ RESOURCES: Final = {
         resources.PLANNER_POLICIES,
         resources.ROLE_SWITCHES,
         resources.PLANS,
+        resources.ELASTIC_GROUPS,
     )
 }
 
@@ -98,6 +99,31 @@ def plan(**spec: Any) -> dict[str, Any]:
         },
     }
     return merged(manifest, {"spec": spec})
+
+
+def group(name: str = "long-chat", **spec: Any) -> dict[str, Any]:
+    """A minimal ElasticGroup with ``spec`` merged in."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "ElasticGroup",
+        "metadata": {"name": name},
+        "spec": {"model": {"source": "file:///models/tiny"}, "instances": {"replicas": 2}},
+    }
+    return merged(manifest, {"spec": spec})
+
+
+def as_group(manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """What a service says, said of a group; None if a group has no such fields."""
+    spec = manifest.get("spec", {})
+    worker, engine = spec.get("worker", {}), spec.get("engine", {})
+    if manifest["kind"] != "LLMService" or "source" not in spec.get("model", {}):
+        return None
+    if not (spec.keys() <= {"model", "engine", "gateway", "worker"} and engine.keys() <= {"args"}):
+        return None
+    if not worker.keys() <= {"template"}:
+        return None
+    shared = {name: spec[name] for name in ("model", "engine", "gateway") if name in spec}
+    return group(manifest["metadata"]["name"], **shared, **({"instance": worker} if worker else {}))
 
 
 def engine_container(**fields: Any) -> Change:
@@ -215,6 +241,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
     "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
+    "an elastic group": group(
+        engine={"args": ["--dtype=float32", "--max-model-len=4096"]},
+        instance={"gpus": 0, "kvTokens": 3000},
+        instances={"replicas": 3, "minReplicas": 1, "maxReplicas": 3},
+        parallelism={"maxDegree": 3},
+    ),
+    "an elastic group of few instances with the default degree": group(instances={"replicas": 1, "maxReplicas": 2}),
 }
 
 
@@ -443,6 +476,41 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+BAD |= {
+    "a type of numbers that the elastic engine does not have": (
+        group(engine={"args": ["--dtype=float16"]}),
+        ("spec.engine.args", '["--dtype=float16"] is not supported', "--dtype=bfloat16"),
+    ),
+    "a type of numbers apart from its flag": (
+        group(engine={"args": ["--dtype", "float32"]}),
+        ("args has --dtype and its value apart", "--dtype=bfloat16"),
+    ),
+    "bounds of instances that contradict each other": (
+        group(instances={"replicas": 2, "minReplicas": 3, "maxReplicas": 2}),
+        ("minReplicas 3 is above maxReplicas 2", "write minReplicas <= replicas <= maxReplicas"),
+    ),
+    "instances outside of their bounds": (
+        group(instances={"replicas": 5, "maxReplicas": 4}),
+        ("replicas is 5", "write a number from minReplicas 1 to maxReplicas 4"),
+    ),
+    "a degree that is never reached": (
+        group(instances={"replicas": 2, "maxReplicas": 2}, parallelism={"maxDegree": 4}),
+        ("parallelism.maxDegree is 4 and instances.maxReplicas is 2", "write at most as many"),
+    ),
+    "a group's name of 41 characters": (group("a" * 41), ("(41 characters)", "write at most 40")),
+    "a group's name that begins with a digit": (group("8b"), ("metadata.name is '8b'", "begins with a letter")),
+    "tensor parallelism in an instance": (group(instance={"tensorParallel": {}}), ("tensorParallel is not built yet",)),
+    "a least degree": (group(parallelism={"minDegree": {}}), ("minDegree is not built yet",)),
+    "a policy of a group": (group(policyRef={"name": "chat"}), ("policyRef is not built yet", "kubectl scale")),
+    **{
+        f"{name}, in a group": (of_group, tuple(word.replace("spec.worker.", "spec.instance.") for word in words))
+        for name, (manifest, words) in BAD.items()
+        if (of_group := as_group(manifest)) is not None and "name" not in name
+    },
+    "an owned flag, in a group": (group(engine={"args": ["--port=9"]}), ("--port", "is set by Pointsman")),
+}
+
+
 @pytest.mark.parametrize(("manifest", "words"), BAD.values(), ids=BAD.keys())
 async def test_what_is_wrong_is_refused_with_field_value_and_what_is_right(
     dry: Api, manifest: dict[str, Any], words: tuple[str, ...]
@@ -492,6 +560,10 @@ FIXED: dict[str, tuple[dict[str, Any], tuple[Change, ...], Change, tuple[str, ..
     "a model": (service(), (), {"model": {"source": "file:///other"}}, ("spec.model", *NOT_YET)),
     "an engine": (service(), (), {"engine": {"image": "other"}}, ("spec.engine", *NOT_YET)),
     "the GPUs of a worker": (service(), (), {"worker": {"gpus": 2}}, ("spec.worker.gpus", *NOT_YET)),
+    "the model of a group": (group(), (), {"model": {"source": "file:///other"}}, ("spec.model", *NOT_YET)),
+    "the engine of a group": (group(), (), {"engine": {"image": "other"}}, ("spec.engine", *NOT_YET)),
+    "the instances of a group": (group(), (), {"instance": {"gpus": 0}}, ("spec.instance", *NOT_YET)),
+    "the degrees of a group": (group(), (), {"parallelism": {"maxDegree": 2}}, ("spec.parallelism", *NOT_YET)),
     "the service of a pool": (
         pool(),
         (),

@@ -28,6 +28,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def _help(summaries: dict[str, str]) -> str:
     lines = ["usage: pointsman COMMAND [ARGUMENTS]", "", "commands:"]
-    lines += [f"  {name:<12} {doc.strip().splitlines()[0] if doc.strip() else ''}" for name, doc in summaries.items()]
+    lines += [f"  {name:<18} {doc.strip().splitlines()[0] if doc.strip() else ''}" for name, doc in summaries.items()]
     lines += ["", "'pointsman COMMAND --help' explains one command, with examples."]
     return "\n".join(lines)

@@ -24,6 +24,7 @@ from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import NatsCredentials, Writer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
+from pointsman.operator.elastic_groups import ElasticGroups, is_of_group
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey, PolicyReports
@@ -44,6 +45,7 @@ async def run(settings: OperatorSettings) -> int:
     metrics = OperatorMetrics()
     queue: WorkQueue[ServiceKey] = WorkQueue()
     policy_queue: WorkQueue[PolicyKey] = WorkQueue()
+    group_queue: WorkQueue[ServiceKey] = WorkQueue()
     expectations = Expectations()
     namespace = settings.watch_namespace or None
 
@@ -55,7 +57,7 @@ async def run(settings: OperatorSettings) -> int:
             expectations.gone(pod.metadata.uid)
         key = service_key(pod)
         if key is not None:
-            queue.add(key)
+            (group_queue if is_of_group(pod) else queue).add(key)
 
     def switch_changed(old: RoleSwitch | None, new: RoleSwitch | None) -> None:
         switch = new or old
@@ -146,6 +148,7 @@ async def run(settings: OperatorSettings) -> int:
         metrics.leader.set(1)
         nats = NatsCredentials(settings.nats_user, settings.nats_password.get_secret_value())
         writer = Writer(kube, expectations, nats, elector.still_leader)
+        announcer = Announcer(events, metrics)
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
@@ -155,7 +158,7 @@ async def run(settings: OperatorSettings) -> int:
             writer=writer,
             expectations=expectations,
             control=control,
-            announcer=Announcer(events, metrics),
+            announcer=announcer,
             metrics=metrics,
             streams=PrefillStreams(settings.nats_url, nats.user, nats.password),
             install=settings.install(),
@@ -165,11 +168,21 @@ async def run(settings: OperatorSettings) -> int:
         life.start(queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
         life.start(policy_queue.run(PolicyReports(kube, policies, writer), workers=1), "reports about policies")
         life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
-        await handlers.watch(lambda found, name: queue.add((found, name)), namespace=namespace, stop=life.stopping)
+        groups = ElasticGroups(
+            kube=kube, pods=pods, writer=writer, control=control, announcer=announcer, install=settings.install()
+        )
+        life.start(group_queue.run(groups, workers=settings.reconcile_workers), "reconcilers of elastic groups")
+        await handlers.watch(
+            lambda found, name: queue.add((found, name)),
+            lambda found, name: group_queue.add((found, name)),
+            namespace=namespace,
+            stop=life.stopping,
+        )
         life.stop()  # it was a signal, which kopf has taken over, if nothing else stopped us
         # Work stops before the Lease is given back, so that no two ever write.
         queue.close()
         policy_queue.close()
+        group_queue.close()
         await reconciler.stop()
     return life.status
 

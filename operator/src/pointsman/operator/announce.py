@@ -6,12 +6,14 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from pointsman.api.protocol.names import API_VERSION
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.client import Object
 from pointsman.kube.events import EventRecorder, Reference
+from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.core.status import Report
@@ -122,19 +124,13 @@ class Announcer:
 
     def event(self, service: Service, reason: str, note: str, warning: bool = False) -> None:
         """An Event of the service."""
-        regarding = Reference(
-            resources.LLM_SERVICES.api_version,
-            resources.LLM_SERVICES.kind,
-            service.namespace,
-            service.name,
-            service.uid,
-        )
+        regarding = Reference(API_VERSION, service.kind, service.namespace, service.name, service.uid)
         self._events.record(regarding, reason, note, warning=warning)
 
-    def invalid(self, raw: Object, error: ValidationError) -> None:
-        """A service that this operator cannot read: no status can be written for it."""
+    def invalid(self, resource: Resource, raw: Object, error: ValidationError) -> None:
+        """An object that this operator cannot read: no status can be written for it."""
         problems = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
-        reference = Reference.of(resources.LLM_SERVICES, raw)
+        reference = Reference.of(resource, raw)
         log.warning("service=%s/%s reason=InvalidSpec %s", reference.namespace, reference.name, problems)
         self._events.record(reference, Reason.INVALID_SPEC, problems, warning=True)
 

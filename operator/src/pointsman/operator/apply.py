@@ -49,6 +49,7 @@ _KINDS: Final[Mapping[str, Resource]] = {
         resources.SERVICE_ACCOUNTS,
         resources.ROLE_BINDINGS,
         resources.DEPLOYMENTS,
+        resources.STATEFUL_SETS,
         resources.POD_DISRUPTION_BUDGETS,
     )
 }
@@ -98,7 +99,7 @@ class Writer:
         has our finalizer: it cannot have been replaced since it was read, so the object is not a successor's.
         """
         live = await self._kube.find(resource, name, service.namespace)
-        if make_way and live is not None and is_left_by_predecessor(live, service.name, service.uid):
+        if make_way and live is not None and is_left_by_predecessor(live, service.kind, service.name, service.uid):
             self._fence()
             with contextlib.suppress(NotFound, Conflict):
                 await self._kube.delete(resource, name, service.namespace, uid=live["metadata"]["uid"])
@@ -111,7 +112,7 @@ class Writer:
     async def ensure(self, service: Service, manifest: Mapping[str, Any]) -> bool:
         """Make a stamped manifest so; True if that took a write. Raises NameConflict for a stranger's object."""
         resource, name = _KINDS[manifest["kind"]], manifest["metadata"]["name"]
-        live = await self.find_own(resource, name, service)
+        live = await self.find_own(resource, name, service, make_way=service.has_finalizer)
         if live is not None and (live["metadata"].get("deletionTimestamp") or is_current(live, manifest)):
             return False
         self._fence()
@@ -123,7 +124,8 @@ class Writer:
 
         ``known`` is the token its workers have: a Secret deleted by hand is made again with it.
         """
-        live = await self.find_own(resources.SECRETS, secret_name(service.name), service)
+        name = secret_name(service.name)
+        live = await self.find_own(resources.SECRETS, name, service, make_way=service.has_finalizer)
         token = _decoded(live, names.SECRET_CONTROL_TOKEN) or known or secrets.token_urlsafe(32)
         wanted = service_secret(service, token, self._nats.user, self._nats.password)
         if live is None or (live.get("data") or {}) != wanted["data"]:

@@ -7,6 +7,8 @@ import aiohttp
 from pydantic import ValidationError
 
 from pointsman.api.protocol import control as wire
+from pointsman.api.protocol.elastic import STATE_PATH as ELASTIC_STATE_PATH
+from pointsman.api.protocol.elastic import ElasticState
 from pointsman.api.protocol.headers import CONTROL_TOKEN
 from pointsman.api.protocol.names import GATEWAY_PORT, Role, address_url
 from pointsman.operator.errors import ControlFailed
@@ -68,6 +70,10 @@ class ControlClient:
         if not result.ok:
             raise ControlFailed(f"not verified as {role} worker: {result.detail}", status=200, reason="NotVerified")
         return result
+
+    async def elastic_state(self, url: str, token: str) -> ElasticState:
+        """What the manager of an elastic group says about it."""
+        return await self._request("GET", url, ELASTIC_STATE_PATH, token, None, ElasticState, STATE_TIMEOUT_S)
 
     async def endpoints(self, pod_ip: str, token: str) -> wire.EndpointsReport:
         """The workers a gateway uses right now."""

@@ -15,8 +15,8 @@ from pointsman.api.protocol.names import GROUP, VERSION, address_url
 Enqueue = Callable[[str, str], None]
 
 
-def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
-    """Handlers in a registry of their own. ``enqueue(namespace, service)`` must not block."""
+def registry(enqueue: Enqueue, enqueue_group: Enqueue) -> kopf.OperatorRegistry:
+    """Handlers in a registry of their own. ``enqueue(namespace, name)`` of a service or a group must not block."""
     handlers = kopf.OperatorRegistry()  # kopf's decorators have no types: hence the ignores
 
     @kopf.on.login(registry=handlers)  # type: ignore[untyped-decorator]
@@ -33,6 +33,10 @@ def registry(enqueue: Enqueue) -> kopf.OperatorRegistry:
         service = (spec.get("serviceRef") or {}).get("name")
         if service:
             enqueue(namespace, service)
+
+    @kopf.on.event(GROUP, VERSION, "elasticgroups", registry=handlers)  # type: ignore[untyped-decorator]
+    async def group_changed(namespace: str, name: str, **_: Any) -> None:
+        enqueue_group(namespace, name)
 
     return handlers
 
@@ -62,10 +66,10 @@ def settings() -> kopf.OperatorSettings:
     return found
 
 
-async def watch(enqueue: Enqueue, *, namespace: str | None, stop: Any) -> None:
+async def watch(enqueue: Enqueue, enqueue_group: Enqueue, *, namespace: str | None, stop: Any) -> None:
     """Follow our kinds until ``stop`` (an asyncio.Event) is set, or SIGTERM or SIGINT: kopf takes both over."""
     await kopf.operator(
-        registry=registry(enqueue),
+        registry=registry(enqueue, enqueue_group),
         settings=settings(),
         standalone=True,
         clusterwide=namespace is None,

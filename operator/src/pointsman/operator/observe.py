@@ -86,8 +86,8 @@ def is_owned_by(item: Mapping[str, Any], uid: str) -> bool:
     return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
 
 
-def is_left_by_predecessor(item: Mapping[str, Any], name: str, uid: str) -> bool:
-    """The object's controller is a service of that name and another uid.
+def is_left_by_predecessor(item: Mapping[str, Any], kind: str, name: str, uid: str) -> bool:
+    """The object's controller is of that kind and name, and has another uid.
 
     With the live service's name and uid: that other one does not exist any more, since a name is held once. Garbage
     collection will take the object, be it in a minute.
@@ -97,7 +97,7 @@ def is_left_by_predecessor(item: Mapping[str, Any], name: str, uid: str) -> bool
     return (
         controller is not None
         and controller["apiVersion"].partition("/")[0] == names.GROUP
-        and controller["kind"] == "LLMService"
+        and controller["kind"] == kind
         and controller["name"] == name
         and controller["uid"] != uid
     )

@@ -178,7 +178,7 @@ class Reconciler:
         try:
             found = LLMService.model_validate(raw)
         except ValidationError as error:
-            self._announcer.invalid(raw, error)
+            self._announcer.invalid(resources.LLM_SERVICES, raw, error)
             return self._resync(), "invalid"
         memory = self._remember(key, found.metadata.uid)
         service = service_of(found)

@@ -123,6 +123,20 @@ def test_an_instance_that_is_not_available_gets_nothing(state: str) -> None:
     assert (plan.prefills, plan.decodes, plan.overtaken) == ((), (), {"w": 0})
 
 
+def test_an_instance_that_drains_goes_on_while_the_others_have_no_room_for_its_requests() -> None:
+    """By hand: b takes over 4 tokens and keeps a slot; 26 stay on a, and once b is full only a has room."""
+    instances = (Instance("a", 50, 30, draining=True), Instance("b", 5))
+    requests = (RunningRequest("r", 40, 0.0, 3, 1.0, {"a": 30}),)
+    plan = plan_round(Snapshot(instances, (), requests), MODEL, Settings())
+    assert plan.moves == (Move("r", "a", "b", 4, "drain"),)
+    full = (Instance("a", 50, 26, draining=True), Instance("b", 5, 5))
+    requests = (RunningRequest("r", 40, 0.0, 3, 1.0, {"a": 26, "b": 5}),)
+    plan = plan_round(Snapshot(full, (), requests), MODEL, Settings())
+    assert (plan.moves, plan.recompute) == ((), ())
+    assert plan.decodes == (DecodeIteration(("a", "b"), (("r", "a"),)),)
+    assert plan.reasons[-1] == "a drains and goes on meanwhile: the others have too little room."
+
+
 def test_a_request_that_can_never_fit_is_named_and_does_not_block_the_queue() -> None:
     waiting = (WaitingRequest("long", 90, 20, 0.0), WaitingRequest("short", 5, 5, 1.0))
     plan = plan_round(Snapshot((Instance("a", 50), Instance("b", 50)), waiting), MODEL, Settings(max_overtakes=0))

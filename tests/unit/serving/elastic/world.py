@@ -183,7 +183,8 @@ class World:
                 request = self.running[request_id]
                 assert request.generated_tokens > 0
                 assert set(request.tokens_by_instance) <= set(each.instances), "all of its KV is in the group"
-                assert master in each.instances and master not in self.draining
+                assert master in each.instances
+                assert master not in self.draining or any("goes on meanwhile" in reason for reason in plan.reasons)
                 tokens = {**request.tokens_by_instance, master: request.tokens_by_instance.get(master, 0) + 1}
                 self.running[request_id] = replace(request, tokens_by_instance=tokens)
             self.iterations.append(Iteration(each.instances, tuple(request for request, _ in each.masters)))

@@ -31,6 +31,8 @@ class Pod:
     slots: int
     held: dict[str, list[int]] = field(default_factory=dict)
     todo: "deque[Iteration | tuple[str, ...]]" = field(default_factory=deque)
+    leaves: bool = False  # it was told to stop
+    dismissed: bool = False  # and then that it may
 
     @property
     def used(self) -> int:
@@ -58,7 +60,8 @@ class World:
         self.aborted: set[str] = set()
         self.now_s = 0.0
         self.joined = 0
-        self.recomputed = self.moved = self.broken = self.refused = 0
+        self.recomputed = self.moved = self.broken = self.refused = self.dismissed = 0
+        self.breaks = True  # iterations do, now and then
         self.degrees: set[int] = set()
         for _ in range(self.rng.randint(1, 4)):
             self.join()
@@ -89,11 +92,30 @@ class World:
         for name, requests in found.release.items():
             self.pods[name].todo.append(requests)
         for iteration in found.iterations:
+            assert not any(self.pods[name].dismissed for name in iteration.members), "it may have gone"
             self.degrees.add(len(iteration.members))
             for name in iteration.members:
                 self.pods[name].todo.append(iteration)
         for event in found.events:
             self.hear(event)
+        for name in self.book.dismiss():
+            self.pods[name].dismissed = True
+
+    def leave(self) -> None:
+        """An instance is told to stop, and to hand over what it has first."""
+        staying = [name for name, pod in sorted(self.pods.items()) if not pod.leaves]
+        if staying:
+            name = self.rng.choice(staying)
+            self.pods[name].leaves = True
+            self.book.drain(name)
+
+    def go(self) -> None:
+        """An instance that may go and has done all that it was told goes."""
+        for name in [name for name, pod in self.pods.items() if pod.dismissed and not pod.todo]:
+            assert not any(self.pods[name].held.values()), "it was dismissed with KV"
+            self.dismissed += 1
+            del self.pods[name]
+            self.book.leave(name)
 
     def hear(self, event: Token | Refused) -> None:
         """What the front is told."""
@@ -124,7 +146,7 @@ class World:
         members = [each for each in what.members if each in self.pods]
         for each in members:
             assert self.pods[each].todo.popleft() is what
-        if len(members) < len(what.members) or self.rng.random() < 0.03:
+        if len(members) < len(what.members) or (self.breaks and self.rng.random() < 0.03):
             self.compute_in_part(what, members)
         else:
             self.compute(what)
@@ -204,31 +226,61 @@ class World:
 def test_every_request_gets_its_tokens_however_instances_come_go_and_break() -> None:
     worlds = [played(seed) for seed in range(SEEDS)]
     assert set[int]().union(*(world.degrees for world in worlds)) == {1, 2, 3}
-    for what in ("recomputed", "moved", "broken", "refused"):
+    for what in ("recomputed", "moved", "broken", "refused", "dismissed"):
         assert sum(getattr(world, what) for world in worlds) > SEEDS // 4, what
 
 
-def played(seed: int) -> World:
-    """A world in which all requests have ended."""
+def test_instances_that_are_told_to_stop_cost_no_request_anything() -> None:
+    worlds = [played(1000 + seed, calm=True) for seed in range(SEEDS)]
+    assert sum(world.dismissed for world in worlds) > SEEDS
+    assert sum(world.moved for world in worlds) > SEEDS
+    assert sum(world.recomputed for world in worlds) == 0
+
+
+def test_the_last_instance_serves_on_until_its_requests_have_ended() -> None:
+    world = World(3)
+    while len(world.pods) > 1:
+        world.die()
+    (only,) = world.pods
+    world.breaks = False
+    world.ask(0)
+    world.plan()
+    world.leave()
+    for _ in range(500):
+        world.now_s += 0.01
+        world.plan()
+        world.work()
+        world.answer()
+        world.go()
+    assert world.over == {"r0"}
+    assert world.got == world.expected
+    assert only not in world.pods
+
+
+def played(seed: int, *, calm: bool = False) -> World:
+    """A world in which all requests have ended; in a ``calm`` one nothing dies, breaks or is aborted."""
     world = World(seed)
+    world.breaks = not calm
     rng, asked = world.rng, 0
     for _ in range(100_000):
         world.now_s += 0.01
         if asked < 25 and rng.random() < 0.05:
             world.ask(asked)
             asked += 1
-        elif rng.random() < 0.002 and world.joined < 12:
+        elif rng.random() < (0.01 if calm else 0.002) and world.joined < 12:
             world.join()
-        elif rng.random() < 0.002 and len(world.pods) > 1 and world.joined < 12:
-            world.die()
-        elif rng.random() < 0.002 and asked:
+        elif rng.random() < (0.01 if calm else 0.002) and len(world.pods) > 1 and world.joined < 12:
+            world.leave() if calm or rng.random() < 0.3 else world.die()
+        elif rng.random() < 0.002 and asked and not calm:
             request = f"r{rng.randrange(asked)}"
             if request not in world.over:
                 world.aborted.add(request)
                 world.over.add(request)
                 world.book.abort(request)
         else:
-            rng.choice((world.plan, world.work, world.work, world.answer, world.answer))()
+            rng.choice((world.plan, world.work, world.work, world.answer, world.answer, world.go))()
+            if not world.pods:  # all were told to stop, and went
+                world.join()
         if (
             asked == 25
             and len(world.over) == 25

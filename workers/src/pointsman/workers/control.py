@@ -45,13 +45,14 @@ class ControlApi:
         if not authorized(headers, self._sidecar.settings.control_token.get_secret_value()):
             return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "the control API needs the service's control token")
         try:
-            return await self._route(method, path, body)
+            return await self.route(method, path, body)
         except ControlRefusedError as error:
             return _error(error.status, error.reason, error.message)
         except ValidationError as error:
             return _error(HTTPStatus.BAD_REQUEST, "BadRequest", str(error))
 
-    async def _route(self, method: str, path: str, body: bytes) -> ControlAnswer:
+    async def route(self, method: str, path: str, body: bytes) -> ControlAnswer:
+        """Answer one authorized request. Raises ControlRefusedError or ValidationError."""
         sidecar = self._sidecar
         match method, path:
             case "GET", wire.STATE_PATH:

@@ -48,6 +48,10 @@ class PointsmanMiddleware:
         self._sidecar: Sidecar | None = None
         self._control: ControlApi | None = None
 
+    def make_control(self, sidecar: Sidecar, host: Any) -> ControlApi:
+        """The control API of this worker; ``host``: the engine's application."""
+        return ControlApi(sidecar)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one ASGI connection; the lifespan one starts and stops everything."""
         if scope["type"] == "lifespan":
@@ -61,7 +65,7 @@ class PointsmanMiddleware:
         async def send_when_started(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._sidecar = self._make_sidecar(self._app, scope.get("app"))
-                self._control = ControlApi(self._sidecar)
+                self._control = self.make_control(self._sidecar, scope.get("app"))
                 await self._sidecar.start()
             await send(message)
 

@@ -12,7 +12,7 @@ from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import reply_inbox_prefix
 from pointsman.process.ending import end
 from pointsman.workers.errors import QueueUnavailableError
-from pointsman.workers.settings import WorkerSettings
+from pointsman.workers.settings import NatsSettings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class NatsLink:
     ``on_connected`` callbacks run after every connect and reconnect, ``on_lost`` ones at every loss.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: NatsSettings) -> None:
         self._settings = settings
         self._shown_url = mask_credentials(settings.nats_url or "")
         self._client: Client | None = None

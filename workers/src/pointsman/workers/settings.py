@@ -3,18 +3,32 @@
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 
 from pointsman.api.protocol import names, prefill
+from pointsman.api.protocol.names import Role
 from pointsman.process.settings import ProcessSettings
 from pointsman.serving.local_remote import DEFAULT_RULE
 from pointsman.serving.token_budget import DEFAULT_MAX_CONCURRENT_PREFILLS
 
 
-class WorkerSettings(ProcessSettings):
-    """What a worker is and how it serves. Durations in seconds, lengths in tokens."""
+class NatsSettings(ProcessSettings):
+    """Who a pod of a service is, and its way to NATS."""
 
     namespace: str
-    service: str
     service_uid: str
     worker: str = Field(description="name of the pod; stable over restarts of its container")
+    nats_url: str | None = None
+    nats_user: str | None = None
+    nats_password: SecretStr | None = None
+
+    @property
+    def log_fields(self) -> dict[str, str]:
+        """See ProcessSettings."""
+        return {"worker": self.worker}
+
+
+class WorkerSettings(NatsSettings):
+    """What a worker is and how it serves. Durations in seconds, lengths in tokens."""
+
+    service: str
     pod_uid: str = ""
     pod_ip: str = Field(default="127.0.0.1", validation_alias=AliasChoices("pod_ip", names.ENV_POD_IP))
     bind_host: str = "0.0.0.0"
@@ -27,10 +41,9 @@ class WorkerSettings(ProcessSettings):
     gpus: int = Field(default=0, ge=0)
     control_token: SecretStr = Field(min_length=16)
     drain_timeout_seconds: float = Field(default=300.0, gt=0)
-
-    nats_url: str | None = Field(default=None, description="none: every prompt is prefilled locally")
-    nats_user: str | None = None
-    nats_password: SecretStr | None = None
+    role: Role | None = Field(
+        default=None, description="which it starts in; none: it waits for the operator to give one"
+    )
 
     max_local_prefill_tokens: int = Field(
         default=DEFAULT_RULE.max_local_prefill_tokens,
@@ -61,11 +74,6 @@ class WorkerSettings(ProcessSettings):
         if ack_wait is not None and value > ack_wait / 2:
             raise ValueError(f"heartbeat_seconds is {value}: it must be at most half of ack_wait_seconds ({ack_wait})")
         return value
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """See ProcessSettings."""
-        return {"worker": self.worker}
 
     @property
     def own_host(self) -> str:

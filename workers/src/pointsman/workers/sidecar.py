@@ -68,7 +68,7 @@ class Sidecar:
         self.metrics = metrics
         self.instance = uuid.uuid4().hex
         self._clock = clock
-        self._roles = RoleState()
+        self._roles = RoleState(settings.role)
         self._verified: Role | None = None
         self._clients: set[ClientRequest] = set()
         self._ledger = LeaseLedger(settings.lease_seconds)

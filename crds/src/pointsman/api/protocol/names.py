@@ -31,6 +31,8 @@ SERVICE_LABEL: Final = f"{GROUP}/service"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 COMPONENT_WORKER: Final = "worker"
 COMPONENT_GATEWAY: Final = "gateway"
+COMPONENT_INSTANCE: Final = "instance"  # of an elastic group, whose manager is the worker that gateways see
+ELASTIC_GROUP_LABEL: Final = f"{GROUP}/elastic-group"  # on pods of a group, beside SERVICE_LABEL: its name
 ROLE_LABEL: Final = f"{GROUP}/role"
 LLMD_ROLE_LABEL: Final = "llm-d.ai/role"  # the same value, for those who run llm-d's tools
 REVISION_LABEL: Final = f"{GROUP}/revision"
@@ -82,6 +84,9 @@ ENV_MODEL_REVISION: Final = "POINTSMAN_MODEL_REVISION"  # of a hub's model: bran
 ENV_SERVED_NAME: Final = "POINTSMAN_SERVED_NAME"
 ENV_GPUS: Final = "POINTSMAN_GPUS"  # "0" = CPU engine
 ENV_DRAIN_TIMEOUT_SECONDS: Final = "POINTSMAN_DRAIN_TIMEOUT_SECONDS"
+ENV_MAX_DEGREE: Final = "POINTSMAN_MAX_DEGREE"  # of an elastic group's manager
+ENV_SLOTS: Final = "POINTSMAN_SLOTS"  # of an elastic instance, tokens of KV
+ENV_DTYPE: Final = "POINTSMAN_DTYPE"
 
 
 def address_url(scheme: str, host: str, port: int) -> str:
@@ -147,6 +152,11 @@ def prefill_signal_subject(namespace: str, service_uid: str, kv_compatibility: s
 def prefill_presence_subject(namespace: str, service_uid: str, kv_compatibility: str) -> str:
     """Where prefill workers say that they serve the queue of their group (PrefillPresence, core NATS)."""
     return prefill_signal_subject(namespace, service_uid, kv_compatibility).replace(".signal.", ".presence.", 1)
+
+
+def elastic_presence_subject(namespace: str, service_uid: str) -> str:
+    """Where the instances of an elastic group say that they are there (InstancePresence, core NATS)."""
+    return f"pointsman.elastic.{_subject_token('namespace', namespace)}.{_subject_token('service uid', service_uid)}"
 
 
 def kv_metrics_subject(namespace: str, service_uid: str, worker: str = "*") -> str:

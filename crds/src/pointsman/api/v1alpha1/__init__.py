@@ -5,6 +5,7 @@
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
 from pointsman.api.v1alpha1.counts import PoolCounts
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, ElasticGroupSpec, ElasticGroupStatus
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_FLAGS, owned_flag
 from pointsman.api.v1alpha1.llmservice import (
     CPU_BLOCK_SIZE_MULTIPLE,
@@ -56,7 +57,7 @@ from pointsman.api.v1alpha1.roleswitch import (
 from pointsman.api.v1alpha1.strict import StrictError, parse_strictly
 from pointsman.api.v1alpha1.workerpool import ServiceReference, WorkerPool, WorkerPoolSpec, WorkerPoolStatus
 
-INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool, RoleSwitch, PlannerPolicy, Plan)
+INSTALLED: tuple[type[Resource], ...] = (LLMService, WorkerPool, RoleSwitch, PlannerPolicy, Plan, ElasticGroup)
 
 __all__ = [
     "CATEGORY",
@@ -72,6 +73,9 @@ __all__ = [
     "ConditionStatus",
     "ConditionType",
     "DrainSpec",
+    "ElasticGroup",
+    "ElasticGroupSpec",
+    "ElasticGroupStatus",
     "EngineSpec",
     "EngineType",
     "GatewayServiceSpec",

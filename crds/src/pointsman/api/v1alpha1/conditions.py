@@ -53,6 +53,8 @@ class Reason(StrEnum):
     WORKERS_STARTING = "WorkersStarting"  # engines load or wait for their role
     WORKERS_DRAINING = "WorkersDraining"  # workers finish what they have before they go
     GATEWAY_STARTING = "GatewayStarting"
+    INSTANCES_STARTING = "InstancesStarting"  # of an elastic group: they load the model
+    INSTANCES_DRAINING = "InstancesDraining"  # of an elastic group: they hand over what they have before they go
     SCALING = "Scaling"  # more or fewer workers are wanted than there are
     SWITCHING = "Switching"  # workers change their role
     DELETING = "Deleting"  # the service was deleted; streams finish
@@ -63,6 +65,9 @@ class Reason(StrEnum):
     NO_PREFILL_WORKER = "NoPrefillWorker"
     NO_DECODE_WORKER = "NoDecodeWorker"
     GATEWAY_NOT_READY = "GatewayNotReady"
+    MANAGER_NOT_READY = "ManagerNotReady"  # of an elastic group: its manager does not answer
+    NO_INSTANCE = "NoInstance"  # of an elastic group: its manager works with no instance
+    TOO_FEW_INSTANCES = "TooFewInstances"  # of an elastic group: fewer work than were asked for
 
     BUDGET_REACHED = "BudgetReached"  # more workers are wanted, but budget.maxGpus of the policy has no room for them
     BUDGET_BELOW_MINIMUM = "BudgetBelowMinimum"  # budget.maxGpus of the policy is below the service's minReplicas

@@ -35,7 +35,24 @@ _OWNED_FLAGS = (
     f"(f.size() > 2 && {cel_list(OWNED_FLAGS)}.exists(o, o.startsWith(f))))"
 )
 
-_CHANGE_NEEDS_ROLLOUT = "cannot be changed yet (rollouts are not built): create a service of another name beside it"
+EngineArguments = Annotated[
+    tuple[Annotated[str, Field(max_length=1024)], ...],
+    Field(
+        max_length=128,
+        description="Flags for the engine, e.g. --max-model-len=32768. Flags that Pointsman sets are refused by name.",
+        json_schema_extra=extra(
+            Rule(
+                f"{_OWNED_FLAGS}.size() == 0",
+                f"{{{_OWNED_FLAGS}}} is set by Pointsman; leave it out"
+                " (block size, served name, model and token have fields of their own in spec)",
+            )
+        ),
+    ),
+]
+
+CHANGE_NEEDS_ROLLOUT: Final = (
+    "cannot be changed yet (rollouts are not built): create a service of another name beside it"
+)
 
 
 class TokenSecretReference(LocalReference):
@@ -109,18 +126,7 @@ class EngineSpec(ApiModel):
         max_length=512,
         description="Image of the worker. Default: the operator's.",
     )
-    args: tuple[Annotated[str, Field(max_length=1024)], ...] = Field(
-        default=(),
-        max_length=128,
-        description="Flags for the engine, e.g. --max-model-len=32768. Flags that Pointsman sets are refused by name.",
-        json_schema_extra=extra(
-            Rule(
-                f"{_OWNED_FLAGS}.size() == 0",
-                f"{{{_OWNED_FLAGS}}} is set by Pointsman; leave it out"
-                " (block size, served name, model and token have fields of their own in spec)",
-            )
-        ),
-    )
+    args: EngineArguments = ()
     block_size: int | None = Field(
         default=None,
         ge=1,
@@ -263,11 +269,11 @@ class LLMServiceSpec(ApiModel):
                 f"on CPU write a multiple of {CPU_BLOCK_SIZE_MULTIPLE} (default 128)",
                 field_path=".engine.blockSize",
             ),
-            Rule("self.model == oldSelf.model", f"spec.model {_CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
-            Rule("self.engine == oldSelf.engine", f"spec.engine {_CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
+            Rule("self.model == oldSelf.model", f"spec.model {CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
+            Rule("self.engine == oldSelf.engine", f"spec.engine {CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
             Rule(
                 "self.worker.gpus == oldSelf.worker.gpus",
-                f"spec.worker.gpus {_CHANGE_NEEDS_ROLLOUT}",
+                f"spec.worker.gpus {CHANGE_NEEDS_ROLLOUT}",
                 field_path=".worker.gpus",
             ),
             reserved={

@@ -48,7 +48,7 @@ def owner_reference(service: Service) -> dict[str, Any]:
     """The service owns what is made for it: garbage collection cleans up."""
     return {
         "apiVersion": API_VERSION,
-        "kind": "LLMService",
+        "kind": service.kind,
         "name": service.name,
         "uid": service.uid,
         "controller": True,

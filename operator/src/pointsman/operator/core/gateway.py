@@ -79,11 +79,16 @@ def _deployment(service: Service, install: Install) -> dict[str, Any]:
             # A new gateway is ready before an old one stops accepting.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
             "template": {
-                "metadata": {"labels": children.labels(service, names.COMPONENT_GATEWAY)},
+                "metadata": {"labels": children.labels(service, names.COMPONENT_GATEWAY) | _group_label(service)},
                 "spec": _pod_spec(service, install),
             },
         },
     }
+
+
+def _group_label(service: Service) -> dict[str, str]:
+    """What tells the operator whose pods these are; a gateway of an LLMService has no such label."""
+    return {names.ELASTIC_GROUP_LABEL: service.name} if service.kind == "ElasticGroup" else {}
 
 
 def _settings(service: Service) -> dict[str, str]:

@@ -39,6 +39,11 @@ def gateway_name(service: str) -> str:
     return f"{service}-gateway"
 
 
+def manager_name(group: str) -> str:
+    """Name of the StatefulSet of an elastic group's manager; the one of its instances has the group's own name."""
+    return f"{group}-manager"
+
+
 def secret_name(service: str) -> str:
     """Name of the Secret with the control token and the NATS credentials."""
     return f"{service}{SECRET_SUFFIX}"

@@ -28,8 +28,9 @@ class DrainReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """The LLMService as the API server has it now."""
+    """The LLMService as the API server has it now, or what an object of another ``kind`` has in common with one."""
 
+    kind: str = "LLMService"
     namespace: str
     name: str
     uid: str

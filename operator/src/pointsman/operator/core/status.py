@@ -14,7 +14,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
 from pointsman.operator.core.desired import PoolTarget, pool_target, room_in_budget
-from pointsman.operator.core.snapshot import Snapshot, Worker
+from pointsman.operator.core.snapshot import GatewayPod, Snapshot, Worker
 
 _MESSAGE_LIMIT: Final = 1500
 _IMAGE_FAILURES: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
@@ -125,27 +125,23 @@ def worker_problems(snapshot: Snapshot) -> Iterable[Problem]:
     for worker in snapshot.workers:
         if worker.terminating or worker.ready:
             continue
-        problem = _problem_of(worker)
+        problem = problem_of(worker)
         if problem is not None:
             yield problem
-    for gateway in snapshot.gateways:
-        if (
-            not gateway.ready
-            and not gateway.terminating
-            and gateway.waiting_reason
-            in (
-                "CrashLoopBackOff",
-                *_IMAGE_FAILURES,
-                *_START_FAILURES,
-            )
-        ):
-            yield Problem(
-                reason=Reason.GATEWAY_NOT_READY,
-                message=f"gateway {gateway.name}: {gateway.waiting_reason} {gateway.message}".strip(),
-            )
+    yield from filter(None, map(problem_of_gateway, snapshot.gateways))
 
 
-def _problem_of(worker: Worker) -> Problem | None:
+def problem_of_gateway(gateway: GatewayPod) -> Problem | None:
+    """The same of a gateway."""
+    failed = gateway.waiting_reason in ("CrashLoopBackOff", *_IMAGE_FAILURES, *_START_FAILURES)
+    if gateway.ready or gateway.terminating or not failed:
+        return None
+    message = f"gateway {gateway.name}: {gateway.waiting_reason} {gateway.message}".strip()
+    return Problem(reason=Reason.GATEWAY_NOT_READY, message=message)
+
+
+def problem_of(worker: Worker) -> Problem | None:
+    """What the kubelet says has failed in a pod with an engine container; None: nothing."""
     container, name = worker.container, worker.name
     why = container.waiting_reason
     if worker.unschedulable is not None:

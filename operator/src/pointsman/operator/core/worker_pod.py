@@ -68,7 +68,7 @@ def worker_pod(
     spec = service.spec
     template = spec.worker.template_dict()
     compatibility = kv_compatibility(kv_inputs)
-    ours = _pod_spec(
+    ours = pod_spec(
         service, install, command, {names.ENV_KV_COMPATIBILITY: compatibility, names.ENV_BLOCK_SIZE: str(block_size)}
     )
     meta = children.metadata(service, name, names.COMPONENT_WORKER, role)
@@ -133,9 +133,10 @@ def check_template(template: Mapping[str, Any]) -> None:
             raise Refused(f"spec.worker.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)
 
 
-def _pod_spec(
+def pod_spec(
     service: Service, install: Install, command: Sequence[str], of_engine: Mapping[str, str]
 ) -> dict[str, Any]:
+    """The spec of a pod with one engine container: ``command`` with the user's arguments, and more environment."""
     spec = service.spec
     model, volumes, mounts, model_env = _model(spec)
     volumes.append({"name": "tmp", "emptyDir": {}})
@@ -170,7 +171,7 @@ def _pod_spec(
     }
     if spec.worker.gpus:
         container["resources"] = {"limits": {"nvidia.com/gpu": spec.worker.gpus}}
-    pod_spec: dict[str, Any] = {
+    result: dict[str, Any] = {
         "containers": [container],
         "volumes": volumes,
         "restartPolicy": "Always",
@@ -181,8 +182,8 @@ def _pod_spec(
         "securityContext": dict(children.POD_SECURITY),
     }
     if install.image_pull_secrets:
-        pod_spec["imagePullSecrets"] = [{"name": name} for name in install.image_pull_secrets]
-    return pod_spec
+        result["imagePullSecrets"] = [{"name": name} for name in install.image_pull_secrets]
+    return result
 
 
 def _protocol_env(service: Service, install: Install, model: str, of_engine: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -90,6 +90,8 @@ def plan_round(snapshot: Snapshot, model: LatencyModel, settings: Settings) -> R
         queue = [replace(each, overtaken=overtaken[each.id]) for each in queue if each.id not in admitted]
         prefills += of_domain
         iterations, of_paused = domain.decode(of_domain, settings)
+        if domain.stuck(of_domain, iterations) and domain.go_on_while_draining():
+            iterations, of_paused = domain.decode(of_domain, settings)
         decodes += iterations
         paused += of_paused
         recompute += domain.recompute(of_domain, iterations)
@@ -120,13 +122,17 @@ class _Domain:
         for request in running:
             for name, tokens in request.tokens_by_instance.items():
                 stored[name] += tokens
-        # Slots that are in use although no running request has KV there (a release under way) are not counted.
-        self.slots = sum(
-            instance.slots - (instance.used_slots - stored[instance.name])
-            for instance in instances
+        self._stored = stored
+        self._busy = {instance.name for instance in instances if instance.busy}
+
+    @property
+    def slots(self) -> int:
+        """That running requests can use in all; not those in use without one (a release under way)."""
+        return sum(
+            instance.slots - (instance.used_slots - self._stored[instance.name])
+            for instance in self.instances
             if not instance.draining
         )
-        self._busy = {instance.name for instance in instances if instance.busy}
 
     @property
     def settled(self) -> list[RunningRequest]:
@@ -263,11 +269,24 @@ class _Domain:
         listed = {name for each in plan.iterations for name in each.paused}
         return plan.iterations, [each.id for each in settled if each.id not in stepping and each.id not in listed]
 
+    def stuck(self, prefills: Sequence[PrefillIteration], decodes: Sequence[DecodeIteration]) -> bool:
+        """Whether all running requests wait for a slot and nothing is under way that could free one."""
+        waiting = any(each.demand.future_tokens for each in self.running)
+        return waiting and not (prefills or decodes or self._busy or self.moves)
+
+    def go_on_while_draining(self) -> bool:
+        """Let instances that drain store tokens in this round; False: none drains."""
+        draining = [each.name for each in self.instances if each.draining]
+        if draining:
+            self.instances = [replace(each, draining=False) for each in self.instances]
+            self.reasons.append(f"{', '.join(draining)} drains and goes on meanwhile: the others have too little room.")
+        return bool(draining)
+
     def recompute(self, prefills: Sequence[PrefillIteration], decodes: Sequence[DecodeIteration]) -> list[str]:
-        """The youngest request, if all of them wait for a slot and nothing is under way that could free one."""
-        waiting = [each for each in self.running if each.demand.future_tokens]
-        if prefills or decodes or self._busy or self.moves or not waiting:
+        """The youngest request, if they are stuck."""
+        if not self.stuck(prefills, decodes):
             return []
+        waiting = [each for each in self.running if each.demand.future_tokens]
         youngest = max(waiting, key=lambda each: each.arrival_s)
         self.reasons.append(f"Request {youngest.id} is computed again later: no running request can get a slot.")
         return [youngest.id]
@@ -282,6 +301,7 @@ class _Domain:
             change[move.source] -= move.tokens
             change[move.target] += move.tokens
         self.instances = [replace(each, used_slots=each.used_slots + change[each.name]) for each in self.instances]
+        self._stored = {name: tokens + change[name] for name, tokens in self._stored.items()}
 
 
 def _prefill_iteration(

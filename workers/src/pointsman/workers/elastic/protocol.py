@@ -59,8 +59,16 @@ class Broken(msgspec.Struct, frozen=True, tag="broken"):
     why: str
 
 
-ToInstance = Iterate | Release
-FromInstance = Hello | Done | Broken
+class Leaving(msgspec.Struct, frozen=True, tag="leaving"):
+    """The instance is told to stop: it is to hand over what it has, and waits for ``Dismiss``."""
+
+
+class Dismiss(msgspec.Struct, frozen=True, tag="dismiss"):
+    """An instance that leaves holds nothing any more, and may stop."""
+
+
+ToInstance = Iterate | Release | Dismiss
+FromInstance = Hello | Done | Broken | Leaving
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_to_instance: Final = msgspec.msgpack.Decoder(ToInstance).decode

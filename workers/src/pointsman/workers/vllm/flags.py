@@ -16,6 +16,7 @@ from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
 
 MIDDLEWARE: Final = "pointsman.workers.middleware.PointsmanMiddleware"
+MANAGER_MIDDLEWARE: Final = "pointsman.workers.elastic.manager.middleware.ManagerMiddleware"
 PREFIX_HASH: Final = (
     "sha256_cbor"  # of vLLM's choices the one that neither Python's pickle nor a process's seed changes
 )
@@ -55,10 +56,12 @@ def elastic_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str
 
     Raises OwnedFlagError.
     """
-    return _arguments(settings, user, "--no-enable-prefix-caching")
+    return _arguments(settings, user, "--no-enable-prefix-caching", middleware=MANAGER_MIDDLEWARE)
 
 
-def _arguments(settings: WorkerSettings, user: Sequence[str], *of_engine: str) -> list[str]:
+def _arguments(
+    settings: WorkerSettings, user: Sequence[str], *of_engine: str, middleware: str = MIDDLEWARE
+) -> list[str]:
     for argument in user:
         if (flag := owned_flag(argument)) is not None:
             raise OwnedFlagError(f"engine.args has {argument!r}: {flag} is set by Pointsman; leave it out")
@@ -70,7 +73,7 @@ def _arguments(settings: WorkerSettings, user: Sequence[str], *of_engine: str) -
         *("--port", str(names.ENGINE_PORT)),
         *("--block-size", str(settings.block_size)),
         *("--shutdown-timeout", str(round(settings.drain_timeout_seconds))),
-        *("--middleware", MIDDLEWARE),
+        *("--middleware", middleware),
         *("--disable-access-log-for-endpoints", QUIET_PATHS),
         *of_engine,
     ]

@@ -17,7 +17,7 @@ from pointsman.workers.elastic.engine.instance import Instance
 from pointsman.workers.elastic.engine.iterations import Sampled
 from pointsman.workers.elastic.engine.kv_pool import PoolFull
 from pointsman.workers.elastic.engine.sampling import sample
-from pointsman.workers.elastic.protocol import Broken, Done, Iterate, Release, ToInstance
+from pointsman.workers.elastic.protocol import Broken, Done, Iterate, Release
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Computer:
         self._thread = threading.Thread(target=self._run, name="computing", daemon=True)
         self._thread.start()
 
-    def tell(self, what: ToInstance, reply: Reply) -> None:
+    def tell(self, what: Iterate | Release, reply: Reply) -> None:
         """Have it done after all that was told before."""
         self._todo.put(lambda: self._do(what, reply))
 
@@ -62,7 +62,7 @@ class Computer:
         while (work := self._todo.get()) is not None:
             work()
 
-    def _do(self, what: ToInstance, reply: Reply) -> None:
+    def _do(self, what: Iterate | Release, reply: Reply) -> None:
         if isinstance(what, Release):
             for request in what.requests:
                 self._instance.pool.release(request)

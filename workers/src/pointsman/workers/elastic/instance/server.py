@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import time
+from contextlib import suppress
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -13,13 +16,19 @@ from pointsman.workers.elastic.protocol import (
     HEARTBEAT_SECONDS,
     LINK_PATH,
     Broken,
+    Dismiss,
     Done,
     Hello,
+    Leaving,
     decode_to_instance,
     encode,
 )
 
 log = logging.getLogger(__name__)
+
+ALONE_SECONDS: Final = 5.0
+"""A manager that was started again is back within so long; what is here is of no use without one."""
+LOOK_SECONDS: Final = 0.5
 
 
 class Server:
@@ -32,6 +41,8 @@ class Server:
         self._computer = computer
         self._token = token
         self._manager: web.WebSocketResponse | None = None
+        self._leaving = False
+        self._dismissed = asyncio.Event()
 
     def application(self) -> web.Application:
         """The routes."""
@@ -39,6 +50,29 @@ class Server:
         app.router.add_get("/health", self._health)
         app.router.add_get(LINK_PATH, self._link)
         return app
+
+    async def leave(self, timeout_s: float) -> None:
+        """Have the manager take over what is here; returns when it has, at the latest after ``timeout_s``.
+
+        Without a manager there is nobody who could, so this waits for one only as long as one takes to come back.
+        """
+        self._leaving = True
+        if self._manager is not None:
+            await self._manager.send_bytes(encode(Leaving()))
+        deadline_s = time.monotonic() + timeout_s
+        alone_since_s = time.monotonic()
+        while not self._dismissed.is_set():
+            now_s = time.monotonic()
+            if self._manager is not None:
+                alone_since_s = now_s
+            if now_s >= deadline_s:
+                log.warning("stopping with KV that nobody took over", extra={"after_seconds": timeout_s})
+                return
+            if now_s - alone_since_s > ALONE_SECONDS:
+                log.info("stopping: no manager is connected")
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._dismissed.wait(), LOOK_SECONDS)
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -60,6 +94,8 @@ class Server:
 
         self._computer.held(tell_held)
         await link.send_bytes(encode(Hello(self._name, self._boot, self._computer.store, self._slots, await held)))
+        if self._leaving:
+            await link.send_bytes(encode(Leaving()))
         log.info("manager connected", extra={"from": request.remote})
         answers: asyncio.Queue[Done | Broken] = asyncio.Queue()
         sending = asyncio.create_task(self._send(link, answers))
@@ -76,8 +112,13 @@ class Server:
                 except msgspec.ValidationError as error:
                     log.error("a message of the manager cannot be understood: %s", error)
                     break
-                self._computer.tell(told, reply)
+                if isinstance(told, Dismiss):
+                    self._dismissed.set()
+                else:
+                    self._computer.tell(told, reply)
         finally:
+            if self._manager is link:
+                self._manager = None
             sending.cancel()
             await link.close()
         return link

@@ -1,20 +1,21 @@
 """Settings of one elastic instance, from the environment the operator renders (``POINTSMAN_*``, ``POD_IP``)."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import AliasChoices, Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
 from pointsman.api.protocol import names
-from pointsman.process.settings import ProcessSettings
+from pointsman.workers.settings import NatsSettings
+
+CPU_SLOTS: Final = 32768
 
 
-class InstanceSettings(ProcessSettings):
+class InstanceSettings(NatsSettings):
     """One elastic instance: a model replica that its group's manager tells what to compute."""
 
     model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.workers.elastic.instance")
 
-    worker: str = Field(description="Name of the pod.")
     pod_ip: str = Field(
         default="127.0.0.1",
         validation_alias=AliasChoices("pod_ip", names.ENV_POD_IP),
@@ -22,14 +23,18 @@ class InstanceSettings(ProcessSettings):
     )
     bind_host: str = Field(default="0.0.0.0", description="Where the manager and the kubelet reach this process.")
     bind_port: int = Field(default=names.ENGINE_PORT, ge=0, le=65535, description="Port of the same; 0: any free one.")
-    model: str = Field(description="Folder with config.json and safetensors files.")
+    model: str = Field(description="Folder with config.json and safetensors files, or a name of the hub.")
+    model_revision: str | None = Field(default=None, description="Of a hub's model; none: the hub's default.")
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Type of weights and KV.")
     gpus: int = Field(default=0, ge=0, le=1, description="0: computes on CPU.")
-    slots: int = Field(ge=1, description="Tokens of KV that this instance keeps.")
+    slots: int | None = Field(
+        default=None,
+        ge=1,
+        description="Tokens of KV that this instance keeps. None: what fits into 90 percent of the GPU's memory beside "
+        f"the weights, {CPU_SLOTS} on CPU.",
+    )
     threads: int = Field(default=1, ge=1, description="Of torch, on CPU.")
     control_token: SecretStr = Field(min_length=16)
-
-    @property
-    def log_fields(self) -> dict[str, str]:
-        """See ProcessSettings."""
-        return {"worker": self.worker}
+    drain_timeout_seconds: float = Field(
+        default=300.0, ge=0, description="How long it may take to hand over what it has before it stops."
+    )

@@ -24,18 +24,20 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 
+from pointsman.api.protocol.elastic import ElasticState
 from pointsman.serving.elastic.types import Settings
 from pointsman.workers.elastic.engine.iterations import Sampled, Sampling
+from pointsman.workers.elastic.manager.discovery import follow_file, follow_presence
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
 from pointsman.workers.elastic.manager.requests import Ask, Refused, Token
 from pointsman.workers.elastic.manager.rounds import Events, Rounds
 from pointsman.workers.elastic.manager.settings import ManagerSettings
+from pointsman.workers.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 _FINISH: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-_LOOK_SECONDS: Final = 1.0
 
 _NEUTRAL: Final = SamplingParams()
 _NOT_THERE: Final = (
@@ -54,11 +56,11 @@ _NOT_THERE: Final = (
 """Fields of SamplingParams that the elastic engine does not know; any other value than vLLM's default is refused."""
 
 
-def install(settings: ManagerSettings) -> None:
+def install(settings: ManagerSettings, worker: WorkerSettings) -> None:
     """Have vLLM's API server use an elastic group in place of an engine core of its own."""
 
     def make(vllm_config: Any, *_: Any, **__: Any) -> ElasticCore:
-        return ElasticCore(vllm_config, settings)
+        return ElasticCore(vllm_config, settings, worker)
 
     validate = InputProcessor._validate_params
 
@@ -75,11 +77,12 @@ def install(settings: ManagerSettings) -> None:
 class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the engine environment only
     """One elastic group behind vLLM's front. Made in a running event loop."""
 
-    def __init__(self, vllm_config: Any, settings: ManagerSettings) -> None:
+    def __init__(self, vllm_config: Any, settings: ManagerSettings, worker: WorkerSettings) -> None:
         self.vllm_config = vllm_config
         self.engine_ranks_managed = [0]
         self.resources = SimpleNamespace(engine_dead=False)
         self._settings = settings
+        self._worker = worker
         self._outputs: asyncio.Queue[EngineCoreOutputs | Exception] = asyncio.Queue()
         bounds = Settings(max_prefill_s=settings.max_prefill_seconds)
         longest = vllm_config.model_config.max_model_len
@@ -91,7 +94,7 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
         try:
             async with aiohttp.ClientSession() as session:
                 links = Links(session, self._settings.control_token.get_secret_value(), self._rounds)
-                looking = asyncio.create_task(self._look(links))
+                looking = asyncio.create_task(self._look(links), name="discovery")
                 try:
                     await self._rounds.run(links)
                 finally:
@@ -104,15 +107,14 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
             self._outputs.put_nowait(error)
 
     async def _look(self, links: Links) -> None:
-        path = Path(self._settings.instances_file)
-        while True:
-            try:
-                lines = (await asyncio.to_thread(path.read_text)).split()
-            except OSError as error:
-                log.warning("the file of instances cannot be read: %s", error)
-            else:
-                links.look(lines)
-            await asyncio.sleep(_LOOK_SECONDS)
+        if self._settings.instances_file is not None:
+            await follow_file(Path(self._settings.instances_file), links)
+        else:
+            await follow_presence(self._worker, links)
+
+    def state(self) -> ElasticState:
+        """The group at this moment, for the operator."""
+        return self._rounds.state()
 
     # --- what vLLM's front asks for ---
 

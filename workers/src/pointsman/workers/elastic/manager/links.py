@@ -14,6 +14,7 @@ from pointsman.workers.elastic.protocol import (
     Broken,
     Done,
     Hello,
+    Leaving,
     Release,
     ToInstance,
     decode_from_instance,
@@ -38,6 +39,9 @@ class Listener(Protocol):
     def answered(self, name: str, answer: Done | Broken) -> None:
         """It has done what it was told, or could not."""
 
+    def leaves(self, name: str) -> None:
+        """It is to stop, and waits until others have what it holds."""
+
 
 class Links:
     """Connects to instances and tells ``listener`` of them; runs in the event loop that makes it."""
@@ -48,6 +52,12 @@ class Links:
         self._listener = listener
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outgoing: dict[str, asyncio.Queue[ToInstance]] = {}
+        self._urls: dict[str, str] = {}  # of linked instances
+
+    @property
+    def linked(self) -> set[str]:
+        """URLs of the instances that are linked now."""
+        return set(self._urls.values())
 
     def look(self, urls: Iterable[str]) -> None:
         """Keep links to the instances at these (http://host:port) and to no others."""
@@ -100,17 +110,22 @@ class Links:
                 outgoing.put_nowait(Release(tuple(hello.held)))
             sending = asyncio.create_task(self._send(link, outgoing))
             self._outgoing[hello.name] = outgoing
+            self._urls[hello.name] = url
             log.info("instance joined", extra={"instance": hello.name, "url": url})
             self._listener.joined(hello)
             try:
                 async for message in link:
                     if message.type is aiohttp.WSMsgType.BINARY:
                         answer = decode_from_instance(message.data)
-                        if not isinstance(answer, Hello):
+                        if isinstance(answer, Leaving):
+                            log.info("instance leaves", extra={"instance": hello.name})
+                            self._listener.leaves(hello.name)
+                        elif not isinstance(answer, Hello):
                             self._listener.answered(hello.name, answer)
             finally:
                 sending.cancel()
                 del self._outgoing[hello.name]
+                del self._urls[hello.name]
                 log.info("instance left", extra={"instance": hello.name, "url": url})
                 self._listener.left(hello.name)
 

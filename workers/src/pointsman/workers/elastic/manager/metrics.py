@@ -1,13 +1,18 @@
 """What an elastic group's manager counts."""
 
+from typing import Final
+
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
+from pointsman.api.protocol.elastic import Totals
 from pointsman.serving.elastic.round import RoundPlan
 from pointsman.workers.elastic.manager.requests import Iteration
 
+_REASONS: Final = ("scale_down", "scale_up", "vacate", "drain")
+
 
 class ManagerMetrics:
-    """Names begin with ``pointsman_elastic_``; docs/metrics.md says what each means."""
+    """Names begin with ``pointsman_elastic_``; docs/elastic.md says what each means."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.instances = Gauge("pointsman_elastic_instances", "Instances that are linked", registry=registry)
@@ -37,8 +42,17 @@ class ManagerMetrics:
         )  # fmt: skip
         for direction in ("down", "up"):
             self.scalings.labels(direction)
-        for reason in ("scale_down", "scale_up", "vacate", "drain"):
+        for reason in _REASONS:
             self.moved_tokens.labels(reason)  # nothing is moved when a group shrinks or grows: those stay 0
+
+    def totals(self) -> Totals:
+        """What has been counted so far."""
+        return Totals(
+            scaled_down=_value(self.scalings, "down"),
+            scaled_up=_value(self.scalings, "up"),
+            moved_tokens={reason: _value(self.moved_tokens, reason) for reason in _REASONS},
+            recomputed=_value(self.recomputed),
+        )
 
     def planned(self, plan: RoundPlan) -> None:
         """A round."""
@@ -56,3 +70,10 @@ class ManagerMetrics:
         """An iteration."""
         phase = "prefill" if iteration.prompts else "decode" if iteration.steps else "move"
         self.iterations.labels(phase, str(len(iteration.members))).inc()
+
+
+def _value(counter: Counter, *labels: str) -> int:
+    of = counter.labels(*labels) if labels else counter
+    return int(
+        next(sample.value for metric in of.collect() for sample in metric.samples if sample.name.endswith("_total"))
+    )

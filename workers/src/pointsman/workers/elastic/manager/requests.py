@@ -116,6 +116,7 @@ class _Instance:
     slots: int
     domain: int
     draining: bool = False
+    dismissed: bool = False  # it may stop, and gets nothing more
     iterations: set[int] = field(default_factory=set)  # under way, also those in which its own part is done
 
 
@@ -152,9 +153,21 @@ class Requests:
         self._instances[name] = _Instance(slots, domain)
 
     def drain(self, name: str) -> None:
-        """It is to get no new tokens and to hand over what it has."""
+        """It is to get no new tokens and to hand over what it has, while others of its domain can take it."""
         if name in self._instances:
             self._instances[name].draining = True
+
+    def dismiss(self) -> list[str]:
+        """Instances that drain and hold nothing any more; they get nothing from now on."""
+        holders = {name for request in self._requests.values() for name in request.kv}
+        found = [
+            name
+            for name, of in self._instances.items()
+            if of.draining and not of.dismissed and not of.iterations and name not in holders
+        ]
+        for name in found:
+            self._instances[name].dismissed = True
+        return found
 
     def leave(self, name: str) -> None:
         """An instance is gone, with all that it held."""
@@ -189,6 +202,19 @@ class Requests:
         """Whether no request is waiting or running."""
         return not self._requests
 
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Those under way."""
+        return tuple(self._iterations.values())
+
+    def draining(self, name: str) -> bool:
+        """Whether it is to go."""
+        return self._instances[name].draining
+
+    def tokens_of(self, request: str) -> int:
+        """Tokens of KV that it has; 0 for an unknown one."""
+        found = self._requests.get(request)
+        return 0 if found is None else sum(found.kv.values())
+
     def counts(self) -> tuple[int, int]:
         """Requests that run and that wait."""
         running = sum(bool(request.kv) for request in self._requests.values())
@@ -207,9 +233,19 @@ class Requests:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """All that a round is planned from."""
+        # Whoever is left of a domain when all of it is to go serves on: nobody could take over what is there.
+        taking_over = {of.domain for of in self._instances.values() if not of.draining}
         instances = tuple(
-            Instance(name, of.slots, self.used_slots(name), of.domain, bool(of.iterations), of.draining)
+            Instance(
+                name,
+                of.slots,
+                self.used_slots(name),
+                of.domain,
+                bool(of.iterations),
+                of.draining and of.domain in taking_over,
+            )
             for name, of in sorted(self._instances.items())
+            if not of.dismissed
         )
         waiting, running = [], []
         for request in self._requests.values():

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from pointsman.api.protocol.elastic import ElasticState, InstanceState, IterationState, PrefillTimeState
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.types import Settings
 from pointsman.workers.elastic.engine.iterations import Prompt
@@ -17,7 +18,7 @@ from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
 from pointsman.workers.elastic.manager.profiling import measure_degree
 from pointsman.workers.elastic.manager.requests import Ask, Iteration, Refused, Requests, Token
-from pointsman.workers.elastic.protocol import Broken, Done, Hello, Iterate, Release
+from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Iterate, Release
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,49 @@ class Rounds:
         self._end_measuring()
         self._changed.set()
 
+    def leaves(self, name: str) -> None:
+        """See Listener."""
+        self._requests.drain(name)
+        self._changed.set()
+
+    def state(self) -> ElasticState:
+        """The group at this moment."""
+        running, waiting = self._requests.counts()
+        return ElasticState(
+            manager=self._manager,
+            instances=tuple(
+                InstanceState(
+                    name=name,
+                    slots=hello.slots,
+                    used_slots=self._requests.used_slots(name),
+                    draining=self._requests.draining(name),
+                )
+                for name, hello in sorted(self._hellos.items())
+            ),
+            iterations=tuple(
+                IterationState(
+                    phase="Prefill" if each.prompts else "Decode" if each.steps else "Move",
+                    instances=each.members,
+                    requests=len(set(each.requests)),
+                    tokens=sum(map(self._requests.tokens_of, set(each.requests))),
+                )
+                for each in self._requests.iterations()
+            ),
+            running=running,
+            waiting=waiting,
+            latency_model=tuple(
+                PrefillTimeState(
+                    degree=degree,
+                    alpha_seconds=time_of.alpha_s,
+                    beta_seconds=time_of.beta_s,
+                    gamma_seconds=time_of.gamma_s,
+                    error=time_of.error,
+                )
+                for degree, time_of in sorted(self._model.by_degree.items())
+            ),
+            totals=self._metrics.totals(),
+        )
+
     # --- the loop ---
 
     async def run(self, links: Links) -> None:
@@ -122,6 +166,8 @@ class Rounds:
             for iteration in done.iterations:
                 self._metrics.begun(iteration)
                 self._start(iteration)
+            for name in self._requests.dismiss():
+                links.tell(name, Dismiss())
             self._metrics.recomputed.inc(done.recomputed)
             slots = self._requests.slots()
             self._metrics.instances.set(len(self._hellos))
@@ -199,7 +245,7 @@ class Rounds:
     def _unmeasured(self) -> tuple[str, ...] | None:
         """Members of a group of a degree that is not measured."""
         domains: dict[int, list[str]] = {}
-        for name in sorted(self._hellos):
+        for name in sorted(each for each in self._hellos if not self._requests.draining(each)):
             domains.setdefault(domain_of(name, self._max_degree), []).append(name)
         largest = max(domains.values(), key=len, default=[])
         for degree in range(1, len(largest) + 1):

@@ -11,7 +11,11 @@ class ManagerSettings(ProcessSettings):
 
     model_config = SettingsConfigDict(cli_prog_name="python -m pointsman.workers.elastic.manager")
 
-    instances_file: str = Field(description="File with the URL, http://host:port, of an instance a line; read again.")
+    instances_file: str | None = Field(
+        default=None,
+        description="File with the URL, http://host:port, of an instance a line; read again. None: instances are found "
+        "on NATS.",
+    )
     latency_model_file: str = Field(
         default="",
         description="Where the measured times of prefills are kept; the degrees in it are not measured.",

@@ -1,0 +1,72 @@
+"""What the parts of an elastic group say to each other besides tensors and iterations.
+
+An instance says on NATS where it is; whoever manages the group connects to it. The manager says what the group does at
+``STATE_PATH`` of its control API, for the operator.
+"""
+
+from typing import Final
+
+from pydantic import Field
+
+from pointsman.api.protocol.control import Wire
+
+STATE_PATH: Final = "/pointsman/v1/elastic/state"
+PRESENCE_SECONDS: Final = 1.0
+"""An instance says that it is there so often; one that is silent for ``SILENT_SECONDS`` is forgotten."""
+SILENT_SECONDS: Final = 10.0
+
+
+class InstancePresence(Wire):
+    """An instance of an elastic group; ``url``: where its manager connects (http://host:port)."""
+
+    instance: str
+    url: str
+
+
+class InstanceState(Wire):
+    """An instance that the manager is connected to. ``slots``: tokens of KV that it keeps; ``draining``: it leaves."""
+
+    name: str
+    slots: int
+    used_slots: int
+    draining: bool = False
+
+
+class IterationState(Wire):
+    """What a group of instances computes at this moment."""
+
+    phase: str = Field(description="Prefill, Decode or Move")
+    instances: tuple[str, ...]
+    requests: int
+    tokens: int = Field(description="of KV that these requests have")
+
+
+class PrefillTimeState(Wire):
+    """A prefill by ``degree`` instances takes alpha + beta * tokens + gamma * sum of squared lengths, in seconds."""
+
+    degree: int
+    alpha_seconds: float
+    beta_seconds: float
+    gamma_seconds: float
+    error: float = Field(description="largest relative error of the fit")
+
+
+class Totals(Wire):
+    """Since the manager started. Moved tokens are those whose KV went from one instance to another."""
+
+    scaled_down: int = 0
+    scaled_up: int = 0
+    moved_tokens: dict[str, int] = Field(default={}, description="by reason: scale_down, scale_up, vacate, drain")
+    recomputed: int = 0
+
+
+class ElasticState(Wire):
+    """An elastic group at one moment. ``manager``: another one after each start of the manager."""
+
+    manager: str
+    instances: tuple[InstanceState, ...]
+    iterations: tuple[IterationState, ...]
+    running: int
+    waiting: int
+    latency_model: tuple[PrefillTimeState, ...]
+    totals: Totals

@@ -1,0 +1,273 @@
+"""ElasticGroup: one model on instances that regroup between iterations, behind one OpenAI-compatible endpoint."""
+
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import ConfigDict, Field
+
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, cel_string, extra
+from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.llmservice import (
+    CHANGE_NEEDS_ROLLOUT,
+    DrainSpec,
+    EngineArguments,
+    GatewaySpec,
+    ModelSpec,
+)
+from pointsman.api.v1alpha1.pods import PodTemplate
+from pointsman.api.v1alpha1.resource import (
+    MAX_SERVICE_NAME_LENGTH,
+    SERVICE_NAME_PATTERN,
+    ApiModel,
+    Column,
+    Kind,
+    Resource,
+    Scale,
+)
+
+MAX_INSTANCES: Final = 64
+DEFAULT_MAX_DEGREE: Final = 4
+MAX_GROUPS_SHOWN: Final = 32
+
+_DTYPES: Final = ("auto", "bfloat16", "float32")
+_DTYPE = f"self.args.filter(a, a.startsWith('--dtype=') && !({cel_list(_DTYPES)}.exists(d, a == '--dtype=' + d)))"
+
+
+class ElasticEngineSpec(ApiModel):
+    """The elastic engine and the flags of its front, which is vLLM's API server."""
+
+    image: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=512,
+        description="Image of instances and manager. Default: the operator's worker image.",
+    )
+    args: EngineArguments = ()
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                f"{_DTYPE}.size() == 0",
+                f"{{{_DTYPE}}} is not supported; write one of " + ", ".join(f"--dtype={each}" for each in _DTYPES),
+                field_path=".args",
+            ),
+            Rule(
+                "!self.args.exists(a, a == '--dtype')",
+                "args has --dtype and its value apart; write them as one, for example --dtype=bfloat16",
+                field_path=".args",
+            ),
+        )
+    )
+
+
+class ElasticInstanceSpec(ApiModel):
+    """One instance: a replica of the whole model with its KV. All instances of a group are alike."""
+
+    gpus: int = Field(default=1, ge=0, le=1, description="GPUs of one instance; 0 computes on CPU.")
+    kv_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000_000,
+        description="Tokens of KV that one instance keeps. Default: what fits into 90 percent of the GPU's memory "
+        "beside the weights; 32768 on CPU.",
+    )
+    template: PodTemplate | None = Field(
+        default=None,
+        description="A pod template merged into the instance's pod, lists by their merge keys. Its container is named "
+        "engine.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            reserved={"tensorParallel": "an instance is one GPU; leave tensorParallel out"},
+        )
+    )
+
+
+class ElasticInstancesSpec(ApiModel):
+    """How many instances."""
+
+    replicas: int = Field(ge=1, le=MAX_INSTANCES, description="Instances wanted; written by /scale too.")
+    min_replicas: int = Field(default=1, ge=1, le=MAX_INSTANCES, description="Never fewer, whoever scales.")
+    max_replicas: int = Field(default=MAX_INSTANCES, ge=1, le=MAX_INSTANCES, description="Never more, whoever scales.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.minReplicas <= self.maxReplicas",
+                "minReplicas {self.minReplicas} is above maxReplicas {self.maxReplicas}; "
+                "write minReplicas <= replicas <= maxReplicas",
+                field_path=".minReplicas",
+            ),
+            Rule(
+                "self.minReplicas > self.maxReplicas || "
+                "(self.minReplicas <= self.replicas && self.replicas <= self.maxReplicas)",
+                "replicas is {self.replicas}; write a number from minReplicas {self.minReplicas} "
+                "to maxReplicas {self.maxReplicas}",
+                field_path=".replicas",
+            ),
+        )
+    )
+
+
+class ParallelismSpec(ApiModel):
+    """Which degrees of parallelism the manager may choose from."""
+
+    max_degree: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_INSTANCES,
+        description="Most instances that compute one prompt together. Instances work together with those of the same "
+        f"maxDegree consecutive ordinals. Default: {DEFAULT_MAX_DEGREE}, or instances.maxReplicas if that is less.",
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(reserved={"minDegree": "the manager begins with one instance; leave minDegree out"})
+    )
+
+
+class ElasticGroupSpec(ApiModel):
+    """What is wanted."""
+
+    model: ModelSpec = Field(description="Which model is served, and where its files come from.")
+    engine: ElasticEngineSpec = Field(default=ElasticEngineSpec(), description="The elastic engine and its flags.")
+    instance: ElasticInstanceSpec = Field(default=ElasticInstanceSpec(), description="What one instance is.")
+    instances: ElasticInstancesSpec = Field(description="How many instances.")
+    parallelism: ParallelismSpec = Field(default=ParallelismSpec(), description="Degrees of parallelism.")
+    gateway: GatewaySpec = Field(default=GatewaySpec(), description="OpenAI API.")
+    drain: DrainSpec = Field(default=DrainSpec(), description="How instances leave.")
+    paused: bool = Field(default=False, description="Observe and report, but touch nothing.")
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "!has(self.parallelism) || !has(self.parallelism.maxDegree) || "
+                "self.parallelism.maxDegree <= self.instances.maxReplicas",
+                "parallelism.maxDegree is {self.parallelism.maxDegree} and instances.maxReplicas is "
+                "{self.instances.maxReplicas}; write at most as many as there can be instances",
+                field_path=".parallelism.maxDegree",
+            ),
+            Rule("self.model == oldSelf.model", f"spec.model {CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
+            Rule("self.engine == oldSelf.engine", f"spec.engine {CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
+            Rule("self.instance == oldSelf.instance", f"spec.instance {CHANGE_NEEDS_ROLLOUT}", field_path=".instance"),
+            Rule(
+                "self.parallelism == oldSelf.parallelism",
+                f"spec.parallelism {CHANGE_NEEDS_ROLLOUT}",
+                field_path=".parallelism",
+            ),
+            reserved={"policyRef": "the planner does not scale instances; leave policyRef out, and use kubectl scale"},
+        )
+    )
+
+    @property
+    def max_degree(self) -> int:
+        """The degree that holds."""
+        written = self.parallelism.max_degree
+        return min(DEFAULT_MAX_DEGREE, self.instances.max_replicas) if written is None else written
+
+
+class InstanceCounts(ApiModel):
+    """Instances by what they are doing."""
+
+    desired: int = Field(default=0, ge=0, description="Instances that were asked for.")
+    existing: int = Field(default=0, ge=0, description="Instance pods there are, leaving ones not counted.")
+    ready: int = Field(default=0, ge=0, description="Instances that have loaded the model.")
+    joined: int | None = Field(
+        default=None, ge=0, description="Instances that the manager works with. Absent: the manager does not answer."
+    )
+    draining: int = Field(default=0, ge=0, description="Instances that hand over what they have and then go.")
+
+
+class SlotCounts(ApiModel):
+    """Tokens of KV on all instances."""
+
+    total: int = Field(ge=0, description="That the instances keep.")
+    free: int = Field(ge=0, description="That more would fit.")
+
+
+class GroupStatus(ApiModel):
+    """What some instances computed together when the manager was asked."""
+
+    phase: str = Field(max_length=16, description="Prefill, Decode or Move.")
+    degree: int = Field(ge=1, description="How many instances.")
+    instances: tuple[Annotated[str, Field(max_length=253)], ...] = Field(
+        max_length=MAX_INSTANCES, description="Their names."
+    )
+    requests: int = Field(ge=0, description="Requests that they computed.")
+    tokens: int = Field(ge=0, description="Tokens of KV that these have.")
+
+
+class PrefillTimeStatus(ApiModel):
+    """A prefill takes alphaMs + betaMsPerToken * tokens + gammaMsPerSquaredToken * sum of squared prompt lengths."""
+
+    degree: int = Field(ge=1, description="By so many instances.")
+    alpha_ms: float = Field(description="Milliseconds of any prefill.")
+    beta_ms_per_token: float = Field(description="Milliseconds a token.")
+    gamma_ms_per_squared_token: float = Field(description="Milliseconds a squared token.")
+    error_percent: float = Field(ge=0, description="Largest error of the fit.")
+
+
+class ElasticGroupStatus(ApiModel):
+    """What is."""
+
+    observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
+    summary: str | None = Field(default=None, max_length=256, description="Instances and groups in one line.")
+    endpoint: str | None = Field(default=None, max_length=512, description="Base URL of the OpenAI API.")
+    instances: InstanceCounts | None = Field(default=None, description="Instances by what they are doing.")
+    slots: SlotCounts | None = Field(default=None, description="KV. Absent: the manager does not answer.")
+    degrees: str | None = Field(
+        default=None, max_length=16, description="Smallest and largest degree when the manager was asked, e.g. 1-4."
+    )
+    groups: tuple[GroupStatus, ...] = Field(
+        default=(), max_length=MAX_GROUPS_SHOWN, description="Groups when the manager was asked, the largest first."
+    )
+    latency_model: tuple[PrefillTimeStatus, ...] = Field(
+        default=(), max_length=MAX_INSTANCES, description="Measured times of prefills, by degree."
+    )
+    selector: str | None = Field(
+        default=None, max_length=1024, description="Label selector of the instances, as /scale shows it."
+    )
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=16,
+        description="Ready, Available, Progressing, Degraded, GatewayReady.",
+        json_schema_extra=extra(schema=LIST_BY_TYPE),
+    )
+
+
+class ElasticGroup(Resource):
+    """One model on instances that regroup between iterations, behind one OpenAI-compatible endpoint."""
+
+    resource: ClassVar[Kind] = Kind(
+        kind="ElasticGroup",
+        plural="elasticgroups",
+        short_names=("eg",),
+        columns=(
+            Column("Instances", ".spec.instances.replicas", "integer"),
+            Column("Ready", ".status.instances.ready", "integer"),
+            Column("Joined", ".status.instances.joined", "integer"),
+            Column("Degrees", ".status.degrees", description="Smallest and largest degree when it was looked at"),
+            Column("Free", ".status.slots.free", "integer", description="Tokens of KV that more would fit"),
+            Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
+            Column("Model", ".spec.model.source", wide=True),
+            Column("Endpoint", ".status.endpoint", wide=True),
+            Column("Summary", ".status.summary", wide=True),
+            Column("Age", ".metadata.creationTimestamp", "date"),
+        ),
+        rules=(
+            Rule(
+                f"self.metadata.name.size() <= {MAX_SERVICE_NAME_LENGTH}",
+                "metadata.name is '{self.metadata.name}' ({self.metadata.name.size()} characters); "
+                f"write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods",
+            ),
+            Rule(
+                f"self.metadata.name.matches({cel_string(SERVICE_NAME_PATTERN)})",
+                "metadata.name is '{self.metadata.name}'; write a DNS label that begins with a letter (a-z, 0-9, -), "
+                "because it goes into names of Services",
+            ),
+        ),
+        scale=Scale(".spec.instances.replicas", ".status.instances.existing", ".status.selector"),
+    )
+
+    kind: Literal["ElasticGroup"] = "ElasticGroup"
+    spec: ElasticGroupSpec
+    status: ElasticGroupStatus = ElasticGroupStatus()

@@ -1,0 +1,80 @@
+"""``pointsman quickstart-elastic``: run the stages, print the report, write the picture."""
+
+import asyncio
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from pointsman.local.cache import cache_directory
+from pointsman.local.elastic_quickstart.run import STAGES, ElasticQuickStart
+from pointsman.local.errors import LocalError
+from pointsman.local.quickstart.narrator import Narrator
+from pointsman.local.typed_command import typed_command
+from pointsman.process.arguments import CommandParser
+
+_DESCRIPTION: Final = """\
+Start a real control plane on this computer, install the chart, and serve a model on an ElasticGroup: instances that
+work together on long prompts and apart on short ones. Shows which groups they form, scales them under load, and
+compares every answer with that of one plain vLLM server. Needs no GPU, no cluster and no root. About 3 minutes.
+"""
+_EPILOG: Final = """\
+examples:
+  make quickstart-elastic                              everything, then clean up
+  make quickstart-elastic ARGS="--keep"                leave the cluster running, to look around
+  make quickstart-elastic ARGS="--picture groups.svg"  choose where the picture of the groups goes
+"""
+
+
+def main(argv: list[str]) -> int:
+    """Serve a model on an elastic group on this computer, and show its groups."""
+    parser = CommandParser(prog="pointsman quickstart-elastic", description=_DESCRIPTION, epilog=_EPILOG)
+    parser.add_argument("--keep", action="store_true", help="leave the cluster and the group running")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the prompts (default: 1)")
+    parser.add_argument(
+        "--picture", type=Path, metavar="FILE", help="where the picture of the groups goes (default: the cache)"
+    )
+    options = parser.parse_args(argv)
+    console = Console(soft_wrap=False)
+    began_s = time.monotonic()
+    quickstart = ElasticQuickStart(Narrator(console, stages=STAGES), seed=options.seed, keep=options.keep)
+    code = asyncio.run(_run(quickstart, console))
+    if code == 130:
+        return code
+    picture = options.picture or cache_directory() / "elastic-groups.svg"
+    console.print("\n[bold]Report[/bold]")
+    for line in quickstart.lines():
+        style = "bold red" if line.startswith("FAILED") else ""
+        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True, style=style)
+    console.print(f"  whole run      {time.monotonic() - began_s:.0f} s", highlight=False)
+    if quickstart.timeline.moments:
+        picture.write_text(quickstart.timeline.picture())
+        console.print(f"  picture        {picture}", highlight=False, soft_wrap=True)
+    if quickstart.left_running:
+        console.print(
+            "\nThe cluster is still running. What to type next:\n"
+            f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}\n"
+            "  kubectl get eg,pods\n  kubectl get eg -o yaml\nTo end it:\n"
+            f"  {typed_command()} local down elastic",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return code
+
+
+async def _run(quickstart: ElasticQuickStart, console: Console) -> int:
+    """0: all went well, 1: something failed, 130: interrupted. Whatever happens, the cluster is cleaned up first."""
+    task = asyncio.create_task(quickstart.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        console.print("interrupted; everything that was started has been ended")
+        return 130
+    except (LocalError, TimeoutError) as error:
+        quickstart.failures.append(str(error))
+    return 1 if quickstart.failures else 0

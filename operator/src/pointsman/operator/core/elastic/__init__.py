@@ -1,0 +1,1 @@
+"""Elastic groups: the objects that one is made of, and what is said about it. Pure."""

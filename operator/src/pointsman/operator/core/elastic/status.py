@@ -1,0 +1,232 @@
+"""What is said about an elastic group: counts, groups, conditions with stable reasons."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pointsman.api.protocol.elastic import ElasticState
+from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType, Reason, with_condition
+from pointsman.api.v1alpha1.elasticgroup import (
+    MAX_GROUPS_SHOWN,
+    ElasticGroup,
+    ElasticGroupStatus,
+    GroupStatus,
+    InstanceCounts,
+    PrefillTimeStatus,
+    SlotCounts,
+)
+from pointsman.operator.core.elastic.manifests import instance_selector
+from pointsman.operator.core.snapshot import GatewayPod, Worker
+from pointsman.operator.core.status import Problem, problem_of, problem_of_gateway
+
+_NAMED: Final = 3
+_MESSAGE_LIMIT: Final = 1500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """An elastic group at one moment. ``state``: what its manager says; None: it was not asked, or did not answer."""
+
+    group: ElasticGroup
+    instances: tuple[Worker, ...] = ()
+    manager: Worker | None = None
+    gateways: tuple[GatewayPod, ...] = ()
+    state: ElasticState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """The outcome of one look: what is written, and the sentence that is logged."""
+
+    status: ElasticGroupStatus
+    reason: Reason
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Verdict:
+    status: bool
+    reason: Reason
+    message: str
+
+
+def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str, now: datetime) -> GroupReport:
+    """The status of the group. ``problems``: what the shell met; what pods say is found here."""
+    found = [*problems, *_problems(view)]
+    counts = _counts(view)
+    gateway = _gateway_ready(view, found)
+    ready = _ready(view, counts, gateway, found)
+    verdicts = {
+        ConditionType.READY: ready,
+        ConditionType.AVAILABLE: _available(view, counts),
+        ConditionType.PROGRESSING: _progressing(view, counts),
+        ConditionType.DEGRADED: _degraded(found),
+        ConditionType.GATEWAY_READY: gateway,
+    }
+    group, state = view.group, view.state
+    conditions = tuple(item for item in group.status.conditions if item.type in verdicts)
+    for kind, verdict in verdicts.items():
+        status = ConditionStatus.TRUE if verdict.status else ConditionStatus.FALSE
+        message = verdict.message[:_MESSAGE_LIMIT]
+        generation = group.metadata.generation
+        conditions = with_condition(conditions, kind, status, verdict.reason, message, generation=generation, now=now)
+    degrees = sorted(len(each.instances) for each in state.iterations) if state else []
+    summary = _summary(view, counts)
+    return GroupReport(
+        status=ElasticGroupStatus(
+            observed_generation=group.metadata.generation,
+            summary=summary,
+            endpoint=endpoint,
+            instances=counts,
+            slots=_slots(state),
+            degrees=_range(degrees),
+            groups=_groups(state),
+            latency_model=_latency_model(state),
+            selector=",".join(f"{key}={value}" for key, value in instance_selector(group.metadata.name).items()),
+            conditions=conditions,
+        ),
+        reason=ready.reason,
+        sentence=f"{summary}: {ready.message}",
+    )
+
+
+def _counts(view: GroupView) -> InstanceCounts:
+    staying = [each for each in view.instances if not each.terminating]
+    joined = None
+    if view.state is not None:
+        joined = sum(not each.draining for each in view.state.instances)
+    return InstanceCounts(
+        desired=view.group.spec.instances.replicas,
+        existing=len(staying),
+        ready=sum(each.pod_ready for each in staying),
+        joined=joined,
+        draining=len(view.instances) - len(staying),
+    )
+
+
+def _slots(state: ElasticState | None) -> SlotCounts | None:
+    if state is None:
+        return None
+    total = sum(each.slots for each in state.instances)
+    return SlotCounts(total=total, free=total - sum(each.used_slots for each in state.instances))
+
+
+def _groups(state: ElasticState | None) -> tuple[GroupStatus, ...]:
+    if state is None:
+        return ()
+    ordered = sorted(state.iterations, key=lambda each: (-len(each.instances), -each.tokens, each.instances))
+    return tuple(
+        GroupStatus(
+            phase=each.phase,
+            degree=len(each.instances),
+            instances=each.instances,
+            requests=each.requests,
+            tokens=each.tokens,
+        )
+        for each in ordered[:MAX_GROUPS_SHOWN]
+    )
+
+
+def _latency_model(state: ElasticState | None) -> tuple[PrefillTimeStatus, ...]:
+    if state is None:
+        return ()
+    return tuple(
+        PrefillTimeStatus(
+            degree=each.degree,
+            alpha_ms=round(each.alpha_seconds * 1e3, 3),
+            beta_ms_per_token=round(each.beta_seconds * 1e3, 6),
+            gamma_ms_per_squared_token=round(each.gamma_seconds * 1e3, 9),
+            error_percent=round(each.error * 100, 1),
+        )
+        for each in state.latency_model
+    )
+
+
+def _range(degrees: Sequence[int]) -> str | None:
+    if not degrees:
+        return None
+    return str(degrees[0]) if degrees[0] == degrees[-1] else f"{degrees[0]}-{degrees[-1]}"
+
+
+def _summary(view: GroupView, counts: InstanceCounts) -> str:
+    """For example: 4 instances, 3 groups (1x2 Prefill, 2x1 Decode)."""
+    instances = f"{counts.existing} instance{'' if counts.existing == 1 else 's'}"
+    if view.state is None:
+        return f"{instances}, groups not known"
+    if not view.state.iterations:
+        return f"{instances}, idle"
+    kinds = Counter((len(each.instances), each.phase) for each in view.state.iterations)
+    listed = ", ".join(f"{count}x{degree} {phase}" for (degree, phase), count in sorted(kinds.items(), reverse=True))
+    groups = len(view.state.iterations)
+    return f"{instances}, {groups} group{'' if groups == 1 else 's'} ({listed})"
+
+
+def _problems(view: GroupView) -> list[Problem]:
+    pods = [*view.instances, *([view.manager] if view.manager else [])]
+    found = [problem_of(each) for each in pods if not each.terminating and not each.pod_ready]
+    return [problem for problem in (*found, *map(problem_of_gateway, view.gateways)) if problem is not None]
+
+
+def _gateway_ready(view: GroupView, problems: Sequence[Problem]) -> _Verdict:
+    ready = sum(gateway.ready and not gateway.terminating for gateway in view.gateways)
+    wanted = view.group.spec.gateway.replicas
+    have = f"{ready} of {wanted} gateways are ready"
+    if ready >= wanted:
+        return _Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
+    failed = next((p for p in problems if p.reason in (Reason.GATEWAY_REFUSED, Reason.GATEWAY_NOT_READY)), None)
+    if failed is not None:
+        return _Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
+    return _Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
+
+
+def _ready(view: GroupView, counts: InstanceCounts, gateway: _Verdict, problems: Sequence[Problem]) -> _Verdict:
+    joined = "an unknown number" if counts.joined is None else str(counts.joined)
+    have = f"{joined} of {counts.desired} instances work"
+    if problems:
+        return _Verdict(status=False, reason=problems[0].reason, message=f"{have}; {problems[0].message}")
+    if view.manager is None or not view.manager.pod_ready or view.state is None:
+        return _Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message=f"{have}; the manager does not answer")
+    starting = [each.name for each in view.instances if not each.terminating and not each.pod_ready]
+    if starting:
+        more = f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
+        message = f"{have}; {', '.join(starting[:_NAMED])}{more} load{'s' if len(starting) == 1 else ''} the model"
+        return _Verdict(status=False, reason=Reason.INSTANCES_STARTING, message=message)
+    if counts.joined is None or counts.joined < counts.desired:
+        return _Verdict(status=False, reason=Reason.TOO_FEW_INSTANCES, message=have)
+    if not gateway.status:
+        return gateway
+    return _Verdict(status=True, reason=Reason.AS_DESIRED, message=f"{have}; {gateway.message}")
+
+
+def _available(view: GroupView, counts: InstanceCounts) -> _Verdict:
+    if not any(gateway.ready and not gateway.terminating for gateway in view.gateways):
+        return _Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
+    if view.manager is None or not view.manager.pod_ready:
+        return _Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message="the manager is not ready")
+    if counts.joined == 0:
+        return _Verdict(status=False, reason=Reason.NO_INSTANCE, message="the manager works with no instance")
+    return _Verdict(status=True, reason=Reason.SERVING, message="requests are answered")
+
+
+def _progressing(view: GroupView, counts: InstanceCounts) -> _Verdict:
+    if view.group.spec.paused:
+        return _Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
+    if counts.draining:
+        message = f"{counts.draining} instance{'' if counts.draining == 1 else 's'} hand over what they have"
+        return _Verdict(status=True, reason=Reason.INSTANCES_DRAINING, message=message)
+    if counts.existing != counts.desired:
+        message = f"{counts.existing} of {counts.desired} instances exist"
+        return _Verdict(status=True, reason=Reason.SCALING, message=message)
+    if counts.ready < counts.existing:
+        message = f"{counts.existing - counts.ready} of {counts.existing} instances load the model"
+        return _Verdict(status=True, reason=Reason.INSTANCES_STARTING, message=message)
+    return _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+
+
+def _degraded(problems: Sequence[Problem]) -> _Verdict:
+    if not problems:
+        return _Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
+    message = "; ".join(problem.message for problem in problems)
+    return _Verdict(status=True, reason=problems[0].reason, message=message)

@@ -1,0 +1,198 @@
+"""One look at one elastic group: live GET, its objects made so, its manager asked, status, in one sentence."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import ValidationError
+
+from pointsman.api.protocol.elastic import ElasticState
+from pointsman.api.protocol.names import COMPONENT_INSTANCE, COMPONENT_LABEL, COMPONENT_WORKER, ELASTIC_GROUP_LABEL
+from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from pointsman.kube.mirror import Mirror
+from pointsman.kube.pods import Pod
+from pointsman.operator.announce import Announcer
+from pointsman.operator.apply import Writer
+from pointsman.operator.control import ControlClient
+from pointsman.operator.core.dropped import dropped_fields
+from pointsman.operator.core.elastic.manifests import group_objects, service_of
+from pointsman.operator.core.elastic.news import news
+from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report
+from pointsman.operator.core.gateway import endpoint
+from pointsman.operator.core.install import Install
+from pointsman.operator.core.snapshot import Service, Worker
+from pointsman.operator.core.status import Problem
+from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
+from pointsman.operator.observe import gateway_of, is_gateway, worker_of
+from pointsman.operator.pods import ServiceKey
+
+log = logging.getLogger(__name__)
+
+SETTLING_S: Final = 1.0  # until the next look while something is on its way
+LOOK_S: Final = 10.0  # else: what a group computes is seen at its manager only
+RETRY_S: Final = 10.0  # an object that the API server refused is tried again after this
+
+
+@dataclass
+class _Memory:
+    """What may be forgotten: a new process only looks more often, and tells no news of before."""
+
+    uid: str
+    token: str | None = None
+    state: ElasticState | None = None  # as the manager said it last
+    said: tuple[Reason, str] | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+
+class ElasticGroups:
+    """Called with a key by the work queue; the same key never twice at once."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        pods: Mirror[Pod],
+        writer: Writer,
+        control: ControlClient,
+        announcer: Announcer,
+        install: Install,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._kube = kube
+        self._pods = pods
+        self._writer = writer
+        self._control = control
+        self._announcer = announcer
+        self._install = install
+        self._clock = clock
+        self._memory: dict[ServiceKey, _Memory] = {}
+
+    async def __call__(self, key: ServiceKey) -> float | None:
+        """Look at the group once; returns in how many seconds to look again."""
+        try:
+            return await self._look(key)
+        except Conflict as error:  # somebody wrote meanwhile: what they wrote is looked at next
+            log.debug("group=%s/%s conflict: %s", *key, error)
+            return 0.1
+        except NotLeading:
+            return None
+
+    async def _look(self, key: ServiceKey) -> float | None:
+        namespace, name = key
+        raw = await self._kube.find(resources.ELASTIC_GROUPS, name, namespace)
+        if raw is None or raw["metadata"].get("deletionTimestamp"):
+            # Garbage collection deletes what the group owns; gateway, manager and instances finish what they have.
+            self._memory.pop(key, None)
+            return None
+        try:
+            group = ElasticGroup.model_validate(raw)
+        except ValidationError as error:
+            self._announcer.invalid(resources.ELASTIC_GROUPS, raw, error)
+            return LOOK_S
+        memory = self._memory.get(key)
+        if memory is None or memory.uid != group.metadata.uid:
+            memory = self._memory[key] = _Memory(uid=group.metadata.uid)
+        service = service_of(group)
+        problems: list[Problem] = []
+        if dropped := dropped_fields(ElasticGroup, raw):
+            problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
+        if not group.spec.paused:
+            memory.problems = await self._make(group, service, memory)
+        problems += memory.problems
+        view = self._view(group, await self._state(key, memory))
+        outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
+        self._tell(service, memory, view, outcome)
+        if outcome.status != group.status:
+            await self._write_status(service, outcome)
+        if memory.problems:
+            return RETRY_S
+        return LOOK_S if outcome.reason is Reason.AS_DESIRED else SETTLING_S
+
+    async def _make(self, group: ElasticGroup, service: Service, memory: _Memory) -> list[Problem]:
+        """All objects of the group. Returns what kept one from being made."""
+        problems = []
+        try:
+            memory.token = await self._writer.ensure_secret(service, memory.token)
+            manifests = group_objects(group, self._install)
+        except NameConflict as error:
+            return [Problem(reason=Reason.NAME_CONFLICT, message=str(error))]
+        except Refused as error:
+            return [Problem(reason=error.reason, message=str(error))]
+        for manifest in manifests:
+            what = f"{manifest['kind']} {manifest['metadata']['name']}"
+            try:
+                if await self._writer.ensure(service, manifest):
+                    log.info("group=%s reason=Applied %s", service.key, what)
+            except NameConflict as error:
+                problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
+            except (Forbidden, Invalid) as error:
+                problems.append(Problem(reason=Reason.POD_REFUSED, message=f"{what}: {error}"))
+        return problems
+
+    def _view(self, group: ElasticGroup, state: ElasticState | None) -> GroupView:
+        key = (group.metadata.namespace, group.metadata.name)
+        pods = self._pods.by(key)
+        return GroupView(
+            group=group,
+            instances=tuple(sorted(map(worker_of, filter(_is_instance, pods)), key=lambda each: each.name)),
+            manager=self._manager(key),
+            gateways=tuple(gateway_of(pod) for pod in pods if is_gateway(pod)),
+            state=state,
+        )
+
+    def _manager(self, key: ServiceKey) -> Worker | None:
+        return next((worker_of(pod) for pod in self._pods.by(key) if _is_manager(pod) and not pod.terminating), None)
+
+    async def _state(self, key: ServiceKey, memory: _Memory) -> ElasticState | None:
+        manager = self._manager(key)
+        if memory.token is None:
+            return None
+        if manager is None or not manager.pod_ready or manager.control_url is None:
+            return None
+        try:
+            return await self._control.elastic_state(manager.control_url, memory.token)
+        except ControlFailed as error:
+            log.info("group=%s/%s reason=ManagerSilent %s", *key, error)
+            return None
+
+    def _tell(self, service: Service, memory: _Memory, view: GroupView, outcome: GroupReport) -> None:
+        if view.state is not None:
+            if memory.state is not None:
+                for item in news(memory.state, view.state):
+                    self._announcer.event(service, item.reason, item.note, item.warning)
+            memory.state = view.state
+        said, before = (outcome.reason, outcome.sentence), memory.said
+        if before is None or before[0] is not outcome.reason:
+            log.info("group=%s reason=%s %s", service.key, outcome.reason, outcome.sentence)
+            degraded = any(each.type == "Degraded" and each.status == "True" for each in outcome.status.conditions)
+            self._announcer.event(service, outcome.reason, outcome.sentence, degraded)
+        memory.said = said
+
+    async def _write_status(self, service: Service, outcome: GroupReport) -> None:
+        manifest = outcome.status.manifest()
+        try:
+            await self._writer.status(
+                resources.ELASTIC_GROUPS, service.name, service.namespace, manifest, uid=service.uid
+            )
+        except NotFound:  # it was deleted meanwhile
+            log.info("group=%s gone before its status was written", service.key)
+
+
+def is_of_group(pod: Pod) -> bool:
+    """Whether the pod belongs to an elastic group, by label."""
+    return ELASTIC_GROUP_LABEL in pod.metadata.labels
+
+
+def _is_instance(pod: Pod) -> bool:
+    labels = pod.metadata.labels
+    return is_of_group(pod) and labels.get(COMPONENT_LABEL) == COMPONENT_INSTANCE
+
+
+def _is_manager(pod: Pod) -> bool:
+    labels = pod.metadata.labels
+    return is_of_group(pod) and labels.get(COMPONENT_LABEL) == COMPONENT_WORKER

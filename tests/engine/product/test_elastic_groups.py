@@ -1,0 +1,140 @@
+"""An ElasticGroup in a cluster, through kubectl and its gateway: it grows, shrinks and ends, and no answer is lost."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.traffic import Endpoint, Mix, closed_loop, compare, prompts
+from waiting import eventually
+
+NAME = "long-chat"
+MODEL_NAME = "tiny"
+SLOTS = 3000
+MIX = Mix(
+    lengths=[range(1, 40), range(100, 400), range(1200, 2000)],
+    max_tokens=range(16, 65),
+    token_ids_share=0.3,
+    vocabulary=range(94),  # printable: bytes that are no UTF-8 would make texts whose parts depend on their chunks
+)
+
+
+class Group:
+    """The group as a user sees it."""
+
+    def __init__(self, cluster: LocalCluster, name: str) -> None:
+        self.cluster = cluster
+        self.name = name
+
+    def kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        """In its namespace."""
+        return self.cluster.kubectl("-n", "default", *arguments, stdin=stdin)
+
+    def get(self) -> dict[str, Any]:
+        """The object."""
+        found: dict[str, Any] = json.loads(self.kubectl("get", "eg", self.name, "-o", "json"))
+        return found
+
+    def instances(self) -> dict[str, Any]:
+        """Its counts, which follow the present spec."""
+        found = self.get()
+        status = found.get("status", {})
+        current = status.get("observedGeneration") == found["metadata"]["generation"]
+        return status.get("instances", {}) if current else {}
+
+    def ready(self, instances: int) -> bool:
+        """Whether so many instances work and all is as desired."""
+        conditions = {each["type"]: each["status"] for each in self.get().get("status", {}).get("conditions", [])}
+        counts = self.instances()
+        settled = counts.get("existing") == counts.get("joined") == instances and counts.get("draining") == 0
+        return settled and conditions.get("Ready") == "True"
+
+    def events(self) -> dict[str, str]:
+        """The last note of each reason."""
+        items = json.loads(self.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
+        return {item["reason"]: item["note"] for item in items if item["regarding"]["name"] == self.name}
+
+    def restarts(self) -> int:
+        """Of all containers."""
+        pods = json.loads(self.kubectl("get", "pods", "-l", f"pointsman.dev/service={self.name}", "-o", "json"))[
+            "items"
+        ]
+        return sum(status["restartCount"] for pod in pods for status in pod["status"].get("containerStatuses", []))
+
+
+@pytest.fixture
+async def group(cluster: LocalCluster, model: Path) -> AsyncIterator[Group]:
+    """A group of two instances, Ready."""
+    manifest = yaml.safe_load((Path(__file__).parents[3] / "examples" / "elastic.yaml").read_text())
+    manifest["metadata"]["name"] = NAME
+    spec = manifest["spec"]
+    spec["model"] = {"source": f"file://{model}", "servedName": MODEL_NAME}
+    spec["engine"]["args"] = ["--dtype=float32", "--max-model-len=4096"]
+    spec["instance"] = {"gpus": 0, "kvTokens": SLOTS}
+    spec["instances"] = {"replicas": 2, "minReplicas": 1, "maxReplicas": 3}
+    spec["parallelism"] = {"maxDegree": 3}
+    spec["drain"] = {"timeoutSeconds": 60}
+    running = Group(cluster, NAME)
+    running.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(manifest))
+    await eventually(lambda: running.ready(2), "two instances work")
+    yield running
+    running.kubectl("delete", "eg", NAME, "--ignore-not-found", "--wait=false")
+    await eventually(lambda: "No resources" in pods_in_words(running), "the group is gone")
+
+
+def pods_in_words(group: Group) -> str:
+    """What kubectl says of the group's pods."""
+    listed = group.kubectl("get", "pods", "-l", f"pointsman.dev/service={group.name}", "--no-headers")
+    return listed or "No resources found"
+
+
+async def test_a_group_is_scaled_under_load_and_every_answer_is_that_of_one_engine(
+    group: Group, plain: Endpoint
+) -> None:
+    asked = list(islice(prompts(MIX, seed=5), 40))
+    url = group.cluster.gateway_url(NAME)
+    assert url is not None
+    assert group.get()["status"]["endpoint"] == f"http://{NAME}-gateway.default.svc:8000/v1"
+
+    async def scale() -> None:
+        await asyncio.sleep(1)
+        group.kubectl("scale", "eg", NAME, "--replicas=3")
+        await eventually(lambda: group.ready(3), "a third instance works")
+        group.kubectl("scale", "eg", NAME, "--replicas=1")
+        await eventually(lambda: group.ready(1), "two instances have left")
+
+    async with Endpoint(url, MODEL_NAME) as ours:
+        served, _ = await asyncio.gather(closed_loop(ours, asked, clients=4), scale())
+    alone = await closed_loop(plain, asked, clients=2)
+    comparison = compare(alone, served)
+    assert comparison.exact, comparison.differences
+    events = group.events()
+    print(group.kubectl("get", "eg,pods"), events)
+    assert events["InstanceDrained"].endswith("it handed over what it had, and left")
+    assert "the manager works with it" in events["InstanceJoined"]
+    assert "InstanceLost" not in events
+    assert group.restarts() == 0
+    table = group.kubectl("get", "eg", NAME).splitlines()
+    assert table[0].split() == ["NAME", "INSTANCES", "READY", "JOINED", "DEGREES", "FREE", "REASON", "AGE"]
+    assert table[1].split()[:4] == [NAME, "1", "1", "1"]
+
+
+async def test_a_group_that_is_deleted_finishes_its_streams(group: Group, plain: Endpoint) -> None:
+    first, *asked = islice(prompts(MIX, seed=6), 5)
+    url = group.cluster.gateway_url(NAME)
+    assert url is not None
+    async with Endpoint(url, MODEL_NAME) as ours:
+        assert (await ours.send(first)).served  # the gateway has learned the model
+        serving = asyncio.create_task(closed_loop(ours, asked, clients=4))
+        await asyncio.sleep(0.5)
+        assert not serving.done()
+        group.kubectl("delete", "eg", NAME, "--wait=false")
+        served = await serving
+    comparison = compare(await closed_loop(plain, asked, clients=2), served)
+    assert comparison.exact, comparison.differences

@@ -1,0 +1,31 @@
+"""The worker's middleware with the one path that only the manager of an elastic group has."""
+
+from http import HTTPStatus
+from typing import Any
+
+from pointsman.api.protocol.elastic import STATE_PATH
+from pointsman.workers.control import ControlAnswer, ControlApi
+from pointsman.workers.middleware import PointsmanMiddleware
+from pointsman.workers.sidecar import Sidecar
+
+
+class ManagerMiddleware(PointsmanMiddleware):
+    """See the module."""
+
+    def make_control(self, sidecar: Sidecar, host: Any) -> ControlApi:
+        """See PointsmanMiddleware."""
+        return _ManagerControl(sidecar, host)
+
+
+class _ManagerControl(ControlApi):
+    """``host``: vLLM's application, whose engine core is the manager."""
+
+    def __init__(self, sidecar: Sidecar, host: Any) -> None:
+        super().__init__(sidecar)
+        self._core = host.state.engine_client.engine_core
+
+    async def route(self, method: str, path: str, body: bytes) -> ControlAnswer:
+        """See ControlApi."""
+        if (method, path) == ("GET", STATE_PATH):
+            return ControlAnswer(HTTPStatus.OK, self._core.state().wire().encode())
+        return await super().route(method, path, body)
