@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from itertools import islice
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pointsman.local.cluster import LocalCluster
-from pointsman.local.traffic import Endpoint, Mix, closed_loop, compare, prompts
+from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
+from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, compare, prompts
 from waiting import eventually
 
 NAME = "long-chat"
@@ -60,12 +61,60 @@ class Group:
         items = json.loads(self.kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
         return {item["reason"]: item["note"] for item in items if item["regarding"]["name"] == self.name}
 
+    def kill(self, part: str) -> None:
+        """kill -9 of an instance (by its ordinal), the manager or the operator."""
+        if part == "operator":
+            label = "app.kubernetes.io/component=operator"
+            pod = self.cluster.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "-l", label, "-o", "name").split()[0]
+            self.cluster.kill_container(SYSTEM_NAMESPACE, pod.removeprefix("pod/"))
+        else:
+            self.cluster.kill_container("default", f"{self.name}-{'manager-0' if part == 'manager' else part}")
+
     def restarts(self) -> int:
         """Of all containers."""
         pods = json.loads(self.kubectl("get", "pods", "-l", f"pointsman.dev/service={self.name}", "-o", "json"))[
             "items"
         ]
         return sum(status["restartCount"] for pod in pods for status in pod["status"].get("containerStatuses", []))
+
+
+POINTS, SEED = 50, 20260101
+
+
+@pytest.mark.verify
+@pytest.mark.verify_elastic
+@pytest.mark.timeout(3600)
+async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_nothing_leaks(
+    group: Group, plain: Endpoint, findings: dict[str, object]
+) -> None:
+    rng, killed = random.Random(SEED), list[str]()
+    url = group.cluster.gateway_url(NAME)
+    assert url is not None
+    each = 6
+    asked = list(islice(prompts(MIX, seed=SEED), POINTS * each))
+    served: list[Record] = []
+    broken = 0
+    async with Endpoint(url, MODEL_NAME, timeout_seconds=300, retries=20) as ours:
+        for point in range(POINTS):
+            part = asked[each * point : each * (point + 1)]
+            answering = asyncio.create_task(closed_loop(ours, part, clients=4))
+            await asyncio.sleep(rng.uniform(0.1, 2.5))
+            killed.append(rng.choice(("0", "1", "manager", "operator")))
+            group.kill(killed[-1])
+            records = await answering
+            await eventually(lambda: group.ready(2), f"two instances work after the death of {killed[-1]}")
+            # A stream that had begun cannot outlive its manager, which no other can replace: its client asks again.
+            again = [record.prompt for record in records if not record.served]
+            assert not again or killed[-1] == "manager", (killed[-1], [record.error for record in records])
+            broken += len(again)
+            served += [record for record in records if record.served] + await closed_loop(ours, again, clients=4)
+    comparison = compare(await closed_loop(plain, asked, clients=2), served)
+    assert comparison.exact, comparison.differences
+    await eventually(lambda: group.get()["status"]["slots"] == {"total": 2 * SLOTS, "free": 2 * SLOTS}, "no slot leaks")
+    findings.update(
+        kills=len(killed), of={part: killed.count(part) for part in sorted(set(killed))}, answers=comparison.compared,
+        different_from_one_server=len(comparison.differences), streams_that_ended_with_their_manager=broken, seed=SEED,
+    )  # fmt: skip
 
 
 @pytest.fixture

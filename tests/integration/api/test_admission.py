@@ -245,7 +245,7 @@ GOOD: dict[str, dict[str, Any]] = {
         engine={"args": ["--dtype=float32", "--max-model-len=4096"]},
         instance={"gpus": 0, "kvTokens": 3000},
         instances={"replicas": 3, "minReplicas": 1, "maxReplicas": 3},
-        parallelism={"maxDegree": 3},
+        parallelism={"minDegree": 2, "maxDegree": 3},
     ),
     "an elastic group of few instances with the default degree": group(instances={"replicas": 1, "maxReplicas": 2}),
 }
@@ -500,7 +500,14 @@ BAD |= {
     "a group's name of 41 characters": (group("a" * 41), ("(41 characters)", "write at most 40")),
     "a group's name that begins with a digit": (group("8b"), ("metadata.name is '8b'", "begins with a letter")),
     "tensor parallelism in an instance": (group(instance={"tensorParallel": {}}), ("tensorParallel is not built yet",)),
-    "a least degree": (group(parallelism={"minDegree": {}}), ("minDegree is not built yet",)),
+    "a least degree above the largest": (
+        group(parallelism={"minDegree": 3, "maxDegree": 2}),
+        ("spec.parallelism.minDegree", "minDegree is 3; write at most maxDegree, which is 2"),
+    ),
+    "a least degree above the default": (
+        group(parallelism={"minDegree": 5}),
+        ("minDegree is 5; write at most maxDegree, which is 4",),
+    ),
     "a policy of a group": (group(policyRef={"name": "chat"}), ("policyRef is not built yet", "kubectl scale")),
     **{
         f"{name}, in a group": (of_group, tuple(word.replace("spec.worker.", "spec.instance.") for word in words))

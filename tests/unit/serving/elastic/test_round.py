@@ -25,6 +25,7 @@ SETTINGS = st.builds(
     max_overtakes=st.integers(0, 3),
     requests_per_master=st.sampled_from([FEW_REQUESTS_PER_MASTER, 128]),
     decode_room_tokens=st.sampled_from([0, 4]),
+    min_degree=st.sampled_from([1, 1, 2, 3]),
     migration_s_per_token=st.sampled_from([None, 0.0, 0.005]),
 )
 

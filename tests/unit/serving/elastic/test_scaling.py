@@ -49,6 +49,22 @@ def test_the_fullest_of_the_owners_is_filled_first() -> None:
     assert choose_owners([60, 20], instances_with([50, 90, 30]), 10) == [(("i1", 60),), (("i1", 20),)]
 
 
+@given(
+    st.lists(st.integers(1, 60), max_size=5), st.lists(st.integers(1, 80), min_size=2, max_size=5), st.integers(2, 5)
+)
+def test_static_groups_share_each_prompt_evenly(prompts: list[int], free_slots: list[int], least: int) -> None:
+    if sum(prompts) > sum(free_slots):
+        return
+    owners = choose_owners(prompts, instances_with(free_slots), 0, least)
+    assert [sum(count for _, count in each) for each in owners] == prompts
+    stored = sum((Counter(dict(each)) for each in owners), Counter[str]())
+    assert all(count <= free_slots[int(name[1:])] for name, count in stored.items())
+    if prompts and max(prompts) <= min(free_slots) // len(prompts):
+        sharers = min(least, len(free_slots))
+        assert all(max(dict(each).values()) - min(dict(each).values()) <= 1 for each in owners if len(each) == sharers)
+        assert all(len(each) == min(sharers, prompt) for each, prompt in zip(owners, prompts, strict=True))
+
+
 def test_the_room_is_given_up_if_no_instances_have_it() -> None:
     assert choose_owners([60], instances_with([30, 30]), 1) == [(("i1", 30), ("i0", 30))]
 

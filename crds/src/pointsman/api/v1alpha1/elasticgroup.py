@@ -120,8 +120,23 @@ class ParallelismSpec(ApiModel):
         f"maxDegree consecutive ordinals. Default: {DEFAULT_MAX_DEGREE}, or instances.maxReplicas if that is less.",
     )
 
+    min_degree: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_INSTANCES,
+        description="Fewest instances that compute one prompt together and keep its KV, of those that there are. 1 "
+        "lets the manager choose; the value of maxDegree makes static groups.",
+    )
+
     model_config = ConfigDict(
-        json_schema_extra=extra(reserved={"minDegree": "the manager begins with one instance; leave minDegree out"})
+        json_schema_extra=extra(
+            Rule(
+                "self.minDegree <= (has(self.maxDegree) ? self.maxDegree : " + f"{DEFAULT_MAX_DEGREE})",
+                "minDegree is {self.minDegree}; write at most maxDegree, which is "
+                f"{{has(self.maxDegree) ? self.maxDegree : {DEFAULT_MAX_DEGREE}}}",
+                field_path=".minDegree",
+            )
+        )
     )
 
 

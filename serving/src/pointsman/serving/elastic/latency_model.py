@@ -53,6 +53,10 @@ class LatencyModel:
             raise NotMeasured(f"degree {degree} was not measured; measured are: {self._measured()}")
         return found
 
+    def from_degree(self, least: int) -> "LatencyModel":
+        """Without the degrees below ``least``."""
+        return LatencyModel({degree: time for degree, time in self.by_degree.items() if degree >= least})
+
     def degrees_up_to(self, instances: int) -> list[int]:
         """The measured degrees that so many instances can form, ascending."""
         return sorted(degree for degree in self.by_degree if degree <= instances)

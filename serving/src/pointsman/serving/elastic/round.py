@@ -173,6 +173,8 @@ class _Domain:
         """Steps 1 to 3, and the owners of step 4."""
         if not queue:
             return []
+        staying = sum(not each.draining for each in self.instances)
+        model = model.from_degree(min(settings.min_degree, max(model.degrees_up_to(staying), default=1)))
         batches, idle = self.batches, self.idle
         chosen = dispatch(queue, idle, batches, self.running, self.slots, model, mean_decode_s, settings)
         self.reasons += chosen.reasons
@@ -309,7 +311,7 @@ def _prefill_iteration(
 ) -> PrefillIteration:
     prompts = [request.prompt_tokens for request in requests]
     room = sum(min(settings.decode_room_tokens, request.demand.future_tokens) for request in requests)
-    owners = choose_owners(prompts, instances, room)
+    owners = choose_owners(prompts, instances, room, settings.min_degree)
     return PrefillIteration(
         tuple(instance.name for instance in instances),
         tuple(PrefillRequest(request.id, of) for request, of in zip(requests, owners, strict=True)),

@@ -46,12 +46,15 @@ class DecodePlan:
     reasons: tuple[str, ...]
 
 
-def choose_owners(prompts: Sequence[int], instances: Sequence[Instance], room_tokens: int) -> list[Owners]:
+def choose_owners(
+    prompts: Sequence[int], instances: Sequence[Instance], room_tokens: int, least: int = 1
+) -> list[Owners]:
     """Which instances keep the KV of ``prompts`` (tokens each) after their prefill.
 
     The smallest set whose free slots hold all prompts and ``room_tokens`` more. If no set has the room, the smallest
     one that holds the prompts. Of that set, the instance with the fewest free slots is filled first, so that what
-    stays free lies together. Raises NoRoom.
+    stays free lies together. With ``least`` above 1 the set has so many instances, and each prompt is shared by them as
+    evenly as their slots permit. Raises NoRoom.
     """
     total = sum(prompts)
     by_free = sorted(instances, key=lambda instance: (-instance.free_slots, instance.name))
@@ -60,10 +63,12 @@ def choose_owners(prompts: Sequence[int], instances: Sequence[Instance], room_to
         raise NoRoom(f"{total} prompt tokens do not fit into {free} free slots")
     needed = total + room_tokens if free >= total + room_tokens else total
     chosen, slots = list[Instance](), 0
-    while slots < needed:
+    while slots < needed or len(chosen) < min(least, len(by_free)):
         chosen.append(by_free[len(chosen)])
         slots += chosen[-1].free_slots
     chosen.reverse()
+    if least > 1:
+        return _shared(prompts, chosen)
     left = [instance.free_slots for instance in chosen]
     position, owners = 0, list[Owners]()
     for tokens in prompts:
@@ -75,6 +80,22 @@ def choose_owners(prompts: Sequence[int], instances: Sequence[Instance], room_to
             of_prompt.append((chosen[position].name, count))
             left[position] -= count
             tokens -= count
+        owners.append(tuple(of_prompt))
+    return owners
+
+
+def _shared(prompts: Sequence[int], instances: Sequence[Instance]) -> list[Owners]:
+    """Each prompt in shares that are as even as the slots permit; ``instances``: the fewest free slots first."""
+    left = {instance.name: instance.free_slots for instance in instances}
+    owners = list[Owners]()
+    for tokens in prompts:
+        of_prompt = list[tuple[str, int]]()
+        for sharers, name in zip(range(len(instances), 0, -1), sorted(left, key=lambda each: left[each]), strict=True):
+            count = min(left[name], ceil(tokens / sharers))
+            tokens -= count
+            left[name] -= count
+            if count:
+                of_prompt.append((name, count))
         owners.append(tuple(of_prompt))
     return owners
 
@@ -134,6 +155,9 @@ def plan_decoding(
                 f"which lacks {quantity(group.deficit, 'slot')}."
             )
             group.add(joining)
+    for group in groups:
+        while not group.merged and group.stepping and len(group.instances) < settings.min_degree and spare:
+            group.add(spare.pop(0))
     for group in groups:
         if group.merged or not group.stepping:
             continue

@@ -122,6 +122,7 @@ class Settings:
     ``max_scanned_requests``: waiting requests that a round considers. ``requests_per_master``: a decode batch with
     more per instance is limited by compute (128 in the paper's code). ``decode_room_tokens``: slots that the instances
     chosen after a prefill have left for each request, so that it does not scale up at once.
+    ``min_degree``: instances of a group at least, of those that there are; above 1 only for who wants static groups.
     ``migration_s_per_token``: bytes of KV per token / bandwidth between instances; None: KV is moved for drains only.
     """
 
@@ -131,6 +132,7 @@ class Settings:
     max_scanned_requests: int = 256
     requests_per_master: int = 128
     decode_room_tokens: int = 16
+    min_degree: int = 1
     migration_s_per_token: float | None = None
 
     def __post_init__(self) -> None:
@@ -140,6 +142,7 @@ class Settings:
             ("max_scanned_requests", 1),
             ("requests_per_master", 1),
             ("decode_room_tokens", 0),
+            ("min_degree", 1),
         ):
             if getattr(self, field) < smallest:
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be at least {smallest}")

@@ -84,7 +84,7 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
         self._settings = settings
         self._worker = worker
         self._outputs: asyncio.Queue[EngineCoreOutputs | Exception] = asyncio.Queue()
-        bounds = Settings(max_prefill_s=settings.max_prefill_seconds)
+        bounds = Settings(max_prefill_s=settings.max_prefill_seconds, min_degree=settings.min_degree)
         longest = vllm_config.model_config.max_model_len
         kept = Path(settings.latency_model_file) if settings.latency_model_file else None
         self._rounds = Rounds(bounds, settings.max_degree, longest, self._tell, ManagerMetrics(), kept)

@@ -21,6 +21,7 @@ class ManagerSettings(ProcessSettings):
         description="Where the measured times of prefills are kept; the degrees in it are not measured.",
     )
     max_degree: int = Field(default=4, ge=1, description="Instances that form a group at most.")
+    min_degree: int = Field(default=1, ge=1, description="Instances that form a group at least, of those there are.")
     max_prefill_seconds: float = Field(
         default=5.0, gt=0, description="A batch of prompts that takes longer gets no further one (tipping point)."
     )

@@ -1,0 +1,186 @@
+"""Requests a second that are in time: an elastic group beside two static ones, each of two instances on two cores.
+
+The objective is 25 times what a request takes alone. The systems are the same engine, manager and gateway:
+``maxDegree`` 1 makes instances that never work together, ``minDegree`` 2 makes one group of both.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import yaml
+
+from bench.rows import Row, row
+from pointsman.local.cluster import LocalCluster
+from pointsman.local.engine.models import ModelSize, ensure_model
+from pointsman.local.traffic import Api, Endpoint, Prompt, Record, open_loop
+
+SYSTEMS: Final[Mapping[str, Mapping[str, int]]] = {
+    "elastic": {"minDegree": 1, "maxDegree": 2},
+    "static 1+1": {"minDegree": 1, "maxDegree": 1},
+    "static degree 2": {"minDegree": 2, "maxDegree": 2},
+}
+SHORT: Final = range(16, 65)
+LONG: Final = range(1000, 1601)
+SHORT_OUTPUT: Final = 24
+LONG_OUTPUT: Final = 12
+LONG_EVERY: Final = 5
+FACTOR: Final = 25.0
+GOOD: Final = 0.9
+SLOTS: Final = 8000
+NAME: Final = "goodput"
+READY_SECONDS: Final = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``requests`` with Poisson arrivals, a run for each of ``seeds``; ``rates``: requests a second, ascending."""
+
+    requests: int
+    seeds: Sequence[int]
+    rates: Sequence[float]
+
+    def arrivals(self, rate: float, seed: int) -> list[tuple[float, Prompt]]:
+        """Each request with its second; every fifth is long, in a drawn order."""
+        rng, at_s = Random(f"{seed}/{rate:g}"), 0.0
+        kinds = [number % LONG_EVERY == 0 for number in range(self.requests)]
+        rng.shuffle(kinds)
+        found = []
+        for number, is_long in enumerate(kinds):
+            at_s += rng.expovariate(rate)
+            found.append((at_s, asked(number, rng.choice(LONG if is_long else SHORT), is_long, rng)))
+        return found
+
+
+def asked(number: int, tokens: int, is_long: bool, rng: Random) -> Prompt:
+    """A completion of so many tokens in and a fixed number out."""
+    ids = tuple(rng.randrange(3, 90) for _ in range(tokens))
+    most = LONG_OUTPUT if is_long else SHORT_OUTPUT
+    return Prompt(number, Api.COMPLETION, stream=True, max_tokens=most, token_ids=ids, ignore_eos=True)
+
+
+async def goodput_rows(load: Load, command: str) -> list[Row]:
+    """The goodput of each system, and the share in time at every rate that was tried."""
+    with LocalCluster() as cluster:
+        cluster.install()
+        model = ensure_model(cluster.environment, ModelSize.SMALL)
+        unloaded: dict[bool, float] = {}
+        shares: dict[str, dict[float, list[float]]] = {}
+        for name, degrees in SYSTEMS.items():
+            async with _Served(cluster, model, degrees) as endpoint:
+                if not unloaded:  # of the elastic group, which has all degrees to choose from
+                    unloaded = await _unloaded(endpoint)
+                    print({"long" if is_long else "short": round(s, 3) for is_long, s in unloaded.items()}, flush=True)
+                shares[name] = await _shares(endpoint, load, unloaded, name)
+    found = {name: [_goodput(of, number) for number in range(len(load.seeds))] for name, of in shares.items()}
+    rows = []
+    for name in list(SYSTEMS)[1:]:
+        rows.append(
+            row(
+                f"goodput of two instances, long and short prompts, {len(load.seeds)} seeds", "requests/s",
+                found["elastic"], peer=found[name], peer_name=name, of_ratio=True, of_means=True, at_least=1.3,
+                command=command,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _goodput(shares: Mapping[float, Sequence[float]], seed: int) -> float:
+    """The rate at which the share in time falls below GOOD, between two rates that were tried."""
+    before: tuple[float, float] = (0.0, 1.0)
+    for rate, of_seeds in sorted(shares.items()):
+        share = of_seeds[seed]
+        if share < GOOD:
+            low, high = before
+            return low + (rate - low) * (high - GOOD) / (high - share)
+        before = (rate, share)
+    return before[0]
+
+
+async def _shares(
+    endpoint: Endpoint, load: Load, unloaded: Mapping[bool, float], name: str
+) -> dict[float, list[float]]:
+    """The share in time by rate and seed; rates beyond one at which all seeds fail are not tried."""
+    found: dict[float, list[float]] = {}
+    for rate in load.rates:
+        found[rate] = []
+        for seed in load.seeds:
+            began_s = time.monotonic()
+            records = await open_loop(endpoint, load.arrivals(rate, seed))
+            found[rate].append(sum(_in_time(each, unloaded) for each in records) / len(records))
+            took_s = time.monotonic() - began_s
+            print(f"{name}: {rate:g}/s, seed {seed}: {found[rate][-1]:.3f} in time, {took_s:.0f} s", flush=True)
+        if max(found[rate]) < GOOD:
+            break
+    return found
+
+
+def _in_time(record: Record, unloaded: Mapping[bool, float]) -> bool:
+    is_long = record.prompt.max_tokens == LONG_OUTPUT
+    return record.served and record.total_seconds <= FACTOR * unloaded[is_long]
+
+
+async def _unloaded(endpoint: Endpoint) -> dict[bool, float]:
+    """Seconds of a mean short and a mean long request that is alone."""
+    found = {}
+    for is_long, lengths in ((False, SHORT), (True, LONG)):
+        took = []
+        for number in range(5):
+            prompt = asked(number, (lengths.start + lengths.stop) // 2, is_long, Random(number))
+            record = await endpoint.send(prompt)
+            took.append(record.total_seconds)
+        found[is_long] = sorted(took)[len(took) // 2]
+    return found
+
+
+class _Served:
+    """The group with these degrees for the time of a ``with`` block."""
+
+    def __init__(self, cluster: LocalCluster, model: Path, degrees: Mapping[str, int]) -> None:
+        self._cluster = cluster
+        self._manifest: dict[str, Any] = {
+            "apiVersion": "pointsman.dev/v1alpha1",
+            "kind": "ElasticGroup",
+            "metadata": {"name": NAME},
+            "spec": {
+                "model": {"source": f"file://{model}", "servedName": NAME},
+                "engine": {"args": ["--dtype=float32", "--max-model-len=4096"]},
+                "instance": {"gpus": 0, "kvTokens": SLOTS},
+                "instances": {"replicas": 2, "maxReplicas": 2},
+                "parallelism": dict(degrees),
+                "drain": {"timeoutSeconds": 5},
+            },
+        }
+
+    async def __aenter__(self) -> Endpoint:
+        await self._kubectl("apply", "-f", "-", stdin=yaml.safe_dump(self._manifest))
+        deadline_s = time.monotonic() + READY_SECONDS
+        while not await self._ready():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"the group is not ready after {READY_SECONDS:.0f} s")
+            await asyncio.sleep(0.5)
+        url = await asyncio.to_thread(self._cluster.gateway_url, NAME)
+        assert url is not None
+        self._endpoint = await Endpoint(url, NAME, timeout_seconds=600).__aenter__()
+        for number in range(3):  # requests wait while degrees are measured
+            await self._endpoint.send(asked(number, 1500, True, Random(number)))
+        return self._endpoint
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._endpoint.__aexit__()
+        await self._kubectl("delete", "eg", NAME, "--wait=false")
+        selector = f"pointsman.dev/service={NAME}"
+        await self._kubectl("wait", "--for=delete", "pods", "-l", selector, "--timeout=50s")
+
+    async def _ready(self) -> bool:
+        found = json.loads(await self._kubectl("get", "eg", NAME, "-o", "json"))
+        conditions = {each["type"]: each["status"] for each in found.get("status", {}).get("conditions", [])}
+        return conditions.get("Ready") == "True"
+
+    async def _kubectl(self, *arguments: str, stdin: str | None = None) -> str:
+        return await asyncio.to_thread(self._cluster.kubectl, "-n", "default", *arguments, stdin=stdin)

@@ -1,0 +1,150 @@
+"""Elastic instances as processes of their own, told what to compute without a manager: for timing single iterations."""
+
+import asyncio
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from pointsman.local.engine.environment import EngineEnvironment
+from pointsman.workers.elastic.engine.iterations import Prompt, Sampling, Step
+from pointsman.workers.elastic.protocol import (
+    LINK_PATH,
+    Broken,
+    Done,
+    FromInstance,
+    Hello,
+    Iterate,
+    Release,
+    decode_from_instance,
+    encode,
+)
+
+TOKEN = "a-token-of-the-benchmark"
+START_SECONDS = 120.0
+VOCABULARY = 90
+
+
+@dataclass
+class Instances:
+    """Linked instances. ``iterate`` returns how long an iteration took, from its telling to the last answer."""
+
+    links: dict[str, aiohttp.ClientWebSocketResponse]
+    hellos: dict[str, Hello]
+    answers: dict[str, "asyncio.Queue[FromInstance]"]
+    _groups: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    async def iterate(
+        self, members: Sequence[str], prompts: Sequence[Prompt] = (), steps: Sequence[Step] = ()
+    ) -> float:
+        """Seconds. Raises RuntimeError if it breaks."""
+        requests = [*(each.request for each in prompts), *(each.request for each in steps)]
+        what = encode(
+            Iterate(
+                next(self._numbers),
+                self._epoch(tuple(members)),
+                tuple(members),
+                self.hellos[members[0]].store,
+                tuple(prompts),
+                tuple(steps),
+                (),
+                dict.fromkeys(requests, Sampling(temperature=0)),
+            )
+        )
+        began_s = time.monotonic()
+        for name in members:
+            await self.links[name].send_bytes(what)
+        for name in members:
+            answer = await self.answers[name].get()
+            if not isinstance(answer, Done):
+                raise RuntimeError(f"{name}: {answer.why if isinstance(answer, Broken) else answer}")
+        return time.monotonic() - began_s
+
+    def _epoch(self, members: tuple[str, ...]) -> str:
+        """Of the group of ``members``; a group that none of them has left since is used again."""
+        if any(self._groups.get(name) != self._groups.get(members[0]) for name in members) or (
+            self._groups.get(members[0], ("", ()))[1] != members
+        ):
+            self._groups |= dict.fromkeys(members, (f"e-{next(self._numbers)}", members))
+        return self._groups[members[0]][0]
+
+    async def release(self, *requests: str) -> None:
+        """Free what they have, everywhere."""
+        for link in self.links.values():
+            await link.send_bytes(encode(Release(requests)))
+
+
+def prompt(request: str, tokens: int, owners: Sequence[tuple[int, int]], seed: int = 0) -> Prompt:
+    """A drawn prompt whose KV goes to ``owners``."""
+    rng = Random(f"{seed}/{tokens}")
+    return Prompt(request, tuple(rng.randrange(VOCABULARY) for _ in range(tokens)), tuple(owners))
+
+
+@asynccontextmanager
+async def running_instances(
+    environment: EngineEnvironment, model: Path, folder: Path, count: int, slots: int
+) -> AsyncIterator[Instances]:
+    """``count`` instances on CPU in float32, a thread each, at addresses from 127.9.7.1; they end with the block."""
+    async with AsyncExitStack() as stack:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        links, hellos = dict[str, aiohttp.ClientWebSocketResponse](), dict[str, Hello]()
+        addresses = {f"i-{number}": f"127.9.7.{number + 1}" for number in range(count)}
+        for name, address in addresses.items():
+            process = _start(environment, model, folder, name, address, slots)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        for name, address in addresses.items():
+            links[name] = await _linked(session, f"http://{address}:8000{LINK_PATH}")
+            hello = decode_from_instance(await links[name].receive_bytes())
+            assert isinstance(hello, Hello)
+            hellos[name] = hello
+        answers = {name: asyncio.Queue[FromInstance]() for name in links}
+        async with asyncio.TaskGroup() as group:
+            reading = [group.create_task(_read(link, answers[name])) for name, link in links.items()]
+            yield Instances(links, hellos, answers)
+            for task in reading:
+                task.cancel()
+        for link in links.values():
+            await link.close()
+
+
+async def _read(link: aiohttp.ClientWebSocketResponse, answers: "asyncio.Queue[FromInstance]") -> None:
+    """All the time: a link whose heartbeats are not answered is closed."""
+    async for message in link:
+        answers.put_nowait(decode_from_instance(message.data))
+
+
+def _start(
+    environment: EngineEnvironment, model: Path, folder: Path, name: str, address: str, slots: int
+) -> "subprocess.Popen[bytes]":
+    settings = {
+        "NAMESPACE": "bench", "SERVICE_UID": "bench", "WORKER": name, "MODEL": str(model), "DTYPE": "float32",
+        "SLOTS": str(slots), "BIND_HOST": address, "CONTROL_TOKEN": TOKEN,
+    }  # fmt: skip
+    variables = {f"POINTSMAN_{key}": value for key, value in settings.items()} | {"POD_IP": address}
+    with (folder / f"{name}.log").open("w") as log:
+        return subprocess.Popen(
+            [str(environment.python), "-m", "pointsman.workers.elastic.instance"],
+            env=environment.variables({"PATH": os.environ["PATH"]}) | variables | {"OMP_NUM_THREADS": "1"},
+            stdout=log,
+            stderr=log,
+        )
+
+
+async def _linked(session: aiohttp.ClientSession, url: str) -> aiohttp.ClientWebSocketResponse:
+    deadline_s = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return await session.ws_connect(url, headers={"Authorization": f"Bearer {TOKEN}"}, max_msg_size=0)
+        except aiohttp.ClientError:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(0.2)

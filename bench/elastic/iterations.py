@@ -1,0 +1,73 @@
+"""What it costs that a group shrinks after a prefill, and that it grows while it decodes: single iterations, timed."""
+
+import statistics
+from pathlib import Path
+from typing import Final
+
+from bench.elastic.instances import Instances, prompt, running_instances
+from bench.rows import Row, row
+from pointsman.local.engine.environment import EngineEnvironment
+from pointsman.workers.elastic.engine.iterations import Step
+
+PROMPT_TOKENS: Final = 2048
+PAIRS: Final = 30
+BATCH: Final = 4
+CONTEXT_TOKENS: Final = 256
+STEPS: Final = 12  # of a pair; the median counts
+
+
+async def iteration_rows(environment: EngineEnvironment, model: Path, folder: Path, command: str) -> list[Row]:
+    """Both rows, of two instances."""
+    async with running_instances(environment, model, folder, 2, slots=3 * PROMPT_TOKENS) as instances:
+        return [await _scale_down(instances, command), await _scale_up(instances, command)]
+
+
+async def _scale_down(instances: Instances, command: str) -> Row:
+    """The same prefill by both: its KV kept by one of them, or by both as it was computed."""
+    names = list(instances.hellos)
+    half = PROMPT_TOKENS // 2
+
+    async def seconds(owners: list[tuple[int, int]], number: int) -> float:
+        request = f"p-{number}"
+        took_s = await instances.iterate(names, [prompt(request, PROMPT_TOKENS, owners)])
+        await instances.release(request)
+        return took_s
+
+    shrunk, kept = list[float](), list[float]()
+    await seconds([(0, half), (1, half)], -1)  # the first group shakes hands
+    for number in range(PAIRS):
+        sides = [(shrunk, [(0, PROMPT_TOKENS)]), (kept, [(0, half), (1, half)])]
+        for place, (found, owners) in enumerate(sides if number % 2 else sides[::-1]):
+            found.append(await seconds(owners, 2 * number + place))
+    return row(
+        f"prefill of {PROMPT_TOKENS} tokens by two instances, KV kept by one", "s", shrunk,
+        peer=kept, peer_name="KV kept by both", of_ratio=True, at_most=1.02, command=command,
+    )  # fmt: skip
+
+
+async def _scale_up(instances: Instances, command: str) -> Row:
+    """The same decode steps by one instance, and by two of which the second masters half of the requests."""
+    names = list(instances.hellos)
+    requests = [f"d-{number}" for number in range(BATCH)]
+    grown, alone = list[float](), list[float]()
+    for pair in range(PAIRS // 3):
+        for found, members in (
+            ((alone, names[:1]), (grown, names)) if pair % 2 else ((grown, names), (alone, names[:1]))
+        ):
+            prompts = [prompt(each, CONTEXT_TOKENS, [(0, CONTEXT_TOKENS)], seed) for seed, each in enumerate(requests)]
+            await instances.iterate(names[:1], prompts)
+            took = []
+            holders: dict[str, tuple[int, ...]] = dict.fromkeys(requests, (0,))
+            for number in range(STEPS):
+                steps = []
+                for place, request in enumerate(requests):
+                    master = place % len(members)
+                    steps.append(Step(request, 7, CONTEXT_TOKENS + number, master, holders[request]))
+                    holders[request] = tuple(sorted({*holders[request], master}))
+                took.append(await instances.iterate(members, steps=steps))
+            await instances.release(*requests)
+            found.append(statistics.median(took[2:]))  # the first ones shake hands
+    return row(
+        f"decode step of {BATCH} requests after a second instance joined", "s", grown,
+        peer=alone, peer_name="one instance", of_ratio=True, at_most=1.10, command=command,
+    )  # fmt: skip
