@@ -58,8 +58,8 @@ def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server(
     assert instances["spec"]["replicas"] == 3
     (engine,) = instances["spec"]["template"]["spec"]["containers"]
     assert engine["command"][-1] == "pointsman.workers.elastic.instance"
-    assert engine["args"] == []
-    assert engine["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+    assert "args" not in engine
+    assert engine["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     assert environment(instances)[names.ENV_SLOTS] == "5000"
     assert environment(instances)[names.ENV_DTYPE] == "float32"
     manager = made(wanted, "StatefulSet", "long-chat-manager")
@@ -242,3 +242,4 @@ def test_a_manager_that_was_started_again_counts_from_zero() -> None:
     found = told(before, state(manager="m2", totals=Totals(scaled_down=2)))
     assert found["GroupScaledDown"].startswith("2 groups")
     assert "ManagerRestarted" in found
+    assert "InstanceLost" not in told(before, state(1, manager="m2")), "it has not found all its instances again"

@@ -24,8 +24,9 @@ from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import NatsCredentials, Writer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
-from pointsman.operator.elastic_groups import ElasticGroups, is_of_group
+from pointsman.operator.elastic_groups import ElasticGroups
 from pointsman.operator.metrics import OperatorMetrics
+from pointsman.operator.observe import is_of_group
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey, PolicyReports
 from pointsman.operator.reconcile import Reconciler, plan_key, service_key, switch_key

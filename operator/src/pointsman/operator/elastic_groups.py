@@ -7,7 +7,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from pointsman.api.protocol.elastic import ElasticState
-from pointsman.api.protocol.names import COMPONENT_INSTANCE, COMPONENT_LABEL, COMPONENT_WORKER, ELASTIC_GROUP_LABEL
+from pointsman.api.protocol.names import COMPONENT_INSTANCE, COMPONENT_LABEL, COMPONENT_WORKER
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.kube import resources
@@ -28,13 +28,14 @@ from pointsman.operator.core.install import Install
 from pointsman.operator.core.snapshot import Service, Worker
 from pointsman.operator.core.status import Problem
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
-from pointsman.operator.observe import gateway_of, is_gateway, worker_of
+from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, worker_of
 from pointsman.operator.pods import ServiceKey
 
 log = logging.getLogger(__name__)
 
 SETTLING_S: Final = 1.0  # until the next look while something is on its way
 LOOK_S: Final = 10.0  # else: what a group computes is seen at its manager only
+MAKE_S: Final = 60.0  # its objects are looked at that often, changed or not
 RETRY_S: Final = 10.0  # an object that the API server refused is tried again after this
 
 
@@ -47,6 +48,8 @@ class _Memory:
     state: ElasticState | None = None  # as the manager said it last
     said: tuple[Reason, str] | None = None
     problems: list[Problem] = field(default_factory=list)
+    made_generation: int | None = None
+    make_again_s: float = 0.0  # monotonic
 
 
 class ElasticGroups:
@@ -101,17 +104,23 @@ class ElasticGroups:
         problems: list[Problem] = []
         if dropped := dropped_fields(ElasticGroup, raw):
             problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
-        if not group.spec.paused:
+        if group.spec.paused:
+            memory.token = memory.token or await self._writer.control_token(service)
+        elif self._must_make(group, memory):
             memory.problems = await self._make(group, service, memory)
+            memory.made_generation = group.metadata.generation
+            memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += memory.problems
         view = self._view(group, await self._state(key, memory))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
         if outcome.status != group.status:
             await self._write_status(service, outcome)
-        if memory.problems:
-            return RETRY_S
-        return LOOK_S if outcome.reason is Reason.AS_DESIRED else SETTLING_S
+        return LOOK_S if outcome.settled else SETTLING_S
+
+    def _must_make(self, group: ElasticGroup, memory: _Memory) -> bool:
+        changed = memory.made_generation != group.metadata.generation
+        return changed or self._clock.monotonic_s() >= memory.make_again_s
 
     async def _make(self, group: ElasticGroup, service: Service, memory: _Memory) -> list[Problem]:
         """All objects of the group. Returns what kept one from being made."""
@@ -141,7 +150,7 @@ class ElasticGroups:
             group=group,
             instances=tuple(sorted(map(worker_of, filter(_is_instance, pods)), key=lambda each: each.name)),
             manager=self._manager(key),
-            gateways=tuple(gateway_of(pod) for pod in pods if is_gateway(pod)),
+            gateways=tuple(gateway_of(pod) for pod in pods if is_gateway(pod) and is_of_group(pod)),
             state=state,
         )
 
@@ -181,11 +190,6 @@ class ElasticGroups:
             )
         except NotFound:  # it was deleted meanwhile
             log.info("group=%s gone before its status was written", service.key)
-
-
-def is_of_group(pod: Pod) -> bool:
-    """Whether the pod belongs to an elastic group, by label."""
-    return ELASTIC_GROUP_LABEL in pod.metadata.labels
 
 
 def _is_instance(pod: Pod) -> bool:

@@ -34,9 +34,15 @@ def registry(enqueue: Enqueue, enqueue_group: Enqueue) -> kopf.OperatorRegistry:
         if service:
             enqueue(namespace, service)
 
+    seen: dict[str, tuple[int, bool]] = {}
+
     @kopf.on.event(GROUP, VERSION, "elasticgroups", registry=handlers)  # type: ignore[untyped-decorator]
-    async def group_changed(namespace: str, name: str, **_: Any) -> None:
-        enqueue_group(namespace, name)
+    async def group_changed(namespace: str, name: str, meta: Any, **_: Any) -> None:
+        # Not for a status: the operator writes what a group computes every few seconds, and would hear of that here.
+        now = (meta.get("generation", 0), "deletionTimestamp" in meta)
+        if seen.get(meta["uid"]) != now:
+            seen[meta["uid"]] = now
+            enqueue_group(namespace, name)
 
     return handlers
 

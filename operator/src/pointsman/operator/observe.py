@@ -175,8 +175,13 @@ def _container(status: ContainerStatus | None) -> Container:
     )
 
 
+def is_of_group(pod: Pod) -> bool:
+    """A pod of an elastic group, by label; it has a service's labels too, for gateways look for those."""
+    return names.ELASTIC_GROUP_LABEL in pod.metadata.labels
+
+
 def is_gateway(pod: Pod) -> bool:
-    """A gateway pod of a service, by label."""
+    """A gateway pod, by label."""
     return pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_GATEWAY
 
 

@@ -50,7 +50,7 @@ from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import NotLeading, Refused
 from pointsman.operator.execute import Executor
 from pointsman.operator.metrics import OperatorMetrics
-from pointsman.operator.observe import gateway_of, is_gateway, service_of, worker_of
+from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey
 from pointsman.operator.questions import Questions
@@ -293,7 +293,7 @@ class Reconciler:
             container, budget = self._memory[key].budgets.get(uid, (None, None))
             confirmed = budget if container == found.container.id else None
             workers.append(replace(found, terminating=leaving, confirmed_budget=confirmed))
-        gateway_pods = [pod for pod in self._pods.by(key) if is_gateway(pod)]
+        gateway_pods = [pod for pod in self._pods.by(key) if is_gateway(pod) and not is_of_group(pod)]
         self._commands.keep(key, {worker.uid for worker in workers})
         snapshot = Snapshot(
             now_s=self._clock.now().timestamp(),

@@ -50,7 +50,9 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.book = Requests(Settings(decode_room_tokens=2, requests_per_master=2, migration_s_per_token=1e-6))
+        self.book = Requests(
+            Settings(decode_room_tokens=2, requests_per_master=2, migration_s_per_token=1e-6), settle_s=5
+        )
         self.pods: dict[str, Pod] = {}
         self.answers: list[tuple[int, str, dict[str, Sampled] | None]] = []
         self.prompts: dict[str, tuple[int, ...]] = {}
@@ -107,7 +109,7 @@ class World:
         if staying:
             name = self.rng.choice(staying)
             self.pods[name].leaves = True
-            self.book.drain(name)
+            self.book.drain(name, self.now_s)
 
     def go(self) -> None:
         """An instance that may go and has done all that it was told goes."""
@@ -255,6 +257,26 @@ def test_the_last_instance_serves_on_until_its_requests_have_ended() -> None:
     assert world.over == {"r0"}
     assert world.got == world.expected
     assert only not in world.pods
+
+
+def test_an_instance_that_is_alone_in_its_domain_leaves_though_requests_never_end() -> None:
+    world = World(7)
+    while world.joined < MAX_DEGREE + 1:
+        world.join()
+    last = f"i-{MAX_DEGREE}"
+    world.breaks = False
+    number = 0
+    for step in range(6000):
+        world.now_s += 0.01
+        if len(world.prompts) - len(world.over) < 8:
+            world.ask(number)
+            number += 1
+        if step == 500:
+            world.pods[last].leaves = True
+            world.book.drain(last, world.now_s)
+        world.rng.choice((world.plan, world.work, world.work, world.answer, world.answer, world.go))()
+    assert last not in world.pods
+    assert world.recomputed == 0
 
 
 def played(seed: int, *, calm: bool = False) -> World:

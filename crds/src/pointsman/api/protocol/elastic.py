@@ -4,6 +4,7 @@ An instance says on NATS where it is; whoever manages the group connects to it. 
 ``STATE_PATH`` of its control API, for the operator.
 """
 
+import hmac
 from typing import Final
 
 from pydantic import Field
@@ -17,10 +18,27 @@ SILENT_SECONDS: Final = 10.0
 
 
 class InstancePresence(Wire):
-    """An instance of an elastic group; ``url``: where its manager connects (http://host:port)."""
+    """An instance of an elastic group; ``url``: where its manager connects (http://host:port).
+
+    ``proof``: that it has the group's control token, which the manager sends there. Others may write to NATS too.
+    """
 
     instance: str
     url: str
+    proof: str
+
+    @classmethod
+    def proved(cls, instance: str, url: str, token: str) -> "InstancePresence":
+        """With the proof of ``token``."""
+        return cls(instance=instance, url=url, proof=_proof(url, token))
+
+    def proves(self, token: str) -> bool:
+        """Whether who said it has ``token``."""
+        return hmac.compare_digest(self.proof, _proof(self.url, token))
+
+
+def _proof(url: str, token: str) -> str:
+    return hmac.new(token.encode(), url.encode(), "sha256").hexdigest()
 
 
 class InstanceState(Wire):

@@ -28,6 +28,24 @@ MAX_INSTANCES: Final = 64
 DEFAULT_MAX_DEGREE: Final = 4
 MAX_GROUPS_SHOWN: Final = 32
 
+FRONT_ONLY_FLAGS: Final = (
+    "--enable-lora",
+    "--hf-overrides",
+    "--kv-cache-dtype",
+    "--pipeline-parallel-size",
+    "--quantization",
+    "--revision",
+    "--rope-scaling",
+    "--rope-theta",
+    "--speculative-config",
+    "--tensor-parallel-size",
+)
+"""Flags of vLLM that change the model or the engine. They would reach the front alone, and the instances not."""
+
+_FRONT_ONLY = (
+    f"self.args.filter(a, {cel_list(FRONT_ONLY_FLAGS)}.exists(f, a.replace('_', '-') == f || "
+    "a.replace('_', '-').startsWith(f + '=')))"
+)
 _DTYPES: Final = ("auto", "bfloat16", "float32")
 _DTYPE = f"self.args.filter(a, a.startsWith('--dtype=') && !({cel_list(_DTYPES)}.exists(d, a == '--dtype=' + d)))"
 
@@ -48,6 +66,11 @@ class ElasticEngineSpec(ApiModel):
             Rule(
                 f"{_DTYPE}.size() == 0",
                 f"{{{_DTYPE}}} is not supported; write one of " + ", ".join(f"--dtype={each}" for each in _DTYPES),
+                field_path=".args",
+            ),
+            Rule(
+                f"{_FRONT_ONLY}.size() == 0",
+                f"{{{_FRONT_ONLY}}} is not supported by the elastic engine; leave it out",
                 field_path=".args",
             ),
             Rule(

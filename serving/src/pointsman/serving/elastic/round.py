@@ -171,6 +171,9 @@ class _Domain:
         settings: Settings,
     ) -> list[PrefillIteration]:
         """Steps 1 to 3, and the owners of step 4."""
+        limits_s = [each.admits_until_s for each in self.instances if each.admits_until_s is not None]
+        if limits_s:
+            queue = [request for request in queue if request.arrival_s <= min(limits_s)]
         if not queue:
             return []
         staying = sum(not each.draining for each in self.instances)

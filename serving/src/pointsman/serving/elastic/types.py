@@ -15,7 +15,8 @@ class Instance:
 
     ``slots``: tokens of KV that its pool holds; ``used_slots``: of those in use, including the ones that an iteration
     under way will use. ``busy``: an iteration under way uses it, so it joins no group in this round. ``draining``: it
-    gets no new tokens. ``domain``: the largest set of instances that may work together, for example maxDegree
+    gets no new tokens. ``admits_until_s``: requests that arrived later are not prefilled here; None: no limit.
+    ``domain``: the largest set of instances that may work together, for example maxDegree
     consecutive ordinals, or the instances of one node.
     """
 
@@ -25,6 +26,7 @@ class Instance:
     domain: int = 0
     busy: bool = False
     draining: bool = False
+    admits_until_s: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.used_slots <= self.slots:

@@ -11,6 +11,8 @@ import msgspec
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampled, Sampling, Step
 
 LINK_PATH: Final = "/pointsman/v1/elastic/link"
+MANAGER_SINCE: Final = "X-Pointsman-Manager-Since"
+"""Header of the link: when the manager was started, Unix seconds. An instance obeys no older one than it knows."""
 HEARTBEAT_SECONDS: Final = 1.0
 """A link that is silent for one and a half times as long is broken: its instance is taken for dead."""
 

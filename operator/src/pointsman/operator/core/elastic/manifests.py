@@ -93,9 +93,10 @@ def _manager(group: ElasticGroup, install: Install) -> dict[str, Any]:
         # Survives a restart of the container. With the pod's uid: nodes of a local cluster share their /tmp.
         "POINTSMAN_LATENCY_MODEL_FILE": f"/tmp/latency-model-$({names.ENV_POD_UID}).json",
     }
-    return _stateful_set(
-        service, manager_name(service.name), 1, labels, pod_spec(service, install, MANAGER, environment)
-    )
+    spec = pod_spec(service, install, MANAGER, environment)
+    if not group.spec.engine.args:
+        del spec["containers"][0]["args"]  # the API server keeps no empty list, so it would always differ
+    return _stateful_set(service, manager_name(service.name), 1, labels, spec)
 
 
 def _instances(group: ElasticGroup, install: Install) -> dict[str, Any]:
@@ -108,7 +109,9 @@ def _instances(group: ElasticGroup, install: Install) -> dict[str, Any]:
         environment[names.ENV_DTYPE] = chosen
     ours = pod_spec(service, install, INSTANCE, environment)
     engine = ours["containers"][0]
-    engine["args"] = []  # they are for the manager's API server
+    del engine["args"]  # they are for the manager's API server
+    if instance.gpus:
+        engine["resources"] = {"limits": {"nvidia.com/gpu": str(instance.gpus)}}  # as the API server keeps it
     engine["ports"] = [{"name": "http", "containerPort": names.ENGINE_PORT}]
     del engine["lifecycle"]  # it drains when it is told to stop
     template = service.spec.worker.template_dict()

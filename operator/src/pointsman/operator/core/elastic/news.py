@@ -18,9 +18,12 @@ class News:
 
 def news(before: ElasticState, now: ElasticState) -> Iterator[News]:
     """In the order in which it is told. A manager that was started again counts from 0."""
-    old = {each.name: each for each in before.instances}
+    again = before.manager != now.manager
+    if again:  # it finds its instances again, which is no news
+        yield News("ManagerRestarted", "the manager was started again; streams that were open have ended", warning=True)
+    old = {} if again else {each.name: each for each in before.instances}
     new = {each.name: each for each in now.instances}
-    for name in sorted(new.keys() - old.keys()):
+    for name in () if again else sorted(new.keys() - old.keys()):
         yield News("InstanceJoined", f"{name}: the manager works with it; it keeps {new[name].slots} tokens of KV")
     for name in sorted(old.keys() - new.keys()):
         if old[name].draining:
@@ -28,9 +31,6 @@ def news(before: ElasticState, now: ElasticState) -> Iterator[News]:
         else:
             held = quantity(old[name].used_slots, "token")
             yield News("InstanceLost", f"{name}: it is gone; it had {held} of KV when last seen", warning=True)
-    again = before.manager != now.manager
-    if again:
-        yield News("ManagerRestarted", "the manager was started again; all requests were prefilled again", warning=True)
     then, totals = before.totals, now.totals
 
     def since(count: int, earlier: int) -> int:

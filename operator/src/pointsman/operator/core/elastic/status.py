@@ -43,6 +43,7 @@ class GroupReport:
     status: ElasticGroupStatus
     reason: Reason
     sentence: str
+    settled: bool  # all is as desired, and nothing is under way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
         ),
         reason=ready.reason,
         sentence=f"{summary}: {ready.message}",
+        settled=ready.status and not verdicts[ConditionType.PROGRESSING].status,
     )
 
 

@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -26,21 +29,22 @@ log = logging.getLogger("pointsman.workers.elastic.instance")
 GPU_SHARE = 0.9  # of a GPU's memory, for weights and KV; the rest is for computing
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    instance: Instance
+    slots: int
+
+
 async def run(settings: InstanceSettings) -> int:
-    """Serve until SIGTERM."""
-    torch.set_num_threads(settings.threads)
-    device = torch.device("cuda" if settings.gpus else "cpu")
-    dtype = getattr(torch, settings.dtype)
-    folder = await asyncio.to_thread(model_folder, settings.model, settings.model_revision)
-    shape = read_shape(folder)
-    model = Llama(shape, load_weights(folder, shape, dtype, device))
-    slots = settings.slots or slots_that_fit(shape, dtype, device)
-    instance = Instance(model, KvPool(shape, slots, dtype, device))
-    log.info("model loaded", extra={"model": settings.model, "slots": slots})
-    computer = Computer(settings.worker, settings.pod_ip, instance)
-    server = Server(settings.worker, slots, computer, settings.control_token.get_secret_value())
+    """Serve until SIGTERM; then hand over what is here."""
     async with Lifetime() as life:
+        loading = _in_a_thread(lambda: _load(settings))
+        if not await life.reach(_ended(loading)):
+            return life.status  # told to stop while the model was loading
+        loaded = loading.result()
+        computer = Computer(settings.worker, settings.pod_ip, loaded.instance)
         life.callback(computer.close)
+        server = Server(settings.worker, loaded.slots, computer, settings.control_token.get_secret_value())
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         life.push_async_callback(runner.cleanup)
@@ -52,6 +56,40 @@ async def run(settings: InstanceSettings) -> int:
         await life.stopping.wait()
         await server.leave(settings.drain_timeout_seconds)
     return life.status
+
+
+def _load(settings: InstanceSettings) -> _Loaded:
+    """Minutes, for large models. Raises UnsupportedModel or OSError."""
+    torch.set_num_threads(settings.threads)
+    device = torch.device("cuda" if settings.gpus else "cpu")
+    dtype = getattr(torch, settings.dtype)
+    folder = model_folder(settings.model, settings.model_revision)
+    shape = read_shape(folder)
+    model = Llama(shape, load_weights(folder, shape, dtype, device))
+    slots = settings.slots or slots_that_fit(shape, dtype, device)
+    log.info("model loaded", extra={"model": settings.model, "slots": slots})
+    return _Loaded(Instance(model, KvPool(shape, slots, dtype, device)), slots)
+
+
+def _in_a_thread(work: Callable[[], _Loaded]) -> "asyncio.Future[_Loaded]":
+    """As ``asyncio.to_thread``, but the process may end while it works."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_Loaded] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+            loop.call_soon_threadsafe(done.set_exception, error)
+        else:
+            loop.call_soon_threadsafe(done.set_result, result)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return done
+
+
+async def _ended(future: "asyncio.Future[_Loaded]") -> None:
+    await asyncio.wait([future])
 
 
 def model_folder(model: str, revision: str | None) -> Path:

@@ -131,7 +131,8 @@ class Computer:
 
 def _store_at(address: str) -> tuple[dist.Store, str]:
     """A store that listens on ``address`` alone, and where: by itself torch binds every address of the pod."""
-    listening = socket.create_server((address, 0))
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.create_server((address, 0), family=family)
     host, port = listening.getsockname()[:2]
     store = dist.TCPStore(
         host, port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach(), timeout=_STORE_TIMEOUT

@@ -21,7 +21,8 @@ class Presence:
 
     def __init__(self, settings: InstanceSettings, url: str) -> None:
         self._subject = elastic_presence_subject(settings.namespace, settings.service_uid)
-        self._message = InstancePresence(instance=settings.worker, url=url).wire().encode()
+        token = settings.control_token.get_secret_value()
+        self._message = InstancePresence.proved(settings.worker, url, token).wire().encode()
         self._link = NatsLink(settings)
         self._repeating: asyncio.Task[None] | None = None
 

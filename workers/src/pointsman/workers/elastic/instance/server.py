@@ -15,6 +15,7 @@ from pointsman.workers.elastic.instance.computer import Computer
 from pointsman.workers.elastic.protocol import (
     HEARTBEAT_SECONDS,
     LINK_PATH,
+    MANAGER_SINCE,
     Broken,
     Dismiss,
     Done,
@@ -41,6 +42,7 @@ class Server:
         self._computer = computer
         self._token = token
         self._manager: web.WebSocketResponse | None = None
+        self._manager_since_s = 0.0
         self._leaving = False
         self._dismissed = asyncio.Event()
 
@@ -58,7 +60,8 @@ class Server:
         """
         self._leaving = True
         if self._manager is not None:
-            await self._manager.send_bytes(encode(Leaving()))
+            with suppress(ConnectionError):  # it is gone: another one is told when it comes
+                await self._manager.send_bytes(encode(Leaving()))
         deadline_s = time.monotonic() + timeout_s
         alone_since_s = time.monotonic()
         while not self._dismissed.is_set():
@@ -81,6 +84,13 @@ class Server:
         headers = {name.lower(): value for name, value in request.headers.items()}
         if not authorized(headers, self._token):
             return web.Response(status=401, text="the service's control token is missing or wrong\n")
+        try:
+            since_s = float(headers.get(MANAGER_SINCE.lower(), "0"))
+        except ValueError:
+            return web.Response(status=400, text=f"{MANAGER_SINCE} is no number of seconds\n")
+        if since_s < self._manager_since_s:
+            return web.Response(status=409, text="a newer manager has taken over\n")
+        self._manager_since_s = since_s
         link = web.WebSocketResponse(heartbeat=HEARTBEAT_SECONDS, max_msg_size=0)
         await link.prepare(request)
         before, self._manager = self._manager, link
@@ -92,34 +102,38 @@ class Server:
         def tell_held(tokens: dict[str, int]) -> None:
             loop.call_soon_threadsafe(held.set_result, tokens)
 
-        self._computer.held(tell_held)
-        await link.send_bytes(encode(Hello(self._name, self._boot, self._computer.store, self._slots, await held)))
-        if self._leaving:
-            await link.send_bytes(encode(Leaving()))
-        log.info("manager connected", extra={"from": request.remote})
         answers: asyncio.Queue[Done | Broken] = asyncio.Queue()
-        sending = asyncio.create_task(self._send(link, answers))
+        sending: asyncio.Task[None] | None = None
 
         def reply(what: Done | Broken) -> None:
             loop.call_soon_threadsafe(answers.put_nowait, what)
 
         try:
+            self._computer.held(tell_held)
+            await link.send_bytes(encode(Hello(self._name, self._boot, self._computer.store, self._slots, await held)))
+            if self._leaving:
+                await link.send_bytes(encode(Leaving()))
+            log.info("manager connected", extra={"from": request.remote})
+            sending = asyncio.create_task(self._send(link, answers))
             async for message in link:
                 if message.type is not WSMsgType.BINARY or self._manager is not link:
                     continue
                 try:
                     told = decode_to_instance(message.data)
-                except msgspec.ValidationError as error:
+                except msgspec.DecodeError as error:
                     log.error("a message of the manager cannot be understood: %s", error)
                     break
                 if isinstance(told, Dismiss):
                     self._dismissed.set()
                 else:
                     self._computer.tell(told, reply)
+        except ConnectionError as error:
+            log.info("the manager is gone: %s", error)
         finally:
             if self._manager is link:
                 self._manager = None
-            sending.cancel()
+            if sending is not None:
+                sending.cancel()
             await link.close()
         return link
 

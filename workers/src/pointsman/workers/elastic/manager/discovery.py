@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from pathlib import Path
 
@@ -38,6 +39,7 @@ async def follow_presence(settings: WorkerSettings, links: Links) -> None:
     An instance that is linked stays, whatever NATS says: without NATS only new ones are not found.
     """
     heard_s: dict[str, float] = {}
+    token = settings.control_token.get_secret_value()
     subject = elastic_presence_subject(settings.namespace, settings.service_uid)
 
     async def heard(message: Msg) -> None:
@@ -45,6 +47,9 @@ async def follow_presence(settings: WorkerSettings, links: Links) -> None:
             presence = InstancePresence.model_validate_json(message.data)
         except ValidationError as error:
             log.warning("a message on %s is no presence: %s", subject, error)
+            return
+        if not presence.proves(token):
+            log.warning("an instance without the group's control token is ignored", extra={"url": presence.url})
             return
         new = presence.url not in heard_s
         heard_s[presence.url] = time.monotonic()
@@ -61,11 +66,17 @@ async def follow_presence(settings: WorkerSettings, links: Links) -> None:
     nats = NatsLink(settings)
     nats.on_connected(subscribe)
     nats.start()
+    connected_s = math.inf
     try:
         while True:
             oldest_s = time.monotonic() - SILENT_SECONDS
-            for url in [url for url, at_s in heard_s.items() if at_s < oldest_s]:
-                del heard_s[url]
+            if not nats.ready.is_set():
+                connected_s = math.inf
+            elif connected_s == math.inf:
+                connected_s = time.monotonic()
+            if oldest_s > connected_s:  # else nothing could be heard
+                for url in [url for url, at_s in heard_s.items() if at_s < oldest_s]:
+                    del heard_s[url]
             links.look({*heard_s, *links.linked})
             await asyncio.sleep(LOOK_SECONDS)
     finally:

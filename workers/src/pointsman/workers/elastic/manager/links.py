@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable
 from typing import Final, Protocol
 
@@ -11,6 +12,7 @@ import msgspec
 from pointsman.workers.elastic.protocol import (
     HEARTBEAT_SECONDS,
     LINK_PATH,
+    MANAGER_SINCE,
     Broken,
     Done,
     Hello,
@@ -48,7 +50,8 @@ class Links:
 
     def __init__(self, session: aiohttp.ClientSession, token: str, listener: Listener) -> None:
         self._session = session
-        self._headers = {"Authorization": f"Bearer {token}"}
+        # Of two managers, one of which does not know yet that it is replaced, an instance obeys the newer.
+        self._headers = {"Authorization": f"Bearer {token}", MANAGER_SINCE: repr(time.time())}
         self._listener = listener
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outgoing: dict[str, asyncio.Queue[ToInstance]] = {}
@@ -64,7 +67,7 @@ class Links:
         wanted = set(urls)
         for gone in self._tasks.keys() - wanted:
             self._tasks.pop(gone).cancel()
-        for new in wanted - self._tasks.keys():
+        for new in [url for url in wanted if url not in self._tasks or self._tasks[url].done()]:
             self._tasks[new] = asyncio.create_task(self._keep(new), name=f"link to {new}")
 
     def tell(self, name: str, what: ToInstance) -> None:
@@ -85,7 +88,8 @@ class Links:
             try:
                 await self._follow(url)
                 why = "the instance has closed the connection"
-            except (aiohttp.ClientError, TimeoutError, OSError, msgspec.ValidationError) as error:
+            except (aiohttp.ClientError, TimeoutError, OSError, TypeError, msgspec.DecodeError) as error:
+                # TypeError: aiohttp's for a message of another type than binary, as the one that ends a link.
                 why = str(error) or type(error).__name__
             if why != said:
                 log.warning("no link to an instance", extra={"url": url, "why": why})

@@ -5,6 +5,7 @@ asks for it. What an iteration leaves is known when every member has answered or
 """
 
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,12 @@ from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.round import RoundPlan, plan_round
 from pointsman.serving.elastic.types import Instance, RunningRequest, Settings, Snapshot, WaitingRequest
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampled, Sampling, Step
+
+SETTLE_SECONDS: Final = 60.0
+"""A request that does not fit is refused when no instance has come or gone for so long: one may be about to."""
+
+BREAKS: Final = 5
+"""Iterations with a request that break although no member is gone, before it is refused: it may be what breaks them."""
 
 _MEAN_OF: Final = 100
 """Finished requests that the mean decode time is taken over, about; the paper does not say how many."""
@@ -103,6 +110,7 @@ class _Request:
     under_way: int = 0  # iterations that touch it
     overtaken: int = 0
     prefilled_s: float | None = None
+    breaks: int = 0  # of iterations with it, without a death
     over: bool = False  # finished or aborted: released as soon as nothing touches it
     lost: bool = False  # some of its KV is gone or unknown: computed again as soon as nothing touches it
 
@@ -115,16 +123,19 @@ class _Request:
 class _Instance:
     slots: int
     domain: int
-    draining: bool = False
+    draining_s: float | None = None  # since when
     dismissed: bool = False  # it may stop, and gets nothing more
     iterations: set[int] = field(default_factory=set)  # under way, also those in which its own part is done
 
 
 class Requests:
-    """See the module. ``settings``: bounds of the rounds."""
+    """See the module. ``settings``: bounds of the rounds; ``settle_s``: see SETTLE_SECONDS."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, settle_s: float = SETTLE_SECONDS) -> None:
         self._settings = settings
+        self._settle_s = settle_s
+        self._members_changed = True  # since the last round
+        self._settled_s = math.inf  # from when on what does not fit is refused
         self._requests: dict[str, _Request] = {}
         self._instances: dict[str, _Instance] = {}
         self._iterations: dict[int, Iteration] = {}
@@ -151,11 +162,12 @@ class Requests:
     def join(self, name: str, slots: int, domain: int) -> None:
         """An instance that holds nothing is there."""
         self._instances[name] = _Instance(slots, domain)
+        self._members_changed = True
 
-    def drain(self, name: str) -> None:
+    def drain(self, name: str, now_s: float) -> None:
         """It is to get no new tokens and to hand over what it has, while others of its domain can take it."""
-        if name in self._instances:
-            self._instances[name].draining = True
+        if name in self._instances and self._instances[name].draining_s is None:
+            self._instances[name].draining_s = now_s
 
     def dismiss(self) -> list[str]:
         """Instances that drain and hold nothing any more; they get nothing from now on."""
@@ -163,7 +175,7 @@ class Requests:
         found = [
             name
             for name, of in self._instances.items()
-            if of.draining and not of.dismissed and not of.iterations and name not in holders
+            if of.draining_s is not None and not of.dismissed and not of.iterations and name not in holders
         ]
         for name in found:
             self._instances[name].dismissed = True
@@ -173,6 +185,7 @@ class Requests:
         """An instance is gone, with all that it held."""
         if self._instances.pop(name, None) is None:
             return
+        self._members_changed = True
         self._release.pop(name, None)
         for iteration in [each for each in self._iterations.values() if name in each.awaited]:
             self.broke(iteration.number, name, "it is gone")
@@ -198,6 +211,16 @@ class Requests:
     # --- what is known ---
 
     @property
+    def resting(self) -> bool:
+        """Whether nothing is computed and no request has KV; requests may wait."""
+        return not self._iterations and not any(request.kv for request in self._requests.values())
+
+    @property
+    def settled_s(self) -> float:
+        """From when on a waiting request that does not fit is refused."""
+        return self._settled_s
+
+    @property
     def idle(self) -> bool:
         """Whether no request is waiting or running."""
         return not self._requests
@@ -208,7 +231,7 @@ class Requests:
 
     def draining(self, name: str) -> bool:
         """Whether it is to go."""
-        return self._instances[name].draining
+        return self._instances[name].draining_s is not None
 
     def tokens_of(self, request: str) -> int:
         """Tokens of KV that it has; 0 for an unknown one."""
@@ -233,19 +256,9 @@ class Requests:
 
     def snapshot(self, now_s: float) -> Snapshot:
         """All that a round is planned from."""
-        # Whoever is left of a domain when all of it is to go serves on: nobody could take over what is there.
-        taking_over = {of.domain for of in self._instances.values() if not of.draining}
+        staying = {of.domain for of in self._instances.values() if of.draining_s is None}
         instances = tuple(
-            Instance(
-                name,
-                of.slots,
-                self.used_slots(name),
-                of.domain,
-                bool(of.iterations),
-                of.draining and of.domain in taking_over,
-            )
-            for name, of in sorted(self._instances.items())
-            if not of.dismissed
+            self._seen(name, of, staying) for name, of in sorted(self._instances.items()) if not of.dismissed
         )
         waiting, running = [], []
         for request in self._requests.values():
@@ -263,15 +276,28 @@ class Requests:
                 )
         return Snapshot(instances, tuple(waiting), tuple(running), self._mean_decode_s)
 
+    def _seen(self, name: str, of: _Instance, staying: set[int]) -> Instance:
+        """``staying``: domains with an instance that does not drain.
+
+        Whoever is left of a domain when all of it is to go serves on: nobody could take over what is there. Requests
+        that came later wait for others, of which there are some, or which replace those that go.
+        """
+        draining, until_s = of.draining_s is not None, None
+        if of.draining_s is not None and of.domain not in staying:
+            draining, until_s = False, of.draining_s if not staying else -math.inf
+        return Instance(name, of.slots, self.used_slots(name), of.domain, bool(of.iterations), draining, until_s)
+
     # --- what is to be done ---
 
     def next_round(self, now_s: float, model: LatencyModel) -> Round:
         """Plan a round and take it down as begun."""
+        if self._members_changed:
+            self._members_changed, self._settled_s = False, now_s + self._settle_s
         plan = None
         iterations: list[Iteration] = []
         if model.by_degree:
             plan = plan_round(self.snapshot(now_s), model, self._settings)
-            iterations = self._begin(plan)
+            iterations = self._begin(plan, refuses=now_s >= self._settled_s)
         release = {name: tuple(requests) for name, requests in self._release.items() if name in self._instances}
         self._release.clear()
         events, self._events = tuple(self._events), []
@@ -282,8 +308,8 @@ class Requests:
         """An iteration besides the rounds, on instances that are idle: to measure. Its prompts are no requests."""
         return self._iteration(tuple(members), prompts=tuple(prompts))
 
-    def _begin(self, plan: RoundPlan) -> list[Iteration]:
-        for id_, why in plan.too_large.items():
+    def _begin(self, plan: RoundPlan, *, refuses: bool) -> list[Iteration]:
+        for id_, why in plan.too_large.items() if refuses else ():
             del self._requests[id_]
             self._events.append(Refused(id_, why))
         for id_, count in plan.overtaken.items():
@@ -362,11 +388,17 @@ class Requests:
     def _ended(self, iteration: Iteration, now_s: float | None) -> None:
         masters = {step.request: iteration.members[step.master] for step in iteration.steps}
         whole = not iteration.broken
+        blamed = bool(iteration.broken) and all(name in self._instances for name in iteration.members)
         for id_ in iteration.requests:
             request = self._requests.get(id_)
             if request is None:
                 continue
             request.under_way -= 1
+            request.breaks += blamed
+            if request.breaks >= BREAKS and not request.over:
+                why = next(iter(iteration.broken.values()), "it broke")
+                self._events.append(Refused(id_, f"{BREAKS} iterations with it broke, the last one: {why}"))
+                request.over = True
             if id_ in masters:
                 if id_ in iteration.tokens:
                     self._token(request, iteration.tokens[id_], now_s)

@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -56,6 +58,7 @@ class Rounds:
         self._epochs = itertools.count(1)
         self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last group's epoch and members
         self._measured: list[tuple[Iteration, asyncio.Event]] = []  # under way
+        self._given_up: dict[int, frozenset[str]] = {}  # degrees that could not be measured with these instances
 
     # --- the front ---
 
@@ -104,7 +107,7 @@ class Rounds:
 
     def leaves(self, name: str) -> None:
         """See Listener."""
-        self._requests.drain(name)
+        self._requests.drain(name, time.monotonic())
         self._changed.set()
 
     def state(self) -> ElasticState:
@@ -151,9 +154,11 @@ class Rounds:
         """Work until cancelled."""
         self._links = links
         while True:
-            await self._changed.wait()
+            # What does not fit is refused when no instance has come or gone for a while, without anything happening.
+            left_s = self._requests.settled_s - time.monotonic()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), left_s + 0.1 if 0 < left_s < math.inf else None)
             self._changed.clear()
-            await self._measure()
             began_s = time.monotonic()
             done = self._requests.next_round(began_s, self._model)
             if done.plan is not None:
@@ -175,6 +180,7 @@ class Rounds:
             self._metrics.slots.labels("free").set(slots.total - slots.used)
             if done.events:
                 self._tell(done.events)
+            await self._measure()
 
     def _start(self, iteration: Iteration) -> None:
         assert self._links is not None
@@ -211,13 +217,18 @@ class Rounds:
     # --- measuring ---
 
     async def _measure(self) -> None:
-        """Measure the degrees that the instances can form since one joined, while no request waits for it."""
-        while self._requests.idle and (members := self._unmeasured()):
+        """Measure the degrees that the instances can form since one joined, while no request waits for it.
+
+        Without any degree nothing can be prefilled, so the first one is measured whoever waits.
+        """
+        while (members := self._unmeasured()) and (
+            self._requests.resting if not self._model.by_degree else self._requests.idle
+        ):
             degree = len(members)
             slots = min(self._hellos[name].slots for name in members)
 
             async def measure(prompts: Sequence[Prompt], members: tuple[str, ...] = members) -> float:
-                if not self._hellos.keys() >= set(members):
+                if not self._hellos.keys() >= set(members) or any(map(self._requests.draining, members)):
                     raise _Broken
                 began_s = time.monotonic()
                 iteration = self._requests.begin(members, prompts)
@@ -235,9 +246,12 @@ class Rounds:
 
             try:
                 time_of: PrefillTime = await measure_degree(measure, degree, slots, self._longest)
-            except _Broken:  # by a member that left, or that is to leave: there is another chance with those that stay
-                await asyncio.sleep(BROKEN_SECONDS)
-                continue
+            except _Broken:
+                # By a member that left or is to leave, most likely: there is another chance with other members.
+                self._given_up[degree] = frozenset(self._hellos)
+                log.warning("degree not measured", extra={"degree": degree, "members": members})
+                asyncio.get_running_loop().call_later(BROKEN_SECONDS, self._changed.set)
+                return
             self._model = LatencyModel({**self._model.by_degree, degree: time_of})
             keep_latency_model(self._model_file, self._model)
             log.info("degree measured", extra={"degree": degree, "error": round(time_of.error, 3)})
@@ -249,7 +263,7 @@ class Rounds:
             domains.setdefault(domain_of(name, self._max_degree), []).append(name)
         largest = max(domains.values(), key=len, default=[])
         for degree in range(1, len(largest) + 1):
-            if degree not in self._model.by_degree:
+            if degree not in self._model.by_degree and self._given_up.get(degree) != frozenset(self._hellos):
                 return tuple(largest[:degree])
         return None
 

@@ -1,0 +1,145 @@
+"""The manager's loop beside instances that answer at once: what it measures when, and that it keeps nothing back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from prometheus_client import CollectorRegistry
+
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.types import Settings
+from pointsman.workers.elastic.engine.iterations import Sampled
+from pointsman.workers.elastic.manager import rounds as module
+from pointsman.workers.elastic.manager.metrics import ManagerMetrics
+from pointsman.workers.elastic.manager.requests import Ask, Refused, Token
+from pointsman.workers.elastic.manager.rounds import Events, Rounds
+from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Iterate, Release, ToInstance
+from waiting import eventually
+
+SLOTS = 100
+
+
+class Instances:
+    """Stands for ``Links``: instances that answer in the next turn of the loop, or break what ``breaks`` names."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, ToInstance]] = []
+        self.breaks: Callable[[Iterate], bool] = lambda _: False
+        self.silent: set[str] = set()  # instances that compute for ever
+        self.rounds: Rounds | None = None
+        self.events: list[Token | Refused] = []
+
+    def tell(self, name: str, what: ToInstance) -> None:
+        """As Links."""
+        self.told.append((name, what))
+        if isinstance(what, Iterate) and name not in self.silent:
+            asyncio.get_running_loop().call_soon(self._answer, name, what)
+
+    def _answer(self, name: str, what: Iterate) -> None:
+        assert self.rounds is not None
+        if self.breaks(what):
+            self.rounds.answered(name, Broken(what.number, "a defect"))
+            return
+        mine = name == what.members[0]
+        tokens = dict.fromkeys(what.sampling, Sampled(5)) if mine else {}
+        self.rounds.answered(name, Done(what.number, tokens, 0.01))
+
+    def hear(self, events: Events) -> None:
+        """As vLLM's front."""
+        self.events += events
+
+    def measured_degrees(self) -> set[int]:
+        """Of prefills that were no request's."""
+        return {
+            len(what.members)
+            for _, what in self.told
+            if isinstance(what, Iterate) and any(each.request.startswith("profile") for each in what.prompts)
+        }
+
+
+@asynccontextmanager
+async def managed(model: LatencyModel | None = None) -> AsyncIterator[tuple[Rounds, Instances]]:
+    """A running loop without instances."""
+    instances = Instances()
+    rounds = Rounds(Settings(), 4, 64, instances.hear, ManagerMetrics(CollectorRegistry()), None)
+    if model is not None:
+        rounds._model = model
+    instances.rounds = rounds
+    task = asyncio.create_task(rounds.run(instances))  # type: ignore[arg-type]
+    try:
+        yield rounds, instances
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def hello(ordinal: int) -> Hello:
+    return Hello(f"g-{ordinal}", f"boot-{ordinal}", "127.0.0.1:1", SLOTS, {})
+
+
+def ask(name: str, tokens: int = 3, most: int = 4) -> Ask:
+    return Ask(name, tuple(range(tokens)), most, 0.0)
+
+
+def finished(instances: Instances) -> list[str]:
+    return [each.request for each in instances.events if isinstance(each, Token) and each.finish is not None]
+
+
+async def test_a_request_that_is_there_before_the_first_instance_is_served() -> None:
+    async with managed() as (rounds, instances):
+        rounds.add(ask("early"))
+        await asyncio.sleep(0.02)
+        rounds.joined(hello(0))
+        await eventually(lambda: finished(instances) == ["early"], "it is answered")
+        assert 1 in instances.measured_degrees()
+
+
+async def test_the_last_token_is_told_and_its_kv_released_before_a_further_degree_is_measured() -> None:
+    async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
+        rounds.joined(hello(0))
+        rounds.add(ask("r"))
+        rounds.joined(hello(1))  # degree 2 is not measured yet
+        await eventually(lambda: 2 in instances.measured_degrees(), "degree 2 is measured")
+        first = next(
+            place
+            for place, (_, what) in enumerate(instances.told)
+            if isinstance(what, Iterate) and len(what.members) == 2 and what.prompts[0].request.startswith("profile")
+        )
+        assert any(isinstance(what, Release) and "r" in what.requests for _, what in instances.told[:first])
+        assert finished(instances) == ["r"]
+
+
+async def test_a_degree_that_breaks_is_left_until_other_instances_are_there() -> None:
+    async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
+        instances.breaks = lambda what: len(what.members) == 2
+        rounds.joined(hello(0))
+        rounds.joined(hello(1))
+        await eventually(lambda: 2 in instances.measured_degrees(), "it is tried")
+        rounds.add(ask("r"))
+        await eventually(lambda: finished(instances) == ["r"], "requests are served by those that work")
+        tries = len(instances.told)
+        await asyncio.sleep(1.5 * module.BROKEN_SECONDS)
+        assert (
+            len([1 for _, what in instances.told[tries:] if isinstance(what, Iterate) and len(what.members) == 2]) == 0
+        )
+
+
+async def test_an_instance_that_drains_while_a_degree_is_measured_is_dismissed() -> None:
+    async with managed() as (rounds, instances):
+        rounds.joined(hello(0))
+        rounds.joined(hello(1))
+        rounds.leaves("g-1")
+        await eventually(lambda: ("g-1", Dismiss()) in instances.told, "it may go")
+        assert ("g-0", Dismiss()) not in instances.told
+
+
+async def test_a_request_whose_every_prefill_breaks_is_refused_and_the_others_go_on() -> None:
+    async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
+        instances.breaks = lambda what: any(each.request == "poison" for each in what.prompts)
+        rounds.joined(hello(0))
+        rounds.add(ask("poison"))
+        await eventually(lambda: any(isinstance(each, Refused) for each in instances.events), "it is refused")
+        rounds.add(ask("good"))
+        await eventually(lambda: finished(instances) == ["good"], "the next one is served")
+        (refused,) = [each for each in instances.events if isinstance(each, Refused)]
+        assert (refused.request, refused.why) == ("poison", "5 iterations with it broke, the last one: a defect")
