@@ -16,13 +16,13 @@ from pointsman.local.engine.models import ModelSize, ensure_model
 
 COMMAND: Final = "make bench-elastic"
 SEEDS: Final = (1, 2, 3)
-RATES: Final = (0.6, 0.8, 1.0, 1.25, 1.5, 1.8, 2.2, 2.7, 3.3)
+RATES: Final = (1.6, 2.0, 2.5, 3.2, 4.0, 5.0)
 
 
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--requests", type=int, default=50, help="of each run of a rate and a seed (default: 50)")
+    parser.add_argument("--requests", type=int, default=60, help="of each run of a rate and a seed (default: 60)")
     options = parser.parse_args(argv)
     rows = batching_rows(COMMAND)
     environment = ensure_engine_environment()

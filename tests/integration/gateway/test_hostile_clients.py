@@ -92,18 +92,21 @@ async def test_a_large_credential_is_accepted_and_one_beyond_the_limit_is_nowher
 async def test_what_is_no_request_and_unknown_paths_are_refused_in_json(room: Room) -> None:
     gateway = await room.gateway(await room.workers(1))
     host, port = gateway.of.url.removeprefix("http://").split(":")
-    garbage = (
-        b"GET / HTTP/9.9\r\n\r\n",
-        b"\x16\x03\x01" + b"a" * 50 + b"\r\n\r\n",
-        b"POST / HTTP/1.1\r\nA b: c\r\n\r\n",
-    )
-    for sent in garbage:
+    garbage = {
+        b"GET / HTTP/9.9\r\n\r\n": "its first line is wrong",
+        b"\x16\x03\x01" + b"a" * 50 + b"\r\n\r\n": "its first line is wrong",
+        b"POST / HTTP/1.1\r\nA b: c\r\n\r\n": "a header is wrong",
+        b"POST /v1/completions HTTP/1.1\r\nContent-Encoding: zstd\r\nContent-Length: 2\r\n\r\n{}": "Content-Encoding",
+    }
+    for sent, part in garbage.items():
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(sent)
         received = await reader.read()
         writer.close()
         assert received.split(b" ", 2)[1] == b"400", received
-        assert json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["code"] == "invalid_http"
+        error = json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]
+        assert error["code"] == "invalid_http"
+        assert part in error["message"], error
         assert b"X-Request-Id" in received
     for method, path, status in (
         ("POST", "/v1/nothing", 404),
@@ -114,6 +117,22 @@ async def test_what_is_no_request_and_unknown_paths_are_refused_in_json(room: Ro
             assert (await refusal(answer, status))["type"] == "invalid_request_error"
     async with gateway.http.post(gateway.of.url + "/v1/completions", headers={"Expect": "a miracle"}) as answer:
         await refusal(answer, 417)
+
+
+async def test_a_request_that_no_handler_takes_is_found_by_its_id_and_counted(room: Room) -> None:
+    gateway = await room.gateway(await room.workers(1))
+    before = await gateway.metrics()
+    asked = {"not_served": "/v1/nothing", "unauthorized": "/pointsman/v1/endpoints"}
+    for code, path in asked.items():
+        async with gateway.http.get(gateway.of.url + path, headers={"X-Request-Id": f"find-{code}"}) as answer:
+            assert (await answer.json())["error"]["code"] == code
+            assert answer.headers["X-Request-Id"] == f"find-{code}"
+    after = await gateway.metrics()
+    for code, reason in (("not_served", "invalid-request"), ("unauthorized", "unauthorized")):
+        series = f'pointsman_gateway_failures_total{{reason="{reason}",service="chat"}}'
+        assert after[series] - before.get(series, 0) == 1
+        (line,) = gateway.of.logged("request", request_id=f"find-{code}")
+        assert line["path"] == asked[code]
 
 
 @pytest.mark.parametrize("chunked", [False, True])

@@ -38,6 +38,7 @@ class GatewayError(Exception):
     code: str | int | None = None
     reason: str = "internal"
     retry_after_seconds: int | None = None
+    repeatable: bool = True  # False: OpenAI's clients are told not to send it again by themselves
     closes_connection: bool = False  # the rest of the body was not read, or cannot be
 
     def __init__(self, message: str, *, param: str | None = None) -> None:
@@ -179,6 +180,7 @@ class WorkersDied(WorkersFailed):
 
     code = "workers_died"
     retry_after_seconds = None
+    repeatable = False
 
 
 class TimedOut(GatewayError):
@@ -186,6 +188,7 @@ class TimedOut(GatewayError):
 
     status = HTTPStatus.GATEWAY_TIMEOUT
     code = "timed_out"
+    repeatable = False
     reason = "timed-out"
 
 

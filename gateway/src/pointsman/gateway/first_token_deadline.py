@@ -7,9 +7,12 @@ worker waits for a remote prefill for half of it.
 import contextvars
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from pointsman.api.protocol import headers
 from pointsman.gateway.errors import RequestInvalid
+
+MAX_DIGITS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ def first_token_deadline(given: str | None, limit_s: float, clock: Callable[[], 
     if given is None:
         return FirstTokenDeadline.after(limit_s, clock)
     text = given.strip()
-    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise RequestInvalid(
-            f"The header {headers.DEADLINE_MS} is {text[:32]!r}; it must be a whole number, the milliseconds until the "
-            "first token.",
+            f"The header {headers.DEADLINE_MS} is {text[:32]!r}; it must be a whole number of at most "
+            f"{MAX_DIGITS} digits, the milliseconds until the first token.",
             param=headers.DEADLINE_MS,
         )
     return FirstTokenDeadline.after(min(int(text) / 1000, limit_s), clock)

@@ -47,7 +47,8 @@ class _Usable(NamedTuple):
 class Pick:
     """A worker chosen for one attempt. ``entry`` must be ended by whoever got it.
 
-    ``uses``: how often prompts used the blocks of the prefix lately, where the KV index counts it.
+    ``uses``: how often prompts used the blocks of the prefix lately, where the KV index counts it. ``known_down``: it
+    could not be reached a moment ago, and there is no other.
     """
 
     worker: Worker
@@ -55,6 +56,7 @@ class Pick:
     entry: Entry
     rule: RoutingRule | None
     uses: Sequence[int] = ()
+    known_down: bool = False
 
 
 class Fleet:
@@ -229,8 +231,9 @@ class Fleet:
             chosen.key, prompt_tokens=prompt_tokens, overlap_tokens=chosen.overlap_tokens, streamed=streamed
         )
         member = self._members[chosen.key]
+        known_down = member.health.unreachable and member.health.avoided(now_s)
         self._ejection.chosen(member.health, now_s)
-        return Pick(member.worker, choice, entry, self.rule, uses)
+        return Pick(member.worker, choice, entry, self.rule, uses, known_down)
 
     def _preferred(self, usable: list[_Usable], now_s: float) -> list[_Usable]:
         """Those of ``usable`` that are not avoided now; all, if there is no other."""

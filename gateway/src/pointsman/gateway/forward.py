@@ -71,7 +71,8 @@ class Leg:
 
     ``prompt_tokens`` is exact when the gateway tokenised (``digest`` set), else an estimate; ``chain`` are the prompt's
     block hashes for the index, empty when unknown. ``resumption``: how a broken stream goes on at another worker, None:
-    not at all; of the model ``resume_digest`` where ``digest`` is None. ``repeats``: the worker must repeat and resume.
+    not at all, because of ``not_resumable``; of the model ``resume_digest`` where ``digest`` is None. ``repeats``: the
+    worker must repeat and resume.
     ``adapter``: the LoRA adapter that the worker must have; None: none.
     """
 
@@ -83,6 +84,7 @@ class Leg:
     digest: str | None = None
     resumption: Resumption | None = None
     resume_digest: str | None = None
+    not_resumable: str | None = None
     repeats: bool = False
     adapter: str | None = None
 
@@ -308,7 +310,8 @@ class Forwarder:
                 carried += len(sampled)
                 translator.go_on(carried)
             else:
-                raise StreamBroken(f"{died}.") from why
+                reason = "" if leg.not_resumable is None else f"; a stream with {leg.not_resumable} is not resumed"
+                raise StreamBroken(f"{died}{reason}.") from why
         except (ValueError, TypeError) as error:  # also of a number that the client sent as text
             raise StreamBroken(f"{died}: {error}.") from why
         self._metrics.retried(f"{why.reason}-mid-stream")
@@ -385,10 +388,12 @@ class Forwarder:
                 continue
             held = None
             _log_choice(leg, pick)
+            began_s = self._clock()
             try:
                 result = await attempt(pick)
             except Unsuitable as error:
                 pick.entry.end()
+                deadline_s += self._clock() - began_s  # a worker was there
                 avoid.add(pick.worker.key)
                 if error.reason == CANNOT_RESUME:
                     unable.add(pick.worker.key)
@@ -403,7 +408,9 @@ class Forwarder:
                         "detail": str(error),
                     },
                 )
-                over = moves.failed(pick.worker.key, pick.worker.name, error.end, error.prefill_workers)
+                # One that was known to be down lost nothing by this request.
+                end = AttemptEnd.NOT_BEGUN if pick.known_down and error.end is AttemptEnd.LOST else error.end
+                over = moves.failed(pick.worker.key, pick.worker.name, end, error.prefill_workers)
                 if over is not None:
                     if moves.killed:
                         raise WorkersDied(f"{over}.") from error
@@ -433,6 +440,12 @@ class Forwarder:
             f"{gateway_limit('patience_seconds')} of the service. Try again."
         )
 
+    def _no_answer(self) -> TimedOut:
+        return TimedOut(
+            f"The whole answer did not come within {self._limits.answer_timeout_seconds:g} s; the limit is "
+            f"{gateway_limit('answer_timeout_seconds')} of the service. Request fewer tokens, or stream the answer."
+        )
+
     def _worker_failed(self, worker: Worker, why: Unsuitable) -> None:
         if why.failing and self._fleet.failed(worker.key, unreachable=why.unreachable):
             self._metrics.ejected("unreachable" if why.unreachable else "failing")
@@ -457,7 +470,7 @@ class Forwarder:
             async for piece in response.content.iter_any():
                 body.add(piece)
         except TimeoutError as error:
-            raise _no_answer() from error
+            raise self._no_answer() from error
         except (aiohttp.ClientError, OSError) as error:
             raise connection_failed(error) from error
         return await body.whole(self._off_loop)
@@ -519,7 +532,7 @@ class Forwarder:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unsuitable("unreachable", type(error).__name__, end=AttemptEnd.NOT_BEGUN, unreachable=True) from error
         except TimeoutError as error:
-            raise (no_first_token() if timeout is self._stream_timeout else _no_answer()) from error
+            raise (no_first_token() if timeout is self._stream_timeout else self._no_answer()) from error
         except (aiohttp.ClientError, OSError) as error:
             raise connection_failed(error, AttemptEnd.LOST) from error
         if response.status == 200:
@@ -553,13 +566,6 @@ class Forwarder:
 
 
 USES_LOGGED = 16
-
-
-def _no_answer() -> TimedOut:
-    return TimedOut(
-        f"The whole answer did not come in time; the limit is {gateway_limit('answer_timeout_seconds')} of the "
-        "service. Request fewer tokens, or stream the answer."
-    )
 
 
 _RETRY_REASONS = frozenset(RetryReason)

@@ -6,12 +6,20 @@ is often a credential. Here the answer is JSON, says what the limit is and nothi
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import (
+    BadStatusLine,
+    ContentEncodingError,
+    ContentLengthError,
+    HttpProcessingError,
+    InvalidHeader,
+    LineTooLong,
+    TransferEncodingError,
+)
 from aiohttp.web_protocol import RequestHandler
 
 from pointsman.api.v1alpha1.limits import gateway_limit
@@ -23,7 +31,7 @@ MAX_HEADERS: Final = 512
 FIRST_REQUEST_SECONDS: Final = 60.0
 """A connection that brings no request for so long is closed."""
 
-Respond = Callable[[GatewayError], web.Response]
+Respond = Callable[[GatewayError, web.BaseRequest], web.Response]
 """Makes the answer to an error, and counts it."""
 
 
@@ -64,14 +72,14 @@ class _Protocol(RequestHandler):
             error = GatewayError("The gateway failed on this request.")
         if request.writer.output_size > 0:
             raise ConnectionError("an answer was begun, another one cannot follow")
-        return self.respond(error)
+        return self.respond(error, request)
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         """Errors that aiohttp raises outside of any handler (an unknown ``Expect``) are in OpenAI's shape as well."""
         if isinstance(resp, web.HTTPException) and resp.status >= HTTPStatus.BAD_REQUEST:
-            resp = self.respond(NotHttp(resp.status, f"{resp.reason}."))
+            resp = self.respond(NotHttp(resp.status, f"{resp.reason}."), request)
         return await super().finish_response(request, resp, start_time)
 
 
@@ -125,4 +133,19 @@ def headers_too_large(max_header_kib: int) -> NotHttp:
 def _refusal(error: HttpProcessingError, max_header_kib: int) -> NotHttp:
     if isinstance(error, LineTooLong) or error.message == "Too many headers received":
         return headers_too_large(max_header_kib)
-    return NotHttp(HTTPStatus.BAD_REQUEST, "The received data is not a valid HTTP request.")
+    if isinstance(error, ContentEncodingError):
+        return NotHttp(
+            HTTPStatus.BAD_REQUEST,
+            "The request body cannot be decoded as the header Content-Encoding says; use gzip, deflate or no encoding.",
+        )
+    # Not the words of the error: they may repeat a header, and that a credential.
+    part = next((words for kind, words in _PARTS.items() if isinstance(error, kind)), "it is malformed")
+    return NotHttp(HTTPStatus.BAD_REQUEST, f"The received data is not a valid HTTP request: {part}.")
+
+
+_PARTS: Final[Mapping[type[HttpProcessingError], str]] = {
+    BadStatusLine: "its first line is wrong",
+    InvalidHeader: "a header is wrong",
+    TransferEncodingError: "its chunks are wrong",
+    ContentLengthError: "its length is not the one that Content-Length says",
+}

@@ -115,6 +115,7 @@ def _token_jobs(ask: Ask, model: Model, identity: Identity, request_id: str) -> 
             chain=_chain(ask, model, token_ids),
             digest=model.digest,
             resumption=resumption,
+            not_resumable=resume.why_not(ask),
             adapter=ask.adapter,
         )
         jobs.append(Job(leg, _reader(ask, identity, number * ask.n)))
@@ -137,6 +138,7 @@ def _verbatim_jobs(ask: Ask, model: Model, _identity: Identity, request_id: str)
         prompt_tokens=len(token_ids) or max(estimate, 1),
         chain=_chain(ask, model, token_ids),
         resumption=resume.way(ask, verbatim=True),
+        not_resumable=resume.why_not(ask) or ("several prompts" if len(ask.prompts) > 1 else None),
         resume_digest=model.digest,
         adapter=ask.adapter,
     )

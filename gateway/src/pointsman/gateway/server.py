@@ -54,6 +54,7 @@ access = logging.getLogger("pointsman.gateway.access")
 
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 FAN_OUT_BUFFER_EVENTS = 64
+MAX_LOGGED_PATH = 200
 MODELS_ENDPOINT = "models"  # label of answers that list what is served
 MAX_DETAIL = 100  # characters of a client's field or role in the access log
 FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first worker to say what it serves
@@ -498,13 +499,25 @@ class GatewayServer:
                 refusal.headers["Allow"] = error.headers["Allow"]
             return refusal
 
-    def respond(self, error: GatewayError, request: web.Request | None = None) -> web.Response:
+    def respond(self, error: GatewayError, request: web.BaseRequest) -> web.Response:
         """The answer to a request that no generating handler took, counted under the endpoint ``other``.
 
-        ``request`` None: it could not be read.
+        Of a ``request`` that could not be read, path and headers may be missing.
         """
+        request_id = _request_id(request)
         self._metrics.answered(OTHER_ENDPOINT, error.status)
-        return _error_response(error, new_request_id() if request is None else _request_id(request))
+        self._metrics.failed(error.reason)
+        access.info(
+            "request",
+            extra={
+                "request_id": request_id,
+                "endpoint": OTHER_ENDPOINT,
+                "path": request.path[:MAX_LOGGED_PATH],
+                "status": error.status,
+                "outcome": error.reason,
+            },
+        )
+        return _error_response(error, request_id)
 
     async def _endpoints(self, request: web.Request) -> web.Response:
         given = request.headers.get(headers.CONTROL_TOKEN, "")
@@ -515,13 +528,14 @@ class GatewayServer:
 
 _HTTP_MESSAGES = {
     404: "This service has no path {request.path}; it serves /v1/chat/completions, /v1/completions, /v1/models, "
+    "/v1/models/{{model}}, /health, /ready, /ping, /version, /metrics, and where the engine has them for its model "
     + ", ".join(sorted(PATHS.values()))
     + ".",
     405: "The path {request.path} does not accept the method {request.method}.",
 }
 
 
-def _request_id(request: web.Request) -> str:
+def _request_id(request: web.BaseRequest) -> str:
     """The client's own id, if it can be one; else a new one."""
     given = request.headers.get(headers.REQUEST_ID, "")
     return given if _REQUEST_ID.match(given) else new_request_id()
@@ -531,6 +545,8 @@ def _error_response(error: GatewayError, request_id: str, *, held_s: float | Non
     found = ({headers.REQUEST_ID: request_id} if request_id else {}) | _held_header(held_s)
     if error.retry_after_seconds is not None:
         found["Retry-After"] = str(error.retry_after_seconds)
+    if not error.repeatable:
+        found[headers.SHOULD_RETRY] = "false"
     body = error.answer if isinstance(error, RefusedByEngine) else msgspec.json.encode(error.body())
     response = web.Response(body=body, status=error.status, content_type="application/json", headers=found)
     if error.closes_connection:

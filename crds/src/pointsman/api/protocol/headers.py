@@ -3,6 +3,7 @@
 from typing import Final
 
 REQUEST_ID: Final = "X-Request-Id"
+SHOULD_RETRY: Final = "X-Should-Retry"  # OpenAI's clients repeat any 5xx, unless this is "false"
 
 # gateway -> worker: the routing numbers of this moment travel with the request
 MAX_LOCAL_PREFILL_TOKENS: Final = "X-Pointsman-Max-Local-Prefill-Tokens"

@@ -334,8 +334,10 @@ def _token_prompt(ids: list[Any]) -> Prompt:
 
 
 def _check_messages(messages: Any) -> None:
-    if not isinstance(messages, list) or not messages:
+    if messages is None or messages == []:
         raise RequestInvalid("'messages' is missing or empty; give at least one message.", param="messages")
+    if not isinstance(messages, list):
+        raise RequestInvalid(f"'messages' must be a list of messages; got {_json_type(messages)}.", param="messages")
     for number, message in enumerate(messages):
         if not isinstance(message, dict):
             raise RequestInvalid(

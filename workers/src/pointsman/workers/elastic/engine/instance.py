@@ -221,5 +221,6 @@ class Instance:
             slots = self.pool.slots(step.request)
             if len(slots):
                 keys, values = self.pool.read(layer, slots)
-                attended.merge(attend(query[row : row + 1], keys, values, causal=False), slice(row, row + 1))
+                found = attend(query[row : row + 1], keys, values, causal=False)
+                attended.output[row], attended.weight[row] = found.output[0], found.weight[0]
         return attended
