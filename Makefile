@@ -110,7 +110,7 @@ bench-overload: sync ## an overload without and with flow control, real engines;
 bench-kv-feed: sync ## time until a gateway knows the caches of eight busy workers, two minutes; writes bench/results/kv_feed.json
 	@$(RUN) python -m bench.kv_feed $(ARGS)
 
-bench-elastic: sync ## elastic groups: batching, growing, shrinking, and goodput beside static groups, half an hour; writes bench/results/elastic.json
+bench-elastic: sync ## elastic groups: batching, growing, shrinking, and goodput beside static groups, an hour (ARGS="--iterations-only": five minutes); writes bench/results/elastic.json
 	@$(RUN) python -m bench.elastic $(ARGS)
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json

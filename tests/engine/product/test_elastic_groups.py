@@ -143,10 +143,10 @@ def pods_in_words(group: Group) -> str:
     return listed or "No resources found"
 
 
-async def test_a_group_is_scaled_under_load_and_every_answer_is_that_of_one_engine(
+async def test_a_group_is_scaled_and_deleted_under_load_and_every_answer_is_that_of_one_engine(
     group: Group, plain: Endpoint
 ) -> None:
-    asked = list(islice(prompts(MIX, seed=5), 40))
+    *asked, one, two, three, four = islice(prompts(MIX, seed=5), 44)
     url = group.cluster.gateway_url(NAME)
     assert url is not None
     assert group.get()["status"]["endpoint"] == f"http://{NAME}-gateway.default.svc:8000/v1"
@@ -173,17 +173,11 @@ async def test_a_group_is_scaled_under_load_and_every_answer_is_that_of_one_engi
     assert table[0].split() == ["NAME", "INSTANCES", "READY", "JOINED", "DEGREES", "FREE", "REASON", "AGE"]
     assert table[1].split()[:4] == [NAME, "1", "1", "1"]
 
-
-async def test_a_group_that_is_deleted_finishes_its_streams(group: Group, plain: Endpoint) -> None:
-    first, *asked = islice(prompts(MIX, seed=6), 5)
-    url = group.cluster.gateway_url(NAME)
-    assert url is not None
+    last = [one, two, three, four]
     async with Endpoint(url, MODEL_NAME) as ours:
-        assert (await ours.send(first)).served  # the gateway has learned the model
-        serving = asyncio.create_task(closed_loop(ours, asked, clients=4))
+        serving = asyncio.create_task(closed_loop(ours, last, clients=4))
         await asyncio.sleep(0.5)
         assert not serving.done()
         group.kubectl("delete", "eg", NAME, "--wait=false")
-        served = await serving
-    comparison = compare(await closed_loop(plain, asked, clients=2), served)
+        comparison = compare(await closed_loop(plain, last, clients=2), await serving)
     assert comparison.exact, comparison.differences
