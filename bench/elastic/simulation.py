@@ -77,7 +77,7 @@ class Run:
 
     def outcomes(self, asked: Sequence[Asked]) -> list[Outcome]:
         """Simulate until all requests have ended."""
-        book = Requests(self.settings)
+        book = Requests(self.settings, settle_s=0.0)  # nobody comes or goes here
         for number, domain in enumerate(self.system.domains):
             book.join(f"i-{number}", self.system.slots, domain)
         found = {f"r{number}": Outcome(each) for number, each in enumerate(asked)}
