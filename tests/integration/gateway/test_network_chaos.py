@@ -34,6 +34,7 @@ REASONS = (
     "2 workers died while answering this request",  # for all the gateway knows
     "attempts failed",
     "did not come in time",  # a connection stalled before the first token
+    "did not come within 2 s",  # or in a whole answer
 )
 LONGEST_SECONDS = 30.0  # patience, first token, and silence at each of four workers, twice over
 
