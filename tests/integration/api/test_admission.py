@@ -482,8 +482,11 @@ BAD |= {
         ("spec.engine.args", '["--dtype=float16"] is not supported', "--dtype=bfloat16"),
     ),
     "a flag that the instances do not know": (
-        group(engine={"args": ["--hf_overrides={}", "--max-model-len=9"]}),
-        ("spec.engine.args", '["--hf_overrides={}"] is not supported by the elastic engine; leave it out'),
+        group(engine={"args": ["--hf_overrides={}", "--max-model-len=9", "--quant=awq", "-tp=2"]}),
+        (
+            "spec.engine.args",
+            '["--hf-overrides", "--quant", "-tp"] is not supported by the elastic engine; leave it out',
+        ),
     ),
     "a type of numbers apart from its flag": (
         group(engine={"args": ["--dtype", "float32"]}),

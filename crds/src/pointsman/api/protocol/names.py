@@ -84,7 +84,9 @@ ENV_MODEL_REVISION: Final = "POINTSMAN_MODEL_REVISION"  # of a hub's model: bran
 ENV_SERVED_NAME: Final = "POINTSMAN_SERVED_NAME"
 ENV_GPUS: Final = "POINTSMAN_GPUS"  # "0" = CPU engine
 ENV_DRAIN_TIMEOUT_SECONDS: Final = "POINTSMAN_DRAIN_TIMEOUT_SECONDS"
-ENV_MAX_DEGREE: Final = "POINTSMAN_MAX_DEGREE"  # of an elastic group's manager
+ENV_MAX_DEGREE: Final = "POINTSMAN_MAX_DEGREE"  # of an elastic group's manager, as the next two
+ENV_MIN_DEGREE: Final = "POINTSMAN_MIN_DEGREE"
+ENV_LATENCY_MODEL_FILE: Final = "POINTSMAN_LATENCY_MODEL_FILE"
 ENV_SLOTS: Final = "POINTSMAN_SLOTS"  # of an elastic instance, tokens of KV
 ENV_DTYPE: Final = "POINTSMAN_DTYPE"
 

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, cel_string, extra
+from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.llmservice import (
     CHANGE_NEEDS_ROLLOUT,
@@ -12,11 +12,12 @@ from pointsman.api.v1alpha1.llmservice import (
     EngineArguments,
     GatewaySpec,
     ModelSpec,
+    cel_flags_among,
 )
 from pointsman.api.v1alpha1.pods import PodTemplate
 from pointsman.api.v1alpha1.resource import (
-    MAX_SERVICE_NAME_LENGTH,
-    SERVICE_NAME_PATTERN,
+    REPLICA_RULES,
+    SERVICE_NAME_RULES,
     ApiModel,
     Column,
     Kind,
@@ -42,10 +43,7 @@ FRONT_ONLY_FLAGS: Final = (
 )
 """Flags of vLLM that change the model or the engine. They would reach the front alone, and the instances not."""
 
-_FRONT_ONLY = (
-    f"self.args.filter(a, {cel_list(FRONT_ONLY_FLAGS)}.exists(f, a.replace('_', '-') == f || "
-    "a.replace('_', '-').startsWith(f + '=')))"
-)
+_FRONT_ONLY = cel_flags_among("self.args", FRONT_ONLY_FLAGS, "^-(tp|pp|q)[0-9]*$")
 _DTYPES: Final = ("auto", "bfloat16", "float32")
 _DTYPE = f"self.args.filter(a, a.startsWith('--dtype=') && !({cel_list(_DTYPES)}.exists(d, a == '--dtype=' + d)))"
 
@@ -113,23 +111,7 @@ class ElasticInstancesSpec(ApiModel):
     min_replicas: int = Field(default=1, ge=1, le=MAX_INSTANCES, description="Never fewer, whoever scales.")
     max_replicas: int = Field(default=MAX_INSTANCES, ge=1, le=MAX_INSTANCES, description="Never more, whoever scales.")
 
-    model_config = ConfigDict(
-        json_schema_extra=extra(
-            Rule(
-                "self.minReplicas <= self.maxReplicas",
-                "minReplicas {self.minReplicas} is above maxReplicas {self.maxReplicas}; "
-                "write minReplicas <= replicas <= maxReplicas",
-                field_path=".minReplicas",
-            ),
-            Rule(
-                "self.minReplicas > self.maxReplicas || "
-                "(self.minReplicas <= self.replicas && self.replicas <= self.maxReplicas)",
-                "replicas is {self.replicas}; write a number from minReplicas {self.minReplicas} "
-                "to maxReplicas {self.maxReplicas}",
-                field_path=".replicas",
-            ),
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=extra(*REPLICA_RULES))
 
 
 class ParallelismSpec(ApiModel):
@@ -291,18 +273,7 @@ class ElasticGroup(Resource):
             Column("Summary", ".status.summary", wide=True),
             Column("Age", ".metadata.creationTimestamp", "date"),
         ),
-        rules=(
-            Rule(
-                f"self.metadata.name.size() <= {MAX_SERVICE_NAME_LENGTH}",
-                "metadata.name is '{self.metadata.name}' ({self.metadata.name.size()} characters); "
-                f"write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods",
-            ),
-            Rule(
-                f"self.metadata.name.matches({cel_string(SERVICE_NAME_PATTERN)})",
-                "metadata.name is '{self.metadata.name}'; write a DNS label that begins with a letter (a-z, 0-9, -), "
-                "because it goes into names of Services",
-            ),
-        ),
+        rules=SERVICE_NAME_RULES,
         scale=Scale(".spec.instances.replicas", ".status.instances.existing", ".status.selector"),
     )
 

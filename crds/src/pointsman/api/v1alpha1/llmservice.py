@@ -14,8 +14,8 @@ from pointsman.api.v1alpha1.limits import GatewayLimits, WorkerLimits
 from pointsman.api.v1alpha1.model_source import CLAIM_PATTERN, FORMS, HUB_PATTERN, PATH_PATTERN, SCHEMES
 from pointsman.api.v1alpha1.pods import PodTemplate
 from pointsman.api.v1alpha1.resource import (
-    MAX_SERVICE_NAME_LENGTH,
-    SERVICE_NAME_PATTERN,
+    REPLICA_RULES,
+    SERVICE_NAME_RULES,
     ApiModel,
     Column,
     Kind,
@@ -29,11 +29,17 @@ CPU_BLOCK_SIZE_MULTIPLE: Final = 32  # vLLM's CPU attention takes no other (refe
 _SCHEME_RULE = " || ".join(f"self.startsWith('{scheme}://')" for scheme in SCHEMES)
 _SOURCE_PATTERNS = " || ".join(f"self.matches({cel_string(p)})" for p in (HUB_PATTERN, CLAIM_PATTERN, PATH_PATTERN))
 
-_OWNED_FLAGS = (
-    f"self.map(a, a.find({cel_string(FLAG_NAME_PATTERN)}).replace('_', '-'))"
-    f".filter(f, f.matches({cel_string(OWNED_SHORT_FLAG_PATTERN)}) || "
-    f"(f.size() > 2 && {cel_list(OWNED_FLAGS)}.exists(o, o.startsWith(f))))"
-)
+
+def cel_flags_among(arguments: str, flags: tuple[str, ...], short_flags: str) -> str:
+    """CEL: the flags in the list ``arguments`` that are among ``flags`` (also abbreviated) or match ``short_flags``."""
+    return (
+        f"{arguments}.map(a, a.find({cel_string(FLAG_NAME_PATTERN)}).replace('_', '-'))"
+        f".filter(f, f.matches({cel_string(short_flags)}) || "
+        f"(f.size() > 2 && {cel_list(flags)}.exists(o, o.startsWith(f))))"
+    )
+
+
+_OWNED_FLAGS = cel_flags_among("self", OWNED_FLAGS, OWNED_SHORT_FLAG_PATTERN)
 
 EngineArguments = Annotated[
     tuple[Annotated[str, Field(max_length=1024)], ...],
@@ -143,23 +149,7 @@ class PoolSpec(ApiModel):
     min_replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Never fewer, whoever scales.")
     max_replicas: int = Field(default=MAX_REPLICAS, ge=1, le=MAX_REPLICAS, description="Never more, whoever scales.")
 
-    model_config = ConfigDict(
-        json_schema_extra=extra(
-            Rule(
-                "self.minReplicas <= self.maxReplicas",
-                "minReplicas {self.minReplicas} is above maxReplicas {self.maxReplicas}; "
-                "write minReplicas <= replicas <= maxReplicas",
-                field_path=".minReplicas",
-            ),
-            Rule(
-                "self.minReplicas > self.maxReplicas || "
-                "(self.minReplicas <= self.replicas && self.replicas <= self.maxReplicas)",
-                "replicas is {self.replicas}; write a number from minReplicas {self.minReplicas} "
-                "to maxReplicas {self.maxReplicas}",
-                field_path=".replicas",
-            ),
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=extra(*REPLICA_RULES))
 
 
 class PoolsSpec(ApiModel):
@@ -370,18 +360,7 @@ class LLMService(Resource):
             Column("Age", ".metadata.creationTimestamp", "date"),
             Column("Message", '.status.conditions[?(@.type=="Ready")].message', wide=True),
         ),
-        rules=(
-            Rule(
-                f"self.metadata.name.size() <= {MAX_SERVICE_NAME_LENGTH}",
-                "metadata.name is '{self.metadata.name}' ({self.metadata.name.size()} characters); "
-                f"write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods",
-            ),
-            Rule(
-                f"self.metadata.name.matches({cel_string(SERVICE_NAME_PATTERN)})",
-                "metadata.name is '{self.metadata.name}'; write a DNS label that begins with a letter (a-z, 0-9, -), "
-                "because it goes into names of Services",
-            ),
-        ),
+        rules=SERVICE_NAME_RULES,
     )
 
     kind: Literal["LLMService"] = "LLMService"

@@ -8,13 +8,43 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pointsman.api.protocol.names import API_VERSION
-from pointsman.api.schema.rules import Rule
+from pointsman.api.schema.rules import Rule, cel_string
 
 CATEGORY: Final = "pointsman"
 
 # A service's name goes into names of Services (RFC 1035: a letter first) with a suffix, and into pod names.
 MAX_SERVICE_NAME_LENGTH: Final = 40
 SERVICE_NAME_PATTERN: Final = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
+SERVICE_NAME_RULES: Final = (
+    Rule(
+        f"self.metadata.name.size() <= {MAX_SERVICE_NAME_LENGTH}",
+        "metadata.name is '{self.metadata.name}' ({self.metadata.name.size()} characters); "
+        f"write at most {MAX_SERVICE_NAME_LENGTH}, because it goes into names of pods",
+    ),
+    Rule(
+        f"self.metadata.name.matches({cel_string(SERVICE_NAME_PATTERN)})",
+        "metadata.name is '{self.metadata.name}'; write a DNS label that begins with a letter (a-z, 0-9, -), "
+        "because it goes into names of Services",
+    ),
+)
+"""Of kinds whose objects have a gateway of their own."""
+
+REPLICA_RULES: Final = (
+    Rule(
+        "self.minReplicas <= self.maxReplicas",
+        "minReplicas {self.minReplicas} is above maxReplicas {self.maxReplicas}; "
+        "write minReplicas <= replicas <= maxReplicas",
+        field_path=".minReplicas",
+    ),
+    Rule(
+        "self.minReplicas > self.maxReplicas || "
+        "(self.minReplicas <= self.replicas && self.replicas <= self.maxReplicas)",
+        "replicas is {self.replicas}; write a number from minReplicas {self.minReplicas} "
+        "to maxReplicas {self.maxReplicas}",
+        field_path=".replicas",
+    ),
+)
+"""Of fields replicas, minReplicas and maxReplicas."""
 
 
 class ApiModel(BaseModel):
