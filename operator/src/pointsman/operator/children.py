@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,15 +92,8 @@ class Children:
             made.token = await self._writer.ensure_secret(service, made.token)
         except NameConflict as error:
             problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
-        for manifest in (*gateway_objects(service, self._install), *budgets):
-            what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            try:
-                if await self._writer.ensure(service, manifest):
-                    log.info("service=%s reason=Applied %s", service.key, what)
-            except NameConflict as error:
-                problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
-            except (Forbidden, Invalid) as error:
-                problems.append(Problem(reason=Reason.GATEWAY_REFUSED, message=f"{what}: {error}"))
+        manifests = (*gateway_objects(service, self._install), *budgets)
+        problems += await make_all(self._writer, service, manifests, Reason.GATEWAY_REFUSED)
         made.of, made.problems, made.at_s = made_of, problems, now_s
         made.until_s = now_s + (RETRY_S if problems else self._resync_s)
 
@@ -125,3 +119,20 @@ class Children:
     def forget(self, uid: str) -> None:
         """The service is gone."""
         self._made.pop(uid, None)
+
+
+async def make_all(
+    writer: Writer, service: Service, manifests: Iterable[Mapping[str, Any]], refused: Reason
+) -> list[Problem]:
+    """Make stamped manifests so, one after another. Returns what kept one from it; ``refused``: by the API server."""
+    problems = []
+    for manifest in manifests:
+        what = f"{manifest['kind']} {manifest['metadata']['name']}"
+        try:
+            if await writer.ensure(service, manifest):
+                log.info("service=%s reason=Applied %s", service.key, what)
+        except NameConflict as error:
+            problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
+        except (Forbidden, Invalid) as error:
+            problems.append(Problem(reason=refused, message=f"{what}: {error}"))
+    return problems

@@ -13,11 +13,12 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import Conflict, Forbidden, Invalid, NotFound
+from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
+from pointsman.operator.children import make_all
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.elastic.manifests import group_objects, service_of
@@ -124,7 +125,6 @@ class ElasticGroups:
 
     async def _make(self, group: ElasticGroup, service: Service, memory: _Memory) -> list[Problem]:
         """All objects of the group. Returns what kept one from being made."""
-        problems = []
         try:
             memory.token = await self._writer.ensure_secret(service, memory.token)
             manifests = group_objects(group, self._install)
@@ -132,16 +132,7 @@ class ElasticGroups:
             return [Problem(reason=Reason.NAME_CONFLICT, message=str(error))]
         except Refused as error:
             return [Problem(reason=error.reason, message=str(error))]
-        for manifest in manifests:
-            what = f"{manifest['kind']} {manifest['metadata']['name']}"
-            try:
-                if await self._writer.ensure(service, manifest):
-                    log.info("group=%s reason=Applied %s", service.key, what)
-            except NameConflict as error:
-                problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
-            except (Forbidden, Invalid) as error:
-                problems.append(Problem(reason=Reason.POD_REFUSED, message=f"{what}: {error}"))
-        return problems
+        return await make_all(self._writer, service, manifests, Reason.POD_REFUSED)
 
     def _view(self, group: ElasticGroup, state: ElasticState | None) -> GroupView:
         key = (group.metadata.namespace, group.metadata.name)

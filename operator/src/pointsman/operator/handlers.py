@@ -37,12 +37,16 @@ def registry(enqueue: Enqueue, enqueue_group: Enqueue) -> kopf.OperatorRegistry:
     seen: dict[str, tuple[int, bool]] = {}
 
     @kopf.on.event(GROUP, VERSION, "elasticgroups", registry=handlers)  # type: ignore[untyped-decorator]
-    async def group_changed(namespace: str, name: str, meta: Any, **_: Any) -> None:
+    async def group_changed(event: Any, namespace: str, name: str, uid: str, meta: Any, **_: Any) -> None:
         # Not for a status: the operator writes what a group computes every few seconds, and would hear of that here.
         now = (meta.get("generation", 0), "deletionTimestamp" in meta)
-        if seen.get(meta["uid"]) != now:
-            seen[meta["uid"]] = now
-            enqueue_group(namespace, name)
+        if event["type"] == "DELETED":
+            seen.pop(uid, None)
+        elif seen.get(uid) == now:
+            return
+        else:
+            seen[uid] = now
+        enqueue_group(namespace, name)
 
     return handlers
 

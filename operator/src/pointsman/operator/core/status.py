@@ -1,6 +1,6 @@
 """What is said about a service: counts, the summary, and conditions with stable reasons."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -41,7 +41,9 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
+class Verdict:
+    """What a condition says."""
+
     status: bool
     reason: Reason
     message: str
@@ -74,7 +76,7 @@ def report(
         ConditionType.READY: ready,
         ConditionType.AVAILABLE: _available(snapshot, counts),
         ConditionType.PROGRESSING: progressing,
-        ConditionType.DEGRADED: _degraded(found),
+        ConditionType.DEGRADED: degraded(found),
         ConditionType.SWITCH_IN_PROGRESS: _switching(snapshot),
         **verdicts,
     }
@@ -90,7 +92,7 @@ def report(
         kv_compatibility=kv_compatibility,
         routing=before.routing,
         plan=_current_plan(snapshot),
-        conditions=_conditions(before.conditions, everything, snapshot.service.generation, now),
+        conditions=conditions_of(before.conditions, everything, snapshot.service.generation, now),
     )
     pools = {role: _pool_status(snapshot, role, counts[role], verdicts, now) for role in Role if role in snapshot.pools}
     first = ready if not ready.status else progressing if progressing.status else ready
@@ -181,36 +183,36 @@ def _tail(text: str, limit: int = 600) -> str:
     return text if len(text) <= limit else "…" + text[-limit:]
 
 
-def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem]) -> _Verdict:
+def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem]) -> Verdict:
     target = pool_target(snapshot, role)
     have = f"{counts.routable} of {counts.desired} {role.label} workers serve"
     if counts.routable >= counts.desired:
-        return _Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
+        return Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
-        mine = _in_the_way(problems)
+        mine = in_the_way(problems)
     if mine is not None:
-        return _Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
+        return Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
     starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.ready]
     if starting:
         doing = ", ".join(f"{worker.name} {_doing(worker)}" for worker in starting[:3])
         more = f" and {len(starting) - 3} more" if len(starting) > 3 else ""
-        return _Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
+        return Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
     if snapshot.service.deleting_since_s is not None:
-        return _Verdict(status=False, reason=Reason.DELETING, message=have)
+        return Verdict(status=False, reason=Reason.DELETING, message=have)
     if counts.existing < counts.desired and not room_in_budget(snapshot):
         most = snapshot.policy.spec.budget.max_gpus if snapshot.policy else 0
         message = f"{have}; budget.maxGpus {most} of the policy is used, by workers that leave too"
-        return _Verdict(status=False, reason=Reason.BUDGET_REACHED, message=message)
+        return Verdict(status=False, reason=Reason.BUDGET_REACHED, message=message)
     if counts.existing < counts.desired and not snapshot.service.spec.paused:
-        return _Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
+        return Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
     if counts.routable == 0:
         empty = Reason.NO_PREFILL_WORKER if role is Role.PREFILL else Reason.NO_DECODE_WORKER
-        return _Verdict(status=False, reason=empty, message=have)
-    return _Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
+        return Verdict(status=False, reason=empty, message=have)
+    return Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
 
 
-def _in_the_way(problems: Sequence[Problem]) -> Problem | None:
+def in_the_way(problems: Sequence[Problem]) -> Problem | None:
     """The first that concerns the service as a whole. A dropped field degrades it, but what was kept is served."""
     return next((p for p in problems if p.role is None and p.reason is not Reason.UNKNOWN_FIELD), None)
 
@@ -249,63 +251,63 @@ def _doing(worker: Worker) -> str:
     return "becomes routable"
 
 
-def _gateway_ready(snapshot: Snapshot, problems: Sequence[Problem]) -> _Verdict:
+def _gateway_ready(snapshot: Snapshot, problems: Sequence[Problem]) -> Verdict:
     ready = sum(gateway.ready and not gateway.terminating for gateway in snapshot.gateways)
     wanted = snapshot.service.spec.gateway.replicas
     have = f"{ready} of {wanted} gateways are ready"
     if ready >= wanted and snapshot.gateway_replicas != 0:
-        return _Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
+        return Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
     failed = next((p for p in problems if p.reason in (Reason.GATEWAY_REFUSED, Reason.GATEWAY_NOT_READY)), None)
     if failed is not None:
-        return _Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
+        return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
     if snapshot.service.deleting_since_s is not None:
-        return _Verdict(status=False, reason=Reason.DELETING, message=have)
-    return _Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
+        return Verdict(status=False, reason=Reason.DELETING, message=have)
+    return Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
 
 
-def _ready(verdicts: Sequence[_Verdict], problems: Sequence[Problem]) -> _Verdict:
-    general = _in_the_way(problems)
+def _ready(verdicts: Sequence[Verdict], problems: Sequence[Problem]) -> Verdict:
+    general = in_the_way(problems)
     missing = [verdict for verdict in verdicts if not verdict.status]
     if general is not None:
-        return _Verdict(status=False, reason=general.reason, message=general.message)
+        return Verdict(status=False, reason=general.reason, message=general.message)
     if not missing:
-        return _Verdict(status=True, reason=Reason.AS_DESIRED, message="; ".join(v.message for v in verdicts))
-    return _Verdict(status=False, reason=missing[0].reason, message="; ".join(v.message for v in missing))
+        return Verdict(status=True, reason=Reason.AS_DESIRED, message="; ".join(v.message for v in verdicts))
+    return Verdict(status=False, reason=missing[0].reason, message="; ".join(v.message for v in missing))
 
 
-def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> _Verdict:
+def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> Verdict:
     gateways = sum(gateway.ready and not gateway.terminating for gateway in snapshot.gateways)
     if not gateways:
-        return _Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
+        return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
     if not counts[Role.DECODE].routable:
-        return _Verdict(status=False, reason=Reason.NO_DECODE_WORKER, message="no decode worker serves")
+        return Verdict(status=False, reason=Reason.NO_DECODE_WORKER, message="no decode worker serves")
     alone = "" if counts[Role.PREFILL].routable else "; without a prefill worker, decode workers compute all prompts"
-    return _Verdict(status=True, reason=Reason.SERVING, message=f"requests are answered{alone}")
+    return Verdict(status=True, reason=Reason.SERVING, message=f"requests are answered{alone}")
 
 
-def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: str | None) -> _Verdict:
+def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: str | None) -> Verdict:
     service = snapshot.service
     if service.deleting_since_s is not None:
         left = sum(not worker.terminating for worker in snapshot.workers)
-        return _Verdict(
+        return Verdict(
             status=True,
             reason=Reason.DELETING,
             message=f"deleted; {len(snapshot.gateways)} gateways and {left} workers finish what they have",
         )
     if service.spec.paused:
-        return _Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
+        return Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
     draining = sum(count.draining for count in counts.values())
     if draining:
-        return _Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{draining} workers drain")
+        return Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{draining} workers drain")
     starting = sum(count.starting for count in counts.values())
     if starting:
-        return _Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
+        return Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
     if any(count.existing != count.desired for count in counts.values()):
         wanted = ", ".join(f"{role.label} {counts[role].existing} of {counts[role].desired}" for role in Role)
-        return _Verdict(status=True, reason=Reason.SCALING, message=wanted)
+        return Verdict(status=True, reason=Reason.SCALING, message=wanted)
     outdated = sorted(worker.name for worker in snapshot.workers if worker.active and worker.revision != revision)
     if revision is not None and outdated:
-        return _Verdict(
+        return Verdict(
             status=False,
             reason=Reason.CHANGE_NEEDS_ROLLOUT,
             message=(
@@ -313,28 +315,30 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: s
                 f"delete them one by one to replace them: {', '.join(outdated[:5])}"
             ),
         )
-    return _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+    return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
 
 
-def _switching(snapshot: Snapshot) -> _Verdict:
+def _switching(snapshot: Snapshot) -> Verdict:
     running = [switch for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is not None]
     if not running:
-        return _Verdict(status=False, reason=Reason.IDLE, message="no worker changes its role")
+        return Verdict(status=False, reason=Reason.IDLE, message="no worker changes its role")
     doing = ", ".join(
         f"{s.name} {s.source} to {s.target}: {s.status.phase or SwitchPhase.PENDING}" for s in running[:3]
     )
-    return _Verdict(status=True, reason=Reason.SWITCHING, message=doing)
+    return Verdict(status=True, reason=Reason.SWITCHING, message=doing)
 
 
-def _degraded(problems: Sequence[Problem]) -> _Verdict:
+def degraded(problems: Sequence[Problem]) -> Verdict:
+    """The condition Degraded."""
     if not problems:
-        return _Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
-    return _Verdict(status=True, reason=problems[0].reason, message="; ".join(problem.message for problem in problems))
+        return Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
+    return Verdict(status=True, reason=problems[0].reason, message="; ".join(problem.message for problem in problems))
 
 
-def _conditions(
-    before: tuple[Condition, ...], verdicts: dict[ConditionType, _Verdict], generation: int, now: datetime
+def conditions_of(
+    before: tuple[Condition, ...], verdicts: Mapping[ConditionType, Verdict], generation: int, now: datetime
 ) -> tuple[Condition, ...]:
+    """``before`` with these verdicts; the times of those that do not flip stay."""
     # Others write conditions of their own into the same list (PlannerHealthy): saying theirs would make them ours.
     conditions = tuple(item for item in before if item.type in verdicts)
     for kind, verdict in verdicts.items():
@@ -351,31 +355,31 @@ def _conditions(
 
 
 def _pool_status(
-    snapshot: Snapshot, role: Role, counts: PoolCounts, verdicts: dict[ConditionType, _Verdict], now: datetime
+    snapshot: Snapshot, role: Role, counts: PoolCounts, verdicts: dict[ConditionType, Verdict], now: datetime
 ) -> WorkerPoolStatus:
     pool = snapshot.pools[role]
     ready = verdicts[ConditionType.PREFILL_READY if role is Role.PREFILL else ConditionType.DECODE_READY]
     target = pool_target(snapshot, role)
     if target.asked != target.held:
-        progressing = _Verdict(
+        progressing = Verdict(
             status=False, reason=Reason.OUT_OF_BOUNDS, message=_with_bounds("held in bounds", target, snapshot)
         )
     elif counts.draining:
-        progressing = _Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{counts.draining} drain")
+        progressing = Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{counts.draining} drain")
     elif counts.starting:
-        progressing = _Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{counts.starting} start")
+        progressing = Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{counts.starting} start")
     elif counts.existing != counts.desired:
-        progressing = _Verdict(
+        progressing = Verdict(
             status=True, reason=Reason.SCALING, message=f"{counts.existing} exist, {counts.desired} are wanted"
         )
     else:
-        progressing = _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+        progressing = Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
     selector = ",".join(f"{key}={value}" for key, value in worker_selector(snapshot.service, role).items())
     return WorkerPoolStatus(
         **counts.model_dump(),
         observed_generation=pool.generation,
         selector=selector,
-        conditions=_conditions(
+        conditions=conditions_of(
             pool.status.conditions,
             {ConditionType.READY: ready, ConditionType.PROGRESSING: progressing},
             pool.generation,

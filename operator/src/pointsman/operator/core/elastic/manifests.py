@@ -89,9 +89,9 @@ def _manager(group: ElasticGroup, install: Install) -> dict[str, Any]:
         names.ENV_KV_COMPATIBILITY: "elastic",
         names.ENV_BLOCK_SIZE: str(_BLOCK_SIZE),
         names.ENV_MAX_DEGREE: str(group.spec.max_degree),
-        "POINTSMAN_MIN_DEGREE": str(group.spec.parallelism.min_degree),
+        names.ENV_MIN_DEGREE: str(group.spec.parallelism.min_degree),
         # Survives a restart of the container. With the pod's uid: nodes of a local cluster share their /tmp.
-        "POINTSMAN_LATENCY_MODEL_FILE": f"/tmp/latency-model-$({names.ENV_POD_UID}).json",
+        names.ENV_LATENCY_MODEL_FILE: f"/tmp/latency-model-$({names.ENV_POD_UID}).json",
     }
     spec = pod_spec(service, install, MANAGER, environment)
     if not group.spec.engine.args:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from pointsman.api.protocol.elastic import ElasticState
-from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType, Reason, with_condition
+from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.elasticgroup import (
     MAX_GROUPS_SHOWN,
     ElasticGroup,
@@ -19,10 +19,9 @@ from pointsman.api.v1alpha1.elasticgroup import (
 )
 from pointsman.operator.core.elastic.manifests import instance_selector
 from pointsman.operator.core.snapshot import GatewayPod, Worker
-from pointsman.operator.core.status import Problem, problem_of, problem_of_gateway
+from pointsman.operator.core.status import Problem, Verdict, conditions_of, degraded, problem_of, problem_of_gateway
 
 _NAMED: Final = 3
-_MESSAGE_LIMIT: Final = 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +45,6 @@ class GroupReport:
     settled: bool  # all is as desired, and nothing is under way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Verdict:
-    status: bool
-    reason: Reason
-    message: str
-
-
 def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str, now: datetime) -> GroupReport:
     """The status of the group. ``problems``: what the shell met; what pods say is found here."""
     found = [*problems, *_problems(view)]
@@ -63,16 +55,10 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
         ConditionType.READY: ready,
         ConditionType.AVAILABLE: _available(view, counts),
         ConditionType.PROGRESSING: _progressing(view, counts),
-        ConditionType.DEGRADED: _degraded(found),
+        ConditionType.DEGRADED: degraded(found),
         ConditionType.GATEWAY_READY: gateway,
     }
     group, state = view.group, view.state
-    conditions = tuple(item for item in group.status.conditions if item.type in verdicts)
-    for kind, verdict in verdicts.items():
-        status = ConditionStatus.TRUE if verdict.status else ConditionStatus.FALSE
-        message = verdict.message[:_MESSAGE_LIMIT]
-        generation = group.metadata.generation
-        conditions = with_condition(conditions, kind, status, verdict.reason, message, generation=generation, now=now)
     degrees = sorted(len(each.instances) for each in state.iterations) if state else []
     summary = _summary(view, counts)
     return GroupReport(
@@ -86,7 +72,7 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
             groups=_groups(state),
             latency_model=_latency_model(state),
             selector=",".join(f"{key}={value}" for key, value in instance_selector(group.metadata.name).items()),
-            conditions=conditions,
+            conditions=conditions_of(group.status.conditions, verdicts, group.metadata.generation, now),
         ),
         reason=ready.reason,
         sentence=f"{summary}: {ready.message}",
@@ -171,64 +157,59 @@ def _problems(view: GroupView) -> list[Problem]:
     return [problem for problem in (*found, *map(problem_of_gateway, view.gateways)) if problem is not None]
 
 
-def _gateway_ready(view: GroupView, problems: Sequence[Problem]) -> _Verdict:
+def _gateway_ready(view: GroupView, problems: Sequence[Problem]) -> Verdict:
     ready = sum(gateway.ready and not gateway.terminating for gateway in view.gateways)
     wanted = view.group.spec.gateway.replicas
     have = f"{ready} of {wanted} gateways are ready"
     if ready >= wanted:
-        return _Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
+        return Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
     failed = next((p for p in problems if p.reason in (Reason.GATEWAY_REFUSED, Reason.GATEWAY_NOT_READY)), None)
     if failed is not None:
-        return _Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
-    return _Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
+        return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
+    return Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
 
 
-def _ready(view: GroupView, counts: InstanceCounts, gateway: _Verdict, problems: Sequence[Problem]) -> _Verdict:
+def _ready(view: GroupView, counts: InstanceCounts, gateway: Verdict, problems: Sequence[Problem]) -> Verdict:
     joined = "an unknown number" if counts.joined is None else str(counts.joined)
     have = f"{joined} of {counts.desired} instances work"
-    if problems:
-        return _Verdict(status=False, reason=problems[0].reason, message=f"{have}; {problems[0].message}")
+    # A dropped field degrades the group, but what was kept is served.
+    failed = next((problem for problem in problems if problem.reason is not Reason.UNKNOWN_FIELD), None)
+    if failed is not None:
+        return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
     if view.manager is None or not view.manager.pod_ready or view.state is None:
-        return _Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message=f"{have}; the manager does not answer")
+        return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message=f"{have}; the manager does not answer")
     starting = [each.name for each in view.instances if not each.terminating and not each.pod_ready]
     if starting:
         more = f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
         message = f"{have}; {', '.join(starting[:_NAMED])}{more} load{'s' if len(starting) == 1 else ''} the model"
-        return _Verdict(status=False, reason=Reason.INSTANCES_STARTING, message=message)
+        return Verdict(status=False, reason=Reason.INSTANCES_STARTING, message=message)
     if counts.joined is None or counts.joined < counts.desired:
-        return _Verdict(status=False, reason=Reason.TOO_FEW_INSTANCES, message=have)
+        return Verdict(status=False, reason=Reason.TOO_FEW_INSTANCES, message=have)
     if not gateway.status:
         return gateway
-    return _Verdict(status=True, reason=Reason.AS_DESIRED, message=f"{have}; {gateway.message}")
+    return Verdict(status=True, reason=Reason.AS_DESIRED, message=f"{have}; {gateway.message}")
 
 
-def _available(view: GroupView, counts: InstanceCounts) -> _Verdict:
+def _available(view: GroupView, counts: InstanceCounts) -> Verdict:
     if not any(gateway.ready and not gateway.terminating for gateway in view.gateways):
-        return _Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
+        return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
     if view.manager is None or not view.manager.pod_ready:
-        return _Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message="the manager is not ready")
+        return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message="the manager is not ready")
     if counts.joined == 0:
-        return _Verdict(status=False, reason=Reason.NO_INSTANCE, message="the manager works with no instance")
-    return _Verdict(status=True, reason=Reason.SERVING, message="requests are answered")
+        return Verdict(status=False, reason=Reason.NO_INSTANCE, message="the manager works with no instance")
+    return Verdict(status=True, reason=Reason.SERVING, message="requests are answered")
 
 
-def _progressing(view: GroupView, counts: InstanceCounts) -> _Verdict:
+def _progressing(view: GroupView, counts: InstanceCounts) -> Verdict:
     if view.group.spec.paused:
-        return _Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
+        return Verdict(status=False, reason=Reason.PAUSED, message="spec.paused is true: observed, not touched")
     if counts.draining:
         message = f"{counts.draining} instance{'' if counts.draining == 1 else 's'} hand over what they have"
-        return _Verdict(status=True, reason=Reason.INSTANCES_DRAINING, message=message)
+        return Verdict(status=True, reason=Reason.INSTANCES_DRAINING, message=message)
     if counts.existing != counts.desired:
         message = f"{counts.existing} of {counts.desired} instances exist"
-        return _Verdict(status=True, reason=Reason.SCALING, message=message)
+        return Verdict(status=True, reason=Reason.SCALING, message=message)
     if counts.ready < counts.existing:
         message = f"{counts.existing - counts.ready} of {counts.existing} instances load the model"
-        return _Verdict(status=True, reason=Reason.INSTANCES_STARTING, message=message)
-    return _Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
-
-
-def _degraded(problems: Sequence[Problem]) -> _Verdict:
-    if not problems:
-        return _Verdict(status=False, reason=Reason.HEALTHY, message="nothing has failed")
-    message = "; ".join(problem.message for problem in problems)
-    return _Verdict(status=True, reason=problems[0].reason, message=message)
+        return Verdict(status=True, reason=Reason.INSTANCES_STARTING, message=message)
+    return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
