@@ -1,7 +1,6 @@
 """``pointsman quickstart-elastic``: run the stages, print the report, write the picture."""
 
 import asyncio
-import signal
 import time
 from pathlib import Path
 from typing import Final
@@ -11,6 +10,7 @@ from rich.console import Console
 from pointsman.local.cache import cache_directory
 from pointsman.local.elastic_quickstart.run import STAGES, ElasticQuickStart
 from pointsman.local.errors import LocalError
+from pointsman.local.quickstart.interruption import INTERRUPTED, until_interrupted
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.typed_command import typed_command
 from pointsman.process.arguments import CommandParser
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
     began_s = time.monotonic()
     quickstart = ElasticQuickStart(Narrator(console, stages=STAGES), seed=options.seed, keep=options.keep)
     code = asyncio.run(_run(quickstart, console))
-    if code == 130:
+    if code == INTERRUPTED:
         return code
     picture = options.picture or cache_directory() / "elastic-groups.svg"
     console.print("\n[bold]Report[/bold]")
@@ -66,15 +66,9 @@ def main(argv: list[str]) -> int:
 
 async def _run(quickstart: ElasticQuickStart, console: Console) -> int:
     """0: all went well, 1: something failed, 130: interrupted. Whatever happens, the cluster is cleaned up first."""
-    task = asyncio.create_task(quickstart.run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
     try:
-        await task
-    except asyncio.CancelledError:
-        console.print("interrupted; everything that was started has been ended")
-        return 130
+        if not await until_interrupted(quickstart.run(), console):
+            return INTERRUPTED
     except (LocalError, TimeoutError) as error:
         quickstart.failures.append(str(error))
     return 1 if quickstart.failures else 0

@@ -4,7 +4,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import islice
@@ -24,6 +24,7 @@ from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.errors import LocalError
+from pointsman.local.quickstart.interruption import whole
 from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.traffic import Endpoint, Mix, Prompt, Record, closed_loop, compare, prompts, summarise
 
@@ -73,10 +74,10 @@ class ElasticQuickStart:
         started = interrupted = False
         try:
             async with narrator.stage("cluster", "A real control plane, and the chart: operator, NATS"):
-                await _whole(cluster.start)
+                await whole(cluster.start)
                 started = True
                 self.kubeconfig, self.programs = cluster.kubeconfig, cluster.kubectl_path.parent
-                await _whole(cluster.install)
+                await whole(cluster.install)
             await self._serve(manifest)
             async with narrator.stage("exactness", "The same prompts to one plain vLLM server: the same tokens?"):
                 await self._exactness(model)
@@ -86,7 +87,7 @@ class ElasticQuickStart:
         finally:
             self.left_running = started and self._keep and not interrupted
             if started and not self.left_running:
-                await _whole(cluster.stop)
+                await whole(cluster.stop)
 
     async def _serve(self, manifest: dict[str, Any]) -> None:
         narrator, replicas = self._narrator, int(manifest["spec"]["instances"]["replicas"])
@@ -239,13 +240,3 @@ class ElasticQuickStart:
             found.append(f"moved tokens   {moved}")
         found += [f"event          {reason}: {note}" for reason, note in sorted(self.events.items())]
         return found + [f"FAILED         {failure}" for failure in self.failures]
-
-
-async def _whole(work: Callable[[], object]) -> None:
-    """Run blocking ``work`` in a thread; when this task is cancelled meanwhile, the work is still let finish first."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

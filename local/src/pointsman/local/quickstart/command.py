@@ -1,7 +1,6 @@
 """``pointsman quickstart``: run the stages, print the report, say what to type next."""
 
 import asyncio
-import signal
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pointsman.kube.errors import KubeError
 from pointsman.local.cache import cache_directory
 from pointsman.local.errors import LocalError
 from pointsman.local.quickstart.examples import SHIFT_SERVICE
+from pointsman.local.quickstart.interruption import INTERRUPTED, until_interrupted
 from pointsman.local.quickstart.narrator import Narrator
 from pointsman.local.quickstart.options import parse
 from pointsman.local.quickstart.run import QUICK_STAGES, STAGES, QuickStart
@@ -28,7 +28,7 @@ def main(argv: list[str]) -> int:
     quickstart = QuickStart(options, narrator, started_s=started_s)
     path = options.report or cache_directory() / "quickstart-report.json"
     code = asyncio.run(_run(quickstart, console))
-    if code != 130:
+    if code != INTERRUPTED:
         quickstart.report.write(path)
         _close(console, quickstart, path)
     return code
@@ -36,15 +36,9 @@ def main(argv: list[str]) -> int:
 
 async def _run(quickstart: QuickStart, console: Console) -> int:
     """0: all went well, 1: something failed, 130: interrupted. Whatever happens, the cluster is cleaned up first."""
-    task = asyncio.create_task(quickstart.run())
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, task.cancel)
     try:
-        await task
-    except asyncio.CancelledError:
-        console.print("interrupted; everything that was started has been ended")
-        return 130
+        if not await until_interrupted(quickstart.run(), console):
+            return INTERRUPTED
     except (LocalError, KubeError, TimeoutError) as error:
         quickstart.report.failures.append(str(error))
     return 0 if quickstart.report.passed else 1

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -30,6 +30,7 @@ from pointsman.local.quickstart.examples import (
     stall_service,
     with_model,
 )
+from pointsman.local.quickstart.interruption import whole
 from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.quickstart.options import Options
 from pointsman.local.quickstart.report import PlanReport, Report, Sides
@@ -118,12 +119,12 @@ class QuickStart:
         started, unfinished, interrupted = False, True, False
         try:
             async with narrator.stage("cluster", "A real control plane: etcd, kube-apiserver, controllers, scheduler"):
-                await _whole(self._cluster.start)
+                await whole(self._cluster.start)
                 started = True  # one that is there already is somebody else's, and must not be ended here
                 self.kubeconfig, self.programs = self._cluster.kubeconfig, self._cluster.kubectl_path.parent
                 narrator.say(f"export PATH={self.programs}:$PATH KUBECONFIG={self.kubeconfig}")
             async with narrator.stage("install", "The chart, installed with helm: CRDs, RBAC, NATS, operator, planner"):
-                await _whole(self._cluster.install)
+                await whole(self._cluster.install)
                 if self._cluster.prometheus is not None:
                     self.prometheus_url = self._cluster.prometheus.url
                     narrator.say(f"Prometheus: {self.prometheus_url}")
@@ -146,7 +147,7 @@ class QuickStart:
             # A run that failed is the one to look into; one that was interrupted is to be gone.
             self.left_running = started and self._options.keep and not interrupted
             if started and not self.left_running:
-                await _whole(self._cluster.stop)
+                await whole(self._cluster.stop)
             report.total_seconds = round(time.monotonic() - self._started_s, 2)
             report.passed = not unfinished and not report.failures
 
@@ -432,13 +433,3 @@ def _has_decode_workers(view: ServiceView, *, size: int) -> bool:
 
 def _rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 2)
-
-
-async def _whole(work: Callable[[], object]) -> None:
-    """Run blocking ``work`` in a thread; when this task is cancelled meanwhile, the work is still let finish first."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise
