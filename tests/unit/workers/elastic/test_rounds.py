@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
@@ -109,19 +110,30 @@ async def test_the_last_token_is_told_and_its_kv_released_before_a_further_degre
         assert finished(instances) == ["r"]
 
 
-async def test_a_degree_that_breaks_is_left_until_other_instances_are_there() -> None:
+async def test_a_degree_that_breaks_is_left_alone_and_requests_are_served_by_those_that_work() -> None:
     async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
         instances.breaks = lambda what: len(what.members) == 2
         rounds.joined(hello(0))
         rounds.joined(hello(1))
         await eventually(lambda: 2 in instances.measured_degrees(), "it is tried")
+        for number in range(5):  # the group is idle after each
+            rounds.add(ask(f"r{number}"))
+            await eventually(lambda: len(finished(instances)) == number + 1, "the request is served")  # noqa: B023
+        together = {what.number for _, what in instances.told if isinstance(what, Iterate) and len(what.members) == 2}
+        assert len(together) == 1
+        instances.breaks = lambda _: False
+        rounds.joined(hello(2))
+        await eventually(lambda: {2, 3} <= instances.measured_degrees(), "with another instance it is tried again")
+
+
+async def test_a_first_degree_that_breaks_once_is_measured_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_AGAIN_SECONDS", 0.01)
+    async with managed() as (rounds, instances):
+        broken = iter([True])
+        instances.breaks = lambda _: next(broken, False)
+        rounds.joined(hello(0))
         rounds.add(ask("r"))
-        await eventually(lambda: finished(instances) == ["r"], "requests are served by those that work")
-        tries = len(instances.told)
-        await asyncio.sleep(1.5 * module.BROKEN_SECONDS)
-        assert (
-            len([1 for _, what in instances.told[tries:] if isinstance(what, Iterate) and len(what.members) == 2]) == 0
-        )
+        await eventually(lambda: finished(instances) == ["r"], "it is served")
 
 
 async def test_an_instance_that_drains_while_a_degree_is_measured_is_dismissed() -> None:

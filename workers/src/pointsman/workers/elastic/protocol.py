@@ -12,7 +12,7 @@ from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampled, S
 
 LINK_PATH: Final = "/pointsman/v1/elastic/link"
 MANAGER_SINCE: Final = "X-Pointsman-Manager-Since"
-"""Header of the link: when the manager was started, Unix seconds. An instance obeys no older one than it knows."""
+"""Header of the link: when the manager was started, Unix seconds. An instance keeps the newer of two."""
 HEARTBEAT_SECONDS: Final = 1.0
 """A link that is silent for one and a half times as long is broken: its instance is taken for dead."""
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,12 +78,13 @@ def _in_a_thread(work: Callable[[], _Loaded]) -> "asyncio.Future[_Loaded]":
     done: asyncio.Future[_Loaded] = loop.create_future()
 
     def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
-            loop.call_soon_threadsafe(done.set_exception, error)
-        else:
-            loop.call_soon_threadsafe(done.set_result, result)
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+                loop.call_soon_threadsafe(done.set_exception, error)
+            else:
+                loop.call_soon_threadsafe(done.set_result, result)
 
     threading.Thread(target=run, name="loading", daemon=True).start()
     return done

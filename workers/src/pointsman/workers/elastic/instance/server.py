@@ -88,7 +88,7 @@ class Server:
             since_s = float(headers.get(MANAGER_SINCE.lower(), "0"))
         except ValueError:
             return web.Response(status=400, text=f"{MANAGER_SINCE} is no number of seconds\n")
-        if since_s < self._manager_since_s:
+        if self._manager is not None and since_s < self._manager_since_s:
             return web.Response(status=409, text="a newer manager has taken over\n")
         self._manager_since_s = since_s
         link = web.WebSocketResponse(heartbeat=HEARTBEAT_SECONDS, max_msg_size=0)

@@ -233,10 +233,12 @@ class Requests:
         """Whether it is to go."""
         return self._instances[name].draining_s is not None
 
-    def tokens_of(self, request: str) -> int:
-        """Tokens of KV that it has; 0 for an unknown one."""
-        found = self._requests.get(request)
-        return 0 if found is None else sum(found.kv.values())
+    def tokens_in(self, iteration: Iteration) -> int:
+        """Tokens of KV that its requests have, those that it computes included; also where it only measures."""
+        prompts = sum(len(prompt.token_ids) for prompt in iteration.prompts)
+        others = {step.request for step in iteration.steps} | {move.request for move in iteration.moves}
+        others &= self._requests.keys()
+        return prompts + sum(sum(self._requests[request].kv.values()) for request in others)
 
     def counts(self) -> tuple[int, int]:
         """Requests that run and that wait."""

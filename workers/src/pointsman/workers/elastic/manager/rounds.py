@@ -24,7 +24,9 @@ from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Ite
 
 log = logging.getLogger(__name__)
 
-BROKEN_SECONDS: Final = 1.0
+FIRST_AGAIN_SECONDS: Final = 1.0
+AGAIN_SECONDS: Final = 60.0
+"""When a degree whose measuring broke is measured again; the first degree is awaited by all requests."""
 
 Events = Sequence[Token | Refused]
 
@@ -58,7 +60,7 @@ class Rounds:
         self._epochs = itertools.count(1)
         self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last group's epoch and members
         self._measured: list[tuple[Iteration, asyncio.Event]] = []  # under way
-        self._given_up: dict[int, frozenset[str]] = {}  # degrees that could not be measured with these instances
+        self._again_s: dict[int, float] = {}  # when a degree may be measured that broke before
 
     # --- the front ---
 
@@ -82,6 +84,7 @@ class Rounds:
     def joined(self, hello: Hello) -> None:
         """See Listener."""
         self._hellos[hello.name] = hello
+        self._again_s.clear()
         self._requests.join(hello.name, hello.slots, domain_of(hello.name, self._max_degree))
         self._changed.set()
 
@@ -129,7 +132,7 @@ class Rounds:
                     phase="Prefill" if each.prompts else "Decode" if each.steps else "Move",
                     instances=each.members,
                     requests=len(set(each.requests)),
-                    tokens=sum(map(self._requests.tokens_of, set(each.requests))),
+                    tokens=self._requests.tokens_in(each),
                 )
                 for each in self._requests.iterations()
             ),
@@ -247,10 +250,11 @@ class Rounds:
             try:
                 time_of: PrefillTime = await measure_degree(measure, degree, slots, self._longest)
             except _Broken:
-                # By a member that left or is to leave, most likely: there is another chance with other members.
-                self._given_up[degree] = frozenset(self._hellos)
-                log.warning("degree not measured", extra={"degree": degree, "members": members})
-                asyncio.get_running_loop().call_later(BROKEN_SECONDS, self._changed.set)
+                # By a member that left or is to leave, most likely. Meanwhile the degrees that are known serve.
+                again_s = AGAIN_SECONDS if self._model.by_degree else FIRST_AGAIN_SECONDS
+                self._again_s[degree] = time.monotonic() + again_s
+                log.warning("degree not measured", extra={"degree": degree, "members": members, "again_s": again_s})
+                asyncio.get_running_loop().call_later(again_s, self._changed.set)
                 return
             self._model = LatencyModel({**self._model.by_degree, degree: time_of})
             keep_latency_model(self._model_file, self._model)
@@ -263,7 +267,7 @@ class Rounds:
             domains.setdefault(domain_of(name, self._max_degree), []).append(name)
         largest = max(domains.values(), key=len, default=[])
         for degree in range(1, len(largest) + 1):
-            if degree not in self._model.by_degree and self._given_up.get(degree) != frozenset(self._hellos):
+            if degree not in self._model.by_degree and self._again_s.get(degree, 0.0) <= time.monotonic():
                 return tuple(largest[:degree])
         return None
 
