@@ -16,7 +16,6 @@ from pointsman.local.engine.models import ModelSize, ensure_model
 
 COMMAND: Final = "make bench-elastic"
 SEEDS: Final = (1, 2, 3)
-RATES: Final = (2.0, 2.5, 3.2, 4.0, 5.0)
 
 
 def main(argv: list[str]) -> int:
@@ -33,7 +32,7 @@ def main(argv: list[str]) -> int:
     for each in rows:
         print(each, flush=True)
     if not options.iterations_only:
-        rows += asyncio.run(goodput_rows(Load(options.requests, SEEDS, RATES), COMMAND))
+        rows += asyncio.run(goodput_rows(Load(options.requests, SEEDS), COMMAND))
     for each in rows:
         ratio = "" if each.ratio is None else f", {each.ratio:g} of {each.peer_name}"
         print(

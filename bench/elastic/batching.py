@@ -1,4 +1,4 @@
-"""The dynamic programme of the batching: its time, and that no other split is cheaper."""
+"""How long the dynamic programme of the batching takes."""
 
 import time
 from random import Random

@@ -32,6 +32,7 @@ LONG_OUTPUT: Final = 12
 LONG_EVERY: Final = 5
 FACTOR: Final = 25.0
 GOOD: Final = 0.9
+RATE_STEP: Final = 1.25
 SLOTS: Final = 8000
 NAME: Final = "goodput"
 READY_SECONDS: Final = 240.0
@@ -39,11 +40,11 @@ READY_SECONDS: Final = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``requests`` with Poisson arrivals, a run for each of ``seeds``; ``rates``: requests a second, ascending."""
+    """``requests`` with Poisson arrivals, a run for each of ``seeds``; ``first_rate``: requests a second."""
 
     requests: int
     seeds: Sequence[int]
-    rates: Sequence[float]
+    first_rate: float = 2.0
 
     def arrivals(self, rate: float, seed: int) -> list[tuple[float, Prompt]]:
         """Each request with its second; every fifth is long, in a drawn order."""
@@ -99,15 +100,16 @@ def _goodput(shares: Mapping[float, Sequence[float]], seed: int) -> float:
             low, high = before
             return low + (rate - low) * (high - GOOD) / (high - share)
         before = (rate, share)
-    return before[0]
+    raise ValueError("no rate was tried at which too few are in time")
 
 
 async def _shares(
     endpoint: Endpoint, load: Load, unloaded: Mapping[bool, float], name: str
 ) -> dict[float, list[float]]:
-    """The share in time by rate and seed; rates beyond one at which all seeds fail are not tried."""
+    """The share in time by rate and seed, from the first rate up to one at which all seeds fail."""
     found: dict[float, list[float]] = {}
-    for rate in load.rates:
+    rate = load.first_rate
+    while True:
         found[rate] = []
         for seed in load.seeds:
             began_s = time.monotonic()
@@ -116,8 +118,8 @@ async def _shares(
             took_s = time.monotonic() - began_s
             print(f"{name}: {rate:g}/s, seed {seed}: {found[rate][-1]:.3f} in time, {took_s:.0f} s", flush=True)
         if max(found[rate]) < GOOD:
-            break
-    return found
+            return found
+        rate *= RATE_STEP
 
 
 def _in_time(record: Record, unloaded: Mapping[bool, float]) -> bool:

@@ -495,7 +495,7 @@ async def test_when_all_attempts_fail_the_client_learns_why(room: Room) -> None:
         await gateway.client.completions.create(**ASK)
     assert failed.value.status_code == 502
     assert (
-        "4 attempts failed; an answer moves 3 times after failures, the limit is spec.gateway.limits.maxMoves"
+        "4 attempts failed, and an answer may move 3 times; the limit is spec.gateway.limits.maxMoves"
         in failed.value.message
     )
     assert "the last: decode-0: http-500" in failed.value.message

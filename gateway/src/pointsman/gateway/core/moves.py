@@ -84,7 +84,7 @@ class AnswerMoves:
             return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"
         if self._moves > limits.max_moves:
             return (
-                f"{self._attempts} attempts failed; an answer moves {limits.max_moves} times after failures, "
+                f"{self._attempts} attempts failed, and an answer may move {limits.max_moves} times; "
                 f"the limit is {gateway_limit('max_moves')} of the service"
             )
         if self._attempts >= limits.max_attempts:
