@@ -147,7 +147,8 @@ async def serve(number: int, blocks: int, batches: int, buffer: int) -> None:
     for events in cache.passing(10_000_000, 10**9):
         publish(events)
         try:
-            await asyncio.wait_for(ending.wait(), STEP_SECONDS)
+            async with asyncio.timeout(STEP_SECONDS):
+                await ending.wait()
             break
         except TimeoutError:
             continue

@@ -41,7 +41,8 @@ async def test_killing_a_decode_worker_loses_no_request_and_no_token_not_even_of
         for prompt, event in zip(long, begun, strict=True)
     ]
     # Four streams at once are spread over the two workers, so some are in the middle of their answer at the victim.
-    await asyncio.wait_for(asyncio.gather(*(event.wait() for event in begun)), timeout=120)
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(event.wait() for event in begun))
     async with running_load(chat.endpoint, iter(asked), clients=4) as traffic:
         chat.kill(victim.name)
         await traffic.until(lambda records: len(records) == len(asked), timeout_seconds=120)

@@ -66,7 +66,7 @@ async def managed(model: LatencyModel | None = None) -> AsyncIterator[tuple[Roun
     if model is not None:
         rounds._model = model
     instances.rounds = rounds
-    task = asyncio.create_task(rounds.run(instances))  # type: ignore[arg-type]
+    task = asyncio.create_task(rounds.run(instances), name="rounds")  # type: ignore[arg-type]
     try:
         yield rounds, instances
     finally:
@@ -108,6 +108,21 @@ async def test_the_last_token_is_told_and_its_kv_released_before_a_further_degre
         )
         assert any(isinstance(what, Release) and "r" in what.requests for _, what in instances.told[:first])
         assert finished(instances) == ["r"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_the_loop_ends_when_it_is_cancelled_in_the_turn_in_which_something_happens(turns: int) -> None:
+    async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
+        rounds.joined(hello(0))
+        rounds.add(ask("r"))
+        await eventually(lambda: finished(instances) == ["r"], "it waits for the next thing, with a time limit")
+        rounds.leaves("g-0")
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        (loop,) = [each for each in asyncio.all_tasks() if each.get_name() == "rounds"]
+        loop.cancel()
+        done, _ = await asyncio.wait([loop], timeout=1)
+        assert done
 
 
 async def test_a_degree_that_breaks_is_left_alone_and_requests_are_served_by_those_that_work() -> None:

@@ -159,7 +159,8 @@ class AsgiEngine:
             # A hung-up client is how an ASGI server learns of a cancelled request; then the call ends by itself.
             gone.set()
             with suppress(EngineUnavailableError, TimeoutError):
-                await asyncio.wait_for(call, HANG_UP_SECONDS)
+                async with asyncio.timeout(HANG_UP_SECONDS):
+                    await call
             raise
         return response.answer(path)
 

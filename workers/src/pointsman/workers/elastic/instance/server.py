@@ -75,7 +75,8 @@ class Server:
                 log.info("stopping: no manager is connected")
                 return
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._dismissed.wait(), LOOK_SECONDS)
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._dismissed.wait()
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -160,7 +160,8 @@ class Rounds:
             # What does not fit is refused when no instance has come or gone for a while, without anything happening.
             left_s = self._requests.settled_s - time.monotonic()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left_s + 0.1 if 0 < left_s < math.inf else None)
+                async with asyncio.timeout(left_s + 0.1 if 0 < left_s < math.inf else None):
+                    await self._changed.wait()
             self._changed.clear()
             began_s = time.monotonic()
             done = self._requests.next_round(began_s, self._model)
