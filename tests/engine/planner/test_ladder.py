@@ -225,7 +225,7 @@ async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then
     took_s = (scaled.status.ended_at - scaled.status.started_at).total_seconds()
     assert took_s >= START_S - 2, "the new worker took its time"
     failed = [record.error for record in found.records if not record.served]
-    tokens = [plan.spec.routing.max_local_prefill_tokens for plan in found.plans]
+    tokens = [plan.spec.routing.max_local_prefill_tokens for plan in found.plans if plan.spec.routing is not None]
     thresholds = [each for each, _ in itertools.groupby(each for each in tokens if each is not None)]
     findings |= {
         "foretold": [str(step) for step in first_of_each(expected)],

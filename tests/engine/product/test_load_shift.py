@@ -86,7 +86,7 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
 
     assert errors(records) == []
     moves = [plan for plan in view.plans if plan.spec.changes_layout]
-    assert [(plan.spec.pools.prefill.replicas, plan.spec.pools.decode.replicas) for plan in moves] == [(2, 1), (1, 2)]
+    assert [plan.spec.target for plan in moves] == [(2, 1), (1, 2)]
     for plan, switch in zip(moves, view.switches, strict=True):
         assert plan.status.phase is PlanPhase.COMPLETED, plan.status
         assert plan.status.switches == (switch.metadata.name,)
@@ -94,6 +94,7 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
         assert "within objectives" in plan.spec.message
         _says_why(plan)
     newest = max(view.plans, key=lambda plan: plan.spec.sequence).spec.routing
+    assert newest is not None
     assert newest.pending_tokens_per_prefill_worker is not None, "gateways know from when on to hold back"
     assert newest.decoding_per_decode_worker is not None
     assert newest.slack_milliseconds is not None
@@ -148,9 +149,8 @@ def _says_why(plan: Plan) -> None:
     """The plan has the numbers it was made from, and what was not chosen, with the reason for each."""
     assert {"ratePerSecond", "promptTokens", "prefillNeeded", "decodeNeeded"} <= {n.name for n in plan.spec.inputs}
     assert {"switch", "stay"} <= {alternative.action for alternative in plan.spec.alternatives}
-    pools = plan.spec.pools
     chosen = [(a.prefill, a.decode) for a in plan.spec.alternatives if not a.rejected_because]
-    assert chosen == [(pools.prefill.replicas, pools.decode.replicas)]
+    assert chosen == [plan.spec.target]
 
 
 async def _computes_where_the_threshold_says(service: Served) -> None:

@@ -101,6 +101,14 @@ def plan(**spec: Any) -> dict[str, Any]:
     return merged(manifest, {"spec": spec})
 
 
+def group_plan() -> dict[str, Any]:
+    """The plan of an elastic group."""
+    made = plan(serviceRef={"kind": "ElasticGroup"}, instances={"replicas": 3}, reason="InstancesShort")
+    for name in ("pools", "routing", "switches"):
+        del made["spec"][name]
+    return made
+
+
 def group(name: str = "long-chat", **spec: Any) -> dict[str, Any]:
     """A minimal ElasticGroup with ``spec`` merged in."""
     manifest: dict[str, Any] = {
@@ -240,6 +248,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "a policy": policy(mode="Active", metrics={"source": "Direct", "intervalSeconds": 5}),
     "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
+    "a group with a policy": group(policyRef={"name": "chat"}),
+    "a plan of a group": group_plan(),
     "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
     "an elastic group": group(
         engine={"args": ["--dtype=float32", "--max-model-len=4096"]},
@@ -515,7 +525,14 @@ BAD |= {
         group(parallelism={"minDegree": 5}),
         ("minDegree is 5; write at most maxDegree, which is 4",),
     ),
-    "a policy of a group": (group(policyRef={"name": "chat"}), ("policyRef is not built yet", "kubectl scale")),
+    "a plan of a group with pools": (
+        plan(serviceRef={"kind": "ElasticGroup"}, instances={"replicas": 2}),
+        ("serviceRef.kind is ElasticGroup; write instances, and no pools, routing or switches",),
+    ),
+    "a plan of a service with instances": (
+        plan(instances={"replicas": 2}),
+        ("serviceRef.kind is LLMService; write pools and routing, and no instances",),
+    ),
     **{
         f"{name}, in a group": (of_group, tuple(word.replace("spec.worker.", "spec.instance.") for word in words))
         for name, (manifest, words) in BAD.items()
@@ -592,6 +609,7 @@ FIXED: dict[str, tuple[dict[str, Any], tuple[Change, ...], Change, tuple[str, ..
         ("spec cannot be changed; delete this switch and create another one",),
     ),
     "the pools of a plan": (plan(), (), {"pools": {"prefill": {"replicas": 9}}}, WHOLE_PLAN),
+    "the instances of a plan": (group_plan(), (), {"instances": {"replicas": 9}}, WHOLE_PLAN),
     "the switches of a plan": (plan(), (), {"switches": []}, WHOLE_PLAN),
     "the message of a plan": (plan(), (), {"message": "because"}, WHOLE_PLAN),
     "the inputs of a plan": (plan(), (), {"inputs": [{"name": "arrivals_per_s", "value": 4}]}, WHOLE_PLAN),

@@ -1,14 +1,18 @@
 """An ElasticGroup and the real operator at a real API server, under the chart's rights."""
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
+from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.kube import resources
 from waiting import eventually
 
 from .conftest import Cluster
+from .test_plans import policy
 
 NAME = "long-chat"
 
@@ -74,3 +78,61 @@ async def test_a_service_of_the_same_name_is_told_whose_the_objects_are(cluster:
 
     await cluster.until(cluster.services, refused, "the service says that the name is taken")
     assert "ElasticGroup" in str([item.message for item in cluster.services.objects()[0].status.conditions])
+
+
+async def plan(cluster: Cluster, sequence: int, instances: int) -> str:
+    """What the planner writes for the group."""
+    now, found = datetime.now(UTC), await status(cluster)
+    owner = {"apiVersion": found.api_version, "kind": found.kind, "name": NAME, "uid": found.metadata.uid}
+    body = {
+        "metadata": {"name": f"{NAME}-{sequence:05}", "ownerReferences": [owner]},
+        "spec": {
+            "serviceRef": {"kind": "ElasticGroup", "name": NAME},
+            "sequence": sequence,
+            "mode": Mode.ACTIVE,
+            "observedAt": now.isoformat(),
+            "instances": {"replicas": instances},
+            "changesLayout": True,
+            "reason": "InstancesShort",
+            "message": "more requests",
+            "expiresAt": (now + timedelta(seconds=60)).isoformat(),
+        },
+    }
+    await cluster.kube.create(resources.PLANS, body, cluster.namespace, field_validation="Strict")
+    return str(body["metadata"]["name"])  # type: ignore[index]
+
+
+async def phase(cluster: Cluster, name: str) -> PlanPhase | None:
+    return Plan.model_validate(await cluster.kube.get(resources.PLANS, name, cluster.namespace)).status.phase
+
+
+async def test_a_plan_changes_its_instances_once_and_a_policy_that_is_not_there_is_said(cluster: Cluster) -> None:
+    await create(cluster, policyRef={"name": "chat"})
+
+    async def degraded() -> str | None:
+        found = {item.type: item.reason for item in (await status(cluster)).status.conditions}
+        return found.get("Degraded")
+
+    async def lacks_its_policy() -> bool:
+        return await degraded() == "PolicyNotFound"
+
+    await eventually(lacks_its_policy, "the group says that its policy is not there")
+    await policy(cluster, Mode.ACTIVE)
+    assert NAME in await cluster.until_policy("chat", "InUse", "InUse")
+    first = await plan(cluster, 1, 3)
+
+    async def has_three() -> bool:
+        return (await status(cluster)).spec.instances.replicas == 3
+
+    await eventually(has_three, "the plan is carried out")
+    assert await phase(cluster, first) is PlanPhase.EXECUTING, "no instance is ready here"
+    scale = {"spec": {"replicas": 2}}
+    await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, scale, subresource="scale")
+    second = await plan(cluster, 2, 9)
+
+    async def refused() -> bool:
+        return await phase(cluster, second) is PlanPhase.FAILED
+
+    await eventually(refused, "9 instances are more than the group may have")
+    assert await phase(cluster, first) is PlanPhase.SUPERSEDED
+    assert (await status(cluster)).spec.instances.replicas == 2, "what a person wrote after the plan stays"

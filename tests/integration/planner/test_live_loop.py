@@ -67,7 +67,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     plan = world.layouts()[0]
     assert plan.spec.reason == "PrefillShort"
     assert plan.spec.switches[0].to_role == "Prefill"
-    assert plan.spec.pools.prefill.replicas + plan.spec.pools.decode.replicas == 5
+    assert sum(plan.spec.target) == 5
     assert {entry.name for entry in plan.spec.inputs} >= {"ratePerSecond", "promptTokens", "prefillNeeded"}
     assert plan.spec.alternatives
     assert not plan.spec.approval.required
@@ -86,7 +86,7 @@ async def test_what_is_not_there_or_not_planned_cannot_be_explained(
     await world.service()
     assert "there is no PlannerPolicy 'chat'" in await explained(world, capsys, "chat", status=1)
     await world.policy()
-    assert "has not looked at this service yet" in await explained(world, capsys, "chat")
+    assert "has not looked at chat yet" in await explained(world, capsys, "chat")
 
 
 async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World) -> None:

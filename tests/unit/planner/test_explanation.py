@@ -230,8 +230,8 @@ def test_a_planner_that_has_not_looked_and_one_that_is_unwell_say_so() -> None:
         type="PlannerHealthy", status=ConditionStatus.FALSE, reason="StaleMetrics", message="the metrics are 90 s old",
         last_transition_time=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
-    text = told(None, None, None, health=wrong, unknown="The planner has not looked at this service yet.")
-    assert "\n\nThe planner has not looked at this service yet.\n\n" in text
+    text = told(None, None, None, health=wrong, unknown="The planner has not looked at chat yet.")
+    assert "\n\nThe planner has not looked at chat yet.\n\n" in text
     assert "StaleMetrics: the metrics are 90 s old" in text
 
 
@@ -304,7 +304,7 @@ def test_a_layout_that_was_tried_says_when_it_is_tried_again(phase: str, words: 
     _, seen, _ = settled(EASY)
     ended = plan(sequence=7, phase=phase)
     moves = settled(replace(LONG, arrivals_per_s=60.0))[2]
-    same = replace(moves, prefill=ended.spec.pools.prefill.replicas, decode=ended.spec.pools.decode.replicas)
+    same = replace(moves, prefill=ended.spec.target[0], decode=ended.spec.target[1])
     now = ended.spec.observed_at + timedelta(seconds=40)
     text = told(seen, same, None, plans=(ended,), now=now, denied_for_s=300.0)
     assert (words in text) if words else "again" not in text

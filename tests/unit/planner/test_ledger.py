@@ -9,6 +9,7 @@ import pytest
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core import ledger
+from pointsman.planner.core.elastic.types import GroupDecision
 from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch, WorkerRole
 from pointsman.serving.flow_control import FlowBounds
 
@@ -46,7 +47,7 @@ def news(decision: Decision, *plans: Plan, after_s: float = 0.0, **fields: Any) 
 def test_a_plan_says_what_why_from_what_and_instead_of_what() -> None:
     made = plan(sequence=42)
     assert made.metadata.name == "chat-00042"
-    assert made.spec.pools.prefill.replicas == 3
+    assert made.spec.target[0] == 3
     assert (made.spec.switches[0].from_role, made.spec.switches[0].count) == ("Decode", 1)
     assert made.spec.reason == "PrefillShort"
     assert made.spec.inputs[0].name == "ratePerSecond"
@@ -196,6 +197,7 @@ def test_what_was_withdrawn_is_asked_again_when_it_is_wanted_again() -> None:
 def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -> None:
     held = replace(DECISION, routing=replace(DECISION.routing, flow=FlowBounds(8000, 20)))
     made = plan(held)
+    assert made.spec.routing is not None
     assert made.spec.routing.pending_tokens_per_prefill_worker == 8000
     assert made.spec.routing.decoding_per_decode_worker == 20
     assert news(held, made) is None
@@ -287,3 +289,27 @@ def test_history_keeps_the_newest_and_everything_that_has_not_ended() -> None:
         plan(sequence=9),
     ]
     assert [old.spec.sequence for old in ledger.outdated(plans, kept=3)] == [4, 3, 2, 1]
+
+
+def test_the_plan_of_an_elastic_group_has_instances_and_neither_pools_nor_routing() -> None:
+    decision = GroupDecision(
+        Reason.INSTANCES_SHORT, "more requests", 4, changes_layout=True,
+        alternatives=(Alternative(0, 0, 4, 0.97, 60.0, "scale-out", instances=4),),
+    )  # fmt: skip
+    manifest = ledger.plan_manifest(
+        namespace="default", service="long-chat", service_uid="u", sequence=1, decision=decision,
+        policy=policy(mode="Approve"), layout=(2,), now=NOW,
+    )  # fmt: skip
+    made = Plan.model_validate(manifest)
+    assert (made.spec.service_ref.kind, made.spec.target, made.spec.target_in_words) == (
+        "ElasticGroup", (4,), "4 instances"
+    )  # fmt: skip
+    assert made.spec.approval.required
+    assert {"pools", "routing"}.isdisjoint(manifest["spec"])
+    assert (made.spec.alternatives[0].instances, made.spec.alternatives[0].prefill) == (4, None)
+    assert manifest["metadata"]["ownerReferences"][0]["kind"] == "ElasticGroup"
+    again = ledger.news(decision, [made], policy(mode="Approve"), (2,), NOW)
+    assert again is None, "it is the same plan"
+    other = replace(decision, instances=5)
+    assert ledger.news(other, [made], policy(mode="Approve"), (2,), NOW) == other
+    assert ledger.news(decision, [], policy(mode="External"), (2,), NOW) is None, "replicas are somebody else's"

@@ -16,7 +16,7 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.errors import Unreachable
 from pointsman.kube.resources import Resource
-from pointsman.planner import loop, memory
+from pointsman.planner import loop, loops, memory, source
 from pointsman.planner.core.matrices import Matrix
 from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.performance import Calibration
@@ -143,7 +143,7 @@ class Scenario:
             in_progress=lambda _: False, plans=SimpleNamespace(by=lambda _: self.plans),
         )  # fmt: skip
         monkeypatch.setattr(loop, "decide", self.decide)
-        monkeypatch.setattr(loop, "Prometheus", self.server)
+        monkeypatch.setattr(source, "Prometheus", self.server)
         parts: dict[str, Any] = {"kube": self.api, "cluster": cluster, "scraper": scraper}
         events: Any = SimpleNamespace(record=lambda *_: None)
         metrics, clock = self.metrics, self.hands
@@ -274,12 +274,12 @@ async def test_why_there_is_no_last_look_to_tell_of_is_known() -> None:
     last = memory.Last(seen, steady(seen))
     large = replace(last, decision=replace(last.decision, message="x" * 1_000_000))
     api = Api()
-    assert await found(api) == "The planner has not looked at this service yet."
+    assert await found(api) == "The planner has not looked at chat yet."
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, large)  # type: ignore[arg-type]
     assert re.search(r"its last look has 1000\d{3} bytes: too many to be saved", await found(api))
     await memory.save(api, {"uid": "new"}, *KEY, State(), 1, last)  # type: ignore[arg-type]
     assert await found(api) == "found"
-    assert await found(api, "another") == "The planner has not looked at this service yet."
+    assert await found(api, "another") == "The planner has not looked at chat yet."
     data = api.config_maps["chat-planner-state"]["data"]
     data["last.json"] = '{"observation": {}}'
     assert "planner and 'pointsman explain' are of different versions" in await found(api)
@@ -389,7 +389,7 @@ async def test_a_look_that_failed_leaves_no_figures_of_the_one_before_and_the_th
         return steady(seen)
 
     scenario = Scenario(decisions=decided)
-    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 12)
     # Before each look: nothing yet; three that went well; five that did not, said from the third on; and again well.
     assert figures[:12] == [
@@ -405,7 +405,7 @@ async def test_a_look_that_failed_leaves_no_figures_of_the_one_before_and_the_th
 
 async def test_what_was_seen_is_shown_also_where_the_api_server_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = Scenario(api=Api(refuses=True))
-    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 6)
     assert shown(scenario.metrics, "gpus") == {(): 5.0}
     assert shown(scenario.metrics, "healthy") == {("LookFailed",): 0.0}
@@ -431,7 +431,7 @@ async def test_a_service_whose_policy_is_deleted_says_that_nothing_is_planned_an
         return service_without("chat", scenario.api.applied[-1]["status"]["conditions"], str(looks))
 
     scenario = Scenario(without=without)
-    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
     await scenario.run(monkeypatch, lambda: looks > 30)
     first, *others = [body["status"]["conditions"][0] for body in scenario.api.applied]
     assert first["status"] == "True"
@@ -456,7 +456,7 @@ async def test_of_a_service_that_names_no_policy_any_more_nothing_is_said(
         return service_without(None, [said])
 
     scenario = Scenario(without=without)
-    monkeypatch.setattr(loop, "LOOK_FOR_SERVICES_S", 0.001)
+    monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
     await scenario.run(monkeypatch, lambda: looks > 60)
     assert [body["status"] for body in scenario.api.applied] == [{"conditions": []}]
     assert shown(scenario.metrics, "healthy") == {}

@@ -8,11 +8,14 @@ from typing import Any, cast
 import pytest
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.kube.clock import SYSTEM_CLOCK
 from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
 from pointsman.planner.loop import SHADOW_ROUTING_S, _new, _Planned, _said, _told_lately
 from pointsman.planner.memory import Last
+from pointsman.planner.scraper import Scraper
+from pointsman.planner.source import Source
 from unit.planner.test_decide import LONG, observed
 from unit.planner.test_ledger import DECISION, NOW, plan, policy
 
@@ -42,7 +45,8 @@ def test_a_layout_is_written_at_once_and_so_is_routing_that_is_carried_out() -> 
 
 
 def kept(decision: Decision, **seen: Any) -> _Planned:
-    return _Planned("u", State(), 0, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision))
+    source = Source("", Scraper(1.0), 1.0, SYSTEM_CLOCK)
+    return _Planned("u", State(), 0, source, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision))
 
 
 @pytest.mark.parametrize(

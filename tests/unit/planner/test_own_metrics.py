@@ -77,7 +77,7 @@ def test_the_age_of_what_was_read_is_told_of_gateways_and_of_workers() -> None:
 def test_every_reason_is_counted_from_zero_so_that_the_first_of_it_is_an_increase() -> None:
     metrics = PlannerMetrics()
     metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
-    metrics.planned("models", "chat", Decision(Reason.THRESHOLD, "", 1, 2, ROUTING))
+    metrics.planned("models", "chat", Reason.THRESHOLD)
     ticks, plans = shown(metrics, "ticks_total"), shown(metrics, "plans_total")
     assert ticks == {(reason.value,): float(reason is Reason.STEADY) for reason in Reason}
     assert plans == {(reason.value,): float(reason is Reason.THRESHOLD) for reason in Reason}
@@ -108,7 +108,7 @@ def test_of_a_service_that_is_not_planned_any_more_nothing_is_left_and_of_others
     metrics.health("models", "other", True, "Planning")
     before = generate_latest(metrics.registry)
     metrics.ticked("models", "chat", SEEN, DECIDED, POLICY)
-    metrics.planned("models", "chat", DECIDED)
+    metrics.planned("models", "chat", DECIDED.reason)
     metrics.health("models", "chat", True, "Planning")
     metrics.forget("models", "chat")
     assert b"chat" not in generate_latest(metrics.registry)

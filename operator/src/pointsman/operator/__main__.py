@@ -68,7 +68,7 @@ async def run(settings: OperatorSettings) -> int:
     def plan_changed(old: Plan | None, new: Plan | None) -> None:
         plan = new or old
         if plan is not None:
-            queue.add(plan_key(plan))
+            (group_queue if plan.spec.service_ref.kind == "ElasticGroup" else queue).add(plan_key(plan))
 
     reconcilers: list[Reconciler] = []  # one, once this process leads
 
@@ -150,10 +150,11 @@ async def run(settings: OperatorSettings) -> int:
         nats = NatsCredentials(settings.nats_user, settings.nats_password.get_secret_value())
         writer = Writer(kube, expectations, nats, elector.still_leader)
         announcer = Announcer(events, metrics)
+        decisions = Decisions(kube, switches, plans, policies)
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
-            decisions=Decisions(kube, switches, plans, policies),
+            decisions=decisions,
             queue=queue,
             policies=policy_queue,
             writer=writer,
@@ -170,7 +171,14 @@ async def run(settings: OperatorSettings) -> int:
         life.start(policy_queue.run(PolicyReports(kube, policies, writer), workers=1), "reports about policies")
         life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
         groups = ElasticGroups(
-            kube=kube, pods=pods, writer=writer, control=control, announcer=announcer, install=settings.install()
+            kube=kube,
+            pods=pods,
+            writer=writer,
+            control=control,
+            announcer=announcer,
+            install=settings.install(),
+            decisions=decisions,
+            policies=policy_queue,
         )
         life.start(group_queue.run(groups, workers=settings.reconcile_workers), "reconcilers of elastic groups")
         await handlers.watch(

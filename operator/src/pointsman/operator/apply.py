@@ -20,6 +20,7 @@ from pointsman.kube.errors import AlreadyExists, Conflict, NotFound
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.children import is_current, owner_reference, service_secret, worker_pool
+from pointsman.operator.core.elastic.plans import SetInstances
 from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
     MOVED_BY_ANNOTATION,
@@ -252,6 +253,17 @@ class Writer:
         name = pool_name(service.name, action.role)
         version = action.resource_version
         await self._kube.patch(resources.WORKER_POOLS, name, service.namespace, body, resource_version=version)
+
+    async def set_instances(self, service: Service, action: SetInstances, resource_version: str) -> None:
+        """A plan's number and its uid in one write of the elastic group."""
+        self._fence()
+        body = {
+            "metadata": {"annotations": {SET_BY_ANNOTATION: action.plan_uid}},
+            "spec": {"instances": {"replicas": action.replicas}},
+        }
+        await self._kube.patch(
+            resources.ELASTIC_GROUPS, service.name, service.namespace, body, resource_version=resource_version
+        )
 
     async def own_replicas(self, service: Service, action: act.OwnReplicas) -> None:
         """Say on the pool that plans own its replicas, or that they do not any more."""

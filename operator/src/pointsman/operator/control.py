@@ -7,8 +7,8 @@ import aiohttp
 from pydantic import ValidationError
 
 from pointsman.api.protocol import control as wire
+from pointsman.api.protocol.elastic import OBJECTIVES_PATH, ElasticObjectives, ElasticState, ObjectivesRequest
 from pointsman.api.protocol.elastic import STATE_PATH as ELASTIC_STATE_PATH
-from pointsman.api.protocol.elastic import ElasticState
 from pointsman.api.protocol.headers import CONTROL_TOKEN
 from pointsman.api.protocol.names import GATEWAY_PORT, Role, address_url
 from pointsman.operator.errors import ControlFailed
@@ -74,6 +74,11 @@ class ControlClient:
     async def elastic_state(self, url: str, token: str) -> ElasticState:
         """What the manager of an elastic group says about it."""
         return await self._request("GET", url, ELASTIC_STATE_PATH, token, None, ElasticState, STATE_TIMEOUT_S)
+
+    async def elastic_objectives(self, url: str, token: str, objectives: ElasticObjectives | None) -> ElasticState:
+        """Tell the manager of an elastic group what requests must meet."""
+        body = ObjectivesRequest(objectives=objectives)
+        return await self._request("PUT", url, OBJECTIVES_PATH, token, body, ElasticState, STATE_TIMEOUT_S)
 
     async def endpoints(self, pod_ip: str, token: str) -> wire.EndpointsReport:
         """The workers a gateway uses right now."""

@@ -53,13 +53,13 @@ class Decisions:
         ]
         return tuple(switch_of(switch) for switch, _ in found), [raw for _, raw in found]
 
-    async def plans(self, key: ServiceKey, uid: str) -> tuple[Plan, ...]:
-        """The plans of the service of that uid."""
-        mirrored = [plan_of(found) for found in self._plans.by(key) if belongs(uid, found)]
+    async def plans(self, key: ServiceKey, uid: str, kind: str = "LLMService") -> tuple[Plan, ...]:
+        """The plans of the service, or object of another ``kind``, of that uid."""
+        mirrored = [plan_of(found) for found in self._plans.by(key) if _is_for(found, kind, uid)]
         if all(plan.ended for plan in mirrored):
             return tuple(mirrored)
         found = _readable(PlanObject, await self._live(resources.PLANS, key))
-        return tuple(plan_of(plan) for plan, _ in found if belongs(uid, plan))
+        return tuple(plan_of(plan) for plan, _ in found if _is_for(plan, kind, uid))
 
     async def _live(self, resource: Resource, key: ServiceKey) -> list[Object]:
         namespace, name = key
@@ -76,9 +76,13 @@ class Decisions:
         return tuple(switch for switch in map(switch_of, self._switches.by(key)) if not switch.ended)
 
 
+def _is_for(plan: PlanObject, kind: str, uid: str) -> bool:
+    return plan.spec.service_ref.kind == kind and belongs(uid, plan)
+
+
 def belongs(uid: str, found: RoleSwitch | PlanObject) -> bool:
     """Nobody's yet, or the service's: what a deleted service of that name left behind is not its successor's."""
-    said = {owner.uid for owner in found.metadata.owner_references if owner.kind == "LLMService"}
+    said = {owner.uid for owner in found.metadata.owner_references if owner.kind in ("LLMService", "ElasticGroup")}
     label = found.metadata.labels.get(SERVICE_UID_LABEL)
     return uid in said or label == uid if said or label else True
 

@@ -9,13 +9,14 @@ from pydantic import ValidationError
 from pointsman.api.protocol.elastic import ElasticState
 from pointsman.api.protocol.names import COMPONENT_INSTANCE, COMPONENT_LABEL, COMPONENT_WORKER
 from pointsman.api.v1alpha1.conditions import Reason
-from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
+from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.children import make_all
@@ -23,14 +24,19 @@ from pointsman.operator.control import ControlClient
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.elastic.manifests import group_objects, service_of
 from pointsman.operator.core.elastic.news import news
-from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report
+from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
+from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report, without_others
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.snapshot import Service, Worker
+from pointsman.operator.core.naming import SET_BY_ANNOTATION
+from pointsman.operator.core.policies import contradiction
+from pointsman.operator.core.snapshot import Policy, Service, Worker
 from pointsman.operator.core.status import Problem
+from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, worker_of
 from pointsman.operator.pods import ServiceKey
+from pointsman.operator.policies import PolicyKey
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +56,7 @@ class _Memory:
     said: tuple[Reason, str] | None = None
     problems: list[Problem] = field(default_factory=list)
     made_generation: int | None = None
+    policy: str | None = None  # that was told that the group follows it, or does not any more
     make_again_s: float = 0.0  # monotonic
 
 
@@ -65,9 +72,13 @@ class ElasticGroups:
         control: ControlClient,
         announcer: Announcer,
         install: Install,
+        decisions: Decisions,
+        policies: WorkQueue[PolicyKey],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._kube = kube
+        self._decisions = decisions
+        self._policies = policies
         self._pods = pods
         self._writer = writer
         self._control = control
@@ -112,12 +123,57 @@ class ElasticGroups:
             memory.made_generation = group.metadata.generation
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += memory.problems
-        view = self._view(group, await self._state(key, memory))
+        policy = self._policy(group, service, memory, problems)
+        view = self._view(group, await self._state(key, memory, policy))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
-        if outcome.status != group.status:
+        if outcome.status != without_others(group.status):
             await self._write_status(service, outcome)
+        if not group.spec.paused:
+            await self._carry_out(group, service, view, outcome, policy)
         return LOOK_S if outcome.settled else SETTLING_S
+
+    def _policy(self, group: ElasticGroup, service: Service, memory: _Memory, problems: list[Problem]) -> Policy | None:
+        """The policy that the group follows; one that is not there, or that it cannot follow, is a problem."""
+        name = group.spec.policy_ref.name if group.spec.policy_ref is not None else None
+        if name != memory.policy:
+            for told in (name, memory.policy):
+                if told is not None:
+                    self._policies.add((service.namespace, told))
+            memory.policy = name
+        if name is None:
+            return None
+        policy = self._decisions.policy(service.namespace, name)
+        if policy is None:
+            text = f"spec.policyRef.name is {name}: there is no such PlannerPolicy here; nothing is planned"
+            problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=text))
+        elif refused := contradiction(policy.spec, service.name, group.spec):
+            problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
+        return policy
+
+    async def _carry_out(
+        self, group: ElasticGroup, service: Service, view: GroupView, outcome: GroupReport, policy: Policy | None
+    ) -> None:
+        """The group's plans."""
+        key = (service.namespace, service.name)
+        asked = Asked(
+            name=service.name,
+            namespace=service.namespace,
+            spec=group.spec,
+            set_by=group.metadata.annotations.get(SET_BY_ANNOTATION),
+            plans=await self._decisions.plans(key, service.uid, group.kind),
+            policy=policy,
+            counts=outcome.status.instances or InstanceCounts(),
+            instances=view.instances,
+            now_s=self._clock.now().timestamp(),
+        )
+        for action in group_plan_actions(asked):
+            if isinstance(action, SetInstances):
+                await self._writer.set_instances(service, action, group.metadata.resource_version)
+                self._announcer.event(service, "Scaled", action.why)
+            else:
+                await self._writer.plan_status(service.namespace, action)
+                self._announcer.plan(service, action)
 
     def _must_make(self, group: ElasticGroup, memory: _Memory) -> bool:
         changed = memory.made_generation != group.metadata.generation
@@ -148,14 +204,18 @@ class ElasticGroups:
     def _manager(self, key: ServiceKey) -> Worker | None:
         return next((worker_of(pod) for pod in self._pods.by(key) if _is_manager(pod) and not pod.terminating), None)
 
-    async def _state(self, key: ServiceKey, memory: _Memory) -> ElasticState | None:
+    async def _state(self, key: ServiceKey, memory: _Memory, policy: Policy | None) -> ElasticState | None:
         manager = self._manager(key)
         if memory.token is None:
             return None
         if manager is None or not manager.pod_ready or manager.control_url is None:
             return None
         try:
-            return await self._control.elastic_state(manager.control_url, memory.token)
+            state = await self._control.elastic_state(manager.control_url, memory.token)
+            wanted = objectives_of(policy)
+            if state.objectives != wanted:
+                state = await self._control.elastic_objectives(manager.control_url, memory.token, wanted)
+            return state
         except ControlFailed as error:
             log.info("group=%s/%s reason=ManagerSilent %s", *key, error)
             return None

@@ -36,7 +36,7 @@ CLUSTER_RULES: Final = (
     Rule(group=GROUP, resources=("llmservices/finalizers", "elasticgroups/finalizers"), verbs=("update",)),
     Rule(group="", resources=("pods",), verbs=("get", "list", "watch", "create", "patch", "delete")),
     Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch", "delete")),
-    Rule(group=GROUP, resources=("elasticgroups",), verbs=("get", "list", "watch")),
+    Rule(group=GROUP, resources=("elasticgroups",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("elasticgroups/status",), verbs=("patch",)),
     Rule(group="apps", resources=("deployments", "statefulsets"), verbs=("get", "create", "patch", "delete")),
     Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch", "delete")),

@@ -5,16 +5,17 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
+from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
-from pointsman.kube.resources import LLM_SERVICES, PLANNER_POLICIES
+from pointsman.kube.resources import ELASTIC_GROUPS, LLM_SERVICES, PLANNER_POLICIES
 from pointsman.operator.apply import Writer
 from pointsman.operator.core.dropped import dropped_fields
-from pointsman.operator.core.policies import policy_status
+from pointsman.operator.core.policies import Follower, policy_status
 from pointsman.operator.errors import NotLeading
 
 log = logging.getLogger(__name__)
@@ -64,15 +65,19 @@ class PolicyReports:
         log.info("policy=%s/%s reason=%s %s", namespace, name, accepted.reason, accepted.message)
         return None
 
-    async def _users(self, namespace: str, name: str) -> dict[str, LLMServiceSpec]:
-        """The services that follow it, as they are now; one that is being deleted does no more."""
-        listing = await self._kube.list(LLM_SERVICES, namespace)
-        found: dict[str, LLMServiceSpec] = {}
-        for raw in listing.items:
-            if (raw["spec"].get("policyRef") or {}).get("name") != name or raw["metadata"].get("deletionTimestamp"):
-                continue
+    async def _users(self, namespace: str, name: str) -> dict[str, Follower]:
+        """Who follows it, as they are now; one that is being deleted does no more."""
+        found: dict[str, Follower] = {}
+        for resource, model in ((LLM_SERVICES, LLMService), (ELASTIC_GROUPS, ElasticGroup)):
             try:
-                found[raw["metadata"]["name"]] = LLMService.model_validate(raw).spec
-            except ValidationError:
-                continue  # its own reconcile says so
+                listing = await self._kube.list(resource, namespace)
+            except NotFound:
+                continue  # a cluster whose CRDs are older
+            for raw in listing.items:
+                if (raw["spec"].get("policyRef") or {}).get("name") != name or raw["metadata"].get("deletionTimestamp"):
+                    continue
+                try:
+                    found[raw["metadata"]["name"]] = model.model_validate(raw).spec
+                except ValidationError:
+                    continue  # its own reconcile says so
         return found

@@ -7,6 +7,7 @@ from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder
 from pointsman.kube.lease import RELEASED, Elector, candidate
 from pointsman.planner.cluster import Cluster
+from pointsman.planner.group_loop import GroupPlanner
 from pointsman.planner.loop import Planner
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.scraper import Scraper
@@ -57,16 +58,17 @@ async def run(settings: PlannerSettings) -> int:
         if not await life.reach(elector.elected.wait()):
             return life.status
         metrics.leader.set(1)
-        planner = Planner(
-            kube=kube,
-            cluster=cluster,
-            scraper=scraper,
-            events=events,
-            metrics=metrics,
-            leads=elector.still_leader,
-            prometheus_timeout_s=settings.prometheus_timeout_seconds,
-        )
-        life.start(planner.run(), "planning")
+        for make, what in ((Planner, "planning"), (GroupPlanner, "planning of elastic groups")):
+            planner = make(
+                kube=kube,
+                cluster=cluster,
+                scraper=scraper,
+                events=events,
+                metrics=metrics,
+                leads=elector.still_leader,
+                prometheus_timeout_s=settings.prometheus_timeout_seconds,
+            )
+            life.start(planner.run(), what)
         await life.stopping.wait()
     return life.status
 

@@ -1,14 +1,16 @@
 """What the planner sees of services in the API server, by mirrors."""
 
 import asyncio
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Hashable, Iterator
+from typing import Final, NamedTuple
 
 from pointsman.api.protocol.names import (
     COMPONENT_GATEWAY,
+    COMPONENT_INSTANCE,
     COMPONENT_LABEL,
     COMPONENT_WORKER,
     DRAIN_STARTED_ANNOTATION,
+    ELASTIC_GROUP_LABEL,
     ENGINE_PORT,
     GATEWAY_PORT,
     ROLE_LABEL,
@@ -16,6 +18,7 @@ from pointsman.api.protocol.names import (
     SERVICE_LABEL,
     address_url,
 )
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
@@ -28,7 +31,10 @@ from pointsman.planner.core import ledger
 from pointsman.planner.core.types import Worker, WorkerCondition, WorkerRole
 
 ServiceKey = tuple[str, str]
-"""``(namespace, name)`` of an LLMService."""
+"""``(namespace, name)`` of an LLMService or ElasticGroup."""
+
+
+_GROUP: Final = "ElasticGroup"
 
 
 class Target(NamedTuple):
@@ -44,21 +50,22 @@ class Cluster:
 
     def __init__(self, kube: Kube, namespace: str | None) -> None:
         self.services = Mirror(kube, resources.LLM_SERVICES, LLMService, namespace=namespace)
+        self.groups = Mirror(kube, resources.ELASTIC_GROUPS, ElasticGroup, namespace=namespace)
         self.policies = Mirror(kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace)
         self.pods = Mirror(
             kube, resources.PODS, Pod, namespace=namespace, label_selector=SERVICE_LABEL, index=_service_of_pod
         )
         self.switches = Mirror(kube, resources.ROLE_SWITCHES, RoleSwitch, namespace=namespace, index=_service_of_switch)
         self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace, index=_service_of_plan)
+        self._mirrors = (self.services, self.policies, self.pods, self.switches, self.plans)
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
-        mirrors = (self.services, self.policies, self.pods, self.switches, self.plans)
-        await asyncio.gather(*(mirror.run() for mirror in mirrors))
+        await asyncio.gather(*(mirror.run() for mirror in (*self._mirrors, self.groups)))
 
     async def synced(self) -> None:
-        """Wait until every mirror has its first list."""
-        for mirror in (self.services, self.policies, self.pods, self.switches, self.plans):
+        """Wait until every mirror has its first list, but for elastic groups: a cluster may not have that kind yet."""
+        for mirror in self._mirrors:
             await mirror.synced.wait()
 
     def planned(self) -> Iterator[tuple[ServiceKey, LLMService, PlannerPolicy]]:
@@ -68,6 +75,14 @@ class Cluster:
             policy = self.policies.get(reference.name, service.metadata.namespace) if reference else None
             if policy is not None and service.metadata.deletion_timestamp is None:
                 yield (service.metadata.namespace, service.metadata.name), service, policy
+
+    def planned_groups(self) -> Iterator[tuple[ServiceKey, ElasticGroup, PlannerPolicy]]:
+        """Elastic groups with a policy that is there."""
+        for group in self.groups.objects():
+            reference = group.spec.policy_ref
+            policy = self.policies.get(reference.name, group.metadata.namespace) if reference else None
+            if policy is not None and group.metadata.deletion_timestamp is None:
+                yield (group.metadata.namespace, group.metadata.name), group, policy
 
     def unplanned(self) -> Iterator[tuple[ServiceKey, LLMService]]:
         """Services without a policy, or with one that is not there."""
@@ -114,6 +129,27 @@ class Cluster:
             found.append((targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, condition, gpus=max(gpus, 1))))
         return found
 
+    def manager(self, key: ServiceKey) -> Target | None:
+        """The pod of an elastic group's manager, once it is ready."""
+        found = self.targets(key, COMPONENT_WORKER)
+        return next((t for t in found if ELASTIC_GROUP_LABEL in t.pod.metadata.labels and t.pod.ready), None)
+
+    def instances(self, key: ServiceKey, gpus: int) -> tuple[Worker, ...]:
+        """The instances of an elastic group. They have no roles; all are shown as decode workers."""
+        found = []
+        for pod in self.pods.by(key):
+            if pod.metadata.labels.get(COMPONENT_LABEL) != COMPONENT_INSTANCE or pod.finished:
+                continue
+            condition = WorkerCondition.ACTIVE if pod.ready else WorkerCondition.STARTING
+            if pod.terminating:
+                condition = WorkerCondition.DRAINING
+            found.append(Worker(pod.metadata.name, WorkerRole.DECODE, condition, gpus=max(gpus, 1)))
+        return tuple(sorted(found, key=lambda worker: worker.name))
+
+    def plans_of_group(self, key: ServiceKey) -> tuple[Plan, ...]:
+        """Of an elastic group."""
+        return self.plans.by((_GROUP, *key))
+
     def in_progress(self, key: ServiceKey) -> bool:
         """A plan that changes the layout is to be carried out and has not ended, or a switch has not."""
         plans = any(ledger.to_be_carried_out(plan) for plan in self.plans.by(key))
@@ -133,5 +169,6 @@ def _service_of_switch(switch: RoleSwitch) -> ServiceKey:
     return switch.metadata.namespace, switch.spec.service_ref.name
 
 
-def _service_of_plan(plan: Plan) -> ServiceKey:
-    return plan.metadata.namespace, plan.spec.service_ref.name
+def _service_of_plan(plan: Plan) -> Hashable:
+    key = plan.metadata.namespace, plan.spec.service_ref.name
+    return (_GROUP, *key) if plan.spec.service_ref.kind == _GROUP else key

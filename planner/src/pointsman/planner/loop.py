@@ -7,18 +7,18 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from pointsman.api.protocol.names import API_VERSION
-from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, PlannerHealth
+from pointsman.api.protocol.names import API_VERSION, Role
+from pointsman.api.v1alpha1.conditions import Condition, PlannerHealth
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
-from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, Mode, PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
 from pointsman.kube.events import EventRecorder, Reference
-from pointsman.planner import memory
-from pointsman.planner.cluster import Cluster, ServiceKey, Target
+from pointsman.planner import loops, memory
+from pointsman.planner.cluster import Cluster, ServiceKey
 from pointsman.planner.core import ledger
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.observe import Reading, Seen, observation
@@ -34,11 +34,13 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables, remembered
-from pointsman.planner.prometheus import Prometheus, PrometheusReadings
+from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.scraper import Scraper
+from pointsman.planner.source import Source
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -50,10 +52,8 @@ log = logging.getLogger(__name__)
 SAVE_CHANGED_S: Final = 5.0
 SHADOW_ROUTING_S: Final = 60.0
 _ROUTING_ONLY: Final = (Reason.STEADY, Reason.FLOW_CONTROL, Reason.THRESHOLD)  # they come in turn
-LOOK_FOR_SERVICES_S: Final = 1.0
 LOOKS_FAILED: Final = 3  # in a row, before it is said: one may be an answer of the API server that was lost
 _MOST_OF_AN_ERROR: Final = 1000  # letters
-BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
 
@@ -64,6 +64,7 @@ class _Planned:
     uid: str
     state: State
     sequence: int
+    source: Source
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
     saved: tuple[object, object] | None = None  # what was said when it was saved
@@ -72,7 +73,6 @@ class _Planned:
     said: tuple[Reason, str] | None = None
     condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
     last: memory.Last | None = None
-    prometheus: PrometheusReadings | None = None  # of the policy's source, where that is Prometheus
     shown: bool = False  # what this look found, in /metrics
     pages_s: dict[str, float | None] = field(default_factory=dict)  # Unix times of the pages that were decided on
     since_s: dict[str, float] = field(default_factory=dict)  # since when each gateway is there
@@ -104,36 +104,27 @@ class Planner:
         self._prometheus_timeout_s = prometheus_timeout_s
         self._clock = clock
         self._time = SteadyTime(clock)
-        self._tasks: dict[ServiceKey, asyncio.Task[None]] = {}
         self._without: set[ServiceKey] = set()  # services whose policy is not there, as /metrics says
         self._mended: dict[ServiceKey, str] = {}  # the version of a service whose condition was put right
 
     async def run(self) -> None:
         """Until cancelled. A service that gets a policy is planned within a second, one that loses it is left alone."""
-        try:
-            while True:
-                planned = {key for key, _, _ in self._cluster.planned()}
-                for key in planned - self._tasks.keys():
-                    self._tasks[key] = asyncio.create_task(self._plan(key), name=f"plan {key[0]}/{key[1]}")
-                for key in self._tasks.keys() - planned:
-                    task = self._tasks.pop(key)
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)  # it says nothing after this
-                    self._metrics.forget(*key)
-                    self._scraper.keep(set(), f"{key}/")  # should it come back, its old pages would be a long window
-                if self._leads():
-                    await self._report_unplanned()
-                await asyncio.sleep(LOOK_FOR_SERVICES_S)
-        finally:
-            for task in self._tasks.values():
-                task.cancel()
-            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+        async def also() -> None:
+            if self._leads():
+                await self._report_unplanned()
+
+        await loops.run_each(lambda: {key for key, _, _ in self._cluster.planned()}, self._plan, self._forget, also)
+
+    def _forget(self, key: ServiceKey) -> None:
+        self._metrics.forget(*key)
+        self._scraper.keep(set(), _prefix(key))  # should it come back, its old pages would be a long window
 
     async def _plan(self, key: ServiceKey) -> None:
         kept: _Planned | None = None
         failures = 0  # in a row
         while True:
-            wait_s, failed = LOOK_FOR_SERVICES_S, ""
+            wait_s, failed = loops.LOOK_FOR_SERVICES_S, ""
             found = next(((s, p) for k, s, p in self._cluster.planned() if k == key), None)
             try:
                 if found is not None and self._leads():
@@ -160,14 +151,15 @@ class Planner:
         """What is known of a service, by the process that planned for it before."""
         state, sequence = await memory.load(self._kube, *key, uid)
         last = await memory.load_last(self._kube, *key, uid)
+        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock)
         if isinstance(last, memory.NoLast):
-            return _Planned(uid, state or State(), sequence)
+            return _Planned(uid, state or State(), sequence, source)
         self._time.not_before(last.observation.at_s)
         roles = {
             worker.name: (worker.role, float("-inf") if worker.role_since_s is None else worker.role_since_s)
             for worker in last.observation.workers
         }
-        return _Planned(uid, state or State(), sequence, role_since_s=roles)
+        return _Planned(uid, state or State(), sequence, source, role_since_s=roles)
 
     # --- one tick ---
 
@@ -175,9 +167,10 @@ class Planner:
         settings = policy_of(policy.spec, service.spec)
         workers = self._cluster.workers(key, service.spec.worker.gpus, self._clock.now().timestamp())
         gateways = self._cluster.gateways(key)
-        targets = {f"{key}/{target.key}": target for target in (*(t for t, _ in workers if t is not None), *gateways)}
-        source = await self._read(key, policy, kept, targets)
-        names = [f"{key}/{target.key}" for target in gateways]
+        prefix = _prefix(key)
+        targets = {f"{prefix}{target.key}": target for target in (*(t for t, _ in workers if t is not None), *gateways)}
+        source = await kept.source.read(key[0], policy, targets)
+        names = [f"{prefix}{target.key}" for target in gateways]
         age_s = max((source.age_s(name) for name in names), default=float("inf"))
         if isinstance(source, PrometheusReadings):
             # Each gateway is scraped at a moment of its own: no page is decided on twice, or its requests count twice.
@@ -192,7 +185,7 @@ class Planner:
         asked = ledger.asked_of_a_person(plans)
         seen = []
         for target, worker in workers:
-            name = f"{key}/{target.key}" if target else ""
+            name = f"{prefix}{target.key}" if target else ""
             dated = replace(worker, role_since_s=self._role_since(kept, worker, at_s))
             reading = source.reading(name) if target else None
             failed, age = (source.failed(name), source.age_s(name)) if target else (False, None)
@@ -207,7 +200,7 @@ class Planner:
             routing=_routing(service, policy),
             objectives=settings.objectives,
             plan_in_progress=self._cluster.in_progress(key) or any(map(ledger.to_be_carried_out, plans)),
-            awaiting_approval=ledger.target(asked) if asked is not None else None,
+            awaiting_approval=_layout_of(asked) if asked is not None else None,
             worker_gpus=service.spec.worker.gpus,
         )
         base, unknown_table = await self._tables.base(policy)
@@ -231,23 +224,6 @@ class Planner:
         missed = out_of_reach(decision, settings.objectives, said=said)
         await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed, settings.objectives)
         return next_tick.after_s
-
-    async def _read(
-        self, key: ServiceKey, policy: PlannerPolicy, kept: _Planned, targets: dict[str, Target]
-    ) -> Scraper | PrometheusReadings:
-        """Look at the pods by the policy's source."""
-        metrics = policy.spec.metrics
-        if metrics.source is MetricsSource.DIRECT:
-            kept.prometheus = None
-            self._scraper.keep(set(targets), f"{key}/")
-            await self._scraper.scrape({name: target.url for name, target in targets.items()})
-            return self._scraper
-        url = str(metrics.prometheus_url)
-        self._scraper.keep(set(), f"{key}/")
-        if kept.prometheus is None or kept.prometheus.server.url != url:
-            kept.prometheus = PrometheusReadings(Prometheus(url, self._prometheus_timeout_s), self._clock)
-        await kept.prometheus.read(key[0], {name: target.pod.metadata.name for name, target in targets.items()})
-        return kept.prometheus
 
     @staticmethod
     def _role_since(kept: _Planned, worker: Worker, at_s: float) -> float | None:
@@ -324,7 +300,7 @@ class Planner:
         kept.written = Plan.model_validate(manifest), self._clock.monotonic_s()
         name = manifest["metadata"]["name"]
         log.info("service=%s/%s plan=%s reason=%s %s", *key, name, decision.reason, decision.message)
-        self._metrics.planned(*key, decision)
+        self._metrics.planned(*key, decision.reason)
         resource = resources.LLM_SERVICES
         regarding = Reference(resource.api_version, resource.kind, key[0], key[1], service.metadata.uid)
         self._events.record(regarding, f"Planned{decision.reason}", f"{name}: {decision.message}")
@@ -336,7 +312,7 @@ class Planner:
         if kept.written is not None:
             plan, written_s = kept.written
             mirrored = any(known.spec.sequence == plan.spec.sequence for known in plans)
-            if mirrored or self._clock.monotonic_s() - written_s > BELIEVED_S:
+            if mirrored or self._clock.monotonic_s() - written_s > ledger.BELIEVED_S:
                 kept.written = None
             else:
                 plans.append(plan)
@@ -382,7 +358,7 @@ class Planner:
     async def _report_failure(self, key: ServiceKey, service: LLMService, kept: _Planned | None, error: str) -> None:
         """Looks end in an error: nobody must take the planner's last word for its present one."""
         self._metrics.health(*key, False, PlannerHealth.LOOK_FAILED)
-        said = _health_of(service)
+        said = health_of(service.status.conditions)
         if kept is not None and kept.condition is not None:
             written = kept.condition[1] is PlannerHealth.LOOK_FAILED
         else:
@@ -408,7 +384,7 @@ class Planner:
                 self._metrics.health(*key, False, PlannerHealth.POLICY_NOT_FOUND)
                 name = service.spec.policy_ref.name
                 wanted = f"there is no PlannerPolicy '{name}' (spec.policyRef): nothing is planned"
-            said = _health_of(service)
+            said = health_of(service.status.conditions)
             if (said and (said.reason, said.message)) == (wanted and (PlannerHealth.POLICY_NOT_FOUND, wanted)):
                 continue
             mended[key] = version = service.metadata.resource_version
@@ -422,40 +398,28 @@ class Planner:
             except KubeError as error:
                 del mended[key]
                 log.warning("service=%s/%s the API server was not reached: %s", *key, error)
-        for key in self._without - without - self._tasks.keys():
+        for key in self._without - without - {key for key, _, _ in self._cluster.planned()}:
             self._metrics.forget(*key)
         self._without, self._mended = without, mended
 
     async def _write_health(
         self, key: ServiceKey, service: LLMService, healthy: bool, reason: PlannerHealth, message: str
     ) -> None:
-        status = ConditionStatus.TRUE if healthy else ConditionStatus.FALSE
-        before = _health_of(service)
-        condition = Condition(
-            type=ConditionType.PLANNER_HEALTHY,
-            status=status,
-            reason=reason,
-            message=message,
-            last_transition_time=before.last_transition_time
-            if before is not None and before.status is status
-            else self._clock.now().replace(microsecond=0),
-            observed_generation=service.metadata.generation,
-        )
-        await self._apply_health(key, [condition])
+        before = health_of(service.status.conditions)
+        generation, now = service.metadata.generation, self._clock.now()
+        await self._apply_health(key, [health_condition(before, healthy, reason, message, generation, now)])
 
     async def _apply_health(self, key: ServiceKey, conditions: Sequence[Condition]) -> None:
-        """The planner's conditions are these and no others."""
-        body: dict[str, Any] = {
-            "apiVersion": API_VERSION,
-            "kind": "LLMService",
-            "metadata": {"name": key[1], "namespace": key[0]},
-            "status": {"conditions": [condition.manifest() for condition in conditions]},
-        }
-        await self._kube.apply(resources.LLM_SERVICES, body, subresource="status")
+        await apply_health(self._kube, resources.LLM_SERVICES, key, conditions)
 
 
-def _health_of(service: LLMService) -> Condition | None:
-    return next((c for c in service.status.conditions if c.type == ConditionType.PLANNER_HEALTHY), None)
+def _prefix(key: ServiceKey) -> str:
+    """Of the names of its targets."""
+    return f"{key}/"
+
+
+def _layout_of(plan: Plan) -> tuple[int, int]:
+    return plan.spec.replicas(Role.PREFILL), plan.spec.replicas(Role.DECODE)
 
 
 def _owned(plan: Plan, uid: str) -> bool:

@@ -48,15 +48,18 @@ def to_json(state: State) -> str:
 
 def last_to_json(last: Last) -> str:
     """The last look as JSON, which has no infinity: what was never read is older than anything."""
-    observation = last.observation
-    finite = replace(
+    return _LAST.dump_json(replace(last, observation=finite(last.observation))).decode()
+
+
+def finite(observation: Observation) -> Observation:
+    """Without what JSON has no number for, and without single measurements."""
+    return replace(
         observation,
         age_s=min(observation.age_s, NEVER_S),
         gateways_age_s=_finite(observation.gateways_age_s),
         workers_age_s=_finite(observation.workers_age_s),
         samples=(),
     )
-    return _LAST.dump_json(replace(last, observation=finite)).decode()
 
 
 def _finite(age_s: float | None) -> float | None:
@@ -79,31 +82,46 @@ async def load(kube: Kube, namespace: str, service: str, uid: str) -> tuple[Stat
     ``uid``: of the service. What is remembered of another one that had its name is not of its engine, nor of its load;
     the number is gone on from, since its plans may be there still.
     """
-    data, its = await _data(kube, namespace, service, uid)
+    text, sequence = await load_state(kube, namespace, service, uid)
+    return (None if text is None else from_json(text)), sequence
+
+
+async def load_state(kube: Kube, namespace: str, name: str, uid: str) -> tuple[str | None, int]:
+    """The same as it was saved, also of an elastic group."""
+    data, its = await _data(kube, namespace, name, uid)
     sequence = data.get("sequence", "0")
-    state = from_json(data[_KEY]) if its and _KEY in data else None
-    return state, int(sequence) if sequence.isascii() and sequence.isdigit() else 0
+    return (data.get(_KEY) if its else None), int(sequence) if sequence.isascii() and sequence.isdigit() else 0
 
 
 async def load_last(kube: Kube, namespace: str, service: str, uid: str) -> Last | NoLast:
     """What was observed and decided last, for those who explain it; or why that is not known."""
-    data, its = await _data(kube, namespace, service, uid)
+    text = await load_look(kube, namespace, service, uid)
+    if isinstance(text, NoLast):
+        return text
+    try:
+        return _LAST.validate_json(text)
+    except ValidationError:
+        return UNREADABLE
+
+
+UNREADABLE: Final = NoLast(
+    "The planner's last look at it cannot be read: planner and 'pointsman explain' are of different versions."
+)
+
+
+async def load_look(kube: Kube, namespace: str, name: str, uid: str) -> str | NoLast:
+    """The last look as it was saved, also of an elastic group; or why it is not known."""
+    data, its = await _data(kube, namespace, name, uid)
     if not its or not data:
-        return NoLast("The planner has not looked at this service yet.")
+        return NoLast(f"The planner has not looked at {name} yet.")
     if _LEFT_OUT_KEY in data:
         return NoLast(
-            f"The planner looks at this service, but its last look has {data[_LEFT_OUT_KEY]} bytes: too many to be "
+            f"The planner looks at {name}, but its last look has {data[_LEFT_OUT_KEY]} bytes: too many to be "
             "saved beside its memory, since a ConfigMap holds a megabyte. Its plans, its metrics and its log say more."
         )
     if _LAST_KEY not in data:
-        return NoLast("The planner saved no look at this service: it is of an older version.")
-    try:
-        return _LAST.validate_json(data[_LAST_KEY])
-    except ValidationError:
-        return NoLast(
-            "The planner's last look at this service cannot be read: planner and 'pointsman explain' are of different "
-            "versions."
-        )
+        return NoLast(f"The planner saved no look at {name}: it is of an older version.")
+    return data[_LAST_KEY]
 
 
 async def _data(kube: Kube, namespace: str, service: str, uid: str) -> tuple[dict[str, str], bool]:
@@ -123,8 +141,15 @@ async def save(
     last: Last | None = None,
 ) -> None:
     """Write the state. Raises KubeError."""
-    data = {_KEY: to_json(state), "sequence": str(sequence)}
     looked = last_to_json(last) if last is not None else ""
+    await save_texts(kube, owner, namespace, service, to_json(state), sequence, looked)
+
+
+async def save_texts(
+    kube: Kube, owner: dict[str, Any], namespace: str, service: str, state: str, sequence: int, looked: str
+) -> None:
+    """The same, also of an elastic group; ``looked``: the last look, if there was one. Raises KubeError."""
+    data = {_KEY: state, "sequence": str(sequence)}
     if looked and len(data[_KEY].encode()) + len(looked.encode()) < MOST_KEPT_BYTES:
         data[_LAST_KEY] = looked
     elif looked:

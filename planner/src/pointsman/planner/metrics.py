@@ -3,11 +3,12 @@
 Documented by ``docs/planner.md``. What is unknown is absent, neither 0 nor what it was before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
 from pointsman.planner.core.types import (
     Decision,
     Objectives,
@@ -51,28 +52,48 @@ class PlannerMetrics:
     ) -> None:
         """One tick of one service."""
         key = (namespace, service)
-        for reason in Reason:  # 0 from the start: else the first of a reason is no increase
-            self._of(self._ticks, *key, reason.value)
-            self._of(self._plans, *key, reason.value)
-        self._of(self._ticks, *key, decision.reason.value).inc()
+        self._decided(key, decision.reason, decision.inputs)
         ages_s = (("gateways", observation.gateways_age_s), ("workers", observation.workers_age_s))
         self._show(self._age, key, {(source,): age_s for source, age_s in ages_s if age_s is not None})
-        self._show(self._inputs, key, {(name,): value for name, value in decision.inputs})
         counts: dict[_Labels, float] = {(role.value, c.value): 0.0 for role in WorkerRole for c in WorkerCondition}
         for worker in observation.workers:
             counts[worker.role.value, worker.condition.value] += 1
         self._show(self._workers, key, counts)
-        self._show(self._gpus, key, {(): float(sum(worker.gpus for worker in observation.workers))})
+        self._aims(key, observation, policy, sum(worker.gpus for worker in observation.workers))
+        self._show(self._routing, key, _in_force(observation.routing))
+
+    def group_looked(
+        self, namespace: str, group: str, observation: GroupObservation, decision: GroupDecision, policy: Policy
+    ) -> None:
+        """One look at an elastic group."""
+        key = (namespace, group)
+        self._decided(key, decision.reason, decision.inputs)
+        age_s = observation.seen.gateways_age_s
+        self._show(self._age, key, {("gateways",): age_s} if age_s is not None else {})
+        counts: dict[_Labels, float] = {("Instance", condition.value): 0.0 for condition in WorkerCondition}
+        for instance in observation.instances:
+            counts["Instance", instance.condition.value] += 1
+        self._show(self._workers, key, counts)
+        self._aims(key, observation.seen, policy, sum(instance.gpus for instance in observation.instances))
+
+    def _decided(self, key: tuple[str, str], reason: Reason, inputs: Sequence[tuple[str, float]]) -> None:
+        for each in Reason:  # 0 from the start: else the first of a reason is no increase
+            self._of(self._ticks, *key, each.value)
+            self._of(self._plans, *key, each.value)
+        self._of(self._ticks, *key, reason.value).inc()
+        self._show(self._inputs, key, {(name,): value for name, value in inputs})
+
+    def _aims(self, key: tuple[str, str], observation: Observation, policy: Policy, gpus: int) -> None:
+        self._show(self._gpus, key, {(): float(gpus)})
         self._show(self._budget, key, {(): float(policy.max_gpus)})
         objectives = policy.objectives
         self._show(self._ttft, key, _ttft_s(objectives, observation))
         self._show(self._tpot, key, {(): objectives.tpot_ms / 1000})
         self._show(self._attainment, key, {(): objectives.attainment})
-        self._show(self._routing, key, _in_force(observation.routing))
 
-    def planned(self, namespace: str, service: str, decision: Decision) -> None:
+    def planned(self, namespace: str, service: str, reason: Reason) -> None:
         """A plan was written."""
-        self._of(self._plans, namespace, service, decision.reason.value).inc()
+        self._of(self._plans, namespace, service, reason.value).inc()
 
     def health(self, namespace: str, service: str, healthy: bool, reason: str) -> None:
         """What the condition PlannerHealthy says."""

@@ -15,6 +15,11 @@ def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
     )
 
 
+def policy_of_group(policy: PlannerPolicySpec) -> Policy:
+    """What must be respected for an elastic group. Its bounds are of instances, and not here."""
+    return planner_policy(policy, Bounds(1, 1), Bounds(1, 1))
+
+
 def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -> Policy:
     """The same with the bounds of the pools given: a replay has no service."""
     actions = policy.actions

@@ -17,6 +17,7 @@ from pointsman.serving.elastic.memory import peak_slots
 from pointsman.serving.elastic.types import (
     DecodeBatch,
     Instance,
+    Objectives,
     RunningRequest,
     Settings,
     WaitingRequest,
@@ -201,3 +202,35 @@ def test_bounds_hold_for_every_queue(
     if len(result.requests) > 1:
         degree = 2 if len(idle) + len(result.preempted) > 1 else 1
         assert MODEL.seconds([r.prompt_tokens for r in result.requests], degree) <= settings.max_prefill_s
+
+
+@pytest.mark.parametrize(
+    ("tpot_s", "left_s", "paused"),
+    [
+        (0.05, 1.0, True),  # 10 tokens took 0.1 s and 90 are left: 5 s are allowed, 0.1 + 0.6 + 0.9 s are needed
+        (0.05, 0.5, False),  # the prefill takes 0.6 s: it would be late all the same
+        (0.012, 1.0, False),  # 1.2 s are allowed: the batch would be late
+        (0.001, 1.0, True),  # the batch is late already: nothing is lost
+    ],
+)
+def test_with_objectives_a_batch_pauses_for_a_prompt_that_can_be_in_time(
+    tpot_s: float, left_s: float, paused: bool
+) -> None:
+    busy = Instance("i", 1000, 200)
+    batch = form_decode_batches([busy], [decodes("r", 11, 0.1, future=90, i=200)])
+    prompt = WaitingRequest("w1", 60, 1, 1.0, ttft_left_s=left_s)
+    plain = chosen([prompt], [], batch, mean_decode_s=0.0)
+    assert not plain.preempted, "Gain > Cost lets it wait"
+    aimed = chosen([prompt], [], batch, 0.0, settings=Settings(objectives=Objectives(1.0, tpot_s)))
+    assert bool(aimed.preempted) is paused
+    assert ids(aimed) == (["w1"] if paused else [])
+
+
+def test_more_must_be_in_time_than_are_lost() -> None:
+    busy = Instance("i", 1000, 400)
+    running = [decodes(f"r{n}", 11, 0.1, future=90, i=200) for n in range(2)]
+    batch = form_decode_batches([busy], running)
+    aims = Settings(objectives=Objectives(10.0, 0.012))
+    prompts = [WaitingRequest(f"w{n}", 20, 1, float(n), ttft_left_s=5.0) for n in range(3)]
+    assert not chosen(prompts[:2], [], batch, 0.0, settings=aims).preempted
+    assert chosen(prompts, [], batch, 0.0, settings=aims).preempted

@@ -1,7 +1,7 @@
 """What the parts of an elastic group say to each other besides tensors and iterations.
 
 An instance says on NATS where it is; whoever manages the group connects to it. The manager says what the group does at
-``STATE_PATH`` of its control API, for the operator.
+``STATE_PATH`` of its control API, for the operator, which tells it the policy's objectives at ``OBJECTIVES_PATH``.
 """
 
 import hmac
@@ -12,6 +12,7 @@ from pydantic import Field
 from pointsman.api.protocol.control import Wire
 
 STATE_PATH: Final = "/pointsman/v1/elastic/state"
+OBJECTIVES_PATH: Final = "/pointsman/v1/elastic/objectives"
 PRESENCE_SECONDS: Final = 1.0
 """An instance says that it is there so often; one that is silent for ``SILENT_SECONDS`` is forgotten."""
 SILENT_SECONDS: Final = 10.0
@@ -78,6 +79,20 @@ class Totals(Wire):
     recomputed: int = 0
 
 
+class ElasticObjectives(Wire):
+    """When a request is in time, in seconds; as in a PlannerPolicy, which has milliseconds."""
+
+    ttft_seconds: float = Field(gt=0)
+    ttft_seconds_per_prompt_token: float = Field(default=0.0, ge=0)
+    tpot_seconds: float = Field(gt=0)
+
+
+class ObjectivesRequest(Wire):
+    """The objectives from now on; null: none."""
+
+    objectives: ElasticObjectives | None
+
+
 class ElasticState(Wire):
     """An elastic group at one moment. ``manager``: another one after each start of the manager."""
 
@@ -88,3 +103,4 @@ class ElasticState(Wire):
     waiting: int
     latency_model: tuple[PrefillTimeState, ...]
     totals: Totals
+    objectives: ElasticObjectives | None = None

@@ -193,3 +193,12 @@ WORKER_KV_EVENTS_LOST: Final = Metric(
 WORKER_LATE_LEASES: Final = Metric(
     "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."
 )
+ELASTIC_SLOTS: Final = Metric(
+    "pointsman_elastic_slots", "gauge", ("state",), "Tokens of KV that the instances keep, and how many more fit."
+)
+ELASTIC_DECODE_SUMS: Final = Metric(
+    "pointsman_elastic_decode_sums_total",
+    "counter",
+    ("term",),
+    "Sums over decode steps of single instances: steps, requests, seconds, requests_squared, request_seconds.",
+)

@@ -21,6 +21,7 @@ from pointsman.api.v1alpha1.resource import (
     ApiModel,
     Column,
     Kind,
+    LocalReference,
     Resource,
     Scale,
 )
@@ -107,7 +108,11 @@ class ElasticInstanceSpec(ApiModel):
 class ElasticInstancesSpec(ApiModel):
     """How many instances."""
 
-    replicas: int = Field(ge=1, le=MAX_INSTANCES, description="Instances wanted; written by /scale too.")
+    replicas: int = Field(
+        ge=1,
+        le=MAX_INSTANCES,
+        description="Instances wanted; written by /scale too, and by plans where policyRef names an active policy.",
+    )
     min_replicas: int = Field(default=1, ge=1, le=MAX_INSTANCES, description="Never fewer, whoever scales.")
     max_replicas: int = Field(default=MAX_INSTANCES, ge=1, le=MAX_INSTANCES, description="Never more, whoever scales.")
 
@@ -153,6 +158,11 @@ class ElasticGroupSpec(ApiModel):
     instance: ElasticInstanceSpec = Field(default=ElasticInstanceSpec(), description="What one instance is.")
     instances: ElasticInstancesSpec = Field(description="How many instances.")
     parallelism: ParallelismSpec = Field(default=ParallelismSpec(), description="Degrees of parallelism.")
+    policy_ref: LocalReference | None = Field(
+        default=None,
+        description="The PlannerPolicy that governs the group: objectives, budget, and whether the planner writes "
+        "instances.replicas. Absent: instances stay.",
+    )
     gateway: GatewaySpec = Field(default=GatewaySpec(), description="OpenAI API.")
     drain: DrainSpec = Field(default=DrainSpec(), description="How instances leave.")
     paused: bool = Field(default=False, description="Observe and report, but touch nothing.")
@@ -174,7 +184,6 @@ class ElasticGroupSpec(ApiModel):
                 f"spec.parallelism {CHANGE_NEEDS_ROLLOUT}",
                 field_path=".parallelism",
             ),
-            reserved={"policyRef": "the planner does not scale instances; leave policyRef out, and use kubectl scale"},
         )
     )
 
@@ -249,7 +258,7 @@ class ElasticGroupStatus(ApiModel):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready, Available, Progressing, Degraded, GatewayReady.",
+        description="Ready, Available, Progressing, Degraded, GatewayReady; PlannerHealthy where policyRef is set.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 

@@ -1,5 +1,5 @@
-"""Plan: one atomic decision of the planner for one service, with its reasons. Written by the planner, executed by the
-operator; immutable but for a person's approval and the status."""
+"""Plan: one atomic decision of the planner for one service or elastic group, with its reasons. Written by the planner,
+executed by the operator; immutable but for a person's approval and the status."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from pointsman.api.protocol.names import Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition, end_condition
+from pointsman.api.v1alpha1.elasticgroup import MAX_INSTANCES
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
@@ -17,6 +18,7 @@ from pointsman.api.v1alpha1.workerpool import ServiceReference
 
 MAX_ALTERNATIVES: Final = 16
 MAX_INPUTS: Final = 64
+_IMMUTABLE: Final = "a plan cannot be changed but for approval.decision; the planner makes a new one when things change"
 
 
 class PlanPhase(StrEnum):
@@ -71,6 +73,18 @@ class PlanPools(ApiModel):
         return self.prefill if role is Role.PREFILL else self.decode
 
 
+class InstancesTargetSpec(ApiModel):
+    """An elastic group after the plan."""
+
+    replicas: int = Field(ge=1, le=MAX_INSTANCES, description="Instances.")
+
+
+class PlannedReference(ServiceReference):
+    """What a plan is for, in the same namespace."""
+
+    kind: Literal["LLMService", "ElasticGroup"] = Field(default="LLMService", description="Its kind.")
+
+
 class PlanSwitch(ApiModel):
     """Workers that change their role."""
 
@@ -109,9 +123,10 @@ class PlanAlternative(ApiModel):
     """A layout that was considered."""
 
     action: str = Field(max_length=64, description="What it would take: stay, switch, scale-out, scale-in.")
-    prefill: int = Field(ge=0, description="Prefill workers.")
-    decode: int = Field(ge=0, description="Decode workers.")
-    gpus: int = Field(ge=0, description="GPUs of both.")
+    prefill: int | None = Field(default=None, ge=0, description="Prefill workers. Absent for an elastic group.")
+    decode: int | None = Field(default=None, ge=0, description="Decode workers. Absent for an elastic group.")
+    instances: int | None = Field(default=None, ge=0, description="Instances of an elastic group.")
+    gpus: int = Field(ge=0, description="GPUs of all of them.")
     expected_attainment: float = Field(
         ge=0,
         le=1,
@@ -152,15 +167,16 @@ class Approval(ApiModel):
 class PlanSpec(ApiModel):
     """What was decided, and why."""
 
-    service_ref: ServiceReference = Field(description="The service, in the same namespace.")
-    sequence: int = Field(ge=1, description="Counts the service's plans; a higher one supersedes a lower one.")
+    service_ref: PlannedReference = Field(description="The service or elastic group, in the same namespace.")
+    sequence: int = Field(ge=1, description="Counts its plans; a higher one supersedes a lower one.")
     mode: Mode = Field(description="The policy's mode when it was decided.")
     observed_at: datetime = Field(description="When what it is based on was seen.")
-    pools: PlanPools = Field(description="The layout after the plan.")
+    pools: PlanPools | None = Field(default=None, description="Of a service: the layout after the plan.")
+    instances: InstancesTargetSpec | None = Field(default=None, description="Of an elastic group, after the plan.")
     switches: Annotated[tuple[PlanSwitch, ...], Field(max_length=4)] = Field(
         default=(), description="Carried out first, before anything is scaled."
     )
-    routing: PlanRouting = Field(description="Carried out at once.")
+    routing: PlanRouting | None = Field(default=None, description="Of a service: carried out at once.")
     changes_layout: bool = Field(description="False: a routing-only plan; it supersedes nothing and needs no approval.")
     withdraws: str = Field(
         default="",
@@ -187,9 +203,7 @@ class PlanSpec(ApiModel):
                         "sequence",
                         "mode",
                         "observedAt",
-                        "pools",
                         "switches",
-                        "routing",
                         "changesLayout",
                         "withdraws",
                         "drainFirst",
@@ -200,10 +214,47 @@ class PlanSpec(ApiModel):
                         "expiresAt",
                     )
                 ),
-                "a plan cannot be changed but for approval.decision; the planner makes a new one when things change",
+                _IMMUTABLE,
+            ),
+            *(
+                Rule(
+                    f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
+                    _IMMUTABLE,
+                )
+                for name in ("pools", "instances", "routing")
+            ),
+            Rule(
+                "self.serviceRef.kind == 'ElasticGroup' || (has(self.pools) && has(self.routing) && "
+                "!has(self.instances))",
+                "serviceRef.kind is LLMService; write pools and routing, and no instances",
+            ),
+            Rule(
+                "self.serviceRef.kind != 'ElasticGroup' || (has(self.instances) && !has(self.pools) && "
+                "!has(self.routing) && self.switches.size() == 0)",
+                "serviceRef.kind is ElasticGroup; write instances, and no pools, routing or switches",
             ),
         )
     )
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """Replicas after the plan: (prefill, decode) of a service, (instances,) of an elastic group."""
+        if self.instances is not None:
+            return (self.instances.replicas,)
+        return tuple(self.replicas(role) for role in Role)
+
+    @property
+    def target_in_words(self) -> str:
+        """For example 1P2D, or 4 instances."""
+        if self.instances is not None:
+            return f"{self.instances.replicas} instance{'' if self.instances.replicas == 1 else 's'}"
+        return f"{self.replicas(Role.PREFILL)}P{self.replicas(Role.DECODE)}D"
+
+    def replicas(self, role: Role) -> int:
+        """Workers of a role after the plan of a service. Raises ValueError for the plan of an elastic group."""
+        if self.pools is None:
+            raise ValueError("the plan of an elastic group has no pools")
+        return self.pools.of(role).replicas
 
 
 class PlanStatus(ApiModel):
@@ -232,7 +283,7 @@ class PlanStatus(ApiModel):
 
 
 class Plan(Resource):
-    """One decision of the planner for one service: what, why, from which numbers, instead of what."""
+    """One decision of the planner for one service or elastic group: what, why, from which numbers, instead of what."""
 
     resource: ClassVar[Kind] = Kind(
         kind="Plan",
@@ -243,6 +294,7 @@ class Plan(Resource):
             Column("Phase", ".status.phase"),
             Column("Prefill", ".spec.pools.prefill.replicas", "integer"),
             Column("Decode", ".spec.pools.decode.replicas", "integer"),
+            Column("Instances", ".spec.instances.replicas", "integer"),
             Column("Threshold", ".spec.routing.maxLocalPrefillTokens", "integer"),
             Column("Reason", ".spec.reason"),
             Column("Age", ".metadata.creationTimestamp", "date"),

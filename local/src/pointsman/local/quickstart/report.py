@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import Plan
 
 
@@ -49,8 +50,8 @@ class PlanReport(BaseModel):
             phase=plan.status.phase,
             reason=spec.reason,
             message=spec.message,
-            pools={"prefill": spec.pools.prefill.replicas, "decode": spec.pools.decode.replicas},
-            threshold_tokens=spec.routing.max_local_prefill_tokens,
+            pools={role.label: spec.replicas(role) for role in Role},
+            threshold_tokens=spec.routing.max_local_prefill_tokens if spec.routing is not None else 0,
             moves_workers=spec.changes_layout,
         )
 

@@ -57,9 +57,9 @@ def line(view: ServiceView | None, traffic: TrafficView | None) -> str:
 
 def plan_line(plan: Plan) -> str:
     """A plan as a person reads it: what it wants, why, and how far it is."""
-    pools, name = plan.spec.pools, plan.metadata.name
+    name = plan.metadata.name
     phase = plan.status.phase.value if plan.status.phase is not None else "new"
-    wanted = f"{pools.prefill.replicas}P{pools.decode.replicas}D" if plan.spec.changes_layout else "routing"
+    wanted = plan.spec.target_in_words if plan.spec.changes_layout else "routing"
     return f"plan {name} {phase}: {wanted}, {plan.spec.reason}: {plan.spec.message}"
 
 

@@ -13,7 +13,9 @@ VERIFIED_CONTAINER_ANNOTATION: Final = (
 SERVICE_UID_LABEL: Final = f"{GROUP}/service-uid"  # on a RoleSwitch of a plan: whose plan it was
 SWITCH_ANNOTATION: Final = f"{GROUP}/switch"  # on a pod: the Hold of the RoleSwitch that has it
 MOVED_BY_ANNOTATION: Final = f"{GROUP}/moved-by"  # on a WorkerPool: uids of the switches whose ±1 is in its replicas
-SET_BY_ANNOTATION: Final = f"{GROUP}/set-by-plan"  # on a WorkerPool: uid of the plan that wrote its replicas last
+SET_BY_ANNOTATION: Final = (
+    f"{GROUP}/set-by-plan"  # on a WorkerPool or ElasticGroup: uid of the plan that wrote its replicas last
+)
 OWNED_REPLICAS_ANNOTATION: Final = f"{GROUP}/owned-replicas"  # on a WorkerPool that plans own: what was written last
 DRAIN_REASON_ANNOTATION: Final = f"{GROUP}/drain-reason"  # a DrainReason
 APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"  # on what is applied: hash of the manifest it came from

@@ -4,12 +4,13 @@ What was done stands on the objects: switches have the plan's name and a number,
 replicas it wrote. A restarted operator sees the same marks and goes on; nothing is done twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanStatus
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import (
@@ -22,7 +23,7 @@ from pointsman.operator.core.actions import (
     SetRouting,
 )
 from pointsman.operator.core.desired import EXECUTED_MODES
-from pointsman.operator.core.snapshot import Plan, Snapshot
+from pointsman.operator.core.snapshot import Plan, Policy, Snapshot
 
 UNSCHEDULABLE_AFTER_S: Final = 60.0  # a worker that finds no node for so long is given up, and the plan with it
 _MESSAGE_LIMIT: Final = 1500
@@ -30,22 +31,31 @@ _MESSAGE_LIMIT: Final = 1500
 
 def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
     """The next step of the service's plans. The newest plan that changes the layout supersedes older ones."""
-    open_plans = sorted((plan for plan in snapshot.plans if not plan.ended), key=lambda plan: plan.spec.sequence)
-    layouts = [plan for plan in open_plans if plan.spec.changes_layout]
-    routings = [plan for plan in open_plans if not plan.spec.changes_layout]
-    for older in (*layouts[:-1], *routings[:-1]):
-        newer = layouts[-1] if older.spec.changes_layout else routings[-1]
+    layout, old_layouts = newest_of(plan for plan in snapshot.plans if plan.spec.changes_layout)
+    routing, old_routings = newest_of(plan for plan in snapshot.plans if not plan.spec.changes_layout)
+    for older, newer in (*old_layouts, *old_routings):
         message = f"plan {newer.name} is newer"
         yield from _report(older, snapshot, PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN, message)
-    for plan in routings[-1:]:
-        yield from _route(plan, snapshot)
-    for plan in layouts[-1:]:
-        yield from _carry_out(plan, snapshot)
+    if routing is not None:
+        yield from _route(routing, snapshot)
+    if layout is not None:
+        yield from _carry_out(layout, snapshot)
+
+
+def newest_of(plans: Iterable[Plan]) -> tuple[Plan | None, list[tuple[Plan, Plan]]]:
+    """(the newest plan that has not ended, the older ones each beside it)."""
+    ordered = sorted((plan for plan in plans if not plan.ended), key=lambda plan: plan.spec.sequence)
+    return (ordered[-1], [(plan, ordered[-1]) for plan in ordered[:-1]]) if ordered else (None, [])
+
+
+def executes(policy: Policy | None) -> bool:
+    """Whether plans, not people, write replicas under this policy."""
+    return policy is not None and policy.mode in EXECUTED_MODES
 
 
 def owns_replicas(snapshot: Snapshot) -> bool:
     """Whether plans, not people, write the replicas of the service's pools."""
-    return snapshot.policy is not None and snapshot.policy.mode in EXECUTED_MODES
+    return executes(snapshot.policy)
 
 
 def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
@@ -72,45 +82,60 @@ def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
 def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     """A routing-only plan: numbers, at once, without approval, also where somebody else owns the replicas."""
     if snapshot.policy is None or snapshot.policy.mode is Mode.SHADOW:
-        yield from _not_executed(plan, snapshot)
+        yield from _report(plan, snapshot, *_not_executed(plan, snapshot.policy))
         return
     yield from _set_routing(plan, snapshot)
-    yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, _threshold(plan))
+    done = _threshold(plan.spec.routing) if plan.spec.routing is not None else ""
+    yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, done)
+
+
+Held = tuple[PlanPhase, PlanReason, str]
+"""What is said of a plan that is not carried out now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What decides whether a plan may be carried out now. ``refusal``: what speaks against it, as a sentence."""
+
+    plans: Iterable[Plan]
+    policy: Policy | None
+    refusal: str | None
+    namespace: str
+    now_s: float
+
+
+def gate(plan: Plan, at: Gate) -> Held | None:
+    """Why the plan is not carried out now; None: it is. Looked at before every step, since policies change."""
+    began = plan.status.phase is PlanPhase.EXECUTING
+    if not executes(at.policy):
+        return _not_executed(plan, at.policy)
+    if plan.spec.approval.decision == "Denied" and not began:
+        who = f" by {plan.spec.approval.by}" if plan.spec.approval.by else ""
+        return PlanPhase.DENIED, PlanReason.DENIED, f"denied{who}"
+    unanswered = plan.spec.approval.required and plan.spec.approval.decision is None
+    withdrawal = next((other for other in at.plans if other.spec.withdraws == plan.name), None)
+    if withdrawal is not None and unanswered and not began:
+        message = f"plan {withdrawal.name}: {withdrawal.spec.message}"
+        return PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED, message
+    if not began and at.now_s >= plan.spec.expires_at.timestamp():
+        what = "nobody approved it" if plan.spec.approval.required else "it was not begun"
+        return PlanPhase.EXPIRED, PlanReason.EXPIRED, f"{what} until {plan.spec.expires_at:%H:%M:%S}"
+    if unanswered:
+        message = (
+            f"waits for a person: kubectl patch plan {plan.name} --namespace {at.namespace} "
+            '--type=merge -p \'{"spec":{"approval":{"decision":"Approved"}}}\''
+        )
+        return PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON, message
+    if at.refusal is not None:
+        return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, at.refusal
+    return None
 
 
 def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
-    began = plan.status.phase is PlanPhase.EXECUTING
-    if not owns_replicas(snapshot):
-        yield from _not_executed(plan, snapshot)
-        return
-    if plan.spec.approval.decision == "Denied" and not began:
-        who = f" by {plan.spec.approval.by}" if plan.spec.approval.by else ""
-        yield from _report(plan, snapshot, PlanPhase.DENIED, PlanReason.DENIED, f"denied{who}")
-        return
-    unanswered = plan.spec.approval.required and plan.spec.approval.decision is None
-    withdrawal = next((other for other in snapshot.plans if other.spec.withdraws == plan.name), None)
-    if withdrawal is not None and unanswered and not began:
-        message = f"plan {withdrawal.name}: {withdrawal.spec.message}"
-        yield from _report(plan, snapshot, PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED, message)
-        return
-    if not began and snapshot.now_s >= plan.spec.expires_at.timestamp():
-        message = (
-            f"nobody approved it until {plan.spec.expires_at:%H:%M:%S}"
-            if plan.spec.approval.required
-            else (f"it was not begun until {plan.spec.expires_at:%H:%M:%S}")
-        )
-        yield from _report(plan, snapshot, PlanPhase.EXPIRED, PlanReason.EXPIRED, message)
-        return
-    if unanswered:
-        message = (
-            f"waits for a person: kubectl patch plan {plan.name} --namespace {snapshot.service.namespace} "
-            '--type=merge -p \'{"spec":{"approval":{"decision":"Approved"}}}\''
-        )
-        yield from _report(plan, snapshot, PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON, message)
-        return
     refusal = _refusal(plan, snapshot)
-    if refusal is not None:
-        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.NOT_ALLOWED, refusal)
+    held = gate(plan, Gate(snapshot.plans, snapshot.policy, refusal, snapshot.service.namespace, snapshot.now_s))
+    if held is not None:
+        yield from _report(plan, snapshot, *held)
         return
     yield from _set_routing(plan, snapshot)
     switches = {switch.name: switch for switch in snapshot.switches}
@@ -150,10 +175,10 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     unwritten = [
         (role, pool)
         for role, pool in snapshot.pools.items()
-        if pool.set_by != plan.uid and pool.replicas != plan.spec.pools.of(role).replicas
+        if pool.set_by != plan.uid and pool.replicas != plan.spec.replicas(role)
     ]
     for role, pool in unwritten:
-        wanted = plan.spec.pools.of(role).replicas
+        wanted = plan.spec.replicas(role)
         yield SetReplicas(
             role=role,
             replicas=wanted,
@@ -188,13 +213,12 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
         yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, words, switches)
 
 
-def _not_executed(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
-    mode = snapshot.policy.mode if snapshot.policy is not None else None
+def _not_executed(plan: Plan, policy: Policy | None) -> Held:
+    mode = policy.mode if policy is not None else None
     if mode is Mode.SHADOW and plan.spec.mode is Mode.SHADOW:
-        yield from _report(plan, snapshot, PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only records decisions")
-        return
-    now = f"the policy's mode is {mode} now" if mode is not None else "the service has no policy now"
-    yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.NOT_ALLOWED, f"{now}: it is not carried out")
+        return PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only records decisions"
+    now = f"the policy's mode is {mode} now" if mode is not None else "there is no policy now"
+    return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, f"{now}: it is not carried out"
 
 
 def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
@@ -203,11 +227,11 @@ def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     if policy is None:
         return "the service has no policy now"
     gpus_each = max(service.worker.gpus, 1)
-    gpus = gpus_each * sum(plan.spec.pools.of(role).replicas for role in Role)
+    gpus = gpus_each * sum(plan.spec.replicas(role) for role in Role)
     if gpus > policy.spec.budget.max_gpus:
         return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {policy.spec.budget.max_gpus}"
     for role in Role:
-        bounds, wanted = service.pools.of(role), plan.spec.pools.of(role).replicas
+        bounds, wanted = service.pools.of(role), plan.spec.replicas(role)
         if not bounds.min_replicas <= wanted <= bounds.max_replicas:
             return (
                 f"{role.label} {wanted} is not within spec.pools.{role.label} "
@@ -240,12 +264,12 @@ def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         or snapshot.routing_set_by == f"plan/{other.name}"
         for other in newer
     )
-    if snapshot.routing_set_by != mark and not overtaken:
-        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_threshold(plan))
+    if plan.spec.routing is not None and snapshot.routing_set_by != mark and not overtaken:
+        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_threshold(plan.spec.routing))
 
 
-def _threshold(plan: Plan) -> str:
-    return f"prompts of up to {plan.spec.routing.max_local_prefill_tokens} new tokens are prefilled locally"
+def _threshold(routing: PlanRouting) -> str:
+    return f"prompts of up to {routing.max_local_prefill_tokens} new tokens are prefilled locally"
 
 
 def _report(
@@ -256,11 +280,23 @@ def _report(
     message: str,
     switches: tuple[str, ...] | None = None,
 ) -> Iterator[Action]:
+    yield from report(plan, snapshot.now_s, phase, reason, message, switches)
+
+
+def report(
+    plan: Plan,
+    now_s: float,
+    phase: PlanPhase,
+    reason: PlanReason,
+    message: str,
+    switches: tuple[str, ...] | None = None,
+) -> Iterator[SetPlanStatus]:
+    """Write the plan's status, if it says something else. ``switches`` None: those it has stay."""
     before, message = plan.status, message[:_MESSAGE_LIMIT]
     made = before.switches if switches is None else switches
     if (before.phase, before.reason, before.message, before.switches) == (phase, reason, message, made):
         return
-    now = datetime.fromtimestamp(snapshot.now_s, UTC)
+    now = datetime.fromtimestamp(now_s, UTC)
     status = PlanStatus(
         phase=phase,
         reason=reason,

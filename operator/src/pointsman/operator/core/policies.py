@@ -5,39 +5,49 @@ from datetime import datetime
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionStatus, Reason, with_condition
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus, PolicyConditionType
 
+Follower = LLMServiceSpec | ElasticGroupSpec
+"""Spec of what has a policyRef."""
 
-def contradiction(policy: PlannerPolicySpec, name: str, service: LLMServiceSpec) -> tuple[Reason, str] | None:
-    """Why a service of that name cannot follow the policy: only the two objects together say it."""
-    gpus_each = max(service.worker.gpus, 1)
-    least = gpus_each * sum(service.pools.of(role).min_replicas for role in Role)
-    most = gpus_each * sum(service.pools.of(role).max_replicas for role in Role)
-    budget = policy.budget
+
+def contradiction(policy: PlannerPolicySpec, name: str, follower: Follower) -> tuple[Reason, str] | None:
+    """Why a service or an elastic group of that name cannot follow the policy: only the two objects together say it."""
+    least, most, gpus, budget = *_gpus(follower), policy.budget
     if budget.max_gpus < least:
         return Reason.BUDGET_BELOW_MINIMUM, (
-            f"budget.maxGpus is {budget.max_gpus}; {name} needs {least} by its minReplicas and worker.gpus: "
+            f"budget.maxGpus is {budget.max_gpus}; {name} needs {least} by its minReplicas and {gpus}: "
             f"write maxGpus >= {least}, or lower minReplicas"
         )
     if budget.min_gpus > most:
         return Reason.BUDGET_ABOVE_MAXIMUM, (
-            f"budget.minGpus is {budget.min_gpus}; {name} may have {most} by its maxReplicas and worker.gpus: "
+            f"budget.minGpus is {budget.min_gpus}; {name} may have {most} by its maxReplicas and {gpus}: "
             f"write minGpus <= {most}, or raise maxReplicas"
         )
     return None
 
 
+def _gpus(follower: Follower) -> tuple[int, int, str]:
+    """(fewest, most, the field with those of one worker)."""
+    if isinstance(follower, ElasticGroupSpec):
+        each, bounds = max(follower.instance.gpus, 1), follower.instances
+        return each * bounds.min_replicas, each * bounds.max_replicas, "instance.gpus"
+    each, pools = max(follower.worker.gpus, 1), [follower.pools.of(role) for role in Role]
+    return each * sum(p.min_replicas for p in pools), each * sum(p.max_replicas for p in pools), "worker.gpus"
+
+
 def policy_status(
     policy: PlannerPolicySpec,
-    users: Mapping[str, LLMServiceSpec],
+    users: Mapping[str, Follower],
     *,
     dropped: str | None,
     before: PlannerPolicyStatus,
     generation: int,
     now: datetime,
 ) -> PlannerPolicyStatus:
-    """The status; ``users`` are the services that refer to the policy, by name; ``dropped``: a sentence about fields
+    """The status; ``users`` are those that refer to the policy, by name; ``dropped``: a sentence about fields
     that were applied and are not there. Times stay where nothing flips."""
     refused = [found for name in sorted(users) if (found := contradiction(policy, name, users[name]))]
     if dropped is not None:
@@ -50,7 +60,9 @@ def policy_status(
             PolicyConditionType.IN_USE,
             bool(users),
             Reason.IN_USE if users else Reason.NOT_IN_USE,
-            f"followed by {', '.join(sorted(users))}" if users else "no service refers to it by spec.policyRef",
+            f"followed by {', '.join(sorted(users))}"
+            if users
+            else "no service and no elastic group refers to it by spec.policyRef",
         ),
     ]
     conditions = before.conditions

@@ -3,11 +3,12 @@
 import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
 from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase, PlanRouting
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.planner.core.elastic.types import GroupDecision
 from pointsman.planner.core.flow import CHANGE
 from pointsman.planner.core.types import Decision, RoutingNumbers, WorkerRole
 
@@ -16,24 +17,26 @@ KEPT_ROUTING_PLANS: Final = 20
 RETRY_S: Final = 30.0  # after a plan that ended without its layout or its routing; doubled each time …
 LONGEST_RETRY_S: Final = 600.0  # … up to this
 LOST_APART: Final = timedelta(seconds=2 * LONGEST_RETRY_S)  # what held longer was not lost at once
+BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _MESSAGE_LIMIT: Final = 1000
+
+AnyDecision = Decision | GroupDecision
+D = TypeVar("D", Decision, GroupDecision)
 
 
 def news(
-    decision: Decision, plans: Sequence[Plan], policy: PlannerPolicySpec, layout: tuple[int, int], now: datetime
-) -> Decision | None:
-    """What of a decision is written down as a plan; None: nothing. ``layout``: (prefill, decode) as it is now.
+    decision: D, plans: Sequence[Plan], policy: PlannerPolicySpec, layout: tuple[int, ...], now: datetime
+) -> D | None:
+    """What of a decision is written down as a plan; None: nothing. ``layout``: as it is now, like ``Plan.spec.target``.
 
     Its routing alone where replicas are somebody else's, and while a layout that was not reached is not tried again.
     """
-    if decision.changes_layout:
-        aim = decision.prefill, decision.decode
-        if policy.mode is Mode.EXTERNAL or _too_soon(plans, aim, policy, now):
-            decision = decision.routing_alone(layout)
-    return decision if min(decision.prefill, decision.decode) >= 1 and _is_news(decision, plans, now) else None
+    if decision.changes_layout and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
+        decision = decision.routing_alone(layout)
+    return decision if min(decision.target) >= 1 and _is_news(decision, plans, now) else None
 
 
-def _is_news(decision: Decision, plans: Sequence[Plan], now: datetime) -> bool:
+def _is_news(decision: AnyDecision, plans: Sequence[Plan], now: datetime) -> bool:
     """Whether an action or a target changed, and it does not repeat the newest plan.
 
     (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
@@ -43,17 +46,18 @@ def _is_news(decision: Decision, plans: Sequence[Plan], now: datetime) -> bool:
         return True
     if not (decision.changes_layout or decision.changes_routing):
         return False
-    newest, routing = max(plans, key=_sequence, default=None), _routing(decision.routing)
+    newest = max(plans, key=_sequence, default=None)
+    routing = None if decision.routing is None else _routing(decision.routing)
     if newest is None or (decision.changes_layout and newest.spec.changes_layout and _tried(newest)):
         return True
-    before = *target(newest), newest.spec.changes_layout
-    after = decision.prefill, decision.decode, decision.changes_layout
+    before = *newest.spec.target, newest.spec.changes_layout
+    after = *decision.target, decision.changes_layout
     if after != before or not _same_routing(newest, routing):
         return True
     return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= _wait_s(_lost(plans, routing))
 
 
-def _lost(plans: Iterable[Plan], routing: PlanRouting) -> int:
+def _lost(plans: Iterable[Plan], routing: PlanRouting | None) -> int:
     """How many plans, one soon after the other, did nothing but set this routing, which is not in force."""
     number, after = 0, None
     for plan in sorted(plans, key=_sequence, reverse=True):
@@ -65,10 +69,12 @@ def _lost(plans: Iterable[Plan], routing: PlanRouting) -> int:
     return number
 
 
-def _same_routing(plan: Plan, after: PlanRouting) -> bool:
+def _same_routing(plan: Plan, after: PlanRouting | None) -> bool:
     """Whether routing stays that of a plan; while no bound of it is in force each tick finds it a bit anew: in Shadow
     for ever, elsewhere until the operator has seen the plan, and where a plan has ended and was lost."""
     before = plan.spec.routing
+    if before is None or after is None:
+        return before is after
     phase = plan.status.phase
     if plan.spec.mode is not Mode.SHADOW and phase is not None and not phase.ended:
         return after == before
@@ -82,7 +88,7 @@ def _same_routing(plan: Plan, after: PlanRouting) -> bool:
     )
 
 
-def _too_soon(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPolicySpec, now: datetime) -> bool:
+def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime) -> bool:
     """Whether a plan for this layout must wait after those that ended and did not bring it to stay.
 
     Half a minute after the last, doubled for each one before since another layout was reached; what a person denied,
@@ -91,7 +97,7 @@ def _too_soon(plans: Iterable[Plan], layout: tuple[int, int], policy: PlannerPol
     layouts = sorted((plan for plan in plans if plan.spec.changes_layout), key=_sequence, reverse=True)
     tried: list[Plan] = []
     for number, plan in enumerate(layouts):
-        phase, same = plan.status.phase, target(plan) == layout
+        phase, same = plan.status.phase, plan.spec.target == layout
         if phase is PlanPhase.SHADOW or (phase is PlanPhase.COMPLETED and not same):
             break
         overtaken = phase is PlanPhase.SUPERSEDED and number > 0  # by a plan that is there, not by bad luck
@@ -115,11 +121,6 @@ def _ended_s(plan: Plan, now: datetime) -> float:
     """How long ago; an end far ahead is a wall clock that was set back: it is not waited for."""
     passed_s = (now - (plan.status.ended_at or plan.spec.observed_at)).total_seconds()
     return passed_s if passed_s >= -RETRY_S else math.inf
-
-
-def target(plan: Plan) -> tuple[int, int]:
-    """(prefill, decode) after a plan."""
-    return plan.spec.pools.prefill.replicas, plan.spec.pools.decode.replicas
 
 
 def asked_of_a_person(plans: Iterable[Plan]) -> Plan | None:
@@ -175,11 +176,11 @@ def next_sequence(plans: Iterable[Plan], remembered: int) -> int:
     return max([remembered, *(plan.spec.sequence for plan in plans)]) + 1
 
 
-def needs_approval(decision: Decision, policy: PlannerPolicySpec, now: tuple[int, int]) -> bool:
+def needs_approval(decision: AnyDecision, policy: PlannerPolicySpec, now: tuple[int, ...]) -> bool:
     """Whether a person must approve: the mode says so for every switch and scale, or the policy for this action."""
     if not decision.changes_layout:
         return False
-    actions, more = policy.actions, [decision.prefill - now[0], decision.decode - now[1]]
+    actions, more = policy.actions, [after - before for after, before in zip(decision.target, now, strict=True)]
     for switch in decision.switches:  # what is left is started or removed, also one in the place of another
         moved = switch.count if switch.target is WorkerRole.PREFILL else -switch.count
         more = [more[0] - moved, more[1] + moved]
@@ -197,13 +198,14 @@ def plan_manifest(
     service: str,
     service_uid: str,
     sequence: int,
-    decision: Decision,
+    decision: AnyDecision,
     policy: PlannerPolicySpec,
-    layout: tuple[int, int],
+    layout: tuple[int, ...],
     now: datetime,
     awaiting: str = "",
 ) -> dict[str, Any]:
-    """The Plan of a decision. ``layout``: (prefill, decode) as it is now; ``awaiting``: the plan that a person has."""
+    """The Plan of a decision. ``layout``: as it is now; ``awaiting``: the plan that a person has."""
+    kind = "ElasticGroup" if isinstance(decision, GroupDecision) else "LLMService"
     approval = needs_approval(decision, policy, layout)
     patience = timedelta(seconds=policy.approvals.expire_after_seconds) if approval else BEGIN_WITHIN
     return {
@@ -216,7 +218,7 @@ def plan_manifest(
             "ownerReferences": [
                 {
                     "apiVersion": API_VERSION,
-                    "kind": "LLMService",
+                    "kind": kind,
                     "name": service,
                     "uid": service_uid,
                     "controller": False,
@@ -225,13 +227,12 @@ def plan_manifest(
             ],
         },
         "spec": {
-            "serviceRef": {"name": service},
+            "serviceRef": {"kind": kind, "name": service},
             "sequence": sequence,
             "mode": policy.mode.value,
             "observedAt": _stamp(now),
-            "pools": {"prefill": {"replicas": decision.prefill}, "decode": {"replicas": decision.decode}},
+            **_wanted(decision),
             "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
-            "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
             "changesLayout": decision.changes_layout,
             "withdraws": awaiting if decision.withdraws else "",
             "drainFirst": policy.actions.role_switch.drain_first,
@@ -241,8 +242,11 @@ def plan_manifest(
             "alternatives": [
                 {
                     "action": a.action,
-                    "prefill": a.prefill,
-                    "decode": a.decode,
+                    **(
+                        {"prefill": a.prefill, "decode": a.decode}
+                        if a.instances is None
+                        else {"instances": a.instances}
+                    ),
                     "gpus": a.gpus,
                     "expectedAttainment": min(max(a.expected_attainment, 0.0), 1.0),
                     "leadSeconds": a.lead_s,
@@ -253,6 +257,15 @@ def plan_manifest(
             "expiresAt": _stamp(now + patience),
             "approval": {"required": approval},
         },
+    }
+
+
+def _wanted(decision: AnyDecision) -> dict[str, Any]:
+    if isinstance(decision, GroupDecision):
+        return {"instances": {"replicas": decision.instances}}
+    return {
+        "pools": {"prefill": {"replicas": decision.prefill}, "decode": {"replicas": decision.decode}},
+        "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
     }
 
 

@@ -44,6 +44,8 @@ _HISTOGRAMS: Final = (
     "vllm:nixl_xfer_time_seconds",
 )
 FAMILIES: Final = (
+    named.ELASTIC_SLOTS.name,
+    named.ELASTIC_DECODE_SUMS.name,
     named.GATEWAY_ARRIVALS.name,
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
     named.WORKER_PROMPT_TOKENS.name,

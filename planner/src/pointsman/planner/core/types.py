@@ -288,6 +288,7 @@ class Reason(StrEnum):
     DECODE_SHORT = "DecodeShort"
     BOTH_SHORT = "BothShort"
     ENCODE_SHORT = "EncodeShort"
+    INSTANCES_SHORT = "InstancesShort"  # of an elastic group
     SPARE_CAPACITY = "SpareCapacity"
     UNSATISFIABLE = "Unsatisfiable"
 
@@ -313,6 +314,7 @@ class Alternative:
     lead_s: float
     action: str
     rejected_because: str = ""
+    instances: int | None = None  # of an elastic group, which has no prefill and decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +340,12 @@ class Decision:
         """Whether the numbers of routing are others than before."""
         return self.routing_reason is not None
 
-    def routing_alone(self, now: tuple[int, int]) -> "Decision":
+    @property
+    def target(self) -> tuple[int, ...]:
+        """As ``Plan.spec.target``: (prefill, decode)."""
+        return self.prefill, self.decode
+
+    def routing_alone(self, now: tuple[int, ...]) -> "Decision":
         """Without the change of the layout, which stays ``now``: (prefill, decode)."""
         prefill, decode = now
         reason = self.routing_reason or self.reason

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
-from pointsman.planner.core import ledger
 from pointsman.planner.core.flow import in_words
 from pointsman.planner.core.layout import SAID_SHARE
 from pointsman.planner.core.retention import GAP_MARGIN
@@ -256,7 +255,7 @@ def _tried(told: Told, decision: Decision) -> list[str]:
     """Why there is no new plan where the last one for the same layout has ended."""
     layouts = [plan for plan in told.plans if plan.spec.changes_layout]
     last = max(layouts, key=lambda plan: plan.spec.sequence, default=None)
-    if not decision.changes_layout or last is None or ledger.target(last) != (decision.prefill, decision.decode):
+    if not decision.changes_layout or last is None or last.spec.target != decision.target:
         return []
     name, phase, ended_at = last.metadata.name, last.status.phase, last.status.ended_at
     if phase is None or ended_at is None:
@@ -328,7 +327,7 @@ def _plans(told: Told) -> list[str]:
 
 def _plan(plan: Plan, now: datetime) -> list[str]:
     spec, status = plan.spec, plan.status
-    what = f"{spec.pools.prefill.replicas}P{spec.pools.decode.replicas}D" if spec.changes_layout else "routing"
+    what = spec.target_in_words if spec.changes_layout else "routing"
     became = f"{status.phase}" if status.phase is not None else "not seen by the operator yet"
     lines = [f"{plan.metadata.name} ({_ago(now - spec.observed_at)}): {what}, {spec.reason}; {became}", spec.message]
     if status.message:

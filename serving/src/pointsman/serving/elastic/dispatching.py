@@ -16,6 +16,10 @@ batch B on the instances G, and R' the requests that can be admitted in addition
 Both are seconds per token. The batch is preempted if Gain > Cost. Where one batch has too few slots for any request,
 the next one is added and both are judged together.
 
+With objectives, which the paper does not have, it is also preempted if more requests can then get their first token in
+time than requests of the batch can no longer keep their TPOT objective. Gain > Cost alone lets prompts wait for seconds
+while decoding is far faster than asked for.
+
 A request that does not fit may be overtaken by later ones, but not more often than ``Settings.max_overtakes`` in all
 rounds together. When that many have passed, nothing is admitted before it. It is then admitted by the memory bound
 alone, as soon as an instance is idle: the allocation (step 2) preempts decode batches for the slots it lacks.
@@ -47,6 +51,24 @@ def preemption_gain(mean_decode_s: float, decode_s: Iterable[float], prompt_toke
     """Seconds per prompt token that waiting requests save, in the worst case, by not waiting for a decode batch."""
     wait_s = max(0.0, mean_decode_s - min(decode_s))
     return sum(wait_s / tokens for tokens in prompt_tokens)
+
+
+def count_in_time(prompts: Iterable[WaitingRequest], prefill_s: float) -> int:
+    """Requests that get their first token in time after a prefill of so many seconds."""
+    return sum(each.ttft_left_s is not None and each.ttft_left_s >= prefill_s for each in prompts)
+
+
+def count_lost(running: Iterable[RunningRequest], pause_s: float, tpot_s: float) -> int:
+    """Requests that can keep ``tpot_s`` for each token, but not after a pause."""
+    return sum(keeps_tpot(each, 0.0, tpot_s) and not keeps_tpot(each, pause_s, tpot_s) for each in running)
+
+
+def keeps_tpot(request: RunningRequest, pause_s: float, tpot_s: float) -> bool:
+    """Whether it can have at most ``tpot_s`` for each token after a pause, if it runs to its most output."""
+    tokens = request.generated_tokens - 1  # the first one came from the prefill
+    step_s = request.decode_s / tokens if tokens > 0 else 0.0
+    left = request.demand.future_tokens
+    return request.decode_s + pause_s + left * step_s <= tpot_s * (tokens + left)
 
 
 def estimate_decode_s(mean_decode_s: float | None, running: Iterable[RunningRequest]) -> float:
@@ -107,12 +129,16 @@ def dispatch(
             average_s, (request.decode_s for request in decoding), (request.prompt_tokens for request in extra)
         )
         names = ", ".join(name for each in together for name in each.names)
+        objectives = settings.objectives
+        pauses = f"The decode batch on {names} pauses for {quantity(len(extra), 'prompt')}"
         if gain > cost:
             scan, preempted = trial, [*preempted, *together]
-            reasons.append(
-                f"The decode batch on {names} pauses for {quantity(len(extra), 'prompt')}: "
-                f"gain {gain:.3g} > cost {cost:.3g} s/token."
-            )
+            reasons.append(f"{pauses}: gain {gain:.3g} > cost {cost:.3g} s/token.")
+        elif objectives is not None and (saved := count_in_time(extra, took_s)) > (
+            lost := count_lost(decoding, took_s, objectives.tpot_s)
+        ):
+            scan, preempted = trial, [*preempted, *together]
+            reasons.append(f"{pauses}: {saved} can be in time, and {lost} of the batch not any more.")
         else:
             reasons.append(
                 f"The decode batch on {names} is not preempted for {quantity(len(extra), 'prompt')}: "

@@ -32,7 +32,7 @@ class PrefillTime:
     gamma_s: float
     error: float = 0.0
 
-    def seconds(self, tokens: int, squared_tokens: int) -> float:
+    def seconds(self, tokens: float, squared_tokens: float) -> float:
         """Of a batch whose prompts' lengths sum to ``tokens`` and their squares to ``squared_tokens``."""
         return self.alpha_s + self.beta_s * tokens + self.gamma_s * squared_tokens
 

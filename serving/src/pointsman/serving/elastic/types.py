@@ -115,6 +115,19 @@ class DecodeBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Objectives:
+    """What a request must meet to be in time: ``ttft_s + ttft_s_per_prompt_token * prompt``, and a mean TPOT."""
+
+    ttft_s: float
+    tpot_s: float
+    ttft_s_per_prompt_token: float = 0.0
+
+    def ttft_for(self, prompt_tokens: int) -> float:
+        """Seconds until the first token."""
+        return self.ttft_s + self.ttft_s_per_prompt_token * prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Bounds that the manager keeps to.
 
@@ -126,6 +139,7 @@ class Settings:
     chosen after a prefill have left for each request, so that it does not scale up at once.
     ``min_degree``: instances of a group at least, of those that there are; above 1 only for who wants static groups.
     ``migration_s_per_token``: bytes of KV per token / bandwidth between instances; None: KV is moved for drains only.
+    ``objectives``: for which decode batches also pause; None: by Gain > Cost alone.
     """
 
     max_prefill_s: float = 5.0
@@ -136,6 +150,7 @@ class Settings:
     decode_room_tokens: int = 16
     min_degree: int = 1
     migration_s_per_token: float | None = None
+    objectives: Objectives | None = None
 
     def __post_init__(self) -> None:
         for field, smallest in (

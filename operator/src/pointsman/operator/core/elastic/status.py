@@ -80,6 +80,28 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
     )
 
 
+_OURS: Final = (
+    ConditionType.READY,
+    ConditionType.AVAILABLE,
+    ConditionType.PROGRESSING,
+    ConditionType.DEGRADED,
+    ConditionType.GATEWAY_READY,
+)
+
+
+_SERVES_WITH: Final = (
+    Reason.UNKNOWN_FIELD,
+    Reason.POLICY_NOT_FOUND,
+    Reason.BUDGET_BELOW_MINIMUM,
+    Reason.BUDGET_ABOVE_MAXIMUM,
+)
+
+
+def without_others(status: ElasticGroupStatus) -> ElasticGroupStatus:
+    """The status as far as the operator writes it: the planner has a condition of its own there."""
+    return status.model_copy(update={"conditions": tuple(each for each in status.conditions if each.type in _OURS)})
+
+
 def _counts(view: GroupView) -> InstanceCounts:
     staying = [each for each in view.instances if not each.terminating]
     joined = None
@@ -172,8 +194,8 @@ def _gateway_ready(view: GroupView, problems: Sequence[Problem]) -> Verdict:
 def _ready(view: GroupView, counts: InstanceCounts, gateway: Verdict, problems: Sequence[Problem]) -> Verdict:
     joined = "an unknown number" if counts.joined is None else str(counts.joined)
     have = f"{joined} of {counts.desired} instances work"
-    # A dropped field degrades the group, but what was kept is served.
-    failed = next((problem for problem in problems if problem.reason is not Reason.UNKNOWN_FIELD), None)
+    # A dropped field or a policy that cannot be followed degrades the group, but it serves.
+    failed = next((problem for problem in problems if problem.reason not in _SERVES_WITH), None)
     if failed is not None:
         return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
     if view.manager is None or not view.manager.pod_ready or view.state is None:

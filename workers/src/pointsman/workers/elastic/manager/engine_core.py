@@ -24,7 +24,7 @@ from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 
-from pointsman.api.protocol.elastic import ElasticState
+from pointsman.api.protocol.elastic import ElasticObjectives, ElasticState
 from pointsman.serving.elastic.types import Settings
 from pointsman.workers.elastic.engine.iterations import Sampled, Sampling
 from pointsman.workers.elastic.manager.discovery import follow_file, follow_presence
@@ -115,6 +115,10 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
     def state(self) -> ElasticState:
         """The group at this moment, for the operator."""
         return self._rounds.state()
+
+    def aim_at(self, objectives: ElasticObjectives | None) -> None:
+        """The policy's objectives, as the operator says them."""
+        self._rounds.aim_at(objectives)
 
     # --- what vLLM's front asks for ---
 

@@ -5,7 +5,9 @@ from typing import Final
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 from pointsman.api.protocol.elastic import Totals
+from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS
 from pointsman.serving.elastic.round import RoundPlan
+from pointsman.serving.elastic.step_sums import TERMS, StepSums
 from pointsman.workers.elastic.manager.requests import Iteration
 
 _REASONS: Final = ("scale_down", "scale_up", "vacate", "drain")
@@ -16,10 +18,7 @@ class ManagerMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.instances = Gauge("pointsman_elastic_instances", "Instances that are linked", registry=registry)
-        self.slots = Gauge(
-            "pointsman_elastic_slots", "Tokens of KV that the instances keep, and how many more fit", ["state"],
-            registry=registry,
-        )  # fmt: skip
+        self.slots = Gauge(ELASTIC_SLOTS.name, ELASTIC_SLOTS.help, ELASTIC_SLOTS.labels, registry=registry)
         self.iterations = Counter(
             "pointsman_elastic_iterations_total", "Iterations by phase and by instances in their group",
             ["phase", "degree"], registry=registry,
@@ -36,10 +35,14 @@ class ManagerMetrics:
             "pointsman_elastic_recomputed_requests_total", "Requests that lost KV and were prefilled again",
             registry=registry,
         )  # fmt: skip
+        sums = ELASTIC_DECODE_SUMS
+        self.decode_sums = Counter(sums.name, sums.help, sums.labels, registry=registry)
         self.round_seconds = Histogram(
             "pointsman_elastic_round_seconds", "Time to plan a round",
             buckets=(0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1), registry=registry,
         )  # fmt: skip
+        for term in TERMS:
+            self.decode_sums.labels(term)
         for direction in ("down", "up"):
             self.scalings.labels(direction)
         for reason in _REASONS:
@@ -70,6 +73,13 @@ class ManagerMetrics:
         """An iteration."""
         phase = "prefill" if iteration.prompts else "decode" if iteration.steps else "move"
         self.iterations.labels(phase, str(len(iteration.members))).inc()
+
+    def ended(self, iteration: Iteration, seconds: float) -> None:
+        """An iteration that did not break."""
+        if iteration.steps:
+            sums = StepSums.of_iteration(len(iteration.members), len(iteration.steps), seconds)
+            for term in TERMS:
+                self.decode_sums.labels(term).inc(getattr(sums, term))
 
 
 def _value(counter: Counter, *labels: str) -> int:

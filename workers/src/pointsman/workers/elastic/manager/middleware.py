@@ -1,9 +1,9 @@
-"""The worker's middleware with the one path that only the manager of an elastic group has."""
+"""The worker's middleware with the paths that only the manager of an elastic group has."""
 
 from http import HTTPStatus
 from typing import Any
 
-from pointsman.api.protocol.elastic import STATE_PATH
+from pointsman.api.protocol.elastic import OBJECTIVES_PATH, STATE_PATH, ObjectivesRequest
 from pointsman.workers.control import ControlAnswer, ControlApi
 from pointsman.workers.middleware import PointsmanMiddleware
 from pointsman.workers.sidecar import Sidecar
@@ -26,6 +26,8 @@ class _ManagerControl(ControlApi):
 
     async def route(self, method: str, path: str, body: bytes) -> ControlAnswer:
         """See ControlApi."""
-        if (method, path) == ("GET", STATE_PATH):
-            return ControlAnswer(HTTPStatus.OK, self._core.state().wire().encode())
-        return await super().route(method, path, body)
+        if (method, path) == ("PUT", OBJECTIVES_PATH):
+            self._core.aim_at(ObjectivesRequest.model_validate_json(body).objectives)
+        elif (method, path) != ("GET", STATE_PATH):
+            return await super().route(method, path, body)
+        return ControlAnswer(HTTPStatus.OK, self._core.state().wire().encode())

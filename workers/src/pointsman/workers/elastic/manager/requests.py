@@ -8,12 +8,12 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.round import RoundPlan, plan_round
-from pointsman.serving.elastic.types import Instance, RunningRequest, Settings, Snapshot, WaitingRequest
+from pointsman.serving.elastic.types import Instance, Objectives, RunningRequest, Settings, Snapshot, WaitingRequest
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampled, Sampling, Step
 
 SETTLE_SECONDS: Final = 60.0
@@ -148,6 +148,10 @@ class Requests:
 
     # --- what happens ---
 
+    def aim_at(self, objectives: Objectives | None) -> None:
+        """From the next round on; None: none."""
+        self._settings = replace(self._settings, objectives=objectives)
+
     def add(self, ask: Ask) -> None:
         """A request arrives."""
         self._requests[ask.id] = _Request(ask)
@@ -273,9 +277,10 @@ class Requests:
                 running.append(RunningRequest(ask.id, most, ask.arrival_s, generated, since_s, dict(request.kv)))
             else:
                 left = ask.max_tokens - generated
-                waiting.append(
-                    WaitingRequest(ask.id, len(ask.prompt) + generated, left, ask.arrival_s, request.overtaken)
-                )
+                tokens, late_s = len(ask.prompt) + generated, None
+                if self._settings.objectives is not None and not generated:
+                    late_s = ask.arrival_s + self._settings.objectives.ttft_for(tokens) - now_s
+                waiting.append(WaitingRequest(ask.id, tokens, left, ask.arrival_s, request.overtaken, late_s))
         return Snapshot(instances, tuple(waiting), tuple(running), self._mean_decode_s)
 
     def _seen(self, name: str, of: _Instance, staying: set[int]) -> Instance:

@@ -11,9 +11,15 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from pointsman.api.protocol.elastic import ElasticState, InstanceState, IterationState, PrefillTimeState
+from pointsman.api.protocol.elastic import (
+    ElasticObjectives,
+    ElasticState,
+    InstanceState,
+    IterationState,
+    PrefillTimeState,
+)
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
-from pointsman.serving.elastic.types import Settings
+from pointsman.serving.elastic.types import Objectives, Settings
 from pointsman.workers.elastic.engine.iterations import Prompt
 from pointsman.workers.elastic.manager.latency_store import keep_latency_model, read_latency_model
 from pointsman.workers.elastic.manager.links import Links
@@ -52,6 +58,7 @@ class Rounds:
         self._longest = longest
         self._tell = tell
         self._links: Links | None = None
+        self._objectives: ElasticObjectives | None = None
         self._hellos: dict[str, Hello] = {}
         self._model_file = model_file
         self._model = read_latency_model(model_file)
@@ -60,6 +67,7 @@ class Rounds:
         self._epochs = itertools.count(1)
         self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last group's epoch and members
         self._measured: list[tuple[Iteration, asyncio.Event]] = []  # under way
+        self._began_s: dict[int, tuple[Iteration, float]] = {}  # iterations under way
         self._again_s: dict[int, float] = {}  # when a degree may be measured that broke before
 
     # --- the front ---
@@ -72,6 +80,16 @@ class Rounds:
     def abort(self, request: str) -> None:
         """Nobody waits for it any more."""
         self._requests.abort(request)
+        self._changed.set()
+
+    def aim_at(self, objectives: ElasticObjectives | None) -> None:
+        """What requests must meet from now on; None: nothing is known of it."""
+        self._objectives = objectives
+        self._requests.aim_at(
+            None
+            if objectives is None
+            else Objectives(objectives.ttft_seconds, objectives.tpot_seconds, objectives.ttft_seconds_per_prompt_token)
+        )
         self._changed.set()
 
     def load(self) -> tuple[int, int, float]:
@@ -93,7 +111,7 @@ class Rounds:
         del self._hellos[name]
         self._forget_group(name)
         self._requests.leave(name)
-        self._end_measuring()
+        self._ended()
         self._changed.set()
 
     def answered(self, name: str, answer: Done | Broken) -> None:
@@ -105,7 +123,7 @@ class Rounds:
             log.warning("iteration broken", extra={"instance": name, "why": answer.why})
             self._forget_group(name)
             self._requests.broke(answer.number, name, answer.why, now_s)
-        self._end_measuring()
+        self._ended()
         self._changed.set()
 
     def leaves(self, name: str) -> None:
@@ -149,6 +167,7 @@ class Rounds:
                 for degree, time_of in sorted(self._model.by_degree.items())
             ),
             totals=self._metrics.totals(),
+            objectives=self._objectives,
         )
 
     # --- the loop ---
@@ -188,6 +207,7 @@ class Rounds:
 
     def _start(self, iteration: Iteration) -> None:
         assert self._links is not None
+        self._began_s[iteration.number] = iteration, time.monotonic()
         leader = self._hellos[iteration.members[0]]
         what = Iterate(
             iteration.number,
@@ -272,7 +292,14 @@ class Rounds:
                 return tuple(largest[:degree])
         return None
 
-    def _end_measuring(self) -> None:
+    def _ended(self) -> None:
+        """Look for iterations that nobody is awaited for."""
+        now_s = time.monotonic()
+        for number, (iteration, began_s) in list(self._began_s.items()):
+            if not iteration.awaited:
+                del self._began_s[number]
+                if not iteration.broken:
+                    self._metrics.ended(iteration, now_s - began_s)
         for iteration, ended in self._measured:
             if not iteration.awaited:
                 ended.set()

@@ -1,0 +1,1 @@
+"""How many instances an elastic group needs. Beside the core of services: instances have no roles."""

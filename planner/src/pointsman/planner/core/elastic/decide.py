@@ -1,0 +1,257 @@
+"""One decision about an elastic group: how many instances, why, and what else was considered."""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupModel
+from pointsman.planner.core.elastic.steps import StepTime
+from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.forecast import RateForecaster
+from pointsman.planner.core.leads import Leads
+from pointsman.planner.core.lengths import Lengths
+from pointsman.planner.core.margin import Margin
+from pointsman.planner.core.types import Alternative, Load, Policy, Reason
+
+GROUP_STATE_VERSION: Final = 1
+QUANTILE: Final = 0.9  # of the forecast's errors: what capacity is planned for
+ALTERNATIVES_EACH_SIDE: Final = 2
+SEEN_SHARE: Final = 0.9  # of the time in which no more were needed that must have been looked at
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What is remembered of a group between looks. ``wanted``: (when, instances) of the looks that still count."""
+
+    version: int = GROUP_STATE_VERSION
+    forecaster: RateForecaster = field(default_factory=RateForecaster)
+    lengths: Lengths = field(default_factory=Lengths)
+    steps: StepTime = field(default_factory=StepTime)
+    leads: Leads = field(default_factory=Leads)
+    margin: Margin = field(default_factory=Margin)
+    wanted: tuple[tuple[float, int], ...] = ()
+    unwanted_s: float | None = None  # since when nobody wants the plan that waits for a person
+
+
+def decide(
+    state: GroupState, observation: GroupObservation, policy: Policy, bounds: GroupBounds, now_s: float
+) -> tuple[GroupState, GroupDecision]:
+    """One look. Never raises for what it does not know: it holds still and says so."""
+    seen = observation.seen
+    leads = state.leads.look(observation.instances, now_s, policy.interval_s, policy.start_s)
+    lead_s = leads.lead_s(policy.start_s)
+    state = replace(state, leads=leads)
+    if seen.load is None or seen.age_s > policy.stale_after_s:
+        gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
+        return replace(state, forecaster=gap, unwanted_s=None), _stays(
+            observation, Reason.STALE_METRICS, _why(seen.age_s)
+        )
+    state = _learned(state, observation, seen.load, now_s, lead_s)
+    model = _model(state, observation)
+    forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, QUANTILE)
+    if forecast is None or isinstance(model, str) or state.lengths.prompt_tokens is None:
+        missing = model if isinstance(model, str) else "no request has come yet"
+        return replace(state, unwanted_s=None), _stays(
+            observation, Reason.NOT_ENOUGH_DATA, f"{missing}: nothing is changed"
+        )
+    waiting = observation.manager.waiting if observation.manager else 0.0
+    load = GroupLoad(
+        # What waits is to be computed by the time that a new instance would serve.
+        rate_per_s=(forecast.high + waiting / max(lead_s, seen.window_s)) / state.margin.share,
+        lengths=state.lengths.shares,
+        output_tokens=max(1.0, state.lengths.output_tokens or 1.0),
+        arrival_scv=state.forecaster.dispersion,
+    )
+    most = max(bounds.least, min(bounds.most, policy.max_gpus // observation.gpus_each))
+    needed = model.needed(load, policy.objectives, most)
+    state = _remembered(state, observation, policy, needed.instances, model, load, now_s)
+    inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
+    decision = _chosen(state, observation, policy, bounds, needed, most)
+    considered = _alternatives(model, load, policy, decision, most, lead_s, observation)
+    return _awaiting(state, replace(decision, inputs=inputs, alternatives=considered), observation, policy)
+
+
+def _why(age_s: float) -> str:
+    if math.isinf(age_s):
+        return "a gateway or the manager cannot be read: nothing is changed"
+    return f"the metrics are {age_s:.0f} s old: nothing is changed"
+
+
+def _learned(state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float) -> GroupState:
+    window_s = observation.seen.window_s
+    manager = observation.manager
+    return replace(
+        state,
+        forecaster=state.forecaster.observe(load.arrivals_per_s * window_s, window_s, now_s, lead_s),
+        lengths=state.lengths.observe(load, window_s, now_s),
+        steps=state.steps if manager is None else state.steps.observe(manager.steps),
+    )
+
+
+def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str:
+    """The model, or what is not known yet."""
+    manager = observation.manager
+    if manager is None or not observation.serving or manager.slots <= 0:
+        return "the manager says nothing yet"
+    if not observation.latency.by_degree:
+        return "no prefill was measured yet"
+    if state.steps.line is None:
+        return "no decode step was measured yet"
+    slots_each = manager.slots / observation.serving
+    return GroupModel(observation.latency, observation.max_degree, state.steps, slots_each, observation.serving)
+
+
+def _remembered(
+    state: GroupState,
+    observation: GroupObservation,
+    policy: Policy,
+    needed: int,
+    model: GroupModel,
+    load: GroupLoad,
+    now_s: float,
+) -> GroupState:
+    memory_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
+    kept = tuple(each for each in state.wanted if each[0] > now_s - memory_s)
+    return replace(
+        state, wanted=(*kept, (now_s, needed)), margin=_margin(state, observation, policy, needed, now_s, load)
+    )
+
+
+def _margin(
+    state: GroupState, observation: GroupObservation, policy: Policy, needed: int, now_s: float, load: GroupLoad
+) -> Margin:
+    """What clients got says whether instances do what the model says; see `margin.py`."""
+    service, arrived = observation.seen.service, observation.seen.load
+    shares = (service.ttft_attainment, service.tpot_attainment) if service else (None, None)
+    if arrived is None or shares[0] is None or shares[1] is None or needed > observation.serving:
+        return state.margin.interrupted()
+    window_s = observation.seen.window_s
+    answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
+    requests = arrived.arrivals_per_s * window_s
+    goal = policy.objectives.attainment
+    return state.margin.observe(shares[0] * shares[1], requests, window_s, goal, now_s, answer_s)
+
+
+def _chosen(
+    state: GroupState,
+    observation: GroupObservation,
+    policy: Policy,
+    bounds: GroupBounds,
+    needed: Expected,
+    most: int,
+) -> GroupDecision:
+    now, goal = observation.desired, policy.objectives.attainment
+    wanted = min(max(needed.instances, bounds.least), most)
+    highest = max(wanted, min(most, max(number for _, number in state.wanted)))
+    word = f"{wanted} instance{'' if wanted == 1 else 's'}"
+    short = needed.attainment < goal
+    if observation.plan_in_progress and not observation.starting:
+        return _stays(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
+    if wanted > now and policy.scale_out:
+        said = f"{now} are too few: {word} keep {needed.attainment:.0%} of requests within the objectives"
+        if short:
+            said += f", which is the most that the bounds and the budget allow (asked: {goal:.0%})"
+        return GroupDecision(Reason.INSTANCES_SHORT, said, wanted, changes_layout=True)
+    if short and wanted >= now:
+        said = (
+            f"{now} instances are the most allowed, and keep {needed.attainment:.0%} of requests within the objectives"
+        )
+        return _stays(observation, Reason.UNSATISFIABLE, f"{said} (asked: {goal:.0%})")
+    if wanted > now:
+        return _stays(observation, Reason.STEADY, f"{word} are wanted, but the policy starts none")
+    if highest < now and policy.scale_in and not observation.starting:
+        most_word = f"{highest} instance{' was' if highest == 1 else 's were'}"
+        stable_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
+        first_s = min(at_s for at_s, _ in state.wanted)
+        last_s = max(at_s for at_s, _ in state.wanted)
+        if last_s - first_s >= SEEN_SHARE * stable_s:
+            said = f"no more than {most_word} needed in the last {stable_s:.0f} s"
+            return GroupDecision(Reason.SPARE_CAPACITY, said, highest, changes_layout=True)
+    if wanted < now:
+        return _stays(observation, Reason.STEADY, f"{word} would do; it is waited for whether that lasts")
+    return _stays(observation, Reason.STEADY, f"{word} keep {needed.attainment:.0%} of requests within the objectives")
+
+
+def _stays(observation: GroupObservation, reason: Reason, message: str) -> GroupDecision:
+    return GroupDecision(reason, message, observation.desired)
+
+
+def _inputs(
+    state: GroupState,
+    observation: GroupObservation,
+    model: GroupModel,
+    load: GroupLoad,
+    needed: Expected,
+    expected_per_s: float,
+    lead_s: float,
+) -> tuple[tuple[str, float], ...]:
+    fixed, each = model.step.line or (0.0, 0.0)
+    prompt = sum(length * share for length, share in load.lengths)
+    return (
+        ("ratePerSecond", expected_per_s),
+        ("highRatePerSecond", load.rate_per_s),
+        ("promptTokens", prompt),
+        ("outputTokens", load.output_tokens),
+        ("stepSeconds", fixed),
+        ("stepSecondsPerRequest", each),
+        ("slotsPerInstance", model.slots_each),
+        ("waitingRequests", observation.manager.waiting if observation.manager else 0.0),
+        ("instancesNeeded", float(needed.instances)),
+        ("expectedPrompts", needed.prompts),
+        ("expectedTokens", needed.tokens),
+        ("expectedMemory", needed.memory),
+        ("share", state.margin.share),
+        ("leadSeconds", lead_s),
+    )
+
+
+def _alternatives(
+    model: GroupModel,
+    load: GroupLoad,
+    policy: Policy,
+    decision: GroupDecision,
+    most: int,
+    lead_s: float,
+    observation: GroupObservation,
+) -> tuple[Alternative, ...]:
+    """The chosen number first, then its neighbours."""
+    chosen, now, goal = decision.instances, observation.desired, policy.objectives.attainment
+    found = []
+    around = range(max(1, chosen - ALTERNATIVES_EACH_SIDE), min(most, chosen + ALTERNATIVES_EACH_SIDE) + 1)
+    for instances in sorted({chosen, now, *around}, key=lambda number: (number != chosen, number)):
+        kept = model.expected(load, policy.objectives, instances).attainment
+        why = ""
+        if instances != chosen:
+            why = f"keeps less than {goal:.0%}" if kept < goal else f"{chosen} are enough"
+            if instances < chosen and kept >= goal:
+                why = "was too few within the time that counts"
+        action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
+        gpus = instances * observation.gpus_each
+        starts_s = lead_s if instances > now else 0.0
+        found.append(Alternative(0, 0, gpus, kept, starts_s, action, why, instances=instances))
+    return tuple(found)
+
+
+def _awaiting(
+    state: GroupState, decision: GroupDecision, observation: GroupObservation, policy: Policy
+) -> tuple[GroupState, GroupDecision]:
+    """Say that a person has the plan already; withdraw it when it was not wanted for as long as a scale-in takes."""
+    asked = observation.awaiting_approval
+    if asked is None:
+        return replace(state, unwanted_s=None), decision
+    if decision.changes_layout and decision.instances == asked:
+        message = f"{decision.message}; the plan for this awaits approval"
+        stays = _stays(observation, Reason.AWAITING_APPROVAL, message)
+        return replace(state, unwanted_s=None), replace(
+            stays, inputs=decision.inputs, alternatives=decision.alternatives
+        )
+    if decision.changes_layout or decision.reason is not Reason.STEADY:
+        return replace(state, unwanted_s=None), decision
+    unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.seen.window_s
+    if unwanted_s < policy.scale_in_stabilization_s:
+        return replace(state, unwanted_s=unwanted_s), decision
+    message = f"{asked} instances were not wanted for {unwanted_s:.0f} s: nobody is asked for them now"
+    withdrawn = replace(
+        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}; {decision.message}", withdraws=True
+    )
+    return replace(state, unwanted_s=None), withdrawn

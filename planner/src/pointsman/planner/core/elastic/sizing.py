@@ -1,0 +1,151 @@
+"""Instances for a load, from three conditions that can be checked by hand.
+
+For ``n`` instances, a rate and the lengths of requests:
+
+* **Prompts.** A prompt of ``l`` tokens is computed on the smallest degree whose measured time is at most half of its
+  TTFT objective, or else on the fastest one. That is ``degree x seconds`` of instance time. ``n`` instances are the
+  servers of a G/G/n queue (`queueing.py`) with this service time. A prompt is in time if it waits at most its objective
+  less the time of its prefill and of one decode step, which is not interrupted.
+* **Tokens.** What prompts leave of the time of ``n`` instances is for decoding. A step with ``b`` requests on an
+  instance takes ``d0 + d1 b`` seconds. ``b`` is the number at which a request takes its TPOT objective for each token.
+  By Little's law ``rate x (output - 1) x objective`` requests decode at once; the share in time is that of a Poisson
+  number that stays below ``n b``.
+* **Memory.** Requests hold their prompt and half of their output while they decode. A request is prefilled at once if
+  the others leave room for it, and one that waits lets others wait. So the share in time is that of a normal
+  distribution with the mean and the variance of the sum that leaves room for the longest request.
+
+The expected attainment is the product of the three shares.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+from pointsman.planner.core.elastic.steps import StepTime
+from pointsman.planner.core.queueing import delayed_wait_s, erlang_c
+from pointsman.planner.core.types import Objectives
+from pointsman.serving.elastic.latency_model import LatencyModel
+
+PREFILL_SHARE: Final = 0.5  # of a TTFT objective that the prefill itself may take before a larger degree is used
+_NORMAL: Final = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLoad:
+    """``lengths``: (prompt tokens, share of requests); ``arrival_scv``: squared coefficient of variation."""
+
+    rate_per_s: float
+    lengths: tuple[tuple[float, float], ...]
+    output_tokens: float
+    arrival_scv: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Shares of requests, 0..1, with so many instances. ``overloaded``: prompts alone take more than all their time."""
+
+    instances: int
+    prompts: float
+    tokens: float
+    memory: float
+    overloaded: bool = False
+
+    @property
+    def attainment(self) -> float:
+        """Within both objectives, and with room for their KV."""
+        return self.prompts * self.tokens * self.memory
+
+
+@dataclass(frozen=True, slots=True)
+class GroupModel:
+    """What is known of the speed and the memory of instances.
+
+    ``serving``: those that serve now. While it is not known how a step grows with its requests, that many and more are
+    taken to be enough for decoding, because nothing shows that they are not.
+    """
+
+    latency: LatencyModel
+    max_degree: int
+    step: StepTime
+    slots_each: float
+    serving: int
+
+    def expected(self, load: GroupLoad, objectives: Objectives, instances: int) -> Expected:
+        """What requests get from so many instances."""
+        prefills = [(share, *self._prefill(length, objectives, instances)) for length, share in load.lengths]
+        mean_s = sum(share * work_s for share, work_s, _ in prefills)
+        busy = load.rate_per_s * mean_s / instances
+        if busy >= 1:
+            return Expected(instances, 0.0, 0.0, 0.0, overloaded=True)
+        token_s = objectives.tpot_ms / 1000
+        batch = self.step.batch(token_s * (1 - busy))
+        decode_s = max(0.0, load.output_tokens - 1) * token_s  # an answer may take as long as its objective allows
+        decoding = load.rate_per_s * decode_s
+        unproved = not self.step.slope_is_known and instances >= self.serving
+        return Expected(
+            instances,
+            self._prompts(load, objectives, instances, prefills, mean_s, self.step.mean_s),
+            1.0 if unproved else _stays_below(decoding, decoding, instances * batch),
+            self._memory(load, decode_s, instances),
+        )
+
+    def needed(self, load: GroupLoad, objectives: Objectives, most: int) -> Expected:
+        """The fewest instances that keep the wanted attainment.
+
+        If no number up to ``most`` does: the fewest of the best ones, or ``most`` if all are overloaded.
+        """
+        tried = []
+        for instances in range(1, most + 1):
+            tried.append(self.expected(load, objectives, instances))
+            if tried[-1].attainment >= objectives.attainment:
+                return tried[-1]
+        enough = [each for each in tried if not each.overloaded]
+        return max(enough, key=lambda each: each.attainment) if enough else tried[-1]
+
+    def _prefill(self, length: float, objectives: Objectives, instances: int) -> tuple[float, float]:
+        """(instance-seconds, seconds until its first token) of a prompt that is alone."""
+        patience_s = PREFILL_SHARE * objectives.ttft_for(length) / 1000
+        degrees = self.latency.degrees_up_to(min(instances, self.max_degree)) or [min(self.latency.by_degree)]
+        times = [(degree, self.latency.by_degree[degree].seconds(length, length * length)) for degree in degrees]
+        in_time = [each for each in times if each[1] <= patience_s]
+        degree, seconds = in_time[0] if in_time else min(times, key=lambda each: each[1])
+        return degree * seconds, seconds
+
+    @staticmethod
+    def _prompts(
+        load: GroupLoad,
+        objectives: Objectives,
+        instances: int,
+        prefills: Sequence[tuple[float, float, float]],
+        mean_s: float,
+        step_s: float,
+    ) -> float:
+        squared = sum(share * work_s * work_s for share, work_s, _ in prefills)
+        scv = max(0.0, squared / (mean_s * mean_s) - 1) if mean_s > 0 else 0.0
+        waits = erlang_c(instances, load.rate_per_s * mean_s)
+        wait_s = delayed_wait_s(instances, load.rate_per_s, mean_s, load.arrival_scv, scv)
+        kept = 0.0
+        for (length, share), (_, _, seconds) in zip(load.lengths, prefills, strict=True):
+            slack_s = objectives.ttft_for(length) / 1000 - seconds - step_s
+            if slack_s >= 0:
+                kept += share * (1 - waits * math.exp(-slack_s / wait_s) if wait_s > 0 else 1.0)
+        return kept
+
+    def _memory(self, load: GroupLoad, decode_s: float, instances: int) -> float:
+        slots = instances * self.slots_each
+        held = [(length + load.output_tokens / 2, share) for length, share in load.lengths]
+        fitting = [tokens for tokens, _ in held if tokens <= slots]
+        at_once = load.rate_per_s * decode_s
+        mean = at_once * sum(share * tokens for tokens, share in held)
+        variance = at_once * sum(share * tokens * tokens for tokens, share in held)
+        fits = sum(share for tokens, share in held if tokens <= slots)
+        return fits * _stays_below(mean, variance, slots - max(fitting, default=0.0))
+
+
+def _stays_below(mean: float, variance: float, limit: float) -> float:
+    """The probability that a sum of many independent parts does."""
+    if variance <= 0:
+        return 1.0 if mean <= limit else 0.0
+    return _NORMAL.cdf((limit - mean) / math.sqrt(variance))

@@ -1,0 +1,66 @@
+"""How long a decode step of one instance takes by the requests in it: the line of least squares through all steps.
+
+The manager adds up what the line needs (`pointsman_elastic_decode_sums_total`), so no single step is sent or kept.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pointsman.serving.elastic.step_sums import StepSums
+
+FADE: Final = 0.98  # weight of a look relative to the next one
+SPREAD: Final = 0.2  # coefficient of variation of the batches, from which on they say how a step grows
+MOST_BATCH: Final = 1024.0
+NOTHING: Final = StepSums(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """``sums``: of all looks, the newest weighs most."""
+
+    sums: StepSums = NOTHING
+
+    def observe(self, added: StepSums) -> "StepTime":
+        """Take what the manager counted since the last look; nothing fades while it decodes nothing."""
+        return self if added.steps <= 0 else StepTime(self.sums.scaled(FADE).plus(added))
+
+    @property
+    def line(self) -> tuple[float, float] | None:
+        """(seconds of any step, seconds for each request in it); None: nothing was measured.
+
+        While the batches hardly differ, the whole time is taken to be the requests': twice as many take twice as long.
+        """
+        sums = self.sums
+        if sums.steps <= 0 or sums.requests <= 0:
+            return None
+        batch, seconds = sums.requests / sums.steps, sums.seconds / sums.steps
+        if not self.slope_is_known:
+            return 0.0, seconds / batch
+        variance = sums.requests_squared / sums.steps - batch * batch
+        slope = (sums.request_seconds / sums.steps - batch * seconds) / variance
+        slope = min(max(slope, 0.0), seconds / batch)
+        return seconds - slope * batch, slope
+
+    @property
+    def mean_s(self) -> float:
+        """Seconds of a step; 0 before one was measured."""
+        return self.sums.seconds / self.sums.steps if self.sums.steps > 0 else 0.0
+
+    @property
+    def slope_is_known(self) -> bool:
+        """Whether the batches differed enough."""
+        sums = self.sums
+        if sums.steps <= 0:
+            return False
+        batch = sums.requests / sums.steps
+        return sums.requests_squared / sums.steps - batch * batch >= (SPREAD * batch) ** 2
+
+    def batch(self, seconds: float) -> float:
+        """Requests in a step of so many seconds."""
+        line = self.line
+        if line is None:
+            return 0.0
+        fixed, each = line
+        if fixed >= seconds:
+            return 0.0
+        return MOST_BATCH if each <= 0 else min(MOST_BATCH, (seconds - fixed) / each)

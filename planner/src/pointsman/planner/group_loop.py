@@ -1,0 +1,326 @@
+"""The live loop for elastic groups: per group, read, decide, write a Plan, at the interval that its policy asks for."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pointsman.api.v1alpha1.conditions import PlannerHealth
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
+from pointsman.kube.events import EventRecorder, Reference
+from pointsman.planner import group_memory, loops
+from pointsman.planner.cluster import Cluster, ServiceKey
+from pointsman.planner.core import ledger
+from pointsman.planner.core.elastic.decide import GroupState, decide
+from pointsman.planner.core.elastic.observe import manager_window
+from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.observe import Reading, observation
+from pointsman.planner.core.types import Policy, Reason, RoutingNumbers
+from pointsman.planner.group_memory import GroupLast
+from pointsman.planner.health import apply_health, health_condition, health_of
+from pointsman.planner.memory import SAVE_EVERY_S
+from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.policies import policy_of_group
+from pointsman.planner.prometheus import PrometheusReadings
+from pointsman.planner.scraper import Scraper
+from pointsman.planner.source import Source
+from pointsman.planner.steady_time import SteadyTime
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+
+log = logging.getLogger(__name__)
+
+_NO_ROUTING: Final = RoutingNumbers(0, 0)  # the manager decides where prompts are computed
+_ASK_AGAIN_S: Final = 5.0  # a look that failed
+
+
+@dataclass
+class _Planned:
+    """What is kept of one group between looks. ``state`` and ``sequence`` survive a restart."""
+
+    uid: str
+    state: GroupState
+    sequence: int
+    source: Source
+    saved_s: float = 0.0
+    said: tuple[Reason, int] | None = None
+    healthy: tuple[bool, PlannerHealth] | None = None
+    written: tuple[Plan, float] | None = None  # the last plan, until it comes back from the API server
+
+
+class GroupPlanner:
+    """Plans for every elastic group with a policy; one task a group."""
+
+    def __init__(
+        self,
+        *,
+        kube: Kube,
+        cluster: Cluster,
+        scraper: Scraper,
+        events: EventRecorder,
+        metrics: PlannerMetrics,
+        leads: Callable[[], bool],
+        prometheus_timeout_s: float = 5.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._kube = kube
+        self._cluster = cluster
+        self._scraper = scraper
+        self._events = events
+        self._metrics = metrics
+        self._leads = leads
+        self._prometheus_timeout_s = prometheus_timeout_s
+        self._clock = clock
+        self._time = SteadyTime(clock)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        await loops.run_each(
+            lambda: {key for key, _, _ in self._cluster.planned_groups()}, self._plan, self._forget, self._unplanned
+        )
+
+    def _forget(self, key: ServiceKey) -> None:
+        self._metrics.forget(*key)
+        self._scraper.keep(set(), _prefix(key))
+
+    async def _unplanned(self) -> None:
+        """Nothing is said of groups that have no policy any more."""
+        planned = {key for key, _, _ in self._cluster.planned_groups()}
+        for group in self._cluster.groups.objects() if self._leads() else ():
+            key = (group.metadata.namespace, group.metadata.name)
+            if key in planned or health_of(group.status.conditions) is None:
+                continue
+            try:
+                await apply_health(self._kube, resources.ELASTIC_GROUPS, key, [])
+            except KubeError as error:
+                log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+
+    async def _plan(self, key: ServiceKey) -> None:
+        kept: _Planned | None = None
+        while True:
+            wait_s = loops.LOOK_FOR_SERVICES_S
+            found = next(((g, p) for k, g, p in self._cluster.planned_groups() if k == key), None)
+            try:
+                if found is not None and self._leads():
+                    group, policy = found
+                    if kept is None or kept.uid != group.metadata.uid:
+                        kept = await self._remembered(key, group.metadata.uid)
+                    with self._metrics.tick_seconds.time():
+                        wait_s = await self._look(key, group, policy, kept)
+            except KubeError as error:
+                log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+                wait_s = _ASK_AGAIN_S
+            except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
+                log.exception("group=%s/%s look failed", *key)
+                wait_s = _ASK_AGAIN_S
+                if found is not None and kept is not None:
+                    text = f"looks end in an error, so nothing is planned: {type(error).__name__}: {error}"
+                    await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text[:1000])
+            await asyncio.sleep(wait_s)
+
+    async def _remembered(self, key: ServiceKey, uid: str) -> _Planned:
+        state, sequence = await group_memory.load(self._kube, *key, uid)
+        last = await group_memory.load_last(self._kube, *key, uid)
+        if isinstance(last, GroupLast):
+            self._time.not_before(last.observation.seen.at_s)
+        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock)
+        return _Planned(uid, state, sequence, source)
+
+    # --- one look ---
+
+    async def _look(self, key: ServiceKey, group: ElasticGroup, policy: PlannerPolicy, kept: _Planned) -> float:
+        settings = policy_of_group(policy.spec)
+        gateways, manager = self._cluster.gateways(key), self._cluster.manager(key)
+        targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
+        source = await kept.source.read(key[0], policy, targets)
+        observed = self._observed(key, group, settings, source, kept)
+        bounds = GroupBounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
+        at_s = observed.seen.at_s
+        kept.state, decision = decide(kept.state, observed, settings, bounds, at_s)
+        self._metrics.group_looked(*key, observed, decision, settings)
+        level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
+        log.log(level, "group=%s/%s reason=%s %s", *key, decision.reason, decision.message)
+        await self._write(key, group, policy, kept, observed, decision)
+        if isinstance(source, PrometheusReadings) and source.problem is not None:
+            await self._say_health(key, group, kept, False, PlannerHealth.PROMETHEUS_UNREACHABLE, source.problem)
+        elif decision.reason is Reason.STALE_METRICS:
+            await self._say_health(key, group, kept, False, PlannerHealth.STALE_METRICS, decision.message)
+        else:
+            what = f"decides; what, says 'pointsman explain {key[1]}'"
+            await self._say_health(key, group, kept, True, PlannerHealth.PLANNING, what)
+        return settings.interval_s
+
+    def _observed(
+        self,
+        key: ServiceKey,
+        group: ElasticGroup,
+        settings: Policy,
+        source: Scraper | PrometheusReadings,
+        kept: _Planned,
+    ) -> GroupObservation:
+        names = [_prefix(key) + target.key for target in self._cluster.gateways(key)]
+        manager = self._cluster.manager(key)
+        manager_name = _prefix(key) + manager.key if manager is not None else ""
+        # A manager that is not read says nothing of its instances: then nothing is known of the group.
+        ages_s = [source.age_s(name) for name in (*names, manager_name)]
+        plans = self._plans(key, kept, group.metadata.uid)
+        asked = ledger.asked_of_a_person(plans)
+        seen = observation(
+            at_s=self._time.now_s(),
+            age_s=max(ages_s) if names else float("inf"),
+            gateways=[source.reading(name) or Reading({}, None, 0.0) for name in names],
+            workers=(),
+            routing=_NO_ROUTING,
+            objectives=settings.objectives,
+            plan_in_progress=any(map(ledger.to_be_carried_out, plans)),
+            worker_gpus=group.spec.instance.gpus,
+        )
+        load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
+        return GroupObservation(
+            seen=replace(seen, load=load),
+            instances=self._cluster.instances(key, group.spec.instance.gpus),
+            desired=group.spec.instances.replicas,
+            max_degree=group.spec.max_degree,
+            latency=_latency(group),
+            manager=manager_window(source.reading(manager_name)) if manager is not None else None,
+            plan_in_progress=seen.plan_in_progress,
+            gpus_each=max(1, group.spec.instance.gpus),
+            awaiting_approval=asked.spec.target[0] if asked is not None else None,
+        )
+
+    # --- what it leaves behind ---
+
+    def _plans(self, key: ServiceKey, kept: _Planned, uid: str) -> list[Plan]:
+        """All plans of the group, and of none that had its name before; what was just written is among them."""
+        plans = [
+            plan
+            for plan in self._cluster.plans_of_group(key)
+            if uid in [owner.uid for owner in plan.metadata.owner_references]
+        ]
+        if kept.written is not None:
+            plan, written_s = kept.written
+            mirrored = any(known.spec.sequence == plan.spec.sequence for known in plans)
+            if mirrored or self._clock.monotonic_s() - written_s > ledger.BELIEVED_S:
+                kept.written = None
+            else:
+                plans.append(plan)
+        return plans
+
+    async def _write(
+        self,
+        key: ServiceKey,
+        group: ElasticGroup,
+        policy: PlannerPolicy,
+        kept: _Planned,
+        observed: GroupObservation,
+        decision: GroupDecision,
+    ) -> None:
+        plans, layout = self._plans(key, kept, group.metadata.uid), (observed.desired,)
+        news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
+        said, now_s = (decision.reason, decision.instances), self._clock.monotonic_s()
+        if news is not None:
+            kept.sequence = ledger.next_sequence(plans, kept.sequence)
+        if news is not None or said != kept.said or now_s - kept.saved_s >= SAVE_EVERY_S:
+            # A plan's number is remembered before it is used: after a death between the two none is used twice.
+            last = GroupLast(observed, decision)
+            await group_memory.save(self._kube, _owner(group), *key, kept.state, kept.sequence, last)
+            kept.said, kept.saved_s = said, now_s
+        if news is not None:
+            await self._create(key, group, policy, kept, news, layout, ledger.asked_of_a_person(plans))
+        for old in ledger.outdated(plans, policy.spec.history.plans):
+            try:
+                await self._kube.delete(resources.PLANS, old.metadata.name, key[0], uid=old.metadata.uid)
+            except NotFound:
+                continue
+
+    async def _create(
+        self,
+        key: ServiceKey,
+        group: ElasticGroup,
+        policy: PlannerPolicy,
+        kept: _Planned,
+        decision: GroupDecision,
+        layout: tuple[int, ...],
+        asked: Plan | None,
+    ) -> None:
+        manifest = ledger.plan_manifest(
+            namespace=key[0],
+            service=key[1],
+            service_uid=group.metadata.uid,
+            sequence=kept.sequence,
+            decision=decision,
+            policy=policy.spec,
+            layout=layout,
+            now=self._clock.now(),
+            awaiting=asked.metadata.name if asked is not None else "",
+        )
+        try:
+            await self._kube.create(resources.PLANS, manifest)
+        except AlreadyExists:
+            return  # of an object of this name that is gone; the next look takes the next number
+        kept.written = Plan.model_validate(manifest), self._clock.monotonic_s()
+        name = manifest["metadata"]["name"]
+        log.info("group=%s/%s plan=%s reason=%s %s", *key, name, decision.reason, decision.message)
+        self._metrics.planned(*key, decision.reason)
+        resource = resources.ELASTIC_GROUPS
+        regarding = Reference(resource.api_version, resource.kind, key[0], key[1], group.metadata.uid)
+        self._events.record(regarding, f"Planned{decision.reason}", f"{name}: {decision.message}")
+
+    async def _say_health(
+        self,
+        key: ServiceKey,
+        group: ElasticGroup,
+        kept: _Planned,
+        healthy: bool,
+        reason: PlannerHealth,
+        message: str,
+    ) -> None:
+        """The condition PlannerHealthy, written when it changes."""
+        self._metrics.health(*key, healthy, reason)
+        if kept.healthy == (healthy, reason):
+            return
+        before, now = health_of(group.status.conditions), self._clock.now()
+        said = health_condition(before, healthy, reason, message, group.metadata.generation, now)
+        try:
+            await apply_health(self._kube, resources.ELASTIC_GROUPS, key, [said])
+        except KubeError as error:
+            log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+            return  # it is said at the next look
+        kept.healthy = (healthy, reason)
+
+
+def _prefix(key: ServiceKey) -> str:
+    """Of the names of its targets."""
+    return f"group {key}/"
+
+
+def _latency(group: ElasticGroup) -> LatencyModel:
+    """As the operator has it from the manager."""
+    return LatencyModel(
+        {
+            each.degree: PrefillTime(
+                each.alpha_ms / 1e3,
+                each.beta_ms_per_token / 1e3,
+                each.gamma_ms_per_squared_token / 1e3,
+                each.error_percent / 100,
+            )
+            for each in group.status.latency_model
+        }
+    )
+
+
+def _owner(group: ElasticGroup) -> dict[str, Any]:
+    return {
+        "apiVersion": resources.ELASTIC_GROUPS.api_version,
+        "kind": group.kind,
+        "name": group.metadata.name,
+        "uid": group.metadata.uid,
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }

@@ -1,0 +1,57 @@
+"""The planner's memory of elastic groups, in ConfigMaps as those of services (`memory.py`)."""
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from pointsman.kube.client import Kube
+from pointsman.planner import memory
+from pointsman.planner.core.elastic.decide import GROUP_STATE_VERSION, GroupState
+from pointsman.planner.core.elastic.types import GroupDecision, GroupObservation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLast:
+    """The last look at an elastic group."""
+
+    observation: GroupObservation
+    decision: GroupDecision
+
+
+_STATE: TypeAdapter[GroupState] = TypeAdapter(GroupState)
+_LAST: TypeAdapter[GroupLast] = TypeAdapter(GroupLast)
+
+
+async def load(kube: Kube, namespace: str, group: str, uid: str) -> tuple[GroupState, int]:
+    """The saved state and the last plan's number; a fresh one where none can be read."""
+    text, sequence = await memory.load_state(kube, namespace, group, uid)
+    try:
+        state = GroupState() if text is None else _STATE.validate_json(text)
+    except ValidationError as error:
+        log.warning("a saved state cannot be read, it is begun anew: %s", error.errors()[:1])
+        state = GroupState()
+    return (state if state.version == GROUP_STATE_VERSION else GroupState()), sequence
+
+
+async def load_last(kube: Kube, namespace: str, group: str, uid: str) -> GroupLast | memory.NoLast:
+    """What was seen and decided last, or why that is not known."""
+    text = await memory.load_look(kube, namespace, group, uid)
+    if isinstance(text, memory.NoLast):
+        return text
+    try:
+        return _LAST.validate_json(text)
+    except ValidationError:
+        return memory.UNREADABLE
+
+
+async def save(
+    kube: Kube, owner: dict[str, Any], namespace: str, group: str, state: GroupState, sequence: int, last: GroupLast
+) -> None:
+    """Raises KubeError."""
+    finite = replace(last, observation=replace(last.observation, seen=memory.finite(last.observation.seen)))
+    text = _STATE.dump_json(state).decode()
+    await memory.save_texts(kube, owner, namespace, group, text, sequence, _LAST.dump_json(finite).decode())

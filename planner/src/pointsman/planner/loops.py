@@ -1,0 +1,40 @@
+"""One task for each object that is planned: begun when it gets a policy, ended when it loses it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+Key = tuple[str, str]
+"""``(namespace, name)``."""
+
+LOOK_FOR_SERVICES_S: Final = 1.0
+
+
+async def run_each(
+    keys: Callable[[], set[Key]],
+    plan: Callable[[Key], Awaitable[None]],
+    forget: Callable[[Key], None],
+    also: Callable[[], Awaitable[None]],
+) -> None:
+    """Until cancelled, run ``plan`` for each of ``keys``. ``forget`` follows its end; ``also`` is part of each look."""
+    tasks: dict[Key, asyncio.Task[None]] = {}
+
+    async def until_cancelled(key: Key) -> None:
+        await plan(key)
+
+    try:
+        while True:
+            wanted = keys()
+            for key in wanted - tasks.keys():
+                tasks[key] = asyncio.create_task(until_cancelled(key), name=f"plan {key[0]}/{key[1]}")
+            for key in tasks.keys() - wanted:
+                task = tasks.pop(key)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)  # it says nothing after this
+                forget(key)
+            await also()
+            await asyncio.sleep(LOOK_FOR_SERVICES_S)
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)

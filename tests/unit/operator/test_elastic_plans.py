@@ -1,0 +1,151 @@
+"""Plans of elastic groups: one number, written once, and who may say no."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
+from pointsman.api.v1alpha1.plan import Approval, PlanPhase, PlanReason, PlanSpec, PlanStatus
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.operator.core.actions import SetPlanStatus
+from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
+from pointsman.operator.core.snapshot import Container, Plan, Policy, Worker
+
+NOW_S = datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp()
+
+
+def policy(mode: Mode = Mode.ACTIVE, max_gpus: int = 8) -> Policy:
+    body = {
+        "mode": mode,
+        "objectives": {"ttftMs": 1500, "tpotMs": 40, "ttftMsPerPromptToken": 0.5},
+        "budget": {"maxGpus": max_gpus},
+    }
+    return Policy(name="chat", spec=PlannerPolicySpec.model_validate(body))
+
+
+def plan(instances: int, number: int = 1, **fields: Any) -> Plan:
+    body = {
+        "serviceRef": {"kind": "ElasticGroup", "name": "long-chat"},
+        "sequence": number,
+        "mode": Mode.ACTIVE,
+        "observedAt": datetime.fromtimestamp(NOW_S, UTC),
+        "instances": {"replicas": instances},
+        "changesLayout": True,
+        "reason": "InstancesShort",
+        "message": "more requests",
+        "expiresAt": datetime.fromtimestamp(NOW_S + 30, UTC),
+        **fields,
+    }
+    return Plan(name=f"long-chat-{number:05}", uid=f"plan-{number}", spec=PlanSpec.model_validate(body))
+
+
+def asked(*plans: Plan, replicas: int = 2, **more: Any) -> Asked:
+    spec = ElasticGroupSpec.model_validate(
+        {
+            "model": {"source": "hf://test/tiny"},
+            "instance": {"gpus": 1},
+            "instances": {"replicas": replicas, "minReplicas": 1, "maxReplicas": 6},
+        }
+    )
+    counts = InstanceCounts(desired=replicas, existing=replicas, ready=replicas, joined=replicas)
+    whole = Asked(
+        name="long-chat", namespace="models", spec=spec, set_by=None, plans=plans, policy=policy(), counts=counts,
+        instances=(), now_s=NOW_S,
+    )  # fmt: skip
+    return replace(whole, **more)
+
+
+def done(of: Asked) -> tuple[list[SetInstances], dict[str, tuple[PlanPhase | None, str | None]]]:
+    actions = list(group_plan_actions(of))
+    written = [each for each in actions if isinstance(each, SetInstances)]
+    said = {each.name: (each.status.phase, each.status.reason) for each in actions if isinstance(each, SetPlanStatus)}
+    return written, said
+
+
+def test_the_number_is_written_with_the_plans_uid_and_its_end_is_awaited() -> None:
+    first = plan(4)
+    written, said = done(asked(first))
+    assert [(each.replicas, each.plan_uid) for each in written] == [(4, "plan-1")]
+    assert said == {first.name: (PlanPhase.EXECUTING, PlanReason.SCALING)}
+    starting = InstanceCounts(desired=4, existing=4, ready=2, joined=2)
+    assert done(asked(first, replicas=4, set_by="plan-1", counts=starting))[1] == {
+        first.name: (PlanPhase.EXECUTING, PlanReason.SCALING)
+    }
+    assert done(asked(first, replicas=4, set_by="plan-1")) == ([], {first.name: (PlanPhase.COMPLETED, PlanReason.DONE)})
+
+
+def test_what_a_person_writes_after_a_plan_stays() -> None:
+    written, said = done(asked(plan(4), replicas=3, set_by="plan-1"))
+    assert written == []
+    assert set(said.values()) == {(PlanPhase.COMPLETED, PlanReason.DONE)}
+
+
+def test_a_drain_is_part_of_the_plan() -> None:
+    draining = InstanceCounts(desired=1, existing=1, ready=1, joined=1, draining=1)
+    assert done(asked(plan(1), replicas=1, set_by="plan-1", counts=draining))[1] == {
+        "long-chat-00001": (PlanPhase.EXECUTING, PlanReason.SCALING)
+    }
+
+
+def test_a_newer_plan_supersedes_an_older_one() -> None:
+    written, said = done(asked(plan(4), plan(3, 2)))
+    assert [each.replicas for each in written] == [3]
+    assert said["long-chat-00001"] == (PlanPhase.SUPERSEDED, PlanReason.NEWER_PLAN)
+
+
+@pytest.mark.parametrize(
+    ("more", "phase", "reason"),
+    [
+        ({"policy": None}, PlanPhase.FAILED, PlanReason.NOT_ALLOWED),
+        ({"policy": policy(Mode.EXTERNAL)}, PlanPhase.FAILED, PlanReason.NOT_ALLOWED),
+        ({"policy": policy(max_gpus=3)}, PlanPhase.FAILED, PlanReason.NOT_ALLOWED),
+        ({"now_s": NOW_S + 31}, PlanPhase.EXPIRED, PlanReason.EXPIRED),
+    ],
+)
+def test_what_is_not_allowed_any_more_is_not_done(more: dict[str, Any], phase: PlanPhase, reason: PlanReason) -> None:
+    assert done(asked(plan(4), **more)) == ([], {"long-chat-00001": (phase, reason)})
+
+
+def test_bounds_of_the_group_hold() -> None:
+    assert done(asked(plan(7)))[0] == []
+
+
+def test_in_shadow_a_plan_is_only_recorded() -> None:
+    recorded = plan(4, mode=Mode.SHADOW)
+    assert done(asked(recorded, policy=policy(Mode.SHADOW))) == (
+        [],
+        {recorded.name: (PlanPhase.SHADOW, PlanReason.RECORDED)},
+    )
+
+
+def test_a_person_is_asked_and_answered() -> None:
+    waits = plan(4, approval=Approval(required=True))
+    assert done(asked(waits, policy=policy(Mode.APPROVE))) == (
+        [],
+        {waits.name: (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON)},
+    )
+    for word, number in (("Approved", 1), ("Denied", 0)):
+        answered = plan(4, approval={"required": True, "decision": word})
+        assert len(done(asked(answered, policy=policy(Mode.APPROVE)))[0]) == number
+
+
+def test_instances_that_find_no_node_end_the_plan_and_are_given_up() -> None:
+    first = plan(4)
+    first = replace(first, status=PlanStatus(phase=PlanPhase.EXECUTING, reason=PlanReason.SCALING))
+    stuck = Worker(
+        name="long-chat-3", uid="u3", resource_version="1", created_s=NOW_S - 90, role=None, revision="",
+        kv_compatibility="", container=Container(), unschedulable="no node has a free GPU",
+    )  # fmt: skip
+    counts = InstanceCounts(desired=4, existing=4, ready=3, joined=3)
+    written, said = done(asked(first, replicas=4, set_by="plan-1", counts=counts, instances=(stuck,)))
+    assert [each.replicas for each in written] == [3]
+    assert said == {first.name: (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE)}
+
+
+def test_the_manager_is_told_the_policys_objectives_in_seconds() -> None:
+    told = objectives_of(policy())
+    assert told is not None
+    assert (told.ttft_seconds, told.tpot_seconds, told.ttft_seconds_per_prompt_token) == (1.5, 0.04, 0.0005)
+    assert objectives_of(None) is None

@@ -1,0 +1,159 @@
+"""Decisions about elastic groups, look by look."""
+
+from dataclasses import replace
+from typing import Any
+
+from pointsman.planner.core.elastic.decide import GroupState, decide
+from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation, ManagerWindow
+from pointsman.planner.core.types import (
+    Load,
+    Mode,
+    Objectives,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Service,
+    Worker,
+    WorkerCondition,
+    WorkerRole,
+)
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.step_sums import StepSums
+
+TICK_S = 2.5
+LATENCY = LatencyModel({1: PrefillTime(0.005, 6e-5, 1e-9), 2: PrefillTime(0.007, 3.3e-5, 6e-10)})
+STEPS = StepSums.of_iteration(1, 2, 0.0124).plus(StepSums.of_iteration(1, 20, 0.016))
+POLICY = Policy(
+    mode=Mode.ACTIVE,
+    objectives=Objectives(ttft_ms=1500, tpot_ms=40, attainment=0.9),
+    max_gpus=8,
+    interval_s=TICK_S,
+    scale_in_stabilization_s=30.0,
+    start_s=20.0,
+)
+BOUNDS = GroupBounds(1, 8)
+LIGHT, HEAVY = 1.0, 12.0  # requests a second of 2 000 and 200 tokens
+
+
+def instances(serving: int, starting: int = 0) -> tuple[Worker, ...]:
+    conditions = [WorkerCondition.ACTIVE] * serving + [WorkerCondition.STARTING] * starting
+    return tuple(Worker(f"g-{n}", WorkerRole.DECODE, condition) for n, condition in enumerate(conditions))
+
+
+def seen(at_s: float, rate: float, serving: int, starting: int = 0, **more: Any) -> GroupObservation:
+    load = Load(rate, prompt_tokens=2000, output_tokens=200, prompt_length_shares=((2000.0, 1.0),))
+    service = Service(ttft_attainment=0.99, tpot_attainment=0.99)
+    observation = Observation(at_s, TICK_S, 0.5, (), RoutingNumbers(0, 0), load, service)
+    made = GroupObservation(
+        seen=observation,
+        instances=instances(serving, starting),
+        desired=serving + starting,
+        max_degree=2,
+        latency=LATENCY,
+        manager=ManagerWindow(STEPS, serving * 100_000.0, serving * 80_000.0, 0.0),
+    )
+    return replace(made, **more)
+
+
+class Hand:
+    """Looks again and again."""
+
+    def __init__(self, policy: Policy = POLICY, bounds: GroupBounds = BOUNDS) -> None:
+        self.state, self.policy, self.bounds, self.at_s = GroupState(), policy, bounds, 1000.0
+
+    def look(self, rate: float, serving: int, starting: int = 0, **more: Any) -> GroupDecision:
+        self.at_s += TICK_S
+        observation = seen(self.at_s, rate, serving, starting, **more)
+        self.state, decision = decide(self.state, observation, self.policy, self.bounds, self.at_s)
+        return decision
+
+    def looks(self, count: int, rate: float, serving: int, **more: Any) -> list[GroupDecision]:
+        return [self.look(rate, serving, **more) for _ in range(count)]
+
+
+def test_too_few_instances_are_answered_at_once_and_enough_are_left() -> None:
+    hand = Hand()
+    first = hand.look(HEAVY, 1)
+    assert (first.reason, first.changes_layout) == (Reason.INSTANCES_SHORT, True)
+    assert 2 <= first.instances <= 5
+    assert first.target == (first.instances,)
+    steady = hand.looks(10, HEAVY, first.instances)
+    assert {each.reason for each in steady} == {Reason.STEADY}
+
+
+def test_spare_instances_go_when_no_more_were_needed_for_as_long_as_the_policy_says() -> None:
+    hand = Hand()
+    decisions = hand.looks(20, LIGHT, 4)
+    changing = [number for number, each in enumerate(decisions) if each.changes_layout]
+    assert decisions[changing[0]].reason is Reason.SPARE_CAPACITY
+    assert decisions[changing[0]].instances == 1
+    assert (changing[0] + 1) * TICK_S >= 0.9 * POLICY.scale_in_stabilization_s
+    assert "would do" in decisions[0].message
+
+
+def test_a_short_need_in_that_time_keeps_them() -> None:
+    hand = Hand()
+    hand.looks(8, LIGHT, 4)
+    hand.look(HEAVY * 2, 4)
+    assert not any(each.changes_layout and each.instances < 4 for each in hand.looks(6, LIGHT, 4))
+
+
+def test_nothing_is_decided_on_what_is_not_known() -> None:
+    stale = Hand().look(HEAVY, 1)
+    assert stale.changes_layout
+    for unknown, reason in (
+        ({"seen": replace(seen(1.0, HEAVY, 1).seen, load=None)}, Reason.STALE_METRICS),
+        ({"seen": replace(seen(1.0, HEAVY, 1).seen, age_s=float("inf"))}, Reason.STALE_METRICS),
+        ({"manager": None}, Reason.NOT_ENOUGH_DATA),
+        ({"latency": LatencyModel({})}, Reason.NOT_ENOUGH_DATA),
+        ({"manager": ManagerWindow(StepSums(0, 0, 0, 0, 0), 1e5, 1e5, 0.0)}, Reason.NOT_ENOUGH_DATA),
+    ):
+        decision = Hand().look(HEAVY, 1, **unknown)
+        assert (decision.reason, decision.changes_layout, decision.instances) == (reason, False, 1), decision
+
+
+def test_bounds_and_budget_hold_and_what_they_do_not_allow_is_said() -> None:
+    hand = Hand(bounds=GroupBounds(1, 2))
+    at_most = hand.look(HEAVY * 3, 1)
+    assert (at_most.reason, at_most.instances) == (Reason.INSTANCES_SHORT, 2)
+    assert "the most that the bounds and the budget allow" in at_most.message
+    assert hand.look(HEAVY * 3, 2).reason is Reason.UNSATISFIABLE
+    assert Hand(replace(POLICY, max_gpus=4)).look(HEAVY * 3, 2, gpus_each=2).instances == 2
+    assert Hand(bounds=GroupBounds(3, 8)).look(LIGHT, 2).instances == 3
+
+
+def test_requests_that_wait_ask_for_more_than_the_rate_does() -> None:
+    alone = Hand().look(HEAVY, 1)
+    waiting = Hand().look(HEAVY, 1, manager=ManagerWindow(STEPS, 1e5, 8e4, 200.0))
+    assert waiting.instances > alone.instances
+
+
+def test_starting_instances_count_and_no_scale_in_is_decided_meanwhile() -> None:
+    hand = Hand()
+    first = hand.look(HEAVY, 1)
+    again = hand.look(HEAVY, 1, starting=first.instances - 1, plan_in_progress=True)
+    assert not again.changes_layout
+    assert not any(each.changes_layout for each in hand.looks(30, LIGHT, 4, starting=1))
+
+
+def test_a_plan_that_waits_for_a_person_is_not_made_again_and_is_withdrawn_when_unwanted() -> None:
+    hand = Hand()
+    first = hand.look(HEAVY, 1)
+    again = hand.look(HEAVY, 1, awaiting_approval=first.instances)
+    assert (again.reason, again.changes_layout) == (Reason.AWAITING_APPROVAL, False)
+    hand = Hand()
+    decisions = hand.looks(30, LIGHT, 1, awaiting_approval=3)
+    withdrawn = [number for number, each in enumerate(decisions) if each.withdraws]
+    assert withdrawn
+    assert withdrawn[0] * TICK_S >= POLICY.scale_in_stabilization_s
+    assert decisions[withdrawn[0]].reason is Reason.NO_LONGER_WANTED
+
+
+def test_a_decision_says_its_numbers_and_what_else_was_considered() -> None:
+    decision = Hand().look(HEAVY, 1)
+    assert {"ratePerSecond", "highRatePerSecond", "stepSeconds", "instancesNeeded"} <= {n for n, _ in decision.inputs}
+    chosen, *others = decision.alternatives
+    assert (chosen.instances, chosen.rejected_because, chosen.action) == (decision.instances, "", "scale-out")
+    assert all(each.rejected_because for each in others)
+    assert 1 in {each.instances for each in others}

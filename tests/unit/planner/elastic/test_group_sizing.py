@@ -1,0 +1,126 @@
+"""Instances for a load: the three conditions by hand, and beside a group that the manager's own code plans."""
+
+import math
+from dataclasses import astuple
+from random import Random
+
+import pytest
+from bench.elastic.simulation import Asked as Request
+from bench.elastic.simulation import DecodeTime, Outcome, Run, System
+
+from pointsman.planner.core.elastic.sizing import GroupLoad, GroupModel
+from pointsman.planner.core.elastic.steps import StepTime
+from pointsman.planner.core.types import Objectives
+from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
+from pointsman.serving.elastic.step_sums import StepSums
+from pointsman.serving.elastic.types import Objectives as Aims
+from pointsman.serving.elastic.types import Settings
+
+ONE = PrefillTime(0.005, 6e-5, 1e-9)
+LATENCY = LatencyModel({degree: extrapolate(ONE, degree, 0.9, 0.002) for degree in (1, 2, 4)})
+DECODE = DecodeTime(0.012, 0.001, 2e-4, 2e-8)
+SLOTS = 60_000
+
+
+def step_time(*batches: int) -> StepTime:
+    found = StepTime()
+    for batch in batches:
+        found = found.observe(StepSums.of_iteration(1, batch, 0.012 + 2e-4 * batch))
+    return found
+
+
+def model(serving: int = 1, step: StepTime | None = None, slots: float = SLOTS) -> GroupModel:
+    return GroupModel(LATENCY, 4, step or step_time(1, 4, 16, 32), slots, serving)
+
+
+def test_a_line_is_found_through_steps_of_different_batches_and_none_is_guessed_from_equal_ones() -> None:
+    fixed, each = step_time(1, 4, 16, 32).line or (0, 0)
+    assert [fixed, each] == pytest.approx([0.012, 2e-4])
+    assert step_time(1, 4, 16, 32).batch(0.02) == pytest.approx(40)
+    assert step_time(8, 8).line == pytest.approx((0.0, (0.012 + 8 * 2e-4) / 8))
+    assert StepTime().line is None
+
+
+def test_an_iteration_of_several_instances_counts_as_a_step_of_each() -> None:
+    sums = StepSums.of_iteration(2, 6, 0.05)
+    assert astuple(sums) == pytest.approx((2, 6, 0.1, 18, 0.3))
+
+
+def test_an_idle_group_forgets_nothing_of_its_steps() -> None:
+    known = step_time(1, 16)
+    assert known.observe(StepSums(0, 0, 0, 0, 0)) == known
+
+
+def test_each_of_the_three_conditions_asks_for_instances_by_itself() -> None:
+    goals = Objectives(ttft_ms=2000, tpot_ms=40, attainment=0.95)
+    prompts = GroupLoad(20.0, ((2000.0, 1.0),), 1.0)  # 0.129 s each: 2.6 instances of prefills, no decoding
+    found = model().needed(prompts, goals, 32)
+    assert found.instances == 3
+    assert math.isclose(found.tokens, 1.0)
+    tokens = GroupLoad(60.0, ((10.0, 1.0),), 500.0)
+    assert model().needed(tokens, goals, 64).instances > 8  # 60 x 499 x 40 ms = 1 198 at once, about 128 an instance
+    memory = GroupLoad(1.0, ((9000.0, 1.0),), 300.0)
+    assert (
+        model(slots=20_000).needed(memory, goals, 64).instances
+        > model(slots=200_000).needed(memory, goals, 64).instances
+    )
+
+
+def test_a_prompt_that_fits_into_no_number_of_instances_is_never_in_time() -> None:
+    load = GroupLoad(0.1, ((100.0, 0.5), (500_000.0, 0.5)), 10.0)
+    assert model().expected(load, Objectives(ttft_ms=1e6, tpot_ms=100), 4).attainment <= 0.5
+
+
+def test_a_long_prompt_is_counted_on_as_many_instances_as_its_objective_needs() -> None:
+    load = GroupLoad(0.2, ((20_000.0, 1.0),), 1.0)  # 1.6 s alone, 0.9 s on two, 0.46 s on four
+    for ttft_ms, instances in ((2000, 1), (1000, 2), (600, 4)):
+        goals = Objectives(ttft_ms=ttft_ms, tpot_ms=1000, attainment=0.6)
+        assert model().needed(load, goals, 8).instances == instances
+
+
+def test_instances_that_serve_are_enough_for_decoding_while_no_step_shows_the_contrary() -> None:
+    load, goals = GroupLoad(5.0, ((10.0, 1.0),), 100.0), Objectives(ttft_ms=1000, tpot_ms=20)
+    unproved = step_time(1, 1)  # 12.2 ms with one request: with two, nobody knows
+    assert model(4, unproved).expected(load, goals, 4).tokens == 1.0
+    assert model(4, unproved).expected(load, goals, 3).tokens < 0.95
+
+
+@pytest.mark.parametrize("rate", [2.0, 5.0])
+def test_the_number_is_the_least_with_which_the_managers_own_rounds_keep_the_objectives(rate: float) -> None:
+    goals = Objectives(ttft_ms=1500, tpot_ms=40, attainment=0.9, ttft_ms_per_prompt_token=0.1)
+    asked = drawn(rate, 300)
+    lengths: dict[float, float] = {}
+    for each in asked:
+        bucket = each.prompt_tokens // 500 * 500 + 250.0
+        lengths[bucket] = lengths.get(bucket, 0.0) + 1 / len(asked)
+    needed = model().needed(GroupLoad(rate, tuple(lengths.items()), 160.0), goals, 16).instances
+    assert served(asked, goals, needed) >= 0.9
+    if needed > 1:
+        assert served(asked, goals, needed - 1) < 0.9
+
+
+def drawn(rate: float, count: int) -> list[Request]:
+    """A tenth of the prompts is long; Poisson arrivals."""
+    rng, at_s, found = Random(1), 0.0, []
+    for _ in range(count):
+        at_s += rng.expovariate(rate)
+        prompt = rng.randrange(8000, 20_000) if rng.random() < 0.1 else rng.randrange(100, 2000)
+        found.append(Request(at_s, prompt, rng.randrange(20, 300)))
+    return found
+
+
+def served(asked: list[Request], goals: Objectives, instances: int) -> float:
+    """The share within both objectives."""
+    aims = Aims(goals.ttft_ms / 1e3, goals.tpot_ms / 1e3, goals.ttft_ms_per_prompt_token / 1e3)
+    system = System("group", tuple(number // 4 for number in range(instances)), SLOTS, LATENCY)
+    outcomes = Run(system, DECODE, Settings(objectives=aims)).outcomes(asked)
+    return sum(in_time(each, goals) for each in outcomes) / len(outcomes)
+
+
+def in_time(outcome: Outcome, goals: Objectives) -> bool:
+    if outcome.end_s is None:
+        return False
+    asked = outcome.asked
+    ttft_ms = (outcome.first_s - asked.at_s) * 1e3
+    tpot_ms = (outcome.end_s - outcome.first_s) / max(1, asked.output_tokens - 1) * 1e3
+    return ttft_ms <= goals.ttft_for(asked.prompt_tokens) and tpot_ms <= goals.tpot_ms
