@@ -2,9 +2,7 @@
 
 import base64
 import json
-import os
 import secrets
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,40 +10,19 @@ from typing import Any
 import pytest
 import yaml
 
+from fixtures.helm_release import HelmRelease
 from pointsman.api.protocol.names import FINALIZER
 from pointsman.local.control_plane import ControlPlane
 from pointsman.local.errors import ControlPlaneError
 from pointsman.operator import uninstall
 from waiting import until
 
-CHART = Path(__file__).parents[3] / "charts" / "pointsman"
 # Its own: other tests may have a chart on the same control plane, and ClusterRoles have no namespace.
 RELEASE = f"pointsman-{secrets.token_hex(2)}"
 
 
-class Release:
+class Release(HelmRelease):
     """One release of the chart in a namespace that enforces the restricted profile."""
-
-    def __init__(self, control_plane: ControlPlane, helm: Path, namespace: str) -> None:
-        self.control_plane = control_plane
-        self.namespace = namespace
-        self._helm = helm
-
-    def helm(self, *arguments: str) -> str:
-        done = subprocess.run(
-            [self._helm, *arguments, "--namespace", self.namespace, "--kubeconfig", self.control_plane.kubeconfig],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-            env=os.environ | {"HELM_CACHE_HOME": str(self.control_plane.directory / "helm")},
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def install(self, *settings: str) -> str:
-        flags = [part for setting in settings for part in ("--set", setting)]
-        return self.helm("upgrade", "--install", "--take-ownership", RELEASE, str(CHART), *flags)
 
     def objects(self) -> list[dict[str, Any]]:
         return [item for item in yaml.safe_load_all(self.helm("get", "manifest", RELEASE)) if item]
@@ -82,7 +59,7 @@ def release(control_plane: ControlPlane, binary: Callable[[str], Path]) -> Itera
     namespace = f"pointsman-{secrets.token_hex(2)}"
     control_plane.kubectl("create", "namespace", namespace)
     control_plane.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
-    release = Release(control_plane, binary("helm"), namespace)
+    release = Release(control_plane, binary("helm"), RELEASE, namespace)
     release.install()
     yield release
     # no node runs the hook here; what it does is tried below

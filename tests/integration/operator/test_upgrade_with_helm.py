@@ -1,0 +1,192 @@
+"""helm upgrades commit 3a2454a, the last one without ElasticGroup, to this chart, rolls back and upgrades again.
+
+A service runs all the time. ``pointsman_3a2454a.tar.xz`` is the chart and the operator of that commit, made by
+``git archive 3a2454a charts/pointsman crds/src kube/src operator/src process/src | xz -9e``.
+"""
+
+import asyncio
+import json
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fixtures.helm_release import CHART, HelmRelease
+from fixtures.operators import OperatorProcess
+from pointsman.api.protocol.names import SERVICE_LABEL
+from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.kube import resources
+from pointsman.kube.errors import NotFound
+from pointsman.local.control_plane import ControlPlane
+from waiting import eventually
+
+from .conftest import CRDS, Cluster
+
+EARLIER: Final = Path(__file__).with_name("pointsman_3a2454a.tar.xz")
+SOURCES: Final = ("crds/src", "kube/src", "operator/src", "process/src")
+ELASTIC_CRD: Final = "elasticgroups.pointsman.dev"
+GROUP: Final = "long-chat"
+OBJECTS: Final = ",".join(
+    (
+        "pods", "deployments", "statefulsets", "services", "serviceaccounts", "secrets", "rolebindings",
+        "poddisruptionbudgets", "workerpools",
+    )
+)  # fmt: skip
+
+
+@dataclass
+class Installation:
+    """A release of the chart, and its operator as a process with the rights that the chart gives it."""
+
+    release: HelmRelease
+    earlier: Path  # the unpacked commit
+    operator: OperatorProcess
+
+    def start(self, *, earlier: bool) -> OperatorProcess:
+        """Stop the running operator, as a Deployment does, and start that of one version."""
+        self.operator.stop()
+        name, namespace = self.release.name, self.release.namespace
+        account = f"system:serviceaccount:{namespace}:{name}-operator"
+        self.operator = OperatorProcess(
+            self.release.control_plane.kubeconfig_for(account),
+            namespace,
+            lease_name=f"{name}-operator",
+            gateway_cluster_role=f"{name}-gateway",
+        )
+        if earlier:
+            self.operator.import_from([self.earlier / source for source in SOURCES])
+        self.operator.start()
+        return self.operator
+
+
+@pytest.fixture
+def installation(
+    control_plane: ControlPlane,
+    operator_kubeconfig: Path,
+    binary: Callable[[str], Path],
+    namespace: str,
+    tmp_path: Path,
+) -> Iterator[Installation]:
+    """The earlier commit, installed by helm in the test's namespace. Restores the present CRDs at the end."""
+    with tarfile.open(EARLIER) as archive:
+        archive.extractall(tmp_path, filter="data")
+    control_plane.kubectl("delete", "crd", ELASTIC_CRD, "--ignore-not-found", "--timeout=60s")
+    release = HelmRelease(control_plane, binary("helm"), f"pointsman-{namespace[-4:]}", namespace)
+    release.install(chart=tmp_path / "charts/pointsman")
+    found = Installation(release, tmp_path, OperatorProcess(operator_kubeconfig, namespace))
+    yield found
+    found.operator.kill()
+    release.helm("uninstall", release.name, "--no-hooks")
+    control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
+    control_plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
+
+
+@pytest.fixture
+def operator(installation: Installation) -> OperatorProcess:
+    """The earlier operator: ``cluster`` begins with it."""
+    return installation.start(earlier=True)
+
+
+def objects_of(control_plane: ControlPlane, namespace: str, name: str) -> dict[str, Any]:
+    """All objects of a service or a group without their status, by kind and name."""
+    listed = control_plane.kubectl("get", OBJECTS, "-n", namespace, "-l", f"pointsman.dev/service={name}", "-o", "json")
+    found = {}
+    for item in json.loads(listed)["items"]:
+        changing = {"resourceVersion", "managedFields"}
+        meta = {key: value for key, value in item["metadata"].items() if key not in changing}
+        found[f"{item['kind']}/{meta['name']}"] = {**item, "metadata": meta, "status": None}
+    return found
+
+
+def reconciles(operator: OperatorProcess, outcome: str) -> float:
+    """How many reconciles of services ended with this outcome."""
+    with urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    return sum(
+        sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "pointsman_operator_reconciles_total" and sample.labels["outcome"] == outcome
+    )
+
+
+async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic_group(
+    installation: Installation, cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    release, namespace = installation.release, cluster.namespace
+
+    async def run_operator(*, earlier: bool) -> None:
+        """Start an operator; returns when it has reconciled the service and reports it as Ready."""
+        cluster.operator = await asyncio.to_thread(installation.start, earlier=earlier)
+        await cluster.until_said(f"service={namespace}/chat reason=AsDesired")
+
+    def service_is_unchanged() -> None:
+        found = cluster.service()
+        assert found is not None
+        assert service is not None
+        assert found.spec == service.spec
+        assert (found.metadata.uid, found.metadata.generation) == (service.metadata.uid, service.metadata.generation)
+        assert objects_of(control_plane, namespace, "chat") == service_objects
+        assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+    def operator_has_not_failed() -> None:
+        log = cluster.operator.log
+        assert not [word for word in ("Traceback", "Refused", "Forbidden", "forbidden") if word in log], log
+
+    # the earlier commit serves; the cluster has no kind ElasticGroup
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+    with pytest.raises(NotFound):
+        await cluster.kube.list(resources.ELASTIC_GROUPS, namespace)
+    service, service_objects = cluster.service(), objects_of(control_plane, namespace, "chat")
+    assert len([key for key in service_objects if key.startswith("Pod/")]) == 4
+
+    # upgrade: the service does not change, and an elastic group gets its objects
+    release.upgrade(CHART)
+    control_plane.kubectl("wait", "--for=condition=Established", f"crd/{ELASTIC_CRD}", "--timeout=60s")
+    await run_operator(earlier=False)
+    service_is_unchanged()
+    group_spec = {"model": {"source": "hf://test/tiny"}, "instances": {"replicas": 2, "maxReplicas": 4}}
+    body = {"metadata": {"name": GROUP}, "spec": group_spec}
+    await cluster.kube.create(resources.ELASTIC_GROUPS, body, namespace, field_validation="Strict")
+
+    def group_runs() -> bool:
+        """Its gateway, its manager and two instances."""
+        pods = [pod for pod in cluster.kubelet.pods.objects() if pod.metadata.labels[SERVICE_LABEL] == GROUP]
+        return len(pods) == 4 and all(pod.ready for pod in pods)
+
+    await cluster.until(cluster.kubelet.pods, group_runs, "all pods of the group are ready")
+    await cluster.until_said(f"reason=Applied PodDisruptionBudget {GROUP}")
+    group = await cluster.kube.get(resources.ELASTIC_GROUPS, GROUP, namespace)
+    group_objects = objects_of(control_plane, namespace, GROUP)
+    operator_has_not_failed()
+
+    # rollback: the earlier operator sees pods of a kind that it does not know, and changes nothing of the group
+    release.helm("rollback", release.name, "1")
+    await run_operator(earlier=True)
+    service_is_unchanged()
+    rolled_back = await cluster.kube.get(resources.ELASTIC_GROUPS, GROUP, namespace)
+    assert (rolled_back["metadata"]["uid"], rolled_back["spec"]) == (group["metadata"]["uid"], group["spec"])
+    assert objects_of(control_plane, namespace, GROUP) == group_objects
+    budget = f"PodDisruptionBudget/{GROUP}"
+    await cluster.kube.delete(resources.POD_DISRUPTION_BUDGETS, GROUP, namespace)
+    await eventually(lambda: reconciles(cluster.operator, "gone") > 0, "it finds no service of the group's name")
+    await cluster.edit({"pools": {"decode": {"replicas": 3}}})
+    await cluster.until_summary("1P3D")
+    group_objects_left = {key: item for key, item in group_objects.items() if key != budget}
+    assert objects_of(control_plane, namespace, GROUP) == group_objects_left
+    operator_has_not_failed()
+    service, service_objects = cluster.service(), objects_of(control_plane, namespace, "chat")
+
+    # upgrade again: helm adopts the CRD that it kept, and the operator manages the existing group
+    release.upgrade(CHART)
+    await run_operator(earlier=False)
+    await eventually(lambda: budget in objects_of(control_plane, namespace, GROUP), "the deleted object is made again")
+    assert {**objects_of(control_plane, namespace, GROUP), budget: None} == {**group_objects, budget: None}
+    service_is_unchanged()
+    operator_has_not_failed()
