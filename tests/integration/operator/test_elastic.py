@@ -9,6 +9,7 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.kube import resources
+from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
 from .conftest import Cluster
@@ -46,6 +47,28 @@ async def test_its_objects_are_written_once_and_only_what_changes_is_written_aga
     await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 3, "the gateway is changed")
     assert applied(cluster, "StatefulSet ") == 2, "one each"
     assert applied(cluster, "PodDisruptionBudget ") == 1
+
+
+def instances_in_metrics(cluster: Cluster) -> dict[str, float]:
+    """Instances by state, as the operator exports them."""
+    samples = cluster.operator.samples("pointsman_operator_elastic_instances")
+    return {sample.labels["state"]: sample.value for sample in samples if sample.labels["service"] == NAME}
+
+
+async def test_its_instances_are_metrics_of_the_operator_until_it_is_deleted(cluster: Cluster) -> None:
+    await create(cluster)
+    await eventually(lambda: applied(cluster, f"PodDisruptionBudget {NAME}") == 1, "all objects are made")
+    await eventually(lambda: instances_in_metrics(cluster).get("existing") == 2, "two instances exist")
+    assert instances_in_metrics(cluster)["desired"] == 2
+    assert "joined" not in instances_in_metrics(cluster), "the manager does not answer"
+    await cluster.kube.delete(resources.ELASTIC_GROUPS, NAME, cluster.namespace)
+    await eventually(lambda: not instances_in_metrics(cluster), "the metrics of a deleted group are gone")
+
+
+async def test_kubectl_describes_it_by_its_kind_as_alerts_do(cluster: Cluster, control_plane: ControlPlane) -> None:
+    await create(cluster)
+    described = control_plane.kubectl("describe", "ElasticGroup", NAME, "--namespace", cluster.namespace)
+    assert "Kind:         ElasticGroup" in described
 
 
 async def test_it_says_what_it_waits_for_and_follows_kubectl_scale(cluster: Cluster) -> None:

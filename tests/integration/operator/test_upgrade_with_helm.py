@@ -11,10 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import urlopen
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from fixtures.helm_release import CHART, HelmRelease
 from fixtures.operators import OperatorProcess
@@ -105,14 +103,8 @@ def objects_of(control_plane: ControlPlane, namespace: str, name: str) -> dict[s
 
 def reconciles(operator: OperatorProcess, outcome: str) -> float:
     """How many reconciles of services ended with this outcome."""
-    with urlopen(f"http://127.0.0.1:{operator.port}/metrics", timeout=10) as page:
-        text = page.read().decode()
-    return sum(
-        sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if sample.name == "pointsman_operator_reconciles_total" and sample.labels["outcome"] == outcome
-    )
+    samples = operator.samples("pointsman_operator_reconciles_total")
+    return sum(sample.value for sample in samples if sample.labels["outcome"] == outcome)
 
 
 async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic_group(

@@ -15,9 +15,11 @@ from pointsman.kube.client import Object
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.elastic.news import News
+from pointsman.operator.core.elastic.status import GroupReport
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.core.status import Report
-from pointsman.operator.metrics import OperatorMetrics
+from pointsman.operator.metrics import GROUP_EVENTS, OperatorMetrics
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +76,21 @@ class Announcer:
         """The service is gone."""
         self._told.pop(uid, None)
         self._metrics.forget(namespace, name)
+
+    def report_group(self, service: Service, outcome: GroupReport) -> None:
+        """Show conditions and counts of an elastic group as metrics."""
+        status = outcome.status
+        self._metrics.set_group(service.namespace, service.name, status.conditions, status.instances)
+
+    def record_group_event(self, service: Service, item: News) -> None:
+        """An Event of an elastic group; those of instances and manager are counted too."""
+        if item.reason in GROUP_EVENTS:
+            self._metrics.group_events.labels(service.namespace, service.name, item.reason).inc()
+        self.event(service, item.reason, item.note, item.warning)
+
+    def forget_group(self, namespace: str, name: str) -> None:
+        """The elastic group is deleted."""
+        self._metrics.remove_group(namespace, name)
 
     def did(self, service: Service, action: act.Action, what: str = "") -> None:
         """An action was executed, on the pod ``what`` or on the service."""

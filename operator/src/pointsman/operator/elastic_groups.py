@@ -103,6 +103,7 @@ class ElasticGroups:
         if raw is None or raw["metadata"].get("deletionTimestamp"):
             # Garbage collection deletes what the group owns; gateway, manager and instances finish what they have.
             self._memory.pop(key, None)
+            self._announcer.forget_group(*key)
             return None
         try:
             group = ElasticGroup.model_validate(raw)
@@ -224,8 +225,9 @@ class ElasticGroups:
         if view.state is not None:
             if memory.state is not None:
                 for item in news(memory.state, view.state):
-                    self._announcer.event(service, item.reason, item.note, item.warning)
+                    self._announcer.record_group_event(service, item)
             memory.state = view.state
+        self._announcer.report_group(service, outcome)
         said, before = (outcome.reason, outcome.sentence), memory.said
         if before is None or before[0] is not outcome.reason:
             log.info("group=%s reason=%s %s", service.key, outcome.reason, outcome.sentence)

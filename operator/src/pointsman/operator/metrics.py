@@ -8,6 +8,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
+from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.kube.client import RequestRecord
@@ -34,6 +36,9 @@ _PLAN_ENDS: Final = (
     (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE),
     (PlanPhase.FAILED, PlanReason.NOT_ALLOWED),
 )
+
+GROUP_EVENTS: Final = ("InstanceJoined", "InstanceDrained", "InstanceLost", "ManagerRestarted")
+"""Events of elastic groups that are counted. What the manager counts itself is on its own page."""
 
 
 class OperatorMetrics:
@@ -86,8 +91,20 @@ class OperatorMetrics:
         )
         self._conditions = Gauge(
             "pointsman_operator_service_condition",
-            "1 for the status and the reason that a condition of a service has.",
-            [*_OF_SERVICE, "type", "status", "reason"],
+            "1 for the status and the reason that a condition of a service or an elastic group has.",
+            [*_OF_SERVICE, "kind", "type", "status", "reason"],
+            registry=self.registry,
+        )
+        self._instances = Gauge(
+            "pointsman_operator_elastic_instances",
+            "Instances of an elastic group, by state. joined is missing while the manager does not answer.",
+            [*_OF_SERVICE, "state"],
+            registry=self.registry,
+        )
+        self.group_events = Counter(
+            "pointsman_operator_elastic_events",
+            "Instances that joined, drained or were lost, and restarts of the manager, by reason of the Event.",
+            [*_OF_SERVICE, "reason"],
             registry=self.registry,
         )
         self.leader = Gauge("pointsman_operator_leader", "1 while this process leads.", registry=self.registry)
@@ -95,10 +112,7 @@ class OperatorMetrics:
     def looked(self, namespace: str, service: str, conditions: Iterable[Condition]) -> None:
         """A look at a service ended with these conditions."""
         of_it = {"namespace": namespace, "service": service}
-        self._conditions.remove_by_labels(of_it)
-        for condition in conditions:
-            said = {"type": condition.type, "status": condition.status, "reason": condition.reason}
-            self._conditions.labels(**of_it, **said).set(1)
+        self._show_conditions(of_it | {"kind": LLMService.resource.kind}, conditions)
         for phase, reason in _SWITCH_ENDS:
             self.switches.labels(**of_it, phase=phase, reason=reason)
         for plan_phase, plan_reason in _PLAN_ENDS:
@@ -107,9 +121,37 @@ class OperatorMetrics:
 
     def forget(self, namespace: str, service: str) -> None:
         """The service is gone."""
-        families: tuple[Any, ...] = (self._conditions, self.switches, self.plans, self.switch_seconds)
+        of_it = {"namespace": namespace, "service": service}
+        self._conditions.remove_by_labels(of_it | {"kind": LLMService.resource.kind})
+        families: tuple[Any, ...] = (self.switches, self.plans, self.switch_seconds)
         for family in families:
-            family.remove_by_labels({"namespace": namespace, "service": service})
+            family.remove_by_labels(of_it)
+
+    def set_group(
+        self, namespace: str, group: str, conditions: Iterable[Condition], instances: InstanceCounts | None
+    ) -> None:
+        """A reconcile of an elastic group ended with these conditions and counts."""
+        of_it = {"namespace": namespace, "service": group}
+        self._show_conditions(of_it | {"kind": ElasticGroup.resource.kind}, conditions)
+        self._instances.remove_by_labels(of_it)
+        for state, count in (instances.model_dump() if instances else {}).items():
+            if count is not None:
+                self._instances.labels(**of_it, state=state).set(count)
+        for reason in GROUP_EVENTS:
+            self.group_events.labels(**of_it, reason=reason)
+
+    def remove_group(self, namespace: str, group: str) -> None:
+        """The elastic group is deleted."""
+        of_it = {"namespace": namespace, "service": group}
+        self._conditions.remove_by_labels(of_it | {"kind": ElasticGroup.resource.kind})
+        self._instances.remove_by_labels(of_it)
+        self.group_events.remove_by_labels(of_it)
+
+    def _show_conditions(self, of_it: dict[str, str], conditions: Iterable[Condition]) -> None:
+        self._conditions.remove_by_labels(of_it)
+        for condition in conditions:
+            labels = {"type": condition.type, "status": condition.status, "reason": condition.reason}
+            self._conditions.labels(**of_it, **labels).set(1)
 
     def count_request(self, record: RequestRecord) -> None:
         """For ``Kube(on_request=…)``."""
