@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from charts.dashboards.elastic import ELASTIC
 from charts.dashboards.grafana import Dashboard, model
 from charts.dashboards.health import HEALTH
 from charts.dashboards.service import SERVICE
 
-DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE, HEALTH)
+DASHBOARDS: Final[tuple[Dashboard, ...]] = (SERVICE, ELASTIC, HEALTH)
 FOLDER: Final = Path(__file__).parents[1] / "pointsman" / "files" / "dashboards"
 
 

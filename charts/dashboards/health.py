@@ -30,7 +30,7 @@ SERVICES = Row(
     (
         Panel(
             "Ready",
-            "How many services say so of themselves, by status and reason.",
+            "Services and elastic groups, by status and reason of their condition Ready.",
             "short",
             (
                 Query(

@@ -6,12 +6,8 @@ what fails?
 Rates are over ``$__rate_interval``; a ratio of nothing to nothing is no number and shows as a gap.
 """
 
-from typing import Final
-
 from charts.dashboards.grafana import NOTHING, Dashboard, Kind, Panel, Query, Row, Variable
-
-_S: Final = 'namespace="$namespace",service="$service"'
-_WINDOW: Final = "$__rate_interval"
+from charts.dashboards.queries import SELECTED, increase, mean, quantile, rate
 
 
 def _of_role(role: str = "") -> str:
@@ -20,30 +16,13 @@ def _of_role(role: str = "") -> str:
     Counters are summed by pod first: where a scrape configuration adds the role of the pod's label, a worker that has
     just switched has each of them twice, and Prometheus refuses to match them.
     """
-    matchers = f'{_S},role="{role}"' if role else _S
+    matchers = f'{SELECTED},role="{role}"' if role else SELECTED
     return f"on (namespace, pod) group_left (role) (pointsman_worker_role{{{matchers}}} == 1)"
-
-
-def _rate(metric: str, matchers: str = "", by: str = "") -> str:
-    chosen = f"{_S},{matchers}" if matchers else _S
-    return f"sum{f' by ({by})' if by else ''} (rate({metric}{{{chosen}}}[{_WINDOW}]))"
-
-
-def _increase(metric: str, by: str) -> str:
-    return f"sum by ({by}) (increase({metric}{{{_S}}}[{_WINDOW}])) > 0"
-
-
-def _quantile(share: float, histogram: str) -> str:
-    return f"histogram_quantile({share:g}, {_rate(f'{histogram}_bucket', by='le')})"
-
-
-def _mean(histogram: str) -> str:
-    return f"{_rate(f'{histogram}_sum')} / {_rate(f'{histogram}_count')}"
 
 
 def _told(metric: str, matchers: str = "") -> str:
     """A gauge of the planner. ``max``: while its pod is replaced there are two for a moment."""
-    chosen = f"{_S},{matchers}" if matchers else _S
+    chosen = f"{SELECTED},{matchers}" if matchers else SELECTED
     return f"max (pointsman_planner_{metric}{{{chosen}}})"
 
 
@@ -57,7 +36,7 @@ def _routing(name: str) -> str:
 
 def _quantiles(histogram: str, objective: str) -> tuple[Query, ...]:
     return (
-        *(Query(_quantile(share, histogram), f"p{share * 100:g}") for share in (0.5, 0.95, 0.99)),
+        *(Query(quantile(share, histogram), f"p{share * 100:g}") for share in (0.5, 0.95, 0.99)),
         Query(_told(objective), "objective", dashed=True),
     )
 
@@ -73,7 +52,7 @@ def _workers(role: str) -> Panel:
         "short",
         (
             Query(
-                f'max by (condition) (pointsman_planner_workers{{{_S},role="{role}"}})',
+                f'max by (condition) (pointsman_planner_workers{{{SELECTED},role="{role}"}})',
                 "{{condition}}",
             ),
             Query(_input(f"{small}NeededNow"), "needed now", dashed=True),
@@ -93,11 +72,11 @@ SERVED = Row(
             "none",
             (
                 Query(
-                    f'pointsman_operator_service_condition{{{_S},type=~"Available|Ready|Degraded"}} == 1',
+                    f'pointsman_operator_service_condition{{{SELECTED},type=~"Available|Ready|Degraded"}} == 1',
                     "{{type}}: {{status}}, {{reason}}",
                 ),
-                Query(f"pointsman_planner_healthy{{{_S}}} == 1", "PlannerHealthy: True, {{reason}}"),
-                Query(f"pointsman_planner_healthy{{{_S}}} == 0", "PlannerHealthy: False, {{reason}}"),
+                Query(f"pointsman_planner_healthy{{{SELECTED}}} == 1", "PlannerHealthy: True, {{reason}}"),
+                Query(f"pointsman_planner_healthy{{{SELECTED}}} == 0", "PlannerHealthy: False, {{reason}}"),
             ),
             Kind.NAMES,
         ),
@@ -121,7 +100,7 @@ SERVED = Row(
             "Answers by status",
             "Requests that were answered, a second. 499: the client left first. 429: flow control refused it.",
             "reqps",
-            (Query(_rate("pointsman_gateway_requests_total", by="code"), "{{code}}"),),
+            (Query(rate("pointsman_gateway_requests_total", by="code"), "{{code}}"),),
             Kind.STACKED,
         ),
     ),
@@ -148,7 +127,7 @@ LATENCY = Row(
             "Every wait between two tokens: stalls of streams, which a stream's mean hides.",
             "s",
             tuple(
-                Query(_quantile(share, "pointsman_gateway_inter_token_latency_seconds"), f"p{share * 100:g}")
+                Query(quantile(share, "pointsman_gateway_inter_token_latency_seconds"), f"p{share * 100:g}")
                 for share in (0.5, 0.99, 0.999)
             ),
         ),
@@ -165,7 +144,7 @@ LOAD = Row(
             "now would serve. 'bursts': the rate for which workers are held, where bursts come back.",
             "reqps",
             (
-                Query(_rate("pointsman_gateway_arrivals_total"), "arrivals"),
+                Query(rate("pointsman_gateway_arrivals_total"), "arrivals"),
                 Query(_input("ratePerSecond"), "estimate", dashed=True),
                 Query(_input("highRatePerSecond"), "bound of the forecast", dashed=True),
                 Query(_input("burstRatePerSecond"), "bursts", dashed=True),
@@ -176,8 +155,8 @@ LOAD = Row(
             "Means. A change of their kind changes how many workers of each role are needed.",
             "short",
             (
-                Query(_mean("pointsman_gateway_prompt_tokens"), "prompt"),
-                Query(_mean("pointsman_gateway_output_tokens"), "answer"),
+                Query(mean("pointsman_gateway_prompt_tokens"), "prompt"),
+                Query(mean("pointsman_gateway_output_tokens"), "answer"),
             ),
         ),
         Panel(
@@ -185,8 +164,8 @@ LOAD = Row(
             "Of prompts that came and of answers that ended.",
             "short",
             (
-                Query(_rate("pointsman_gateway_prompt_tokens_sum"), "prompts"),
-                Query(_rate("pointsman_gateway_output_tokens_sum"), "answers"),
+                Query(rate("pointsman_gateway_prompt_tokens_sum"), "prompts"),
+                Query(rate("pointsman_gateway_output_tokens_sum"), "answers"),
             ),
         ),
         Panel(
@@ -195,7 +174,7 @@ LOAD = Row(
             "reqps",
             (
                 Query(
-                    f"{_rate('pointsman_worker_prefill_decisions_total', by='path, reason')} > 0",
+                    f"{rate('pointsman_worker_prefill_decisions_total', by='path, reason')} > 0",
                     "{{path}}: {{reason}}",
                 ),
             ),
@@ -214,7 +193,7 @@ WORKERS = Row(
             "As they see them, also without a policy. suspect: a connection failed a moment ago; unknown-model: it "
             "does not say yet what it serves.",
             "short",
-            (Query(f"max by (role, state) (pointsman_gateway_workers{{{_S}}})", "{{role}} {{state}}"),),
+            (Query(f"max by (role, state) (pointsman_gateway_workers{{{SELECTED}}})", "{{role}} {{state}}"),),
             Kind.STACKED,
         ),
         Panel(
@@ -236,7 +215,7 @@ WHY = Row(
             "Unsatisfiable: more is needed than the "
             "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner.md explains each.",
             "short",
-            (Query(_increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
+            (Query(increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
             Kind.BARS,
             empty=NOTHING,
         ),
@@ -244,7 +223,7 @@ WHY = Row(
             "Plans that ended",
             "By phase and reason. Failed: see the plan's message (kubectl get pplan).",
             "short",
-            (Query(_increase("pointsman_operator_plans_total", "phase, reason"), "{{phase}}: {{reason}}"),),
+            (Query(increase("pointsman_operator_plans_total", "phase, reason"), "{{phase}}: {{reason}}"),),
             Kind.BARS,
             empty=NOTHING,
         ),
@@ -253,7 +232,7 @@ WHY = Row(
             "RolledBack: the worker is back in its old role, nothing was lost. Failed: it was refused, or the "
             "worker is replaced.",
             "short",
-            (Query(_increase("pointsman_operator_role_switches_total", "phase, reason"), "{{phase}}: {{reason}}"),),
+            (Query(increase("pointsman_operator_role_switches_total", "phase, reason"), "{{phase}}: {{reason}}"),),
             Kind.BARS,
             empty=NOTHING,
         ),
@@ -269,9 +248,9 @@ WAITING = Row(
             "taken, but not begun.",
             "short",
             (
-                Query(f"sum (pointsman_gateway_held{{{_S}}})", "held"),
-                Query(f"max (pointsman_worker_prefill_queue_depth{{{_S}}})", "prefill queue"),
-                Query(f"sum (vllm:num_requests_waiting{{{_S}}})", "engines"),
+                Query(f"sum (pointsman_gateway_held{{{SELECTED}}})", "held"),
+                Query(f"max (pointsman_worker_prefill_queue_depth{{{SELECTED}}})", "prefill queue"),
+                Query(f"sum (vllm:num_requests_waiting{{{SELECTED}}})", "engines"),
             ),
         ),
         Panel(
@@ -281,7 +260,7 @@ WAITING = Row(
             "s",
             (
                 *(
-                    Query(_quantile(share, "pointsman_gateway_hold_seconds"), f"p{share * 100:g}")
+                    Query(quantile(share, "pointsman_gateway_hold_seconds"), f"p{share * 100:g}")
                     for share in (0.5, 0.95)
                 ),
                 Query(f"{_routing('slackMilliseconds')} / 1000", "slack", dashed=True),
@@ -293,9 +272,9 @@ WAITING = Row(
             "hold_seconds (held-too-long).",
             "reqps",
             (
-                Query(_rate("pointsman_gateway_holds_total"), "held"),
+                Query(rate("pointsman_gateway_holds_total"), "held"),
                 Query(
-                    _rate("pointsman_gateway_failures_total", 'reason=~"overloaded|held-too-long"', by="reason"),
+                    rate("pointsman_gateway_failures_total", 'reason=~"overloaded|held-too-long"', by="reason"),
                     "refused: {{reason}}",
                 ),
             ),
@@ -325,7 +304,7 @@ ROUTING = Row(
             "requests wait.",
             "short",
             (
-                Query(f"max by (pod) (vllm:num_requests_running{{{_S}}} * {_of_role('Decode')})", "{{pod}}"),
+                Query(f"max by (pod) (vllm:num_requests_running{{{SELECTED}}} * {_of_role('Decode')})", "{{pod}}"),
                 Query(_routing("decodingPerDecodeWorker"), "bound", dashed=True),
             ),
         ),
@@ -339,7 +318,7 @@ ENGINES = Row(
             "KV cache in use",
             "Of each worker. A decode worker near 100 % preempts sequences and computes them again.",
             "percentunit",
-            (Query(f"max by (role, pod) (vllm:kv_cache_usage_perc{{{_S}}} * {_of_role()})", "{{role}} {{pod}}"),),
+            (Query(f"max by (role, pod) (vllm:kv_cache_usage_perc{{{SELECTED}}} * {_of_role()})", "{{role}} {{pod}}"),),
             most=1,
             worse_above=0.95,
         ),
@@ -351,8 +330,8 @@ ENGINES = Row(
             "percentunit",
             (
                 Query(
-                    f"sum by (role) ({_rate('vllm:prefix_cache_hits_total', by='namespace, pod')} * {_of_role()}) / "
-                    f"sum by (role) ({_rate('vllm:prefix_cache_queries_total', by='namespace, pod')} * {_of_role()})",
+                    f"sum by (role) ({rate('vllm:prefix_cache_hits_total', by='namespace, pod')} * {_of_role()}) / "
+                    f"sum by (role) ({rate('vllm:prefix_cache_queries_total', by='namespace, pod')} * {_of_role()})",
                     "{{role}}",
                 ),
             ),
@@ -363,7 +342,7 @@ ENGINES = Row(
             "How long one transfer from a prefill worker takes, in the mean. Where it grows, look at the network "
             "between the workers.",
             "s",
-            (Query(_mean("vllm:nixl_xfer_time_seconds"), "transfer"),),
+            (Query(mean("vllm:nixl_xfer_time_seconds"), "transfer"),),
         ),
     ),
 )
@@ -375,14 +354,14 @@ FAILURES = Row(
             "Failed requests",
             "For good, a second, by reason: the client got an error.",
             "reqps",
-            (Query(f"{_rate('pointsman_gateway_failures_total', by='reason')} > 0", "{{reason}}"),),
+            (Query(f"{rate('pointsman_gateway_failures_total', by='reason')} > 0", "{{reason}}"),),
             empty=NOTHING,
         ),
         Panel(
             "Attempts that moved on",
             "A second, by reason: another worker took the request. '-mid-stream': it went on after its first token.",
             "reqps",
-            (Query(f"{_rate('pointsman_gateway_retries_total', by='reason')} > 0", "{{reason}}"),),
+            (Query(f"{rate('pointsman_gateway_retries_total', by='reason')} > 0", "{{reason}}"),),
             empty=NOTHING,
         ),
         Panel(
@@ -392,12 +371,12 @@ FAILURES = Row(
             "ops",
             (
                 Query(
-                    _rate("pointsman_worker_remote_prefills_total", 'outcome!="done"', by="outcome"),
+                    rate("pointsman_worker_remote_prefills_total", 'outcome!="done"', by="outcome"),
                     "prefill: {{outcome}}",
                 ),
-                Query(_rate("pointsman_worker_late_leases_total"), "late leases"),
-                Query(_rate("vllm:nixl_num_failed_transfers_total"), "failed transfers"),
-                Query(_rate("vllm:num_preemptions_total"), "preemptions"),
+                Query(rate("pointsman_worker_late_leases_total"), "late leases"),
+                Query(rate("vllm:nixl_num_failed_transfers_total"), "failed transfers"),
+                Query(rate("vllm:num_preemptions_total"), "preemptions"),
             ),
         ),
     ),

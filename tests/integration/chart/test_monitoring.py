@@ -12,13 +12,16 @@ from charts.dashboards.__main__ import DASHBOARDS, generated
 
 from fixtures.exported import exported
 from fixtures.pod_monitors import scrape_configs
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import SERVICE_LABEL, Role
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.operator.core.adapters import adapter_for
+from pointsman.operator.core.elastic.manifests import group_objects
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from unit.operator.world import service, spec
 
 CHART = Path(__file__).parents[3] / "charts" / "pointsman"
+INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
 MONITORS = ("monitoring.podMonitors.enabled=true",)
 
 Binary = Callable[[str], Path]
@@ -42,10 +45,9 @@ def rendered(binary: Binary) -> Rendered:
 def pods_of_a_service() -> dict[str, dict[str, Any]]:
     """A gateway's and a worker's pod, as the operator makes them, by component."""
     wanted = service(spec(worker={"gpus": 1}))
-    install = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
     return {
-        "worker": adapter_for(wanted.spec).pod(wanted, install, "chat-r-0", Role.DECODE),
-        "gateway": gateway_objects(wanted, install)[3]["spec"]["template"],
+        "worker": adapter_for(wanted.spec).pod(wanted, INSTALL, "chat-r-0", Role.DECODE),
+        "gateway": gateway_objects(wanted, INSTALL)[3]["spec"]["template"],
     }
 
 
@@ -77,6 +79,30 @@ def test_each_pod_with_metrics_is_found_by_one_monitor(rendered: Rendered) -> No
         assert found["metadata"]["labels"]["app.kubernetes.io/component"] == component
 
 
+def test_of_an_elastic_group_the_gateway_and_the_manager_are_scraped_as_its_name(rendered: Rendered) -> None:
+    monitors = {monitor["metadata"]["name"]: monitor for monitor in rendered("PodMonitor", *MONITORS)}
+    manifest = {
+        "metadata": {"name": "long-chat", "namespace": "models", "uid": "u-1"},
+        "spec": {"model": {"source": "file:///models/tiny"}, "instances": {"replicas": 2}},
+    }
+    pods = {
+        item["metadata"]["name"]: item["spec"]["template"]
+        for item in group_objects(ElasticGroup.model_validate(manifest), INSTALL)
+        if "template" in item.get("spec", {})
+    }
+    scraped = {
+        name: [found for found, monitor in monitors.items() if finds(monitor, pod)] for name, pod in pods.items()
+    }
+    assert scraped == {
+        "long-chat-gateway": ["pointsman-gateways"],
+        "long-chat-manager": ["pointsman-workers"],
+        "long-chat": [],  # instances have no metrics
+    }
+    assert pods["long-chat-manager"]["metadata"]["labels"][SERVICE_LABEL] == "long-chat", "Prometheus adds it"
+    (gateway,) = pods["long-chat-gateway"]["spec"]["containers"]
+    assert {"name": "POINTSMAN_SERVICE", "value": "long-chat"} in gateway["env"], "its metrics have it as a label"
+
+
 def test_a_container_that_a_user_adds_with_a_port_of_the_same_name_is_left_out(rendered: Rendered) -> None:
     (monitor,) = (m for m in rendered("PodMonitor", *MONITORS) if m["metadata"]["name"] == "pointsman-workers")
     pod = pods_of_a_service()["worker"]
@@ -92,7 +118,9 @@ def test_no_label_that_is_added_takes_the_place_of_one_of_ours(rendered: Rendere
     prefixes = {"operator": "pointsman_operator_", "planner": "pointsman_planner_", "gateway": "pointsman_gateway_"}
     for monitor in rendered("PodMonitor", *MONITORS):
         component = monitor["metadata"]["labels"]["app.kubernetes.io/component"]
-        families = ("pointsman_worker_", "vllm:") if component == "worker" else (prefixes[component],)
+        families = (
+            ("pointsman_worker_", "pointsman_elastic_", "vllm:") if component == "worker" else (prefixes[component],)
+        )
         (config,) = scrape_configs([monitor], Path("kubeconfig"), "1s")
         rules = config["relabel_configs"]
         dropped = {rule["regex"] for rule in rules if rule.get("action") == "labeldrop"}

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from charts.dashboards.health import HEALTH
+from charts.dashboards.__main__ import DASHBOARDS
+from charts.dashboards.elastic import ELASTIC
 from charts.dashboards.service import SERVICE
 
 from pointsman.api.v1alpha1.conditions import ConditionType, PlannerHealth, Reason
@@ -48,15 +49,16 @@ def test_reasons_of_decisions_that_it_names_are_reasons() -> None:
     assert named <= {str(reason) for reason in PlannerReason}
 
 
-def test_every_row_of_the_service_dashboard_is_described_in_its_order() -> None:
+def test_every_row_of_the_dashboards_of_one_service_or_group_is_described_in_its_order() -> None:
     assert [row[0].strip() for row in table("row")] == [row.title for row in SERVICE.rows]
+    assert [row[0].strip() for row in table("row of an elastic group")] == [row.title for row in ELASTIC.rows]
 
 
 def test_every_dashboard_and_every_panel_that_it_quotes_is_one() -> None:
-    for board in (SERVICE, HEALTH):
+    for board in DASHBOARDS:
         assert f"**{board.title}**" in PAGE
-    titles = {panel.title for board in (SERVICE, HEALTH) for panel in board.panels}
-    titles |= {row.title for row in SERVICE.rows} | {board.title for board in (SERVICE, HEALTH)}
+    titles = {panel.title for board in DASHBOARDS for panel in board.panels}
+    titles |= {row.title for row in (*SERVICE.rows, *ELASTIC.rows)} | {board.title for board in DASHBOARDS}
     quoted = set(re.findall(r'"([A-Z][^"]+)"', PAGE.split("## Alerts", 1)[1])) - {"Shadow"}
     assert len(quoted) > 4
     assert quoted <= titles
