@@ -11,9 +11,11 @@ import yaml
 
 from fixtures.exported import exported
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
+from pointsman.api.v1alpha1.elasticgroup import InstanceCounts
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.gateway.errors import Overloaded
 from pointsman.gateway.metrics import SERVERS_FAULTS, GatewayMetrics
+from pointsman.operator.metrics import GROUP_EVENTS
 from pointsman.planner.core.types import Reason as PlannerReason
 
 CHART = Path(__file__).parents[3] / "charts" / "pointsman"
@@ -75,7 +77,8 @@ def test_the_first_request_that_is_refused_is_an_alert_and_its_memory_fades(
 
 
 CONDITION = (
-    'pointsman_operator_service_condition{namespace="models",service="chat",pod="%s",type="%s",status="%s",reason="%s"}'
+    'pointsman_operator_service_condition{namespace="models",service="chat",kind="LLMService",pod="%s",type="%s",'
+    'status="%s",reason="%s"}'
 )
 PLANNER = 'pointsman_planner_%s{namespace="models",service="chat"%s}'
 
@@ -113,6 +116,55 @@ def test_one_of_a_hundred_requests_that_fail_is_no_alert_and_two_are(fires: Call
     fires({**whole, failed: "0+1x30"}, "PointsmanRequestsFail", {20: []})
     fires({**whole, failed: "0+2x30"}, "PointsmanRequestsFail", {20: [CHAT]})
     fires({**whole, REFUSED % "invalid-request": "0+50x30"}, "PointsmanRequestsFail", {20: []})
+
+
+LONG_CHAT = {"namespace": "models", "service": "long-chat"}
+OF_GROUP = CONDITION.replace("LLMService", "ElasticGroup").replace('"chat"', '"long-chat"')
+INSTANCES = 'pointsman_operator_elastic_instances{namespace="models",service="long-chat",pod="a",state="%s"}'
+SLOTS = 'pointsman_elastic_slots{namespace="models",service="long-chat",pod="long-chat-manager-0",state="%s"}'
+RECOMPUTED = 'pointsman_elastic_recomputed_requests_total{namespace="models",service="long-chat",pod="%s"}'
+EVENTS = 'pointsman_operator_elastic_events_total{namespace="models",service="long-chat",pod="%s",reason="%s"}'
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_INSTANCE, Reason.MANAGER_NOT_READY])
+def test_an_elastic_group_without_instances_or_manager_is_unavailable(fires: Callable[..., None], reason: str) -> None:
+    up, down = OF_GROUP % ("a", "Available", "True", "Serving"), OF_GROUP % ("a", "Available", "False", reason)
+    fires({up: "1x9 _x30", down: "_x9 1x30"}, "PointsmanServiceUnavailable", {13: [], 20: [LONG_CHAT]})
+    fires({down: "1x40"}, "PointsmanServiceUnavailable", {40: []})
+
+
+def test_a_service_that_was_available_before_an_upgrade_of_the_operator_is_unavailable_after_it(
+    fires: Callable[..., None],
+) -> None:
+    earlier = (CONDITION % ("a", "Available", "True", "Serving")).replace('kind="LLMService",', "")
+    series = {earlier: "1x9 stale", CONDITION % ("b", "Available", "False", "NoDecodeWorker"): "_x9 1x30"}
+    fires(series, "PointsmanServiceUnavailable", {13: [], 20: [CHAT]})
+
+
+def test_instances_that_have_not_joined_for_ten_minutes_are_an_alert(fires: Callable[..., None]) -> None:
+    alert, desired = "PointsmanElasticInstancesMissing", {INSTANCES % "desired": "4x40"}
+    fires({**desired, INSTANCES % "joined": "4x5 3x20 4x15"}, alert, {15: [], 17: [LONG_CHAT], 27: []})
+    fires({**desired, INSTANCES % "joined": "4x40", INSTANCES % "ready": "2x40"}, alert, {30: []})
+    fires({**desired, INSTANCES % "ready": "2x40"}, alert, {30: []})  # the manager does not answer
+
+
+def test_less_than_a_twentieth_of_the_kv_free_for_ten_minutes_is_an_alert(fires: Callable[..., None]) -> None:
+    alert = "PointsmanElasticKvFull"
+    fires({SLOTS % "total": "1000x40", SLOTS % "free": "500x5 49x20 50x15"}, alert, {15: [], 17: [LONG_CHAT], 27: []})
+    fires({SLOTS % "total": "0x40", SLOTS % "free": "0x40"}, alert, {30: []})  # without an instance
+
+
+def test_requests_are_recomputed_repeatedly_is_an_alert_and_one_loss_is_none(fires: Callable[..., None]) -> None:
+    alert, pod = "PointsmanElasticRequestsRecomputed", "long-chat-manager-0"
+    fires({RECOMPUTED % pod: "0x5 7x40"}, alert, {10: [], 20: [], 30: []})
+    fires({RECOMPUTED % pod: "0x5 3x7 5x7 6x40"}, alert, {15: [], 22: [LONG_CHAT], 40: []})
+
+
+def test_the_third_restart_of_a_manager_within_an_hour_is_an_alert(fires: Callable[..., None]) -> None:
+    alert = "PointsmanElasticManagerRestarts"
+    series = {EVENTS % ("a", "ManagerRestarted"): "0 1x10 2x10 3x60", EVENTS % ("a", "InstanceJoined"): "0+1x90"}
+    fires(series, alert, {15: [], 30: [LONG_CHAT], 85: []})
+    fires({EVENTS % ("a", "InstanceLost"): "0+1x90"}, alert, {60: []})
 
 
 def test_a_planner_that_cannot_plan_a_service_says_why(fires: Callable[..., None]) -> None:
@@ -188,9 +240,11 @@ def test_the_rules_name_metrics_and_reasons_that_there_are() -> None:
     refused, failed = "|".join(Overloaded.reasons), "|".join(SERVERS_FAULTS[len(Overloaded.reasons) :])
     assert set(re.findall(r'reason=~"([^"]*)"', asked)) == {refused, failed}
     assert set(re.findall(r'[{,]type="([^"]*)"', asked)) <= {kind.value for kind in ConditionType}
+    states = set(re.findall(r'[{,]state="([^"]*)"', asked))
+    assert states == {"desired", "joined", "free", "total"} <= {*InstanceCounts.model_fields, "free", "total"}
     phases = {phase for found in re.findall(r'phase=~"([^"]*)"', asked) for phase in found.split("|")}
     assert phases <= {phase.value for phase in SwitchPhase}
-    reasons = {*Reason, *PlannerReason}
+    reasons = {*Reason, *PlannerReason, *GROUP_EVENTS}
     assert set(re.findall(r'reason!?="([^"]*)"', asked)) <= {str(reason) for reason in reasons}
 
 
