@@ -1,6 +1,7 @@
 """An elastic group behind a gateway: the tokens are those of one plain engine, however its instances come and go."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 from typing import Any
@@ -8,6 +9,8 @@ from typing import Any
 import aiohttp
 import openai
 import pytest
+from charts.dashboards.elastic import ELASTIC
+from prometheus_client.parser import text_string_to_metric_families
 
 from engine.gateway.conftest import TOKEN, entry, give_role
 from fixtures.elastic_group import ElasticGroup, running_group
@@ -53,10 +56,15 @@ async def gateway(group: ElasticGroup, tmp_path_factory: pytest.TempPathFactory)
             yield connection
 
 
+async def metrics_page(group: ElasticGroup) -> str:
+    """The manager's page of metrics."""
+    async with aiohttp.ClientSession() as session, session.get(f"{group.manager.url}/metrics") as answer:
+        return await answer.text()
+
+
 async def metrics(group: ElasticGroup) -> dict[str, float]:
     """What the manager counts, by ``name{labels}``."""
-    async with aiohttp.ClientSession() as session, session.get(f"{group.manager.url}/metrics") as answer:
-        lines = (await answer.text()).splitlines()
+    lines = (await metrics_page(group)).splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if line.startswith("pointsman_elastic_"))
     return {key.removeprefix("pointsman_elastic_"): float(value) for key, value in samples}
 
@@ -134,6 +142,11 @@ async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
     assert found['moved_tokens_total{reason="scale_down"}'] == found['moved_tokens_total{reason="scale_up"}'] == 0
     assert found["recomputed_requests_total"] > 0
     assert found['slots{state="free"}'] == found['slots{state="total"}'] == 2 * SLOTS
+    queries = " ".join(query.expr for panel in ELASTIC.panels for query in panel.queries)
+    queried = set(re.findall(r"\b(?:pointsman_elastic_|vllm:)\w+", queries))
+    families = text_string_to_metric_families(await metrics_page(group))
+    assert len(queried) > 5
+    assert queried <= {sample.name for family in families for sample in family.samples}, "the dashboard has data"
 
 
 async def has_instances(group: ElasticGroup, count: int) -> bool:
