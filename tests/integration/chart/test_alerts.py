@@ -154,7 +154,7 @@ def test_less_than_a_twentieth_of_the_kv_free_for_ten_minutes_is_an_alert(fires:
     fires({SLOTS % "total": "0x40", SLOTS % "free": "0x40"}, alert, {30: []})  # without an instance
 
 
-def test_requests_are_recomputed_repeatedly_is_an_alert_and_one_loss_is_none(fires: Callable[..., None]) -> None:
+def test_kv_that_is_lost_repeatedly_is_an_alert_and_one_lost_instance_is_none(fires: Callable[..., None]) -> None:
     alert, pod = "PointsmanElasticRequestsRecomputed", "long-chat-manager-0"
     fires({RECOMPUTED % pod: "0x5 7x40"}, alert, {10: [], 20: [], 30: []})
     fires({RECOMPUTED % pod: "0x5 3x7 5x7 6x40"}, alert, {15: [], 22: [LONG_CHAT], 40: []})
