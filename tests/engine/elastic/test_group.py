@@ -2,8 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Sequence
-from itertools import islice
+from collections.abc import AsyncIterator, Iterable, Iterator
+from itertools import islice, takewhile
 from typing import Any
 
 import aiohttp
@@ -16,6 +16,8 @@ from engine.gateway.conftest import TOKEN, entry, give_role
 from fixtures.elastic_group import ElasticGroup, running_group
 from fixtures.engines import MODEL, Engines, PlainEngines
 from fixtures.gateways import Gateway, connected, gateway_process
+from pointsman.api.protocol.elastic import STATE_PATH, ElasticState
+from pointsman.api.protocol.headers import CONTROL_TOKEN
 from pointsman.api.protocol.names import Role
 from pointsman.local.traffic.client import Endpoint
 from pointsman.local.traffic.exactness import compare
@@ -69,16 +71,25 @@ async def metrics(group: ElasticGroup) -> dict[str, float]:
     return {key.removeprefix("pointsman_elastic_"): float(value) for key, value in samples}
 
 
+async def slots_used(group: ElasticGroup, instance: str) -> int:
+    """Tokens of KV on an instance, as the manager has it; 0 for one that it does not know."""
+    headers = {CONTROL_TOKEN: f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession(headers=headers) as session, session.get(group.manager.url + STATE_PATH) as answer:
+        state = ElasticState.model_validate_json(await answer.read())
+    return sum(each.used_slots for each in state.instances if each.name == instance)
+
+
 async def exact(
-    gateway: Gateway, plain_engines: PlainEngines, asked: Sequence[Prompt], during: asyncio.Task[None]
+    gateway: Gateway, plain_engines: PlainEngines, asked: Iterable[Prompt], during: asyncio.Task[None]
 ) -> None:
+    """``asked`` until ``during`` has ended, and the same of one engine."""
     async with (
         Endpoint(f"{gateway.of.url}/v1", MODEL) as ours,
         Endpoint(plain_engines.one.openai_url, MODEL) as reference,
     ):
-        served = await closed_loop(ours, asked, clients=4)
+        served = await closed_loop(ours, takewhile(lambda _: not during.done(), asked), clients=4)
         await during
-        alone = await closed_loop(reference, asked, clients=2)
+        alone = await closed_loop(reference, [record.prompt for record in served], clients=2)
     comparison = compare(alone, served)
     assert comparison.exact, comparison.differences
 
@@ -127,14 +138,17 @@ async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
     group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines
 ) -> None:
     async def come_and_go() -> None:
-        await asyncio.sleep(1)
         group.add(2)
         await eventually(lambda: has_instances(group, 3), "the third instance has joined")
-        await asyncio.sleep(1)
+
+        async def computes_a_long_prompt() -> bool:
+            return await slots_used(group, "eg-0") > 500
+
+        await eventually(computes_a_long_prompt, "a request has KV on the instance that is killed")
         group.kill(0)
         await eventually(lambda: has_instances(group, 2), "the death is noticed")
 
-    await exact(gateway, plain_engines, list(islice(prompts(MIX, seed=1), 24)), asyncio.create_task(come_and_go()))
+    await exact(gateway, plain_engines, islice(prompts(MIX, seed=1), 200), asyncio.create_task(come_and_go()))
     found = await metrics(group)
     print(found)
     assert found['iterations_total{degree="2",phase="prefill"}'] > 0
