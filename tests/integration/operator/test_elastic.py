@@ -148,7 +148,11 @@ async def test_a_plan_changes_its_instances_once_and_a_policy_that_is_not_there_
         return (await status(cluster)).spec.instances.replicas == 3
 
     await eventually(has_three, "the plan is carried out")
-    assert await phase(cluster, first) is PlanPhase.EXECUTING, "no instance is ready here"
+
+    async def executing() -> bool:
+        return await phase(cluster, first) is PlanPhase.EXECUTING
+
+    await eventually(executing, "no instance is ready here")
     scale = {"spec": {"replicas": 2}}
     await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, scale, subresource="scale")
     second = await plan(cluster, 2, 9)
