@@ -16,7 +16,13 @@ from engine.gateway.conftest import TOKEN, entry, give_role
 from fixtures.elastic_group import ElasticGroup, running_group
 from fixtures.engines import MODEL, Engines, PlainEngines
 from fixtures.gateways import Gateway, connected, gateway_process
-from pointsman.api.protocol.elastic import STATE_PATH, ElasticState
+from pointsman.api.protocol.elastic import (
+    OBJECTIVES_PATH,
+    STATE_PATH,
+    ElasticObjectives,
+    ElasticState,
+    ObjectivesRequest,
+)
 from pointsman.api.protocol.headers import CONTROL_TOKEN
 from pointsman.api.protocol.names import Role
 from pointsman.local.traffic.client import Endpoint
@@ -165,3 +171,15 @@ async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
 
 async def has_instances(group: ElasticGroup, count: int) -> bool:
     return (await metrics(group))["instances"] == count
+
+
+async def test_the_manager_takes_objectives_and_says_which_it_has(group: ElasticGroup) -> None:
+    headers = {CONTROL_TOKEN: f"Bearer {TOKEN}"}
+    url = group.manager.url + OBJECTIVES_PATH
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for objectives in (ElasticObjectives(ttft_seconds=1.5, tpot_seconds=0.04), None):
+            async with session.put(url, data=ObjectivesRequest(objectives=objectives).wire()) as answer:
+                assert answer.status == 200
+                assert ElasticState.model_validate_json(await answer.read()).objectives == objectives
+        async with session.put(url, data='{"objectives": {"ttftSeconds": -1}}') as refused:
+            assert refused.status == 400

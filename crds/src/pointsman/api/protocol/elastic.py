@@ -88,9 +88,9 @@ class ElasticObjectives(Wire):
 
 
 class ObjectivesRequest(Wire):
-    """The objectives from now on; null: none."""
+    """The objectives from now on; absent: none."""
 
-    objectives: ElasticObjectives | None
+    objectives: ElasticObjectives | None = None
 
 
 class ElasticState(Wire):
