@@ -149,3 +149,4 @@ def test_the_manager_is_told_the_policys_objectives_in_seconds() -> None:
     assert told is not None
     assert (told.ttft_seconds, told.tpot_seconds, told.ttft_seconds_per_prompt_token) == (1.5, 0.04, 0.0005)
     assert objectives_of(None) is None
+    assert objectives_of(policy(Mode.SHADOW)) is None, "Shadow changes nothing"

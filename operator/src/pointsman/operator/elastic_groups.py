@@ -128,10 +128,10 @@ class ElasticGroups:
         view = self._view(group, await self._state(key, memory, policy))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
+        if not group.spec.paused:  # before the status is written: that makes a new version of the group
+            await self._carry_out(group, service, view, outcome, policy)
         if outcome.status != without_others(group.status):
             await self._write_status(service, outcome)
-        if not group.spec.paused:
-            await self._carry_out(group, service, view, outcome, policy)
         return LOOK_S if outcome.settled else SETTLING_S
 
     def _policy(self, group: ElasticGroup, service: Service, memory: _Memory, problems: list[Problem]) -> Policy | None:

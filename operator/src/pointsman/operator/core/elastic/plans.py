@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pointsman.api.protocol.elastic import ElasticObjectives
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
-from pointsman.operator.core.actions import SetPlanStatus
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.operator.core.actions import Action, SetPlanStatus
 from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, Gate, executes, gate, newest_of, report
 from pointsman.operator.core.snapshot import Plan, Policy, Worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SetInstances:
+class SetInstances(Action):
     """Write ``spec.instances.replicas``, and whose number it is."""
 
     replicas: int
     plan_uid: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
 
 
 def objectives_of(policy: Policy | None) -> ElasticObjectives | None:
-    """What the manager is told that requests must meet."""
-    if policy is None:
+    """What the manager is told that requests must meet. Nothing in Shadow, which changes nothing."""
+    if policy is None or policy.mode is Mode.SHADOW:
         return None
     goals = policy.spec.objectives
     return ElasticObjectives(
