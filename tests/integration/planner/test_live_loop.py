@@ -82,7 +82,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
 async def test_what_is_not_there_or_not_planned_cannot_be_explained(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "there is no LLMService 'nobody'" in await explained(world, capsys, "nobody", status=1)
+    assert "there is no LLMService and no ElasticGroup 'nobody'" in await explained(world, capsys, "nobody", status=1)
     await world.service()
     assert "there is no PlannerPolicy 'chat'" in await explained(world, capsys, "chat", status=1)
     await world.policy()

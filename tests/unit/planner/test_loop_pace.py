@@ -12,13 +12,15 @@ from pointsman.kube.clock import SYSTEM_CLOCK
 from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
-from pointsman.planner.loop import SHADOW_ROUTING_S, _new, _Planned, _said, _told_lately
+from pointsman.planner.loop import SHADOW_ROUTING_S, _Planned, _said, _told_lately
 from pointsman.planner.memory import Last
+from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from unit.planner.test_decide import LONG, observed
 from unit.planner.test_ledger import DECISION, NOW, plan, policy
 
+NO_PLANS = cast(PlanWriter, SimpleNamespace())
 ROUTING = Decision(Reason.THRESHOLD, "320 tokens", 2, 3, RoutingNumbers(320, 32), routing_reason=Reason.THRESHOLD)
 SHADOW: dict[str, Any] = {"mode": "Shadow"}
 
@@ -46,7 +48,7 @@ def test_a_layout_is_written_at_once_and_so_is_routing_that_is_carried_out() -> 
 
 def kept(decision: Decision, **seen: Any) -> _Planned:
     source = Source("", Scraper(1.0), 1.0, SYSTEM_CLOCK)
-    return _Planned("u", State(), 0, source, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision))
+    return _Planned("u", State(), 0, source, NO_PLANS, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +76,12 @@ def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else
 
 
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:
-    read = Reading({}, None, 0.0)
-    assert _new([read, None], [0.0, 100.0], 110.0, 15.0)
-    assert not _new([read, None], [0.0, 100.0], 120.0, 15.0), "a page that never gets a second one freezes everything"
-    assert not _new([None, read], [0.0, 100.0], 110.0, 15.0)
-    assert not _new([], [], 110.0, 15.0)
+    read, source = Reading({}, None, 0.0), Source("", Scraper(1.0), 1.0, SYSTEM_CLOCK)
+    assert source.is_first_look({"old": None}, 0.0, 15.0)
+    assert source.is_first_look({"old": read, "new": None}, 100.0, 15.0)
+    assert source.is_first_look({"old": read, "new": None}, 110.0, 15.0)
+    assert not source.is_first_look({"old": read, "new": None}, 120.0, 15.0), (
+        "a page that never gets a second one freezes everything"
+    )
+    assert not source.is_first_look({"old": None, "new": read}, 120.0, 15.0)
+    assert not source.is_first_look({}, 120.0, 15.0)

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 from pointsman.api.v1alpha1.conditions import PlannerHealth
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
-from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
+from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner import group_memory, loops
 from pointsman.planner.cluster import Cluster, ServiceKey
@@ -27,6 +26,7 @@ from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.memory import SAVE_EVERY_S
 from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.policies import policy_of_group
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.scraper import Scraper
@@ -37,7 +37,7 @@ from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 log = logging.getLogger(__name__)
 
 _NO_ROUTING: Final = RoutingNumbers(0, 0)  # the manager decides where prompts are computed
-_ASK_AGAIN_S: Final = 5.0  # a look that failed
+_LOOK_AGAIN_S: Final = 5.0  # after a look that failed
 
 
 @dataclass
@@ -48,10 +48,10 @@ class _Planned:
     state: GroupState
     sequence: int
     source: Source
+    plans: PlanWriter
     saved_s: float = 0.0
     said: tuple[Reason, int] | None = None
     healthy: tuple[bool, PlannerHealth] | None = None
-    written: tuple[Plan, float] | None = None  # the last plan, until it comes back from the API server
 
 
 class GroupPlanner:
@@ -115,10 +115,12 @@ class GroupPlanner:
                         wait_s = await self._look(key, group, policy, kept)
             except KubeError as error:
                 log.warning("group=%s/%s the API server was not reached: %s", *key, error)
-                wait_s = _ASK_AGAIN_S
+                self._metrics.unknown(*key)  # the figures of an earlier look are none of now
+                wait_s = _LOOK_AGAIN_S
             except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
                 log.exception("group=%s/%s look failed", *key)
-                wait_s = _ASK_AGAIN_S
+                self._metrics.unknown(*key)
+                wait_s = _LOOK_AGAIN_S
                 if found is not None and kept is not None:
                     text = f"looks end in an error, so nothing is planned: {type(error).__name__}: {error}"
                     await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text[:1000])
@@ -130,7 +132,12 @@ class GroupPlanner:
         if isinstance(last, GroupLast):
             self._time.not_before(last.observation.seen.at_s)
         source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock)
-        return _Planned(uid, state, sequence, source)
+        resource = resources.ELASTIC_GROUPS
+        of = Reference(resource.api_version, resource.kind, *key, uid)
+        plans = PlanWriter(
+            self._kube, self._events, self._metrics, self._clock, of, lambda: self._cluster.plans_of_group(key)
+        )
+        return _Planned(uid, state, sequence, source, plans)
 
     # --- one look ---
 
@@ -139,10 +146,17 @@ class GroupPlanner:
         gateways, manager = self._cluster.gateways(key), self._cluster.manager(key)
         targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
         source = await kept.source.read(key[0], policy, targets)
+        if kept.source.is_repeated(source, list(targets), settings.stale_after_s):
+            return settings.interval_s
         observed = self._observed(key, group, settings, source, kept)
         bounds = GroupBounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         at_s = observed.seen.at_s
         kept.state, decision = decide(kept.state, observed, settings, bounds, at_s)
+        readings = {name: source.reading(name) for name in targets}
+        is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
+        if decision.reason is Reason.STALE_METRICS and is_first and not any(map(source.failed, targets)):
+            once = "a pod was read for the first time, and a rate takes two looks: nothing is changed"
+            decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
         self._metrics.group_looked(*key, observed, decision, settings)
         level = logging.DEBUG if kept.said and kept.said[0] is decision.reason else logging.INFO
         log.log(level, "group=%s/%s reason=%s %s", *key, decision.reason, decision.message)
@@ -169,7 +183,7 @@ class GroupPlanner:
         manager_name = _prefix(key) + manager.key if manager is not None else ""
         # A manager that is not read says nothing of its instances: then nothing is known of the group.
         ages_s = [source.age_s(name) for name in (*names, manager_name)]
-        plans = self._plans(key, kept, group.metadata.uid)
+        plans = kept.plans.known()
         asked = ledger.asked_of_a_person(plans)
         seen = observation(
             at_s=self._time.now_s(),
@@ -189,28 +203,11 @@ class GroupPlanner:
             max_degree=group.spec.max_degree,
             latency=_latency(group),
             manager=manager_window(source.reading(manager_name)) if manager is not None else None,
-            plan_in_progress=seen.plan_in_progress,
             gpus_each=max(1, group.spec.instance.gpus),
             awaiting_approval=asked.spec.target[0] if asked is not None else None,
         )
 
     # --- what it leaves behind ---
-
-    def _plans(self, key: ServiceKey, kept: _Planned, uid: str) -> list[Plan]:
-        """All plans of the group, and of none that had its name before; what was just written is among them."""
-        plans = [
-            plan
-            for plan in self._cluster.plans_of_group(key)
-            if uid in [owner.uid for owner in plan.metadata.owner_references]
-        ]
-        if kept.written is not None:
-            plan, written_s = kept.written
-            mirrored = any(known.spec.sequence == plan.spec.sequence for known in plans)
-            if mirrored or self._clock.monotonic_s() - written_s > ledger.BELIEVED_S:
-                kept.written = None
-            else:
-                plans.append(plan)
-        return plans
 
     async def _write(
         self,
@@ -221,56 +218,32 @@ class GroupPlanner:
         observed: GroupObservation,
         decision: GroupDecision,
     ) -> None:
-        plans, layout = self._plans(key, kept, group.metadata.uid), (observed.desired,)
+        plans, layout = kept.plans.known(), (observed.desired,)
         news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         said, now_s = (decision.reason, decision.instances), self._clock.monotonic_s()
         if news is not None:
-            kept.sequence = ledger.next_sequence(plans, kept.sequence)
+            kept.sequence = kept.plans.next_sequence(kept.sequence)
         if news is not None or said != kept.said or now_s - kept.saved_s >= SAVE_EVERY_S:
             # A plan's number is remembered before it is used: after a death between the two none is used twice.
             last = GroupLast(observed, decision)
             await group_memory.save(self._kube, _owner(group), *key, kept.state, kept.sequence, last)
             kept.said, kept.saved_s = said, now_s
         if news is not None:
-            await self._create(key, group, policy, kept, news, layout, ledger.asked_of_a_person(plans))
-        for old in ledger.outdated(plans, policy.spec.history.plans):
-            try:
-                await self._kube.delete(resources.PLANS, old.metadata.name, key[0], uid=old.metadata.uid)
-            except NotFound:
-                continue
-
-    async def _create(
-        self,
-        key: ServiceKey,
-        group: ElasticGroup,
-        policy: PlannerPolicy,
-        kept: _Planned,
-        decision: GroupDecision,
-        layout: tuple[int, ...],
-        asked: Plan | None,
-    ) -> None:
-        manifest = ledger.plan_manifest(
-            namespace=key[0],
-            service=key[1],
-            service_uid=group.metadata.uid,
-            sequence=kept.sequence,
-            decision=decision,
-            policy=policy.spec,
-            layout=layout,
-            now=self._clock.now(),
-            awaiting=asked.metadata.name if asked is not None else "",
-        )
-        try:
-            await self._kube.create(resources.PLANS, manifest)
-        except AlreadyExists:
-            return  # of an object of this name that is gone; the next look takes the next number
-        kept.written = Plan.model_validate(manifest), self._clock.monotonic_s()
-        name = manifest["metadata"]["name"]
-        log.info("group=%s/%s plan=%s reason=%s %s", *key, name, decision.reason, decision.message)
-        self._metrics.planned(*key, decision.reason)
-        resource = resources.ELASTIC_GROUPS
-        regarding = Reference(resource.api_version, resource.kind, key[0], key[1], group.metadata.uid)
-        self._events.record(regarding, f"Planned{decision.reason}", f"{name}: {decision.message}")
+            asked = ledger.asked_of_a_person(plans)
+            await kept.plans.create(
+                ledger.plan_manifest(
+                    namespace=key[0],
+                    service=key[1],
+                    service_uid=group.metadata.uid,
+                    sequence=kept.sequence,
+                    decision=news,
+                    policy=policy.spec,
+                    layout=layout,
+                    now=self._clock.now(),
+                    awaiting=asked.metadata.name if asked is not None else "",
+                )
+            )
+        await kept.plans.delete_outdated(policy.spec.history.plans)
 
     async def _say_health(
         self,

@@ -15,7 +15,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
+from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner import loops, memory
 from pointsman.planner.cluster import Cluster, ServiceKey
@@ -36,6 +36,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.metrics import PlannerMetrics
+from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.planner.prometheus import PrometheusReadings
@@ -65,6 +66,7 @@ class _Planned:
     state: State
     sequence: int
     source: Source
+    plans: PlanWriter
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
     saved: tuple[object, object] | None = None  # what was said when it was saved
@@ -74,9 +76,6 @@ class _Planned:
     condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
     last: memory.Last | None = None
     shown: bool = False  # what this look found, in /metrics
-    pages_s: dict[str, float | None] = field(default_factory=dict)  # Unix times of the pages that were decided on
-    since_s: dict[str, float] = field(default_factory=dict)  # since when each gateway is there
-    written: tuple[Plan, float] | None = None  # the last plan, and when; until it comes back from the API server
 
 
 class Planner:
@@ -152,14 +151,19 @@ class Planner:
         state, sequence = await memory.load(self._kube, *key, uid)
         last = await memory.load_last(self._kube, *key, uid)
         source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock)
+        resource = resources.LLM_SERVICES
+        of = Reference(resource.api_version, resource.kind, *key, uid)
+        plans = PlanWriter(
+            self._kube, self._events, self._metrics, self._clock, of, lambda: self._cluster.plans.by(key)
+        )
         if isinstance(last, memory.NoLast):
-            return _Planned(uid, state or State(), sequence, source)
+            return _Planned(uid, state or State(), sequence, source, plans)
         self._time.not_before(last.observation.at_s)
         roles = {
             worker.name: (worker.role, float("-inf") if worker.role_since_s is None else worker.role_since_s)
             for worker in last.observation.workers
         }
-        return _Planned(uid, state or State(), sequence, source, role_since_s=roles)
+        return _Planned(uid, state or State(), sequence, source, plans, role_since_s=roles)
 
     # --- one tick ---
 
@@ -172,16 +176,11 @@ class Planner:
         source = await kept.source.read(key[0], policy, targets)
         names = [f"{prefix}{target.key}" for target in gateways]
         age_s = max((source.age_s(name) for name in names), default=float("inf"))
-        if isinstance(source, PrometheusReadings):
-            # Each gateway is scraped at a moment of its own: no page is decided on twice, or its requests count twice.
-            pages_s = {name: source.page_s(name) for name in names}
-            known = age_s <= settings.stale_after_s and not any(source.failed(name) for name in names)
-            if known and any(kept.pages_s.get(name) == at_s for name, at_s in pages_s.items()):
-                return settings.interval_s
-            kept.pages_s = pages_s
+        if kept.source.is_repeated(source, names, settings.stale_after_s):
+            return settings.interval_s
 
         at_s = self._time.now_s()
-        plans = self._plans(key, kept, service.metadata.uid)
+        plans = kept.plans.known()
         asked = ledger.asked_of_a_person(plans)
         seen = []
         for target, worker in workers:
@@ -191,11 +190,11 @@ class Planner:
             failed, age = (source.failed(name), source.age_s(name)) if target else (False, None)
             seen.append(Seen(dated, reading, failed, age))
         kept.role_since_s = {w.name: kept.role_since_s[w.name] for _, w in workers if w.name in kept.role_since_s}
-        readings = [source.reading(name) for name in names]
+        readings = {name: source.reading(name) for name in names}
         observed = observation(
             at_s=at_s,
             age_s=age_s,
-            gateways=[reading or Reading({}, None, 0.0) for reading in readings],
+            gateways=[reading or Reading({}, None, 0.0) for reading in readings.values()],
             workers=seen,
             routing=_routing(service, policy),
             objectives=settings.objectives,
@@ -208,9 +207,8 @@ class Planner:
         unreadable = any(source.failed(name) for name in names) or any(
             worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
         )
-        kept.since_s = {name: kept.since_s.get(name, at_s) for name in names}
-        since_s = [kept.since_s[name] for name in names]
-        first = age_s <= settings.stale_after_s and _new(readings, since_s, at_s, settings.stale_after_s)
+        is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
+        first = age_s <= settings.stale_after_s and is_first
         if decision.reason is Reason.STALE_METRICS and first and not unreadable:
             once = "a gateway was read for the first time, and a rate takes two looks: nothing is changed"
             decision = replace(decision, reason=Reason.NOT_ENOUGH_DATA, message=once)
@@ -260,63 +258,25 @@ class Planner:
         news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         kept.restless |= kept.saved is not None and _said(kept) != kept.saved
         if news is not None and not _told_lately(news, plans, policy, self._clock.now()):
-            kept.sequence = ledger.next_sequence(self._cluster.plans.by(key), kept.sequence)
+            kept.sequence = kept.plans.next_sequence(kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
-            await self._create(key, service, policy, kept, news, layout, asked)
+            await kept.plans.create(
+                ledger.plan_manifest(
+                    namespace=key[0],
+                    service=key[1],
+                    service_uid=service.metadata.uid,
+                    sequence=kept.sequence,
+                    decision=news,
+                    policy=policy.spec,
+                    layout=layout,
+                    now=self._clock.now(),
+                    awaiting=asked.metadata.name if asked is not None else "",
+                )
+            )
         elif now_s - kept.saved_s >= _save_after_s(kept):
             await self._save(key, service, kept, now_s)
-        for old in ledger.outdated(self._cluster.plans.by(key), policy.spec.history.plans):
-            try:
-                await self._kube.delete(resources.PLANS, old.metadata.name, key[0], uid=old.metadata.uid)
-            except NotFound:
-                continue
-
-    async def _create(
-        self,
-        key: ServiceKey,
-        service: LLMService,
-        policy: PlannerPolicy,
-        kept: _Planned,
-        decision: Decision,
-        layout: tuple[int, int],
-        asked: Plan | None,
-    ) -> None:
-        manifest = ledger.plan_manifest(
-            namespace=key[0],
-            service=key[1],
-            service_uid=service.metadata.uid,
-            sequence=kept.sequence,
-            decision=decision,
-            policy=policy.spec,
-            layout=layout,
-            now=self._clock.now(),
-            awaiting=asked.metadata.name if asked is not None else "",
-        )
-        try:
-            await self._kube.create(resources.PLANS, manifest)
-        except AlreadyExists:
-            return  # of a service of this name that is gone; the next tick takes the next number
-        kept.written = Plan.model_validate(manifest), self._clock.monotonic_s()
-        name = manifest["metadata"]["name"]
-        log.info("service=%s/%s plan=%s reason=%s %s", *key, name, decision.reason, decision.message)
-        self._metrics.planned(*key, decision.reason)
-        resource = resources.LLM_SERVICES
-        regarding = Reference(resource.api_version, resource.kind, key[0], key[1], service.metadata.uid)
-        self._events.record(regarding, f"Planned{decision.reason}", f"{name}: {decision.message}")
-
-    def _plans(self, key: ServiceKey, kept: _Planned, uid: str) -> list[Plan]:
-        """All plans of the service, and of none that had its name before. What the API server has not shown yet is
-        none the less written."""
-        plans = [plan for plan in self._cluster.plans.by(key) if _owned(plan, uid)]
-        if kept.written is not None:
-            plan, written_s = kept.written
-            mirrored = any(known.spec.sequence == plan.spec.sequence for known in plans)
-            if mirrored or self._clock.monotonic_s() - written_s > ledger.BELIEVED_S:
-                kept.written = None
-            else:
-                plans.append(plan)
-        return plans
+        await kept.plans.delete_outdated(policy.spec.history.plans)
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
         kept.save_words_s = min(2 * kept.save_words_s, memory.SAVE_EVERY_S) if kept.restless else SAVE_CHANGED_S
@@ -420,21 +380,6 @@ def _prefix(key: ServiceKey) -> str:
 
 def _layout_of(plan: Plan) -> tuple[int, int]:
     return plan.spec.replicas(Role.PREFILL), plan.spec.replicas(Role.DECODE)
-
-
-def _owned(plan: Plan, uid: str) -> bool:
-    owners = [owner.uid for owner in plan.metadata.owner_references]
-    return not owners or uid in owners
-
-
-def _new(readings: Sequence[Reading | None], since_s: Sequence[float], at_s: float, stale_after_s: float) -> bool:
-    """Whether a gateway that says nothing yet is there since a moment ago: two looks make a rate.
-
-    One whose pages never make a pair is not read for the first time for ever.
-    """
-    return any(
-        reading is None and at_s - there_s <= stale_after_s for reading, there_s in zip(readings, since_s, strict=True)
-    )
 
 
 def _save_after_s(kept: _Planned) -> float:

@@ -1,8 +1,8 @@
 """One task for each object that is planned: begun when it gets a policy, ended when it loses it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 Key = tuple[str, str]
 """``(namespace, name)``."""
@@ -12,21 +12,18 @@ LOOK_FOR_SERVICES_S: Final = 1.0
 
 async def run_each(
     keys: Callable[[], set[Key]],
-    plan: Callable[[Key], Awaitable[None]],
+    plan: Callable[[Key], Coroutine[Any, Any, None]],
     forget: Callable[[Key], None],
     also: Callable[[], Awaitable[None]],
 ) -> None:
     """Until cancelled, run ``plan`` for each of ``keys``. ``forget`` follows its end; ``also`` is part of each look."""
     tasks: dict[Key, asyncio.Task[None]] = {}
 
-    async def until_cancelled(key: Key) -> None:
-        await plan(key)
-
     try:
         while True:
             wanted = keys()
             for key in wanted - tasks.keys():
-                tasks[key] = asyncio.create_task(until_cancelled(key), name=f"plan {key[0]}/{key[1]}")
+                tasks[key] = asyncio.create_task(plan(key), name=f"plan {key[0]}/{key[1]}")
             for key in tasks.keys() - wanted:
                 task = tasks.pop(key)
                 task.cancel()

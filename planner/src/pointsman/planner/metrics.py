@@ -91,9 +91,9 @@ class PlannerMetrics:
         self._show(self._tpot, key, {(): objectives.tpot_ms / 1000})
         self._show(self._attainment, key, {(): objectives.attainment})
 
-    def planned(self, namespace: str, service: str, reason: Reason) -> None:
+    def planned(self, namespace: str, service: str, reason: str) -> None:
         """A plan was written."""
-        self._of(self._plans, namespace, service, reason.value).inc()
+        self._of(self._plans, namespace, service, reason).inc()
 
     def health(self, namespace: str, service: str, healthy: bool, reason: str) -> None:
         """What the condition PlannerHealthy says."""

@@ -1,8 +1,11 @@
 """Reading pods by the source that the policy names: their own /metrics, or a Prometheus that scrapes them."""
 
+from collections.abc import Mapping, Sequence
+
 from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
 from pointsman.kube.clock import Clock
 from pointsman.planner.cluster import Target
+from pointsman.planner.core.observe import Reading
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.scraper import Scraper
 
@@ -16,6 +19,8 @@ class Source:
         self._timeout_s = timeout_s
         self._clock = clock
         self._prometheus: PrometheusReadings | None = None
+        self._pages_s: dict[str, float | None] = {}  # Unix times of the pages that were decided on
+        self._since_s: dict[str, float] = {}  # since when each pod is there
 
     async def read(
         self, namespace: str, policy: PlannerPolicy, targets: dict[str, Target]
@@ -34,6 +39,27 @@ class Source:
         await self._prometheus.read(namespace, {name: target.pod.metadata.name for name, target in targets.items()})
         return self._prometheus
 
-    def forget(self) -> None:
-        """Should it come back, its old pages would be a long window."""
-        self._scraper.keep(set(), self._prefix)
+    def is_repeated(self, source: Scraper | PrometheusReadings, names: Sequence[str], stale_after_s: float) -> bool:
+        """Whether one of these pages was read before: no page is decided on twice, or its requests count twice.
+
+        Each pod is scraped by Prometheus at a moment of its own; without one every look reads all pages anew.
+        """
+        if not isinstance(source, PrometheusReadings):
+            return False
+        pages_s = {name: source.page_s(name) for name in names}
+        age_s = max((source.age_s(name) for name in names), default=float("inf"))
+        is_known = age_s <= stale_after_s and not any(source.failed(name) for name in names)
+        if is_known and any(self._pages_s.get(name) == at_s for name, at_s in pages_s.items()):
+            return True
+        self._pages_s = pages_s
+        return False
+
+    def is_first_look(self, readings: Mapping[str, Reading | None], at_s: float, stale_after_s: float) -> bool:
+        """Whether a pod that says nothing yet is there since a moment ago: two looks make a rate.
+
+        One whose pages never make a pair is not read for the first time for ever.
+        """
+        self._since_s = {name: self._since_s.get(name, at_s) for name in readings}
+        return any(
+            reading is None and at_s - self._since_s[name] <= stale_after_s for name, reading in readings.items()
+        )

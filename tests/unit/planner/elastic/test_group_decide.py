@@ -44,7 +44,8 @@ def instances(serving: int, starting: int = 0) -> tuple[Worker, ...]:
 def seen(at_s: float, rate: float, serving: int, starting: int = 0, **more: Any) -> GroupObservation:
     load = Load(rate, prompt_tokens=2000, output_tokens=200, prompt_length_shares=((2000.0, 1.0),))
     service = Service(ttft_attainment=0.99, tpot_attainment=0.99)
-    observation = Observation(at_s, TICK_S, 0.5, (), RoutingNumbers(0, 0), load, service)
+    in_progress = more.pop("plan_in_progress", False)
+    observation = Observation(at_s, TICK_S, 0.5, (), RoutingNumbers(0, 0), load, service, plan_in_progress=in_progress)
     made = GroupObservation(
         seen=observation,
         instances=instances(serving, starting),

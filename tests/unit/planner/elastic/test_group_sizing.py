@@ -99,6 +99,15 @@ def test_the_number_is_the_least_with_which_the_managers_own_rounds_keep_the_obj
         assert served(asked, goals, needed - 1) < 0.9
 
 
+def test_the_manager_serves_more_requests_in_time_when_it_knows_their_objectives() -> None:
+    goals = Objectives(ttft_ms=1500, tpot_ms=40, ttft_ms_per_prompt_token=0.1)
+    asked = drawn(2.0, 300)
+    without, knowing = served(asked, goals, 2, knows=False), served(asked, goals, 2)
+    print(without, knowing)
+    assert without < 0.7
+    assert knowing > 0.99
+
+
 def drawn(rate: float, count: int) -> list[Request]:
     """A tenth of the prompts is long; Poisson arrivals."""
     rng, at_s, found = Random(1), 0.0, []
@@ -109,9 +118,9 @@ def drawn(rate: float, count: int) -> list[Request]:
     return found
 
 
-def served(asked: list[Request], goals: Objectives, instances: int) -> float:
-    """The share within both objectives."""
-    aims = Aims(goals.ttft_ms / 1e3, goals.tpot_ms / 1e3, goals.ttft_ms_per_prompt_token / 1e3)
+def served(asked: list[Request], goals: Objectives, instances: int, *, knows: bool = True) -> float:
+    """The share within both objectives; ``knows``: whether the manager knows them."""
+    aims = None if not knows else Aims(goals.ttft_ms / 1e3, goals.tpot_ms / 1e3, goals.ttft_ms_per_prompt_token / 1e3)
     system = System("group", tuple(number // 4 for number in range(instances)), SLOTS, LATENCY)
     outcomes = Run(system, DECODE, Settings(objectives=aims)).outcomes(asked)
     return sum(in_time(each, goals) for each in outcomes) / len(outcomes)

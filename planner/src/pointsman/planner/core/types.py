@@ -316,6 +316,13 @@ class Alternative:
     rejected_because: str = ""
     instances: int | None = None  # of an elastic group, which has no prefill and decode
 
+    @property
+    def in_words(self) -> str:
+        """For example 1P2D, or 4 instances."""
+        if self.instances is None:
+            return f"{self.prefill}P{self.decode}D"
+        return f"{self.instances} instance{'' if self.instances == 1 else 's'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

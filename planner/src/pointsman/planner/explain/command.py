@@ -1,4 +1,4 @@
-"""``pointsman explain``: read the service, its policy, its plans and the planner's memory, and tell."""
+"""``pointsman explain``: read a service or elastic group, its policy, its plans and the planner's memory, and tell."""
 
 import argparse
 import asyncio
@@ -7,21 +7,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.llmservice import LLMService
-from pointsman.api.v1alpha1.plan import Plan
+from pointsman.api.v1alpha1.plan import Plan, PlannedReference
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
+from pointsman.api.v1alpha1.resource import LocalReference
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
-from pointsman.planner import memory
+from pointsman.planner import group_memory, memory
 from pointsman.planner.core.what_if import turning_points
 from pointsman.planner.errors import ExplainError, PlannerError
 from pointsman.planner.explain.explanation import Told, explanation
-from pointsman.planner.policies import policy_of
+from pointsman.planner.explain.group import GroupTold, group_explanation
+from pointsman.planner.health import health_of
+from pointsman.planner.policies import policy_of, policy_of_group
 from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.process.arguments import CommandParser
 
-_HEALTHY: Final = "PlannerHealthy"
 _EPILOG: Final = """\
 examples:
   pointsman explain chat
@@ -42,22 +45,49 @@ def main(argv: list[str]) -> int:
 
 async def _explained(name: str, namespace: str | None, kubeconfig: Path | None) -> str:
     async with await Kube.connect(kubeconfig, field_manager="pointsman-explain") as kube:
-        return explanation(await told(kube, name, namespace or kube.namespace))
+        namespace = namespace or kube.namespace
+        if await kube.find(resources.LLM_SERVICES, name, namespace) is None:
+            found = await kube.find(resources.ELASTIC_GROUPS, name, namespace)
+            if found is not None:
+                return group_explanation(await group_told(kube, ElasticGroup.model_validate(found)))
+        return explanation(await told(kube, name, namespace))
+
+
+async def group_told(kube: Kube, group: ElasticGroup) -> GroupTold:
+    """Everything there is to tell of an elastic group. Raises ExplainError if it is not planned, KubeError."""
+    namespace, name = group.metadata.namespace, group.metadata.name
+    policy = await _policy(kube, namespace, name, group.spec.policy_ref)
+    last = await group_memory.load_last(kube, namespace, name, group.metadata.uid)
+    plans = [Plan.model_validate(plan) for plan in (await kube.list(resources.PLANS, namespace)).items]
+    return GroupTold(
+        group=name,
+        namespace=namespace,
+        policy_name=policy.metadata.name,
+        policy=policy_of_group(policy.spec),
+        now=datetime.now(UTC),
+        last=None if isinstance(last, memory.NoLast) else last,
+        plans=[plan for plan in plans if plan.spec.service_ref == PlannedReference(name=name, kind=group.kind)],
+        health=health_of(group.status.conditions),
+        unknown=last.why if isinstance(last, memory.NoLast) else "",
+    )
+
+
+async def _policy(kube: Kube, namespace: str, name: str, reference: LocalReference | None) -> PlannerPolicy:
+    if reference is None:
+        raise ExplainError(f"{namespace}/{name} names no policy (spec.policyRef): nothing is planned for it")
+    document = await kube.find(resources.PLANNER_POLICIES, reference.name, namespace)
+    if document is None:
+        raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
+    return PlannerPolicy.model_validate(document)
 
 
 async def told(kube: Kube, name: str, namespace: str) -> Told:
     """Everything there is to tell of a service. Raises ExplainError if it is not planned, KubeError."""
     found = await kube.find(resources.LLM_SERVICES, name, namespace)
     if found is None:
-        raise ExplainError(f"there is no LLMService '{name}' in namespace '{namespace}'")
+        raise ExplainError(f"there is no LLMService and no ElasticGroup '{name}' in namespace '{namespace}'")
     service = LLMService.model_validate(found)
-    reference = service.spec.policy_ref
-    if reference is None:
-        raise ExplainError(f"{namespace}/{name} names no policy (spec.policyRef): nothing is planned for it")
-    document = await kube.find(resources.PLANNER_POLICIES, reference.name, namespace)
-    if document is None:
-        raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
-    found_policy = PlannerPolicy.model_validate(document)
+    found_policy = await _policy(kube, namespace, name, service.spec.policy_ref)
     policy = policy_of(found_policy.spec, service.spec)
     state, _ = await memory.load(kube, namespace, name, service.metadata.uid)
     found_last = await memory.load_last(kube, namespace, name, service.metadata.uid)
@@ -68,14 +98,14 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
     return Told(
         service=name,
         namespace=namespace,
-        policy_name=reference.name,
+        policy_name=found_policy.metadata.name,
         policy=policy,
         now=datetime.now(UTC),
         observation=last.observation if last else None,
         decision=last.decision if last else None,
         turning=turning_points(remembered(state, base), last.observation, policy, base) if state and last else None,
-        plans=[plan for plan in plans if plan.spec.service_ref.name == name],
-        health=next((c for c in service.status.conditions if c.type == _HEALTHY), None),
+        plans=[plan for plan in plans if plan.spec.service_ref == PlannedReference(name=name)],
+        health=health_of(service.status.conditions),
         unknown=unknown,
         denied_for_s=found_policy.spec.approvals.expire_after_seconds,
     )
@@ -84,10 +114,10 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
 def parse(argv: list[str]) -> argparse.Namespace:
     parser = CommandParser(
         prog="pointsman explain",
-        description="What the planner saw, expects, considered and chose for a service, why, and what would change it.",
+        description="What the planner saw, expects, considered and chose for a service or an elastic group, and why.",
         epilog=_EPILOG,
     )
-    parser.add_argument("service", metavar="SERVICE", help="the LLMService")
+    parser.add_argument("service", metavar="SERVICE", help="the LLMService or ElasticGroup")
     parser.add_argument(
         "-n", "--namespace", metavar="NAME", help="its namespace (default: the context's, as for kubectl)"
     )

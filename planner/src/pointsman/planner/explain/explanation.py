@@ -25,7 +25,7 @@ from pointsman.serving.flow_control import NOTHING_HELD
 
 _SHOWN_ALTERNATIVES = 8
 _LATE_S = 30.0  # beyond what is normal, before somebody is said to be silent
-_WHAT_MODE_MEANS = {
+WHAT_MODE_MEANS = {
     Mode.SHADOW: "I only write it down: the policy's mode is Shadow.",
     Mode.APPROVE: "A person must approve it: the policy's mode is Approve.",
     Mode.EXTERNAL: "I only set routing: the policy's mode is External, replicas belong to somebody else.",
@@ -55,19 +55,19 @@ def explanation(told: Told) -> str:
     sections = [_heading(told)]
     wrong = _wrong(told)
     if wrong:
-        sections.append(_section("Something is wrong", wrong))
+        sections.append(section("Something is wrong", wrong))
     if told.observation is None or told.decision is None:
         sections.append(told.unknown)
     else:
         sections += [
-            _section("What I saw", _seen(told.observation, told.decision, told.policy)),
-            _section("What I expect", _expected(told.decision, told.policy)),
-            _section("What I considered", _considered(told.decision)),
-            _section("What I chose, and why", _chosen(told)),
-            _section("What would change my mind", _turning(told)),
-            _section("What my word is worth", _score(told)),
+            section("What I saw", _seen(told.observation, told.decision, told.policy)),
+            section("What I expect", _expected(told.decision, told.policy)),
+            section("What I considered", considered(told.decision.alternatives)),
+            section("What I chose, and why", _chosen(told)),
+            section("What would change my mind", _turning(told)),
+            section("What my word is worth", _score(told)),
         ]
-    sections.append(_section("What I did last", _plans(told)))
+    sections.append(section("What I did last", plans_so_far(told.plans, told.now)))
     return "\n\n".join(sections) + "\n"
 
 
@@ -75,11 +75,12 @@ def _heading(told: Told) -> str:
     line = f"{told.namespace}/{told.service}: policy {told.policy_name}, mode {told.policy.mode}"
     if told.observation is not None:
         looked = datetime.fromtimestamp(told.observation.at_s, told.now.tzinfo)
-        line += f"; as I saw it {_ago(told.now - looked)}"
+        line += f"; as I saw it {ago(told.now - looked)}"
     return line
 
 
-def _section(title: str, lines: Sequence[str]) -> str:
+def section(title: str, lines: Sequence[str]) -> str:
+    """Lines below a title."""
     return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
@@ -90,28 +91,40 @@ def _wrong(told: Told) -> list[str]:
         lines.append(f"{told.health.reason}: {told.health.message}")
     observation = told.observation
     if observation is not None:
-        silent_s = told.now.timestamp() - observation.at_s
-        # A source that is scraped seldom is looked at again when it is stale.
-        if silent_s > SAVE_EVERY_S + told.policy.stale_after_s + told.policy.interval_s + _LATE_S:
-            lines.append(
-                f"the planner has written down nothing for {silent_s:.0f} s, so all below is old: is it running? "
-                "kubectl get pods -A -l app.kubernetes.io/component=planner"
-            )
+        lines += planner_is_silent(told.now, observation.at_s, told.policy)
         taken = sum(observation.committed(role) for role in WorkerRole) * observation.gpus_each
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             lines.append(
                 f"{taken} GPUs are taken, budget.maxGpus is {told.policy.max_gpus}: "
                 "plans that take more than that are not carried out"
             )
-    newest = max(told.plans, key=lambda plan: plan.spec.sequence, default=None)
-    if newest is not None and newest.status.phase is None:
-        waits_s = (told.now - newest.spec.observed_at).total_seconds()
-        if waits_s > _LATE_S:
-            lines.append(
-                f"the operator has not seen plan {newest.metadata.name} in {waits_s:.0f} s: is it running? "
-                "kubectl get pods -A -l app.kubernetes.io/component=operator"
-            )
-    return lines
+    return [*lines, *operator_is_silent(told.now, told.plans)]
+
+
+def planner_is_silent(now: datetime, looked_s: float, policy: Policy) -> list[str]:
+    """A line if it has written down nothing for too long; ``looked_s``: Unix time of its last look."""
+    silent_s = now.timestamp() - looked_s
+    # A source that is scraped seldom is looked at again when it is stale.
+    if silent_s <= SAVE_EVERY_S + policy.stale_after_s + policy.interval_s + _LATE_S:
+        return []
+    return [
+        f"the planner has written down nothing for {silent_s:.0f} s, so all below is old: is it running? "
+        "kubectl get pods -A -l app.kubernetes.io/component=planner"
+    ]
+
+
+def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
+    """A line if it has not seen the newest plan for too long."""
+    newest = max(plans, key=lambda plan: plan.spec.sequence, default=None)
+    if newest is None or newest.status.phase is not None:
+        return []
+    waits_s = (now - newest.spec.observed_at).total_seconds()
+    if waits_s <= _LATE_S:
+        return []
+    return [
+        f"the operator has not seen plan {newest.metadata.name} in {waits_s:.0f} s: is it running? "
+        "kubectl get pods -A -l app.kubernetes.io/component=operator"
+    ]
 
 
 def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[str]:
@@ -141,8 +154,8 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if service is not None:
         goals = policy.objectives
         lines.append(
-            f"first tokens within {goals.ttft_ms:g} ms for {_share(service.ttft_attainment)} of requests, "
-            f"{goals.tpot_ms:g} ms a token for {_share(service.tpot_attainment)}"
+            f"first tokens within {goals.ttft_ms:g} ms for {share(service.ttft_attainment)} of requests, "
+            f"{goals.tpot_ms:g} ms a token for {share(service.tpot_attainment)}"
         )
         waiting = service.prefill_queue_depth
         lines.append(
@@ -155,8 +168,8 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     lines.append(f"a prefill worker computes up to {routing.prefill_token_budget} prompt tokens at one time")
     if load.uncached is not None and load.uncached.only_local:
         shares = load.uncached.only_local
-        reasons = ", ".join(f"{reason} {_share(share)}" for reason, share in shares)
-        lines.append(f"{_share(sum(share for _, share in shares))} of prompts cannot be prefilled remotely: {reasons}")
+        reasons = ", ".join(f"{reason} {share(part)}" for reason, part in shares)
+        lines.append(f"{share(sum(part for _, part in shares))} of prompts cannot be prefilled remotely: {reasons}")
     if routing.flow != NOTHING_HELD:
         lines.append(in_words(routing.flow))
     if observation.plan_in_progress:
@@ -214,10 +227,11 @@ def _now_needed(numbers: dict[str, float]) -> str:
     return f" (the present load alone: {now[0]:.0f} and {now[1]:.0f})"
 
 
-def _considered(decision: Decision) -> list[str]:
-    if not decision.alternatives:
+def considered(alternatives: Sequence[Alternative]) -> list[str]:
+    """A line for each, the chosen one first."""
+    if not alternatives:
         return ["no other layout"]
-    shown = decision.alternatives[:_SHOWN_ALTERNATIVES]
+    shown = alternatives[:_SHOWN_ALTERNATIVES]
     return [f"{' ' if other.rejected_because else '→'} {_alternative(other)}" for other in shown]
 
 
@@ -225,9 +239,7 @@ def _alternative(other: Alternative) -> str:
     why = f"; {other.rejected_because}" if other.rejected_because else ""
     gpus = f"{other.gpus} GPU{'s' if other.gpus != 1 else ''}"
     when = f", serves in {other.lead_s:.0f} s" if other.lead_s > 0 else ""
-    return (
-        f"{other.prefill}P{other.decode}D  {other.action}, {gpus}{when}: {other.expected_attainment:.0%} expected{why}"
-    )
+    return f"{other.in_words}  {other.action}, {gpus}{when}: {other.expected_attainment:.0%} expected{why}"
 
 
 def _chosen(told: Told) -> list[str]:
@@ -246,8 +258,8 @@ def _chosen(told: Told) -> list[str]:
         lines = [f"stay at {decision.prefill}P{decision.decode}D{routed} ({decision.reason})"]
     lines.append(decision.message)
     asked = decision.changes_layout or (decision.changes_routing and told.policy.mode is not Mode.APPROVE)
-    if asked and told.policy.mode in _WHAT_MODE_MEANS:
-        lines.append(_WHAT_MODE_MEANS[told.policy.mode])
+    if asked and told.policy.mode in WHAT_MODE_MEANS:
+        lines.append(WHAT_MODE_MEANS[told.policy.mode])
     return [*lines, *_tried(told, decision)]
 
 
@@ -260,12 +272,12 @@ def _tried(told: Told, decision: Decision) -> list[str]:
     name, phase, ended_at = last.metadata.name, last.status.phase, last.status.ended_at
     if phase is None or ended_at is None:
         return []
-    ago = _ago(told.now - ended_at)
+    ended = ago(told.now - ended_at)
     if phase is PlanPhase.DENIED:
         patience = f"{told.denied_for_s:.0f} s after that (approvals.expireAfterSeconds)"
-        return [f"{name} for this was denied {ago}: I ask again {patience}"]
+        return [f"{name} for this was denied {ended}: I ask again {patience}"]
     if phase in (PlanPhase.FAILED, PlanPhase.EXPIRED):
-        return [f"{name} for this {phase.lower()} {ago}: I try again half a minute after that, later each time"]
+        return [f"{name} for this {phase.lower()} {ended}: I try again half a minute after that, later each time"]
     return []
 
 
@@ -314,32 +326,35 @@ def _goal(point: TurningPoint) -> str:
     return f"I would go to {decision.prefill}P{decision.decode}D ({decision.reason})"
 
 
-def _plans(told: Told) -> list[str]:
-    made = sorted(told.plans, key=lambda plan: plan.spec.sequence)
+def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:
+    """The newest plan, and the newest that changes the layout."""
+    made = sorted(plans, key=lambda plan: plan.spec.sequence)
     if not made:
         return ["nothing: no plan was made"]
     layouts = [plan for plan in made if plan.spec.changes_layout]
     shown = [layouts[-1]] if layouts else []
     if made[-1] not in shown:
         shown.append(made[-1])
-    return [line for plan in shown for line in _plan(plan, told.now)]
+    return [line for plan in shown for line in _plan(plan, now)]
 
 
 def _plan(plan: Plan, now: datetime) -> list[str]:
     spec, status = plan.spec, plan.status
     what = spec.target_in_words if spec.changes_layout else "routing"
     became = f"{status.phase}" if status.phase is not None else "not seen by the operator yet"
-    lines = [f"{plan.metadata.name} ({_ago(now - spec.observed_at)}): {what}, {spec.reason}; {became}", spec.message]
+    lines = [f"{plan.metadata.name} ({ago(now - spec.observed_at)}): {what}, {spec.reason}; {became}", spec.message]
     if status.message:
         lines.append(status.message)
     return [lines[0], *(f"  {line}" for line in lines[1:])]
 
 
-def _share(value: float | None) -> str:
+def share(value: float | None) -> str:
+    """In percent."""
     return "an unknown share" if value is None else f"{value:.0%}"
 
 
-def _ago(past: timedelta) -> str:
+def ago(past: timedelta) -> str:
+    """How long ago, in words."""
     seconds = past.total_seconds()
     if seconds < 0:
         return f"at a time that is {-seconds:.0f} s ahead of this computer's clock"

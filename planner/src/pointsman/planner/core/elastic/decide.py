@@ -11,7 +11,7 @@ from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
 from pointsman.planner.core.lengths import Lengths
 from pointsman.planner.core.margin import Margin
-from pointsman.planner.core.types import Alternative, Load, Policy, Reason
+from pointsman.planner.core.types import Alternative, Load, Observation, Policy, Reason
 
 GROUP_STATE_VERSION: Final = 1
 QUANTILE: Final = 0.9  # of the forecast's errors: what capacity is planned for
@@ -30,7 +30,7 @@ class GroupState:
     leads: Leads = field(default_factory=Leads)
     margin: Margin = field(default_factory=Margin)
     wanted: tuple[tuple[float, int], ...] = ()
-    unwanted_s: float | None = None  # since when nobody wants the plan that waits for a person
+    unwanted_s: float | None = None  # for how long the plan that waits for a person was not wanted
 
 
 def decide(
@@ -43,9 +43,7 @@ def decide(
     state = replace(state, leads=leads)
     if seen.load is None or seen.age_s > policy.stale_after_s:
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
-        return replace(state, forecaster=gap, unwanted_s=None), _stays(
-            observation, Reason.STALE_METRICS, _why(seen.age_s)
-        )
+        return replace(state, forecaster=gap, unwanted_s=None), _stays(observation, Reason.STALE_METRICS, _why(seen))
     state = _learned(state, observation, seen.load, now_s, lead_s)
     model = _model(state, observation)
     forecast = state.forecaster.at(lead_s + policy.interval_s, now_s, lead_s, QUANTILE)
@@ -71,10 +69,12 @@ def decide(
     return _awaiting(state, replace(decision, inputs=inputs, alternatives=considered), observation, policy)
 
 
-def _why(age_s: float) -> str:
-    if math.isinf(age_s):
+def _why(seen: Observation) -> str:
+    if math.isinf(seen.age_s):
         return "a gateway or the manager cannot be read: nothing is changed"
-    return f"the metrics are {age_s:.0f} s old: nothing is changed"
+    if seen.load is None:
+        return "the load could not be read: nothing is changed"
+    return f"the metrics are {seen.age_s:.0f} s old: nothing is changed"
 
 
 def _learned(state: GroupState, observation: GroupObservation, load: Load, now_s: float, lead_s: float) -> GroupState:
@@ -91,8 +91,10 @@ def _learned(state: GroupState, observation: GroupObservation, load: Load, now_s
 def _model(state: GroupState, observation: GroupObservation) -> GroupModel | str:
     """The model, or what is not known yet."""
     manager = observation.manager
-    if manager is None or not observation.serving or manager.slots <= 0:
-        return "the manager says nothing yet"
+    if not observation.serving:
+        return "no instance serves"
+    if manager is None or manager.slots <= 0:
+        return "the manager says nothing of instances yet"
     if not observation.latency.by_degree:
         return "no prefill was measured yet"
     if state.steps.line is None:
@@ -123,8 +125,10 @@ def _margin(
     """What clients got says whether instances do what the model says; see `margin.py`."""
     service, arrived = observation.seen.service, observation.seen.load
     shares = (service.ttft_attainment, service.tpot_attainment) if service else (None, None)
-    if arrived is None or shares[0] is None or shares[1] is None or needed > observation.serving:
+    if needed > observation.serving:
         return state.margin.interrupted()
+    if arrived is None or shares[0] is None or shares[1] is None:
+        return state.margin  # nobody got an answer in this window
     window_s = observation.seen.window_s
     answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
     requests = arrived.arrivals_per_s * window_s
@@ -145,7 +149,7 @@ def _chosen(
     highest = max(wanted, min(most, max(number for _, number in state.wanted)))
     word = f"{wanted} instance{'' if wanted == 1 else 's'}"
     short = needed.attainment < goal
-    if observation.plan_in_progress and not observation.starting:
+    if observation.seen.plan_in_progress and not observation.starting:
         return _stays(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
     if wanted > now and policy.scale_out:
         said = f"{now} are too few: {word} keep {needed.attainment:.0%} of requests within the objectives"
@@ -224,7 +228,7 @@ def _alternatives(
         if instances != chosen:
             why = f"keeps less than {goal:.0%}" if kept < goal else f"{chosen} are enough"
             if instances < chosen and kept >= goal:
-                why = "was too few within the time that counts"
+                why = "more were needed a short time ago"
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
         gpus = instances * observation.gpus_each
         starts_s = lead_s if instances > now else 0.0

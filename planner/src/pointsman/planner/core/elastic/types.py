@@ -38,7 +38,6 @@ class GroupObservation:
     max_degree: int
     latency: LatencyModel
     manager: ManagerWindow | None = None
-    plan_in_progress: bool = False
     gpus_each: int = 1
     awaiting_approval: int | None = None  # instances of the plan that waits for a person
 

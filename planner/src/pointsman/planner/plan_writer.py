@@ -1,0 +1,80 @@
+"""The plans of one service or elastic group in the API server: those there are, new ones, and old ones that go."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pointsman.api.v1alpha1.plan import Plan
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.clock import Clock
+from pointsman.kube.errors import AlreadyExists, NotFound
+from pointsman.kube.events import EventRecorder, Reference
+from pointsman.planner.core import ledger
+from pointsman.planner.metrics import PlannerMetrics
+
+log = logging.getLogger(__name__)
+
+
+class PlanWriter:
+    """``of``: what the plans are for; ``mirrored``: all plans with its name, as the mirror has them now."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        events: EventRecorder,
+        metrics: PlannerMetrics,
+        clock: Clock,
+        of: Reference,
+        mirrored: Callable[[], Sequence[Plan]],
+    ) -> None:
+        self._kube = kube
+        self._events = events
+        self._metrics = metrics
+        self._clock = clock
+        self._of = of
+        self._mirrored = mirrored
+        self._written: tuple[Plan, float] | None = None  # the last one, and when; until the mirror has it
+
+    def known(self) -> list[Plan]:
+        """All its plans, and none of what had its name before. What the mirror does not show yet is none the less
+        written."""
+        plans = [plan for plan in self._mirrored() if _owned(plan, self._of.uid)]
+        if self._written is not None:
+            plan, written_s = self._written
+            is_shown = any(known.spec.sequence == plan.spec.sequence for known in plans)
+            if is_shown or self._clock.monotonic_s() - written_s > ledger.BELIEVED_S:
+                self._written = None
+            else:
+                plans.append(plan)
+        return plans
+
+    def next_sequence(self, remembered: int) -> int:
+        """Of a new plan; above those of what had its name before, too."""
+        return ledger.next_sequence(self._mirrored(), remembered)
+
+    async def create(self, manifest: dict[str, Any]) -> None:
+        """Write a plan, tell and count it. Raises KubeError."""
+        try:
+            await self._kube.create(resources.PLANS, manifest)
+        except AlreadyExists:
+            return  # of what had its name before; the next look takes the next number
+        plan = Plan.model_validate(manifest)
+        self._written = plan, self._clock.monotonic_s()
+        of, name, spec = self._of, plan.metadata.name, plan.spec
+        log.info("service=%s/%s plan=%s reason=%s %s", of.namespace, of.name, name, spec.reason, spec.message)
+        self._metrics.planned(of.namespace, of.name, spec.reason)
+        self._events.record(of, f"Planned{spec.reason}", f"{name}: {spec.message}")
+
+    async def delete_outdated(self, kept: int) -> None:
+        """Delete ended plans beyond the history. Raises KubeError."""
+        for old in ledger.outdated(self._mirrored(), kept):
+            try:
+                await self._kube.delete(resources.PLANS, old.metadata.name, self._of.namespace, uid=old.metadata.uid)
+            except NotFound:
+                continue
+
+
+def _owned(plan: Plan, uid: str) -> bool:
+    owners = [owner.uid for owner in plan.metadata.owner_references]
+    return not owners or uid in owners
