@@ -243,3 +243,9 @@ def test_a_manager_that_was_started_again_counts_from_zero() -> None:
     assert found["GroupScaledDown"].startswith("2 groups")
     assert "ManagerRestarted" in found
     assert "InstanceLost" not in told(before, state(1, manager="m2")), "it has not found all its instances again"
+
+
+def test_a_policy_that_is_not_there_degrades_a_group_which_serves_on() -> None:
+    outcome = said(view(), Problem(reason=Reason.POLICY_NOT_FOUND, message="there is no such PlannerPolicy"))
+    assert condition(outcome, "Ready")[0] == "True"
+    assert condition(outcome, "Degraded")[:2] == ("True", "PolicyNotFound")

@@ -1,17 +1,21 @@
 """Plans of elastic groups: one number, written once, and who may say no."""
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import Approval, PlanPhase, PlanReason, PlanSpec, PlanStatus
+from pointsman.api.v1alpha1.plan import Plan as PlanObject
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.operator.core.actions import SetPlanStatus
 from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
 from pointsman.operator.core.snapshot import Container, Plan, Policy, Worker
+from pointsman.operator.decisions import Decisions
 
 NOW_S = datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp()
 
@@ -150,3 +154,21 @@ def test_the_manager_is_told_the_policys_objectives_in_seconds() -> None:
     assert (told.ttft_seconds, told.tpot_seconds, told.ttft_seconds_per_prompt_token) == (1.5, 0.04, 0.0005)
     assert objectives_of(None) is None
     assert objectives_of(policy(Mode.SHADOW)) is None, "Shadow changes nothing"
+
+
+def test_a_group_has_no_plans_of_a_service_that_has_its_name() -> None:
+    of_group = plan(4).spec
+    pools = {"prefill": {"replicas": 1}, "decode": {"replicas": 1}}
+    routing = {"maxLocalPrefillTokens": 1, "maxPrefillQueueSize": 1}
+    of_service = of_group.model_dump(by_alias=True) | {
+        "serviceRef": {"name": "long-chat"}, "instances": None, "pools": pools, "routing": routing
+    }  # fmt: skip
+    found = [
+        PlanObject.model_validate({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Completed"}})
+        for name, spec in (("g", of_group.model_dump(by_alias=True)), ("s", of_service))
+    ]
+    mirror = SimpleNamespace(by=lambda _: found)
+    decisions = Decisions(None, mirror, mirror, mirror)  # type: ignore[arg-type]
+    for kind, name in (("ElasticGroup", "g"), ("LLMService", "s")):
+        plans = asyncio.run(decisions.plans(("models", "long-chat"), "u", kind))
+        assert [each.name for each in plans] == [name]

@@ -158,3 +158,37 @@ def test_a_decision_says_its_numbers_and_what_else_was_considered() -> None:
     assert (chosen.instances, chosen.rejected_because, chosen.action) == (decision.instances, "", "scale-out")
     assert all(each.rejected_because for each in others)
     assert 1 in {each.instances for each in others}
+
+
+def test_what_clients_get_too_late_asks_for_more_than_the_model_does() -> None:
+    hand = Hand()
+    enough = hand.look(HEAVY, 1).instances
+    late = Service(ttft_attainment=0.5, tpot_attainment=0.9)
+    decisions = [
+        hand.look(HEAVY, enough, seen=replace(seen(hand.at_s + TICK_S, HEAVY, enough).seen, service=late))
+        for _ in range(60)
+    ]
+    assert max(each.instances for each in decisions) > enough
+
+
+def test_a_window_without_answers_neither_proves_nor_forgets_anything() -> None:
+    hand = Hand()
+    hand.looks(10, HEAVY, 4)
+    before = hand.state.margin
+    unknown = Service()
+    hand.look(HEAVY, 4, seen=replace(seen(hand.at_s + TICK_S, HEAVY, 4).seen, service=unknown))
+    assert hand.state.margin == before
+
+
+def test_the_policy_says_whether_instances_are_started_and_removed() -> None:
+    none = replace(POLICY, scale_out=False, scale_in=False)
+    more = Hand(none).look(HEAVY, 1)
+    assert (more.changes_layout, more.reason) == (False, Reason.STEADY)
+    assert "the policy starts none" in more.message
+    assert not any(each.changes_layout for each in Hand(none).looks(30, LIGHT, 4))
+
+
+def test_the_end_of_a_plan_is_awaited_unless_it_waits_for_instances_to_start() -> None:
+    assert Hand().look(HEAVY, 1, plan_in_progress=True).reason is Reason.PLAN_IN_PROGRESS
+    more = Hand().look(HEAVY * 2, 1, starting=1, plan_in_progress=True)
+    assert (more.reason, more.changes_layout) == (Reason.INSTANCES_SHORT, True)

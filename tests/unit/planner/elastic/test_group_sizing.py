@@ -133,3 +133,27 @@ def in_time(outcome: Outcome, goals: Objectives) -> bool:
     ttft_ms = (outcome.first_s - asked.at_s) * 1e3
     tpot_ms = (outcome.end_s - outcome.first_s) / max(1, asked.output_tokens - 1) * 1e3
     return ttft_ms <= goals.ttft_for(asked.prompt_tokens) and tpot_ms <= goals.tpot_ms
+
+
+def test_a_prompt_takes_the_time_of_all_instances_that_compute_it() -> None:
+    """By hand: 20 000 tokens take 0.90 s on each of two instances; 1.1 a second are 0.99 of two, and too many."""
+    goals = Objectives(ttft_ms=1000, tpot_ms=1000)
+    assert model().expected(GroupLoad(1.0, ((20_000.0, 1.0),), 1.0), goals, 2).prompts > 0
+    assert model().expected(GroupLoad(1.2, ((20_000.0, 1.0),), 1.0), goals, 2).overloaded
+
+
+def test_prompts_leave_less_time_for_tokens() -> None:
+    """By hand: half of the time for prompts halves the step to 10 ms, in which no request fits: any takes 12 ms."""
+    goals = Objectives(ttft_ms=10_000, tpot_ms=20)
+    half = GroupLoad(0.5 / ONE.seconds(5000, 5000 * 5000), ((5000.0, 1.0),), 100.0)
+    assert model().expected(half, goals, 1).tokens < 0.05
+    assert model().expected(half, goals, 4).tokens > 0.99
+
+
+def test_a_request_must_find_room_beside_the_others() -> None:
+    """By hand: 1 request/s of 1 000 tokens and 10 answers of 100 ms hold 900 on the mean, of 1 500 slots: it does not
+    fit beside another one in most of the time."""
+    goals = Objectives(ttft_ms=10_000, tpot_ms=100)
+    load = GroupLoad(1.0, ((1000.0, 1.0),), 10.0)
+    assert model(slots=1500).expected(load, goals, 1).memory < 0.5
+    assert model(slots=6000).expected(load, goals, 1).memory > 0.99

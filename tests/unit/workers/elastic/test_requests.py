@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
-from pointsman.serving.elastic.types import Settings
+from pointsman.serving.elastic.types import Objectives, Settings
 from pointsman.workers.elastic.engine.iterations import Sampled
 from pointsman.workers.elastic.manager.requests import Ask, Iteration, Refused, Requests, Token
 
@@ -316,3 +316,17 @@ def played(seed: int, *, calm: bool = False) -> World:
     assert {name: pod.held for name, pod in world.pods.items() if any(pod.held.values())} == {}
     assert world.book.slots().used == 0
     return world
+
+
+def test_only_a_request_without_a_token_can_be_late_with_its_first_one() -> None:
+    book = Requests(Settings(objectives=Objectives(ttft_s=2.0, tpot_s=0.1, ttft_s_per_prompt_token=0.01)), settle_s=0)
+    book.join("i-0", 100, 0)
+    book.add(Ask("r", (0,) * 10, 5, arrival_s=1.0))
+    (waiting,) = book.snapshot(2.0).waiting
+    assert waiting.ttft_left_s == 1.0 + 2.0 + 0.1 - 2.0
+    (prefill,) = book.next_round(2.0, MODEL).iterations
+    book.done(prefill.number, "i-0", {"r": Sampled(1)}, 2.5)
+    book.next_round(2.5, MODEL)
+    book.leave("i-0")
+    (again,) = book.snapshot(3.0).waiting
+    assert again.ttft_left_s is None, "it had its first token"

@@ -170,3 +170,25 @@ async def test_a_request_whose_every_prefill_breaks_is_refused_and_the_others_go
         await eventually(lambda: finished(instances) == ["good"], "the next one is served")
         (refused,) = [each for each in instances.events if isinstance(each, Refused)]
         assert (refused.request, refused.why) == ("poison", "5 iterations with it broke, the last one: a defect")
+
+
+async def test_decode_steps_are_summed_and_those_of_broken_iterations_are_not() -> None:
+    async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
+        rounds.joined(hello(0))
+        rounds.add(ask("r", most=5))
+        await eventually(lambda: finished(instances) == ["r"], "it is answered")
+        sums = decode_sums(rounds)
+        assert (sums["steps"], sums["requests"], sums["requests_squared"]) == (4, 4, 4), (
+            "the first token is a prefill's"
+        )
+        assert 0 < sums["request_seconds"] == sums["seconds"]
+        broken = iter([True])
+        instances.breaks = lambda what: bool(what.steps) and next(broken, False)
+        rounds.add(ask("s", most=5))
+        await eventually(lambda: finished(instances) == ["r", "s"], "it is answered")
+        assert decode_sums(rounds)["steps"] == 8
+
+
+def decode_sums(rounds: Rounds) -> dict[str, float]:
+    (family,) = rounds._metrics.decode_sums.collect()
+    return {each.labels["term"]: each.value for each in family.samples if each.name.endswith("_total")}
