@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -173,11 +174,13 @@ async def test_a_group_is_scaled_and_deleted_under_load_and_every_answer_is_that
     assert table[0].split() == ["NAME", "INSTANCES", "READY", "JOINED", "DEGREES", "FREE", "REASON", "AGE"]
     assert table[1].split()[:4] == [NAME, "1", "1", "1"]
 
-    last = [one, two, three, four]
+    last = [replace(each, stream=True, max_tokens=400, ignore_eos=True) for each in (one, two, three, four)]
+    begun = asyncio.Event()
     async with Endpoint(url, MODEL_NAME) as ours:
-        serving = asyncio.create_task(closed_loop(ours, last, clients=4))
-        await asyncio.sleep(0.5)
-        assert not serving.done()
+        serving = asyncio.gather(*(ours.send(each, on_token=begun.set) for each in last))
+        async with asyncio.timeout(60):
+            await begun.wait()
         group.kubectl("delete", "eg", NAME, "--wait=false")
+        assert not serving.done()
         comparison = compare(await closed_loop(plain, last, clients=2), await serving)
     assert comparison.exact, comparison.differences

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from charts.dashboards.__main__ import DASHBOARDS
+from charts.dashboards.health import HEALTH
+from charts.dashboards.service import SERVICE
 
 from engine.product.served import Served, errors, served
 from fixtures.pod_monitors import scrape_configs
@@ -130,9 +131,9 @@ def _is_scraped(watched: PrometheusServer, service: Served) -> None:
 
 
 def _is_on_the_dashboards(watched: PrometheusServer, service: Served, began_s: float) -> None:
-    """Each query of each panel had a number at some time of this load."""
+    """Each query of each panel about services had a number at some time of this load."""
     silent = set()
-    for board in DASHBOARDS:
+    for board in (SERVICE, HEALTH):
         for panel in board.panels:
             for query in panel.queries:
                 expr = query.expr.replace("$__rate_interval", f"{8 * SCRAPE_SECONDS}s")
