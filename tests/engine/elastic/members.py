@@ -1,7 +1,7 @@
 """Elastic instances as processes, for a parent that says what each iteration is. Runs in the engine environment.
 
-The parent imports torch and reads the weights once, and forks: a member starts in milliseconds. What a member answers
-is plain data: tokens, counts, positions.
+Members are forks of a server that has imported torch and has no threads: a fork of the parent, which has some, now and
+then waits for ever for a lock that a thread held. What a member answers is plain data: tokens, counts, positions.
 """
 
 import multiprocessing
@@ -25,7 +25,8 @@ from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
 from pointsman.workers.elastic.engine.weights import load_weights
 
-FORK = multiprocessing.get_context("fork")
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__, "transformers.models.llama.modeling_llama"])  # what its forks import
 ADDRESS = "127.0.0.1"
 TIMEOUT_S = 20.0
 CPU = torch.device("cpu")
@@ -64,24 +65,16 @@ class Members:
 
     def __init__(self, folder: Path, size: int, slots: int, dtype: torch.dtype = torch.float32) -> None:
         torch.set_num_threads(1)
-        shape = read_shape(folder)
-        model = Llama(shape, load_weights(folder, shape, dtype, CPU))
         self._store = dist.TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
         self._epochs = 0
         self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last epoch, and who was there
-        self.all = [self._started(f"i{number}", model, slots, dtype) for number in range(size)]
+        self.all = [self._started(f"i{number}", folder, slots, dtype) for number in range(size)]
 
-    def _started(self, name: str, model: Llama, slots: int, dtype: torch.dtype) -> Member:
-        here, there = FORK.Pipe()
-
-        def run() -> None:
-            torch.set_num_threads(1)
-            instance = Instance(model, KvPool(model.shape, slots, dtype, CPU))
-            _serve(there, instance, name, dist.TCPStore(ADDRESS, self._store.port, is_master=False))
-
-        process = FORK.Process(target=run, daemon=True)
-        process.start()
-        return Member(name, process, here)
+    def _started(self, name: str, folder: Path, slots: int, dtype: torch.dtype) -> Member:
+        here, there = SERVER.Pipe()
+        member = SERVER.Process(target=_serve, args=(there, name, folder, slots, dtype, self._store.port), daemon=True)
+        member.start()
+        return Member(name, member, here)
 
     def iterate(
         self, chosen: Sequence[int], prompts: Sequence[Prompt], steps: Sequence[Step], moves: Sequence[Move] = ()
@@ -124,7 +117,11 @@ class Members:
             member.process.join()
 
 
-def _serve(pipe: Connection, instance: Instance, me: str, store: dist.Store) -> None:
+def _serve(pipe: Connection, me: str, folder: Path, slots: int, dtype: torch.dtype, port: int) -> None:
+    torch.set_num_threads(1)
+    shape = read_shape(folder)
+    instance = Instance(Llama(shape, load_weights(folder, shape, dtype, CPU)), KvPool(shape, slots, dtype, CPU))
+    store = dist.TCPStore(ADDRESS, port, is_master=False)
     groups: dict[str, Group] = {}  # the last, by its epoch
     while True:
         question, *of = pipe.recv()

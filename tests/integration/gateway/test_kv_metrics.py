@@ -66,16 +66,16 @@ def known(
     """A condition: another client can publish a load, and (``arrives``) the feed has it."""
 
     async def publish() -> bool:
-        try:
+        try:  # a server that reads its file again closes connections, also one that was just let in
             client = await nats.connect(server.url, user=USER, password=password, allow_reconnect=False)
-        except (nats.errors.Error, OSError):  # a server that reads its file again closes connections
+            try:
+                data = message(instance=f"i{waiting}", num_requests_waiting=waiting)
+                await client.publish(kv_metrics_subject("ns", "uid-1", "w"), data)
+                await client.flush(timeout=2)
+            finally:
+                await client.close()
+        except (nats.errors.Error, OSError):
             return False
-        try:
-            data = message(instance=f"i{waiting}", num_requests_waiting=waiting)
-            await client.publish(kv_metrics_subject("ns", "uid-1", "w"), data)
-            await client.flush()
-        finally:
-            await client.close()
         return not arrives or feed.load_of(WORKER).waiting == waiting
 
     return publish
