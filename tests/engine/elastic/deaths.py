@@ -1,6 +1,6 @@
 """A member that dies in the middle of an iteration, on real processes. Prints JSON.
 
-python -m engine.elastic.deaths MODEL_FOLDER
+python -m engine.elastic.deaths MODEL_FOLDER WIDTH
 """
 
 import json
@@ -18,19 +18,19 @@ SLOTS = 9000
 LONG = 2500  # takes most of a second: the death comes in the middle
 
 
-def main(folder: Path) -> list[dict[str, Any]]:
+def main(folder: Path, width: int) -> list[dict[str, Any]]:
     """A death while the group forms, one in a prefill, and one in a decode step."""
-    return [death(folder, phase) for phase in ("joining", "prefill", "decode")]
+    return [death(folder, width, phase) for phase in ("joining", "prefill", "decode")]
 
 
-def death(folder: Path, phase: str) -> dict[str, Any]:
+def death(folder: Path, width: int, phase: str) -> dict[str, Any]:
     """Kill the last of three; the other two must notice, free what they have, and do the same work alone."""
     rng = random.Random(phase)
     prompts = [
         Prompt(f"r{number}", tuple(rng.randrange(90) for _ in range(LONG)), ((0, LONG - 900), (1, 500), (2, 400)))
         for number in range(3)
     ]
-    members = Members(folder, 3, SLOTS)
+    members = Members(folder, 3, SLOTS, width)
     try:
         alone = {}
         for number, prompt in enumerate(prompts):
@@ -80,4 +80,4 @@ def broken(members: Members, number: int) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]))))
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))

@@ -4,41 +4,41 @@ Members are forks of a server that has imported torch and has no threads: a fork
 then waits for ever for a lock that a thread held. What a member answers is plain data: tokens, counts, positions.
 """
 
+import itertools
 import multiprocessing
 import os
+import queue
 import signal
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from pointsman.workers.elastic.engine.architecture import read_shape
-from pointsman.workers.elastic.engine.groups import Group, GroupBroken
-from pointsman.workers.elastic.engine.instance import Instance
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
-from pointsman.workers.elastic.engine.kv_pool import KvPool
-from pointsman.workers.elastic.engine.model import Llama
-from pointsman.workers.elastic.engine.weights import load_weights
+from pointsman.workers.elastic.engine.groups import GroupBroken
+from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampling, Step
+from pointsman.workers.elastic.instance.computer import Computer
+from pointsman.workers.elastic.instance.loading import load
+from pointsman.workers.elastic.instance.settings import InstanceSettings
+from pointsman.workers.elastic.instance.shard import Shard, store_at
+from pointsman.workers.elastic.instance.shard_processes import ShardProcesses
+from pointsman.workers.elastic.protocol import Broken, Done, Iterate, Release
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload([__name__, "transformers.models.llama.modeling_llama"])  # what its forks import
 ADDRESS = "127.0.0.1"
-TIMEOUT_S = 20.0
-CPU = torch.device("cpu")
+ANSWER_SECONDS = 60.0
+GREEDY = Sampling(temperature=0.0)
 
 
 @dataclass
 class Member:
-    """One process, seen from the parent."""
+    """One process, seen from the parent. ``store``: where groups that it leads meet."""
 
     name: str
     process: multiprocessing.process.BaseProcess
     pipe: Connection
+    store: str = ""
 
     def ask(self, *question: Any) -> None:
         """Begin something there."""
@@ -46,7 +46,7 @@ class Member:
 
     def answer(self) -> Any:
         """What came of it. Raises GroupBroken as the member did."""
-        if not self.pipe.poll(2 * TIMEOUT_S):
+        if not self.pipe.poll(ANSWER_SECONDS):
             raise TimeoutError(f"{self.name} does not answer")
         kind, value = self.pipe.recv()
         if kind == "broken":
@@ -54,25 +54,29 @@ class Member:
         return value
 
     def kill(self) -> None:
-        """As a node that loses power."""
+        """As the kernel does without memory; its further shards end by themselves."""
         assert self.process.pid is not None
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.join()
 
 
 class Members:
-    """``size`` instances of the model in ``folder``, each with ``slots`` slots."""
+    """``size`` instances of the model in ``folder``, cut in ``width`` shards each, with ``slots`` slots."""
 
-    def __init__(self, folder: Path, size: int, slots: int, dtype: torch.dtype = torch.float32) -> None:
-        torch.set_num_threads(1)
-        self._store = dist.TCPStore(ADDRESS, 0, is_master=True, wait_for_workers=False)
-        self._epochs = 0
+    def __init__(self, folder: Path, size: int, slots: int, width: int = 1, dtype: str = "float32") -> None:
+        self._numbers = itertools.count(1)
         self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last epoch, and who was there
-        self.all = [self._started(f"i{number}", folder, slots, dtype) for number in range(size)]
+        self.all = [self._started(f"i{number}", folder, slots, width, dtype) for number in range(size)]
+        try:
+            for member in self.all:
+                member.store = member.answer()
+        except BaseException:
+            self.close()
+            raise
 
-    def _started(self, name: str, folder: Path, slots: int, dtype: torch.dtype) -> Member:
+    def _started(self, name: str, folder: Path, slots: int, width: int, dtype: str) -> Member:
         here, there = SERVER.Pipe()
-        member = SERVER.Process(target=_serve, args=(there, name, folder, slots, dtype, self._store.port), daemon=True)
+        member = SERVER.Process(target=_serve, args=(there, name, folder, slots, width, dtype))
         member.start()
         return Member(name, member, here)
 
@@ -91,11 +95,15 @@ class Members:
         before = {self._joined.get(name) for name in names}
         known = before.pop()
         if before or known is None or known[1] != names:  # only a group that nobody left since is used again
-            self._epochs += 1
-            known = (f"e{self._epochs}", names)
+            known = (f"e{next(self._numbers)}", names)
         self._joined |= dict.fromkeys(names, known)
+        sampling = dict.fromkeys([*(each.request for each in prompts), *(each.request for each in steps)], GREEDY)
+        what = Iterate(
+            next(self._numbers), known[0], names, self.all[chosen[0]].store,
+            tuple(prompts), tuple(steps), tuple(moves), sampling,
+        )  # fmt: skip
         for number in chosen:
-            self.all[number].ask("iterate", known[0], names, list(prompts), list(steps), list(moves))
+            self.all[number].ask("iterate", what)
 
     def end(self, chosen: Sequence[int]) -> dict[str, int]:
         """What came of it."""
@@ -117,36 +125,38 @@ class Members:
             member.process.join()
 
 
-def _serve(pipe: Connection, me: str, folder: Path, slots: int, dtype: torch.dtype, port: int) -> None:
-    torch.set_num_threads(1)
-    shape = read_shape(folder)
-    instance = Instance(Llama(shape, load_weights(folder, shape, dtype, CPU)), KvPool(shape, slots, dtype, CPU))
-    store = dist.TCPStore(ADDRESS, port, is_master=False)
-    groups: dict[str, Group] = {}  # the last, by its epoch
+def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dtype: str) -> None:
+    settings = InstanceSettings.model_validate(
+        {"worker": name, "model": str(folder), "slots": slots, "tensor_parallel": width, "dtype": dtype}
+        | {"namespace": "n", "service": "s", "service_uid": "u", "control_token": "a-token-of-the-tests"}
+    )
+    store, at = store_at(ADDRESS)
+    others = ShardProcesses(settings, at)
+    instance = load(settings).instance(others.slots(slots))
+    computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at), others)
+    pipe.send(("store", at))
+    pool = instance.pool
     while True:
         question, *of = pipe.recv()
+        done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         match question:
             case "iterate":
-                epoch, names, prompts, steps, moves = of
-                since_s = time.monotonic()
-                try:
-                    group = groups.get(epoch) or Group.join(
-                        store, epoch, names, me, address=ADDRESS, timeout_s=TIMEOUT_S
-                    )
-                    groups = {epoch: group}
-                    logits = instance.prefill(prompts, group) if prompts else {}
-                    logits |= instance.decode(steps, group) if steps else {}
-                    instance.move(moves, group)
-                    pipe.send(("tokens", {request: int(each.argmax()) for request, each in logits.items()}))
-                except GroupBroken:
-                    groups = {}
-                    pipe.send(("broken", f"{time.monotonic() - since_s:.2f}"))
+                computer.tell(of[0], done.put)
+                match done.get():
+                    case Done() as found:
+                        pipe.send(("tokens", {request: each.token_id for request, each in found.tokens.items()}))
+                    case Broken() as found:
+                        pipe.send(("broken", found.why))
             case "positions":
-                held = {request: instance.pool.positions(request).tolist() for request in instance.pool.requests}
+                held = {request: pool.positions(request).tolist() for request in pool.requests}
                 pipe.send(("positions", held))
             case "free":
-                pipe.send(("free", instance.pool.free))
+                pipe.send(("free", pool.free))
             case "sent":
                 pipe.send(("sent", instance.sent_bytes))
             case "release":
-                pipe.send(("released", instance.pool.release(of[0])))
+                tokens = pool.requests.get(of[0], 0)
+                computer.tell(Release((of[0],)), done.put)
+                computer.held(done.put)
+                done.get()  # of what was told before
+                pipe.send(("released", tokens))

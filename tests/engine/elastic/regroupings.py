@@ -1,6 +1,8 @@
 """Seeded sequences of regroupings on real processes, beside transformers' own model. Prints JSON.
 
-    python -m engine.elastic.regroupings MODEL_FOLDER SEED ...
+    python -m engine.elastic.regroupings MODEL_FOLDER DTYPE WIDTH SEED ...
+
+``DTYPE``: of weights and KV. ``WIDTH``: processes that an instance's model is cut over (tensor parallelism).
 
 Each sequence draws prompts, groups, owners (proactive scale-down), masters (scale-up), hand-overs and ends of requests
 at random. After every iteration each token of every request must lie on exactly one instance.
@@ -31,28 +33,33 @@ class Running:
     holders: set[int] = field(default_factory=set)
 
 
-def main(folder: Path, seeds: list[int]) -> list[dict[str, Any]]:
+def main(folder: Path, dtype: str, width: int, seeds: list[int]) -> list[dict[str, Any]]:
     """What each sequence found."""
-    reference = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    exact, same = (
+        LlamaForCausalLM.from_pretrained(folder, dtype=each).eval() for each in (torch.float32, getattr(torch, dtype))
+    )
     found = []
     for seed in seeds:
-        members = Members(folder, SIZE, SLOTS)
+        members = Members(folder, SIZE, SLOTS, width, dtype)
         try:
-            found.append(sequence(members, reference, random.Random(seed)) | {"seed": seed})
+            found.append(sequence(members, exact, same, random.Random(seed)) | {"seed": seed})
         finally:
             members.close()
     return found
 
 
-def sequence(members: Members, reference: Any, rng: random.Random) -> dict[str, Any]:
-    """One sequence of regroupings, and what is left at its end."""
+def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dict[str, Any]:
+    """One sequence of regroupings, and what is left at its end.
+
+    ``exact`` is transformers' model in float32, ``same`` in the engine's type.
+    """
     running: dict[str, Running] = {}
     ended: list[Running] = []
     degrees: set[int] = set()
     misplaced = 0
     for number in range(ITERATIONS):
         if len(running) < 2 or rng.random() < 0.3:
-            degrees.add(prefill(members, running, rng, number, reference.config.vocab_size))
+            degrees.add(prefill(members, running, rng, number, exact.config.vocab_size))
         elif rng.random() < 0.2:
             hand_over(members, running, rng)
         else:
@@ -64,15 +71,14 @@ def sequence(members: Members, reference: Any, rng: random.Random) -> dict[str, 
     ended += running.values()
     for request in running:
         members.asked("release", request)
-    wrong, gap = differences(reference, ended)
+    found = differences(exact, same, ended)
     return {
         "requests": len(ended),
         "tokens": sum(len(each.tokens) - each.prompt_tokens for each in ended),
         "degrees": sorted(degrees),
-        "wrong_tokens": wrong,
         "misplaced": misplaced,
         "slots_leaked": sum(SLOTS - free for free in members.asked("free")),
-        "closest_logits": gap,
+        **found,
     }
 
 
@@ -142,16 +148,30 @@ def count_misplaced(members: Members, running: dict[str, Running]) -> int:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def differences(reference: Any, ended: list[Running]) -> tuple[int, float]:
-    """Tokens that transformers would not have chosen, and how close its two best logits came at any of them."""
-    wrong, closest = 0, float("inf")
+def differences(exact: Any, same: Any, ended: list[Running]) -> dict[str, Any]:
+    """Tokens that ``exact`` would not have chosen, and how close its two best logits came at any of them.
+
+    ``lost``: how far the logit of a chosen token lies below the best, at most, in standard deviations of all logits of
+    that position, as ``exact`` has them. ``transformers_lost``: the same of the tokens that ``same`` would choose.
+    """
+    wrong, closest, lost, theirs = 0, float("inf"), 0.0, 0.0
     for each in ended:
-        logits = reference(torch.tensor([each.tokens[:-1]])).logits[0, each.prompt_tokens - 1 :]
+        asked = torch.tensor([each.tokens[:-1]])
+        logits, alike = (model(asked).logits[0, each.prompt_tokens - 1 :].float() for model in (exact, same))
         best = logits.topk(2).values
         closest = min(closest, float((best[:, 0] - best[:, 1]).min()))
-        wrong += int((logits.argmax(-1) != torch.tensor(each.tokens[each.prompt_tokens :])).sum())
-    return wrong, closest
+        chosen = torch.tensor(each.tokens[each.prompt_tokens :])
+        wrong += int((logits.argmax(-1) != chosen).sum())
+        lost = max(lost, _lost(logits, chosen))
+        theirs = max(theirs, _lost(logits, alike.argmax(-1)))
+    return {"wrong_tokens": wrong, "closest_logits": closest, "lost": lost, "transformers_lost": theirs}
+
+
+def _lost(logits: torch.Tensor, chosen: torch.Tensor) -> float:
+    below = logits.max(-1).values - logits.gather(-1, chosen[:, None])[:, 0]
+    return float((below / logits.std(-1)).max())
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), [int(seed) for seed in sys.argv[2:]])))
+    folder, dtype, width, *seeds = sys.argv[1:]
+    print(json.dumps(main(Path(folder), dtype, int(width), [int(seed) for seed in seeds])))

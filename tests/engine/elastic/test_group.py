@@ -1,9 +1,15 @@
-"""An elastic group behind a gateway: the tokens are those of one plain engine, however its instances come and go."""
+"""An elastic group behind a gateway: the tokens are those of one plain engine, however its instances come and go.
+
+The model of each instance is cut over two processes (tensor parallelism); in ``tests/engine/product`` it is whole.
+"""
 
 import asyncio
+import os
 import re
+import signal
 from collections.abc import AsyncIterator, Iterable, Iterator
 from itertools import islice, takewhile
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -50,7 +56,7 @@ MODEL_OF_GPUS = LatencyModel({degree: extrapolate(TIME, degree, 1.0, 0.0) for de
 
 @pytest.fixture(scope="module")
 def group(engines: Engines) -> Iterator[ElasticGroup]:
-    with running_group(engines, "eg", 2, slots=SLOTS, model=MODEL_OF_GPUS) as running:
+    with running_group(engines, "eg", 2, slots=SLOTS, width=2, model=MODEL_OF_GPUS) as running:
         yield running
 
 
@@ -167,6 +173,25 @@ async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
     families = text_string_to_metric_families(await metrics_page(group))
     assert len(queried) > 5
     assert queried <= {sample.name for family in families for sample in family.samples}, "the dashboard has data"
+
+
+async def test_an_instance_that_loses_a_shard_ends(group: ElasticGroup) -> None:
+    before = (await metrics(group))["instances"]
+    instance = group.add(3)
+    await eventually(lambda: has_instances(group, int(before) + 1), "the instance has joined")
+    (shard,) = [
+        pid for pid in children_of(instance.process.pid) if "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+    ]
+    os.kill(shard, signal.SIGKILL)
+    await eventually(lambda: has_instances(group, int(before)), "the manager knows that the instance has ended")
+    assert instance.process.wait(10) != 0
+    group.instances.pop("eg-3")
+
+
+def children_of(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
 
 
 async def has_instances(group: ElasticGroup, count: int) -> bool:

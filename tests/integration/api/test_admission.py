@@ -516,7 +516,14 @@ BAD |= {
     ),
     "a group's name of 41 characters": (group("a" * 41), ("(41 characters)", "write at most 40")),
     "a group's name that begins with a digit": (group("8b"), ("metadata.name is '8b'", "begins with a letter")),
-    "tensor parallelism in an instance": (group(instance={"tensorParallel": {}}), ("tensorParallel is not built yet",)),
+    "fewer GPUs than share the model of an instance": (
+        group(instance={"tensorParallel": 2}),
+        ("spec.instance.gpus", "gpus is 1 and tensorParallel is 2; write the same number, or gpus: 0 for CPU"),
+    ),
+    "more GPUs than a node has": (
+        group(instance={"gpus": 16, "tensorParallel": 16}),
+        ("spec.instance.tensorParallel", "less than or equal to 8"),
+    ),
     "a least degree above the largest": (
         group(parallelism={"minDegree": 3, "maxDegree": 2}),
         ("spec.parallelism.minDegree", "minDegree is 3; write at most maxDegree, which is 2"),

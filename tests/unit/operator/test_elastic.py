@@ -51,7 +51,7 @@ def environment(stateful_set: dict[str, Any]) -> dict[str, Any]:
 def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server() -> None:
     wanted = group(
         engine={"args": ["--dtype=float32", "--max-model-len=4096"]},
-        instance={"gpus": 1, "kvTokens": 5000},
+        instance={"gpus": 2, "tensorParallel": 2, "kvTokens": 5000},
         instances={"replicas": 3, "maxReplicas": 3},
     )
     instances = made(wanted, "StatefulSet", "long-chat")
@@ -59,7 +59,8 @@ def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server(
     (engine,) = instances["spec"]["template"]["spec"]["containers"]
     assert engine["command"][-1] == "pointsman.workers.elastic.instance"
     assert "args" not in engine
-    assert engine["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    assert engine["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+    assert environment(instances)[names.ENV_TENSOR_PARALLEL] == environment(instances)[names.ENV_GPUS] == "2"
     assert environment(instances)[names.ENV_SLOTS] == "5000"
     assert environment(instances)[names.ENV_DTYPE] == "float32"
     manager = made(wanted, "StatefulSet", "long-chat-manager")

@@ -89,6 +89,8 @@ ENV_MIN_DEGREE: Final = "POINTSMAN_MIN_DEGREE"
 ENV_LATENCY_MODEL_FILE: Final = "POINTSMAN_LATENCY_MODEL_FILE"
 ENV_SLOTS: Final = "POINTSMAN_SLOTS"  # of an elastic instance, tokens of KV
 ENV_DTYPE: Final = "POINTSMAN_DTYPE"
+ENV_TENSOR_PARALLEL: Final = "POINTSMAN_TENSOR_PARALLEL"
+MAX_TENSOR_PARALLEL: Final = 8  # GPUs of a node
 
 
 def address_url(scheme: str, host: str, port: int) -> str:

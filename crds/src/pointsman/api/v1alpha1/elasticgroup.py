@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from pointsman.api.protocol.names import MAX_TENSOR_PARALLEL
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.llmservice import (
@@ -84,7 +85,14 @@ class ElasticEngineSpec(ApiModel):
 class ElasticInstanceSpec(ApiModel):
     """One instance: a replica of the whole model with its KV. All instances of a group are alike."""
 
-    gpus: int = Field(default=1, ge=0, le=1, description="GPUs of one instance; 0 computes on CPU.")
+    gpus: int = Field(default=1, ge=0, le=MAX_TENSOR_PARALLEL, description="GPUs of one instance; 0 computes on CPU.")
+    tensor_parallel: int = Field(
+        default=1,
+        ge=1,
+        le=MAX_TENSOR_PARALLEL,
+        description="How many GPUs, or processes on CPU, share the model of one instance. It must divide the model's "
+        "attention heads, key-value heads and MLP width.",
+    )
     kv_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -100,7 +108,12 @@ class ElasticInstanceSpec(ApiModel):
 
     model_config = ConfigDict(
         json_schema_extra=extra(
-            reserved={"tensorParallel": "an instance is one GPU; leave tensorParallel out"},
+            Rule(
+                "self.gpus == 0 || self.gpus == self.tensorParallel",
+                "gpus is {self.gpus} and tensorParallel is {self.tensorParallel}; write the same number, or gpus: 0 "
+                "for CPU",
+                field_path=".gpus",
+            )
         )
     )
 

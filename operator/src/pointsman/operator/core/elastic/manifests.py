@@ -107,6 +107,8 @@ def _instances(group: ElasticGroup, install: Install) -> dict[str, Any]:
         environment[names.ENV_SLOTS] = str(instance.kv_tokens)
     if (chosen := dtype(group.spec)) is not None:
         environment[names.ENV_DTYPE] = chosen
+    if instance.tensor_parallel > 1:
+        environment[names.ENV_TENSOR_PARALLEL] = str(instance.tensor_parallel)
     ours = pod_spec(service, install, INSTANCE, environment)
     engine = ours["containers"][0]
     del engine["args"]  # they are for the manager's API server

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +41,22 @@ class Shape:
     rope_divisor: float
     rope_long: LongRope | None
     tied_embeddings: bool
+
+    def shard(self, width: int) -> "Shape":
+        """What each of ``width`` GPUs computes of every layer. Raises UnsupportedModel if it cannot be cut."""
+        for field, count in (
+            ("num_attention_heads", self.heads),
+            ("num_key_value_heads", self.kv_heads),
+            ("intermediate_size", self.intermediate),
+        ):
+            if count % width:
+                raise UnsupportedModel(f"{field} is {count}, which tensorParallel, {width}, does not divide")
+        return replace(
+            self,
+            heads=self.heads // width,
+            kv_heads=self.kv_heads // width,
+            intermediate=self.intermediate // width,
+        )
 
     def frequencies(self) -> list[float]:
         """Radians that each pair of a head's dimensions turns per position, ``head_size / 2`` of them."""

@@ -26,7 +26,7 @@ class Attended:
         weight = query.new_full(query.shape[:2], -torch.inf, dtype=torch.float32)
         return cls(torch.zeros_like(query, dtype=torch.float32), weight)
 
-    def merge(self, other: "Attended", rows: slice | list[int]) -> None:
+    def merge(self, other: "Attended", rows: slice | torch.Tensor) -> None:
         """Add what the queries of ``rows`` found in other keys. Outputs are kept in float32."""
         weight = self.weight[rows]
         total = torch.logaddexp(weight, other.weight)

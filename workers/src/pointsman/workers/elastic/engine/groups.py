@@ -13,17 +13,21 @@ import torch.distributed as dist
 JOIN_SECONDS: Final = 3.0
 """Members that live meet within milliseconds; one that died meanwhile must not be waited for."""
 
+_CONNECT_SECONDS: Final = JOIN_SECONDS / 5
+"""Gloo waits five times as long for a member that is to connect, and died instead."""
+
 
 class GroupBroken(RuntimeError):
     """A member did not answer in time, or its connection broke. The group is of no more use."""
 
 
 class Sent:
-    """A transfer that is under way."""
+    """A transfer that is under way. ``host``: what travels of ``tensor``, in the memory of the host."""
 
-    def __init__(self, work: "dist.Work", tensor: torch.Tensor, timeout: timedelta) -> None:
+    def __init__(self, work: "dist.Work", tensor: torch.Tensor, host: torch.Tensor, timeout: timedelta) -> None:
         self._work = work
         self._timeout = timeout
+        self._host = host
         self.tensor = tensor
 
     def wait(self) -> torch.Tensor:
@@ -32,6 +36,8 @@ class Sent:
             self._work.wait(self._timeout)
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
+        if self._host is not self.tensor:
+            self.tensor.copy_(self._host)
         return self.tensor
 
 
@@ -57,16 +63,19 @@ class Group:
 
         ``address``: the own one, the only one that peers can connect to. ``timeout_s``: how long one transfer may take,
         the time included that a peer computes before it; a peer that died is noticed at once.
-        Raises GroupBroken, after `JOIN_SECONDS` where a member does not come.
+        Raises GroupBroken, at most `JOIN_SECONDS` after this call or after the death of a member that had come.
         """
         if len(members) == 1:
             return cls.alone()
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=JOIN_SECONDS)
+        options._timeout = timedelta(seconds=_CONNECT_SECONDS)
         rank = list(members).index(me)
+        meeting = dist.PrefixStore(f"{epoch}/", store)
         try:
-            made = dist.ProcessGroupGloo(dist.PrefixStore(f"{epoch}/", store), rank, len(members), options)
+            meeting.set(f"here/{rank}", "")
+            meeting.wait([f"here/{each}" for each in range(len(members))], timedelta(seconds=JOIN_SECONDS))
+            made = dist.ProcessGroupGloo(meeting, rank, len(members), options)
         except RuntimeError as error:
             raise GroupBroken(f"the members {', '.join(members)} did not meet: {error}") from error
         return cls(rank, len(members), made, timeout_s)
@@ -75,7 +84,8 @@ class Group:
         """Begin to send a contiguous ``tensor`` to member ``to``."""
         assert self._group is not None
         try:
-            return Sent(self._group.send([tensor], to, 0), tensor, self._timeout)
+            host = tensor.cpu()
+            return Sent(self._group.send([host], to, 0), host, host, self._timeout)
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
 
@@ -83,6 +93,17 @@ class Group:
         """Begin to receive into ``tensor`` what member ``source`` sends next."""
         assert self._group is not None
         try:
-            return Sent(self._group.recv([tensor], source, 0), tensor, self._timeout)
+            host = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+            return Sent(self._group.recv([host], source, 0), tensor, host, self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of what all members give, the same at each; ``tensor`` is of no more use. Raises GroupBroken."""
+        if self._group is None:
+            return tensor
+        try:
+            host = tensor.cpu()
+            return Sent(self._group.allreduce([host]), tensor, host, self._timeout).wait()
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error

@@ -34,7 +34,10 @@ class _Stripe:
 
 
 class Instance:
-    """A model replica with its pool.
+    """A model replica with its pool, or one shard of both.
+
+    Shards of an instance are told the same; ``shards`` is the group of them. The KV heads of a shard lie on the same
+    shard of other instances, which are its ``group``.
 
     In its life it sent ``sent_bytes`` for the attention of others, and ``moved_bytes`` of KV that it handed over.
     """
@@ -46,7 +49,7 @@ class Instance:
         self.moved_bytes = 0
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def prefill(self, prompts: Sequence[Prompt], group: Group) -> dict[str, torch.Tensor]:
+    def prefill(self, prompts: Sequence[Prompt], group: Group, shards: Group | None = None) -> dict[str, torch.Tensor]:
         """Compute ``prompts``. Returns logits (vocabulary,) by request, of those whose last token is computed here.
 
         Raises PoolFull before anything is sent, and GroupBroken.
@@ -54,55 +57,56 @@ class Instance:
         rank, size = group.rank, group.size
         stripes = self._allocate(prompts, rank, size)
         mine = [range(rank, len(prompt.token_ids), size) for prompt in prompts]
-        positions = torch.tensor([position for each in mine for position in each], dtype=torch.long)
-        token_ids = torch.tensor(
-            [prompt.token_ids[position] for prompt, each in zip(prompts, mine, strict=True) for position in each],
-            dtype=torch.long,
+        positions = self._numbers([position for each in mine for position in each])
+        token_ids = self._numbers(
+            [prompt.token_ids[position] for prompt, each in zip(prompts, mine, strict=True) for position in each]
         )
         hidden = self._model.embed(token_ids)
         rotations = self._model.rotations(positions)
         for layer in range(self._model.shape.layers):
             query, key, value = self._model.attention_input(layer, hidden, rotations)
             attended = self._ring(layer, stripes, query, torch.stack((key, value)), group)
-            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype))
+            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards or Group.alone())
         last, end = {}, 0
         for prompt, each in zip(prompts, mine, strict=True):
             end += len(each)
             if each and each[-1] == len(prompt.token_ids) - 1:
                 last[prompt.request] = end - 1
-        logits = self._model.logits(hidden[list(last.values())])
+        logits = self._model.logits(hidden[self._numbers(list(last.values()))])
         return dict(zip(last, logits, strict=True))
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
-    def decode(self, steps: Sequence[Step], group: Group) -> dict[str, torch.Tensor]:
+    def decode(self, steps: Sequence[Step], group: Group, shards: Group | None = None) -> dict[str, torch.Tensor]:
         """Compute one token of each request. Returns logits (vocabulary,) by request, of those mastered here.
 
         Raises PoolFull before anything is sent, and GroupBroken. The pool holds then what it held before.
         """
         mine = [step for step in steps if step.master == group.rank]
         self.pool.check_room(len(mine))
-        slots = [self.pool.allocate(step.request, (step.position,)) for step in mine]
+        slots = [slot for step in mine for slot in self.pool.allocate(step.request, (step.position,))]
         try:
-            return self._decode(steps, mine, torch.cat(slots) if slots else torch.empty(0, dtype=torch.long), group)
+            return self._decode(steps, mine, self._numbers(slots), group, shards or Group.alone())
         except BaseException:
             for step in mine:
                 self.pool.release_last(step.request, 1)
             raise
 
     def _decode(
-        self, steps: Sequence[Step], mine: Sequence[Step], new_slots: torch.Tensor, group: Group
+        self, steps: Sequence[Step], mine: Sequence[Step], new_slots: torch.Tensor, group: Group, shards: Group
     ) -> dict[str, torch.Tensor]:
         me = group.rank
         peers = [peer for peer in range(group.size) if peer != me]
-        asked = {peer: [row for row, step in enumerate(mine) if peer in step.holders] for peer in peers}
-        asking = {peer: [step for step in steps if step.master == peer and me in step.holders] for peer in peers}
-        hidden = self._model.embed(torch.tensor([step.token_id for step in mine], dtype=torch.long))
-        rotations = self._model.rotations(torch.tensor([step.position for step in mine], dtype=torch.long))
+        rows = {peer: [row for row, step in enumerate(mine) if peer in step.holders] for peer in peers}
+        asked = {peer: self._numbers(of_peer) for peer, of_peer in rows.items() if of_peer}
+        steps_of = {peer: [step for step in steps if step.master == peer and me in step.holders] for peer in peers}
+        asking = {peer: of_peer for peer, of_peer in steps_of.items() if of_peer}
+        hidden = self._model.embed(self._numbers([step.token_id for step in mine]))
+        rotations = self._model.rotations(self._numbers([step.position for step in mine]))
         for layer in range(self._model.shape.layers):
             query, key, value = self._model.attention_input(layer, hidden, rotations)
             self.pool.store(layer, new_slots, key, value)
             attended = self._exchange(layer, query, mine, asked, asking, group)
-            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype))
+            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards)
         return dict(zip((step.request for step in mine), self._model.logits(hidden), strict=True))
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
@@ -125,12 +129,15 @@ class Instance:
             self.pool.release_last(move.request, move.tokens)
         self.moved_bytes += sum(each.wait().nbytes for each in sent)
 
+    def _numbers(self, values: list[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.long, device=self._model.device)
+
     def _allocate(self, prompts: Sequence[Prompt], rank: int, size: int) -> list[_Stripe]:
         """Slots for what this member will own, and where each stripe has it."""
         kept: list[dict[int, int]] = []
         for prompt in prompts:
             owned = [position for member, part in prompt.owned() if member == rank for position in part]
-            kept.append(dict(zip(owned, self.pool.allocate(prompt.request, owned).tolist(), strict=True)))
+            kept.append(dict(zip(owned, self.pool.allocate(prompt.request, owned), strict=True)))
         stripes = []
         for stripe in range(size):
             counts: list[int] = []
@@ -142,9 +149,7 @@ class Instance:
                 rows += [row for row, _ in found]
                 slots += [slot for _, slot in found]
                 counts.append(len(positions))
-            stripes.append(
-                _Stripe(tuple(counts), torch.tensor(rows, dtype=torch.long), torch.tensor(slots, dtype=torch.long))
-            )
+            stripes.append(_Stripe(tuple(counts), self._numbers(rows), self._numbers(slots)))
         return stripes
 
     def _ring(
@@ -189,18 +194,17 @@ class Instance:
 
     def _exchange(
         self, layer: int, query: torch.Tensor, mine: Sequence[Step],
-        asked: dict[int, list[int]], asking: dict[int, list[Step]], group: Group,
+        asked: dict[int, torch.Tensor], asking: dict[int, list[Step]], group: Group,
     ) -> Attended:  # fmt: skip
         """Attention of the own requests' queries over all that hold them, and what others ask of this member."""
         heads, size = query.shape[1:]
-        asks = {peer: group.send(query[rows].contiguous(), peer) for peer, rows in asked.items() if rows}
+        asks = [group.send(query[rows], peer) for peer, rows in asked.items()]
         asked_here = {
-            peer: group.receive(query.new_empty((len(steps), heads, size)), peer)
-            for peer, steps in asking.items()
-            if steps
+            peer: group.receive(query.new_empty((len(steps), heads, size)), peer) for peer, steps in asking.items()
         }
         answers = {
-            peer: group.receive(torch.empty((len(rows), heads, size + 1)), peer) for peer, rows in asked.items() if rows
+            peer: group.receive(query.new_empty((len(rows), heads, size + 1), dtype=torch.float32), peer)
+            for peer, rows in asked.items()
         }
         attended = self._attend_here(layer, query, mine)  # while queries travel
         sent = []
@@ -210,7 +214,7 @@ class Instance:
         for peer, arriving in answers.items():
             answer = arriving.wait()
             attended.merge(Attended(answer[..., :-1], answer[..., -1]), asked[peer])
-        for each in (*asks.values(), *sent):
+        for each in (*asks, *sent):
             self.sent_bytes += each.wait().nbytes
         return attended
 

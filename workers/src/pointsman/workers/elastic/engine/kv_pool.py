@@ -56,22 +56,23 @@ class KvPool:
         held = self._held.get(request)
         return torch.empty(0, dtype=torch.long, device=self._device) if held is None else held.slots[: held.count]
 
-    def allocate(self, request: str, positions: Sequence[int]) -> torch.Tensor:
-        """Slots (tokens,) for more tokens of ``request``. Raises PoolFull, and takes none then."""
+    def allocate(self, request: str, positions: Sequence[int]) -> list[int]:
+        """Slots for more tokens of ``request``, one for each position. Raises PoolFull, and takes none then."""
         more = len(positions)
         if more > len(self._free):
             raise PoolFull(f"{more} tokens of request {request} do not fit: {len(self._free)} slots are free")
         if more == 0:
-            return torch.empty(0, dtype=torch.long, device=self._device)
-        taken = torch.tensor([self._free.pop() for _ in range(more)], dtype=torch.long, device=self._device)
+            return []
+        taken = [self._free.pop() for _ in range(more)]
         held = self._held.get(request)
         if held is None:
-            held = self._held[request] = Held(taken.new_empty(0), torch.empty(0, dtype=torch.long))
+            nothing = torch.empty(0, dtype=torch.long)
+            held = self._held[request] = Held(nothing.to(self._device), nothing)
         end = held.count + more
         if end > len(held.slots):
             held.slots = _longer(held.slots, 2 * end)
             held.positions = _longer(held.positions, 2 * end)
-        held.slots[held.count : end] = taken
+        held.slots[held.count : end] = torch.tensor(taken, device=self._device)
         held.positions[held.count : end] = torch.tensor(positions)
         held.count = end
         return taken
@@ -104,7 +105,7 @@ class KvPool:
 
     def take(self, request: str, positions: torch.Tensor, both: torch.Tensor) -> None:
         """Store what another pool's `last` gave. Raises PoolFull."""
-        slots = self.allocate(request, positions.tolist())
+        slots = torch.tensor(self.allocate(request, positions.tolist()), dtype=torch.long, device=self._device)
         self._keys[:, slots], self._values[:, slots] = both[0], both[1]
 
     def store(self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> None:

@@ -4,11 +4,15 @@ import torch
 from torch.nn import functional
 
 from pointsman.workers.elastic.engine.architecture import Shape
+from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.weights import Weights
 
 
 class Llama:
     """The forward in pieces, so that whoever calls it may attend over other instances in between.
+
+    ``shape`` and ``weights``: of a shard, if the model is cut over several GPUs (Megatron's way: heads and rows of the
+    MLP); what shards add to the hidden states is summed twice a layer.
 
     Tokens are rows: hidden states are (tokens, hidden), queries (tokens, heads, head_size), keys and values (tokens,
     kv_heads, head_size). Norms and rotations are computed in float32, as transformers does.
@@ -19,6 +23,16 @@ class Llama:
         self._weights = weights
         device = weights.embedding.device
         self._frequencies = torch.tensor(shape.frequencies(), dtype=torch.float32, device=device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of hidden states, keys and values."""
+        return self._weights.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._weights.embedding.device
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """Hidden states of ``token_ids`` (tokens,)."""
@@ -42,13 +56,16 @@ class Llama:
         value = functional.linear(normed, weights.value).unflatten(-1, (shape.kv_heads, shape.head_size))
         return _rotated(query, rotations), _rotated(key, rotations), value
 
-    def layer_output(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        """Hidden states after the layer, from those before it and what attention gave (tokens, heads, head_size)."""
+    def layer_output(self, layer: int, hidden: torch.Tensor, attended: torch.Tensor, shards: Group) -> torch.Tensor:
+        """Hidden states after the layer, from those before it and what attention gave (tokens, heads, head_size).
+
+        Raises GroupBroken, of the ``shards``.
+        """
         weights = self._weights.layers[layer]
-        hidden = hidden + functional.linear(attended.flatten(-2), weights.output)
+        hidden = hidden + shards.sum(functional.linear(attended.flatten(-2), weights.output))
         normed = self._norm(hidden, weights.mlp_norm)
         gated = functional.silu(functional.linear(normed, weights.gate)) * functional.linear(normed, weights.up)
-        return hidden + functional.linear(gated, weights.down)
+        return hidden + shards.sum(functional.linear(gated, weights.down))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits (tokens, vocabulary) in float32 of the token that follows each."""

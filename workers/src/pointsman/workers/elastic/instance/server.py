@@ -35,9 +35,10 @@ LOOK_SECONDS: Final = 0.5
 class Server:
     """Serves ``computer`` to one manager: a new one takes over from one that may not know yet that it is old."""
 
-    def __init__(self, name: str, slots: int, computer: Computer, token: str) -> None:
+    def __init__(self, name: str, store: str, slots: int, computer: Computer, token: str) -> None:
         self._name = name
         self._boot = uuid4().hex
+        self._store = store
         self._slots = slots
         self._computer = computer
         self._token = token
@@ -111,7 +112,7 @@ class Server:
 
         try:
             self._computer.held(tell_held)
-            await link.send_bytes(encode(Hello(self._name, self._boot, self._computer.store, self._slots, await held)))
+            await link.send_bytes(encode(Hello(self._name, self._boot, self._store, self._slots, await held)))
             if self._leaving:
                 await link.send_bytes(encode(Leaving()))
             log.info("manager connected", extra={"from": request.remote})

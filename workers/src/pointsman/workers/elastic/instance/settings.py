@@ -26,7 +26,10 @@ class InstanceSettings(NatsSettings):
     model: str = Field(description="Folder with config.json and safetensors files, or a name of the hub.")
     model_revision: str | None = Field(default=None, description="Of a hub's model; none: the hub's default.")
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="Type of weights and KV.")
-    gpus: int = Field(default=0, ge=0, le=1, description="0: computes on CPU.")
+    gpus: int = Field(default=0, ge=0, le=names.MAX_TENSOR_PARALLEL, description="0: computes on CPU.")
+    tensor_parallel: int = Field(
+        default=1, ge=1, le=names.MAX_TENSOR_PARALLEL, description="GPUs, or processes on CPU, that share the model."
+    )
     slots: int | None = Field(
         default=None,
         ge=1,
