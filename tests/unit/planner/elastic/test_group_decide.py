@@ -138,6 +138,16 @@ def test_starting_instances_count_and_no_scale_in_is_decided_meanwhile() -> None
     assert not any(each.changes_layout for each in hand.looks(30, LIGHT, 4, starting=1))
 
 
+def test_an_instance_that_never_starts_holds_no_scale_in_up_for_ever() -> None:
+    hand = Hand()
+    decisions = hand.looks(200, LIGHT, 4, starting=1)  # 500 s, where a start is believed to take 20
+    (first, *_) = [number for number, each in enumerate(decisions) if each.changes_layout]
+    assert first * TICK_S > 4 * POLICY.start_s
+    assert decisions[first].reason is Reason.SPARE_CAPACITY
+    assert decisions[first].message.endswith("start for too long, and are not waited for: g-4")
+    assert "not waited for" not in decisions[0].message
+
+
 def test_a_plan_that_waits_for_a_person_is_not_made_again_and_is_withdrawn_when_unwanted() -> None:
     hand = Hand()
     first = hand.look(HEAVY, 1)

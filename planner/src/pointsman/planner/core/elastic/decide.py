@@ -41,6 +41,7 @@ def decide(
     leads = state.leads.look(observation.instances, now_s, policy.interval_s, policy.start_s)
     lead_s = leads.lead_s(policy.start_s)
     state = replace(state, leads=leads)
+    observation = replace(observation, stuck=leads.stuck(now_s, policy.start_s))
     if seen.load is None or seen.age_s > policy.stale_after_s:
         gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
         return replace(state, forecaster=gap, unwanted_s=None), _stays(observation, Reason.STALE_METRICS, _why(seen))
@@ -65,6 +66,9 @@ def decide(
     state = _remembered(state, observation, policy, needed.instances, model, load, now_s)
     inputs = _inputs(state, observation, model, load, needed, forecast.expected, lead_s)
     decision = _chosen(state, observation, policy, bounds, needed, most)
+    if observation.stuck:
+        message = f"{decision.message}; instances that start for too long, and are not waited for: "
+        decision = replace(decision, message=message + ", ".join(sorted(observation.stuck)))
     considered = _alternatives(model, load, policy, decision, most, lead_s, observation)
     return _awaiting(state, replace(decision, inputs=inputs, alternatives=considered), observation, policy)
 

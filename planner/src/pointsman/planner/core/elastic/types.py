@@ -40,6 +40,7 @@ class GroupObservation:
     manager: ManagerWindow | None = None
     gpus_each: int = 1
     awaiting_approval: int | None = None  # instances of the plan that waits for a person
+    stuck: frozenset[str] = frozenset()  # of instances that start: those that nobody should wait for
 
     @property
     def serving(self) -> int:
@@ -48,8 +49,10 @@ class GroupObservation:
 
     @property
     def starting(self) -> int:
-        """Instances that load the model."""
-        return sum(each.condition is WorkerCondition.STARTING for each in self.instances)
+        """Instances that load the model and are expected to serve."""
+        return sum(
+            each.condition is WorkerCondition.STARTING and each.name not in self.stuck for each in self.instances
+        )
 
 
 @dataclass(frozen=True, slots=True)
