@@ -103,7 +103,7 @@ def _expected(decision: GroupDecision) -> list[str]:
         f"would serve, and {numbers['highRatePerSecond']:.2f} to be planned for",
         f"a decode step of one instance takes {numbers['stepSeconds'] * 1000:.1f} ms and "
         f"{numbers['stepSecondsPerRequest'] * 1000:.2f} ms for each request in it",
-        f"{numbers['instancesNeeded']:.0f} instances: {numbers['expectedPrompts']:.0%} of prompts in time, "
+        f"{numbers['instancesNeeded']:.0f} needed: {numbers['expectedPrompts']:.0%} of prompts in time, "
         f"{numbers['expectedTokens']:.0%} of answers, and room for the KV of {numbers['expectedMemory']:.0%}",
     ]
 

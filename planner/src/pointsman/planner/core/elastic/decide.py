@@ -156,7 +156,7 @@ def _chosen(
     if observation.seen.plan_in_progress and not observation.starting:
         return _stays(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
     if wanted > now and policy.scale_out:
-        said = f"{now} are too few: {word} keep {needed.attainment:.0%} of requests within the objectives"
+        said = f"{_are(now)} too few: {word} keep {needed.attainment:.0%} of requests within the objectives"
         if short:
             said += f", which is the most that the bounds and the budget allow (asked: {goal:.0%})"
         return GroupDecision(Reason.INSTANCES_SHORT, said, wanted, changes_layout=True)
@@ -178,6 +178,10 @@ def _chosen(
     if wanted < now:
         return _stays(observation, Reason.STEADY, f"{word} would do; it is waited for whether that lasts")
     return _stays(observation, Reason.STEADY, f"{word} keep {needed.attainment:.0%} of requests within the objectives")
+
+
+def _are(instances: int) -> str:
+    return "1 is" if instances == 1 else f"{instances} are"
 
 
 def _stays(observation: GroupObservation, reason: Reason, message: str) -> GroupDecision:
@@ -230,7 +234,7 @@ def _alternatives(
         kept = model.expected(load, policy.objectives, instances).attainment
         why = ""
         if instances != chosen:
-            why = f"keeps less than {goal:.0%}" if kept < goal else f"{chosen} are enough"
+            why = f"keeps less than {goal:.0%}" if kept < goal else f"{_are(chosen)} enough"
             if instances < chosen and kept >= goal:
                 why = "more were needed a short time ago"
         action = "stay" if instances == now else "scale-out" if instances > now else "scale-in"
