@@ -95,7 +95,10 @@ async def test_what_is_no_request_and_unknown_paths_are_refused_in_json(room: Ro
     garbage = {
         b"GET / HTTP/9.9\r\n\r\n": "its first line is wrong",
         b"\x16\x03\x01" + b"a" * 50 + b"\r\n\r\n": "its first line is wrong",
-        b"POST / HTTP/1.1\r\nA b: c\r\n\r\n": "not a valid HTTP request",
+        b"POST / HTTP/1.1\r\nA b: a-secret\r\n\r\n": "valid HTTP request: Invalid header token.",
+        b"POST / HTTP/1.1\r\nHost: a\r\nA: a-secret\x00\r\n\r\n": "Invalid header value char",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: a-secret\r\n\r\n": "Invalid character in Content-Length",
+        b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\na-secret\r\n": "Invalid character in chunk",
         b"POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: zstd\r\nContent-Length: 2\r\n\r\n{}": "Content-Encoding",
     }
     for sent, part in garbage.items():
@@ -107,6 +110,7 @@ async def test_what_is_no_request_and_unknown_paths_are_refused_in_json(room: Ro
         error = json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]
         assert error["code"] == "invalid_http"
         assert part in error["message"], error
+        assert b"a-secret" not in received
         assert b"X-Request-Id" in received
     for method, path, status in (
         ("POST", "/v1/nothing", 404),
