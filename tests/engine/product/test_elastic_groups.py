@@ -101,8 +101,11 @@ async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_no
             answering = asyncio.create_task(closed_loop(ours, part, clients=4))
             await asyncio.sleep(rng.uniform(0.1, 2.5))
             killed.append(rng.choice(("0", "1", "manager", "operator")))
+            restarts = group.restarts() + (killed[-1] != "operator")
             group.kill(killed[-1])
             records = await answering
+            # The status may still be that of before.
+            await restarted(group, restarts)
             await eventually(lambda: group.ready(2), f"two instances work after the death of {killed[-1]}")
             # A stream that had begun cannot outlive its manager, which no other can replace: its client asks again.
             again = [record.prompt for record in records if not record.served]
@@ -116,6 +119,11 @@ async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_no
         kills=len(killed), of={part: killed.count(part) for part in sorted(set(killed))}, answers=comparison.compared,
         different_from_one_server=len(comparison.differences), streams_that_ended_with_their_manager=broken, seed=SEED,
     )  # fmt: skip
+
+
+async def restarted(group: Group, times: int) -> None:
+    """Wait until its containers were started so often."""
+    await eventually(lambda: group.restarts() >= times, f"{times} restarts")
 
 
 @pytest.fixture
