@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.groups import Group, GroupBroken
+from pointsman.workers.elastic.engine.groups import Group, GroupBroken, meet
 from pointsman.workers.elastic.instance.shard import store_at, store_of
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -21,23 +21,19 @@ ADDRESS = "127.0.0.1"
 
 
 class LastWords(dist.Store):  # type: ignore[misc]
-    """Passes on that this member is here and at which address, and kills it when it would read the others'."""
+    """Passes on at which address this member is, and kills it when it would read those of others."""
 
     def __init__(self, store: dist.Store) -> None:
         super().__init__()
         self._store = store
-        self._told = 0
 
     def set(self, key: str, value: str) -> None:
         """Of this member."""
         self._store.set(key, value)
-        self._told += 1
 
-    def wait(self, *what: Any) -> None:
-        """All are here; then it is over."""
-        if self._told > 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self._store.wait(*what)
+    def wait(self, *_: Any) -> None:
+        """Never returns."""
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def get(self, key: str) -> bytes:
         """Never returns."""
@@ -45,7 +41,7 @@ class LastWords(dist.Store):  # type: ignore[misc]
         raise AssertionError(key)
 
     def has_extended_api(self) -> bool:
-        """Only the two above."""
+        """Only the three above."""
         return False
 
 
@@ -55,9 +51,8 @@ def come(store: str, rank: int, size: int, dying: int, noticed: Any) -> None:
     of = store_of(store)
     names = [str(number) for number in range(size)]
     try:
-        group = Group.join(
-            LastWords(of) if rank == dying else of, "e", names, names[rank], address=ADDRESS, timeout_s=10
-        )
+        store_of_mine = LastWords(of) if rank == dying else of
+        group = meet(lambda: Group.join(store_of_mine, "e", names, names[rank], address=ADDRESS, timeout_s=10))
         group.sum(torch.zeros(1))  # the dead may have been reached, by the kernel alone
     except GroupBroken:
         noticed.put(time.monotonic() - began_s)

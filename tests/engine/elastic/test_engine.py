@@ -64,6 +64,23 @@ def test_on_a_gpu_all_tensors_of_an_operation_lie_there(engine_environment: Engi
     assert all(each == ["cuda:0 torch.float32"] for each in found.values()), found
 
 
+def test_shards_stay_in_step_whatever_happens_to_one_of_them(
+    engine_environment: EngineEnvironment, models: Path
+) -> None:
+    found = run(engine_environment, "shards", str(models / KINDS[0]))
+    fine = {"agree": True, "why": [None, None]}
+    assert found["late"] == fine, "one that computes for long breaks nothing"
+    for name in ("broken", "unsampled"):
+        assert found[name]["agree"], found
+        assert None not in found[name]["why"], "what breaks on one shard breaks on both"
+        assert found[name]["after"] == fine, found
+    assert found["unsampled"]["held"] == [True, True], "a step that broke leaves no KV"
+    assert found["unsampled"]["same"]
+    assert found["stands_still"] < 3.5
+    few, many = found["keys"]
+    assert few == many, "meetings leave nothing in the store but those of the last"
+
+
 def test_a_member_that_dies_while_the_others_connect_is_noticed_in_time(
     engine_environment: EngineEnvironment,
 ) -> None:

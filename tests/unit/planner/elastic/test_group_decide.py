@@ -148,6 +148,18 @@ def test_an_instance_that_never_starts_holds_no_scale_in_up_for_ever() -> None:
     assert "not waited for" not in decisions[0].message
 
 
+def test_no_instance_that_serves_is_taken_away_for_one_that_never_starts() -> None:
+    """A StatefulSet takes the highest ordinals away, and the stuck one is the lowest."""
+    first_is_stuck = [
+        replace(worker, condition=WorkerCondition.STARTING if number == 0 else WorkerCondition.ACTIVE)
+        for number, worker in enumerate(instances(5))
+    ]
+    hand = Hand()
+    decisions = [hand.look(LIGHT, 4, starting=1, instances=tuple(first_is_stuck)) for _ in range(200)]
+    (first, *_) = [each for each in decisions if each.changes_layout]
+    assert (first.reason, first.instances) == (Reason.SPARE_CAPACITY, 2), "one is needed, and it is the second"
+
+
 def test_a_plan_that_waits_for_a_person_is_not_made_again_and_is_withdrawn_when_unwanted() -> None:
     hand = Hand()
     first = hand.look(HEAVY, 1)

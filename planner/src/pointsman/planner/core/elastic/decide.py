@@ -150,7 +150,7 @@ def _chosen(
 ) -> GroupDecision:
     now, goal = observation.desired, policy.objectives.attainment
     wanted = min(max(needed.instances, bounds.least), most)
-    highest = max(wanted, min(most, max(number for _, number in state.wanted)))
+    highest = max(wanted, min(most, _with(max(number for _, number in state.wanted), observation.stuck)))
     word = f"{wanted} instance{'' if wanted == 1 else 's'}"
     short = needed.attainment < goal
     if observation.seen.plan_in_progress and not observation.starting:
@@ -178,6 +178,14 @@ def _chosen(
     if wanted < now:
         return _stays(observation, Reason.STEADY, f"{word} would do; it is waited for whether that lasts")
     return _stays(observation, Reason.STEADY, f"{word} keep {needed.attainment:.0%} of requests within the objectives")
+
+
+def _with(working: int, stuck: frozenset[str]) -> int:
+    """Instances to leave so that ``working`` of them are not stuck: those of the highest ordinals go first."""
+    asked = working
+    for ordinal in sorted(int(name.rpartition("-")[2]) for name in stuck):
+        asked += ordinal < asked
+    return asked
 
 
 def _are(instances: int) -> str:

@@ -3,9 +3,10 @@
 No global world exists: a group is its members and an epoch, and its processes meet at a store that the manager names.
 """
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -13,12 +14,36 @@ import torch.distributed as dist
 JOIN_SECONDS: Final = 3.0
 """Members that live meet within milliseconds; one that died meanwhile must not be waited for."""
 
-_CONNECT_SECONDS: Final = JOIN_SECONDS / 5
-"""Gloo waits five times as long for a member that is to connect, and died instead."""
+T = TypeVar("T")
 
 
 class GroupBroken(RuntimeError):
     """A member did not answer in time, or its connection broke. The group is of no more use."""
+
+
+def meet(work: Callable[[], T]) -> T:
+    """What ``work`` returns, which joins groups. Raises GroupBroken as it does, and after `JOIN_SECONDS`.
+
+    Gloo waits five times its limit for a member that died between coming and connecting, and torch's store for ever
+    for an answer of one that stands still. So it works in a thread, which is left alone then.
+    """
+    done: list[T | Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(work())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+            done.append(error)
+
+    thread = threading.Thread(target=run, name="meeting", daemon=True)
+    thread.start()
+    thread.join(JOIN_SECONDS)
+    if not done:
+        raise GroupBroken(f"the members did not meet within {JOIN_SECONDS:g} s")
+    (found,) = done
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 class Sent:
@@ -63,19 +88,16 @@ class Group:
 
         ``address``: the own one, the only one that peers can connect to. ``timeout_s``: how long one transfer may take,
         the time included that a peer computes before it; a peer that died is noticed at once.
-        Raises GroupBroken, at most `JOIN_SECONDS` after this call or after the death of a member that had come.
+        Raises GroupBroken where a member does not come, by itself only after minutes at worst: see `meet`.
         """
         if len(members) == 1:
             return cls.alone()
         options = dist.ProcessGroupGloo._Options()
         options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=_CONNECT_SECONDS)
+        options._timeout = timedelta(seconds=JOIN_SECONDS)
         rank = list(members).index(me)
-        meeting = dist.PrefixStore(f"{epoch}/", store)
         try:
-            meeting.set(f"here/{rank}", "")
-            meeting.wait([f"here/{each}" for each in range(len(members))], timedelta(seconds=JOIN_SECONDS))
-            made = dist.ProcessGroupGloo(meeting, rank, len(members), options)
+            made = dist.ProcessGroupGloo(dist.PrefixStore(f"{epoch}/", store), rank, len(members), options)
         except RuntimeError as error:
             raise GroupBroken(f"the members {', '.join(members)} did not meet: {error}") from error
         return cls(rank, len(members), made, timeout_s)
@@ -104,6 +126,8 @@ class Group:
             return tensor
         try:
             host = tensor.cpu()
-            return Sent(self._group.allreduce([host]), tensor, host, self._timeout).wait()
+            options = dist.AllreduceOptions()
+            options.timeout = self._timeout
+            return Sent(self._group.allreduce([host], options), tensor, host, self._timeout).wait()
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error

@@ -79,22 +79,14 @@ class Instance:
     def decode(self, steps: Sequence[Step], group: Group, shards: Group | None = None) -> dict[str, torch.Tensor]:
         """Compute one token of each request. Returns logits (vocabulary,) by request, of those mastered here.
 
-        Raises PoolFull before anything is sent, and GroupBroken. The pool holds then what it held before.
+        Raises PoolFull before anything is sent, and GroupBroken.
         """
-        mine = [step for step in steps if step.master == group.rank]
-        self.pool.check_room(len(mine))
-        slots = [slot for step in mine for slot in self.pool.allocate(step.request, (step.position,))]
-        try:
-            return self._decode(steps, mine, self._numbers(slots), group, shards or Group.alone())
-        except BaseException:
-            for step in mine:
-                self.pool.release_last(step.request, 1)
-            raise
-
-    def _decode(
-        self, steps: Sequence[Step], mine: Sequence[Step], new_slots: torch.Tensor, group: Group, shards: Group
-    ) -> dict[str, torch.Tensor]:
         me = group.rank
+        mine = [step for step in steps if step.master == me]
+        self.pool.check_room(len(mine))
+        new_slots = self._numbers(
+            [slot for step in mine for slot in self.pool.allocate(step.request, (step.position,))]
+        )
         peers = [peer for peer in range(group.size) if peer != me]
         rows = {peer: [row for row, step in enumerate(mine) if peer in step.holders] for peer in peers}
         asked = {peer: self._numbers(of_peer) for peer, of_peer in rows.items() if of_peer}
@@ -106,7 +98,7 @@ class Instance:
             query, key, value = self._model.attention_input(layer, hidden, rotations)
             self.pool.store(layer, new_slots, key, value)
             attended = self._exchange(layer, query, mine, asked, asking, group)
-            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards)
+            hidden = self._model.layer_output(layer, hidden, attended.output.to(hidden.dtype), shards or Group.alone())
         return dict(zip((step.request for step in mine), self._model.logits(hidden), strict=True))
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]

@@ -86,6 +86,12 @@ class KvPool:
         self._free.extend(held.slots[held.count - tokens : held.count].tolist())
         held.count -= tokens
 
+    def undo(self, request: str, position: int) -> None:
+        """Free the slot of that token of ``request``, if it is the last one that it got here."""
+        held = self._held.get(request)
+        if held is not None and int(held.positions[held.count - 1]) == position:
+            self.release_last(request, 1)
+
     def last(self, request: str, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Positions (tokens,) and KV (2, layers, tokens, kv_heads, head_size) that ``request`` got last; copies."""
         held = self._held[request]

@@ -1,15 +1,16 @@
 """What an instance is told, done in a thread of its own, one thing after another, on all shards of the model."""
 
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable
 
-from pointsman.workers.elastic.engine.iterations import Sampled
-from pointsman.workers.elastic.engine.sampling import sample
 from pointsman.workers.elastic.instance.shard import Shard
 from pointsman.workers.elastic.instance.shard_processes import ShardProcesses, end_instance
 from pointsman.workers.elastic.protocol import Broken, Done, Iterate, Release
+
+log = logging.getLogger(__name__)
 
 Reply = Callable[[Done | Broken], None]
 
@@ -38,34 +39,26 @@ class Computer:
 
     def _run(self) -> None:
         while (work := self._todo.get()) is not None:
-            work()
+            try:
+                work()
+            except Exception as error:
+                if self._others.closing:
+                    return
+                log.exception("the computing thread fails")
+                end_instance(f"a shard of the model is gone, or a defect: {error!r}")
 
     def _do(self, what: Iterate | Release, reply: Reply) -> None:
-        try:
-            self._others.tell(what)
-            if isinstance(what, Iterate):
-                reply(self._iterated(what))
-            else:
-                self._shard.release(what)
-        except (EOFError, OSError):
-            if not self._others.closing:
-                end_instance("a shard of the model is gone")
-
-    def _iterated(self, what: Iterate) -> Done | Broken:
         """Raises EOFError or OSError where a shard is gone."""
         began_s = time.monotonic()
+        self._others.tell(what)
+        if isinstance(what, Release):
+            self._shard.release(what)
+            return
         result = self._shard.iterate(what)
-        for other in self._others.results():
-            if not result.agrees(other):
-                end_instance(f"its shards disagree: {result}, {other}")
-        if result.why is not None:
-            return Broken(what.number, result.why)
-        return Done(what.number, self._sampled(what), time.monotonic() - began_s)
-
-    def _sampled(self, what: Iterate) -> dict[str, Sampled]:
-        positions = {prompt.request: len(prompt.token_ids) for prompt in what.prompts}
-        positions |= {step.request: step.position + 1 for step in what.steps}
-        return {
-            request: sample(of.float(), what.sampling[request], positions[request])
-            for request, of in self._shard.logits.items()
-        }
+        results = [result, *self._others.results()]
+        if not all(result.agrees(other) for other in results):
+            end_instance(f"its shards disagree: {results}")
+        if result.why is None:
+            reply(Done(what.number, result.tokens, time.monotonic() - began_s))
+        else:
+            reply(Broken(what.number, "; ".join(dict.fromkeys(str(each.why) for each in results))))

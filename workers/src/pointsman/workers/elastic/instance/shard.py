@@ -2,16 +2,19 @@
 
 import logging
 import socket
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
 
 import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.groups import Group, GroupBroken
+from pointsman.workers.elastic.engine.groups import Group, GroupBroken, meet
 from pointsman.workers.elastic.engine.instance import Instance
+from pointsman.workers.elastic.engine.iterations import Sampled
 from pointsman.workers.elastic.engine.kv_pool import PoolFull
+from pointsman.workers.elastic.engine.sampling import sample
 from pointsman.workers.elastic.protocol import Iterate, Release
 
 log = logging.getLogger(__name__)
@@ -24,16 +27,25 @@ _STORE_TIMEOUT: Final = timedelta(seconds=1.5)  # torch tries twice, so a store 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of an iteration: ``free`` slots afterwards, and ``why`` it broke, if it did."""
+    """Of an iteration: ``free`` slots afterwards; ``why`` it broke, if it did; ``tokens``, of the first shard."""
 
     free: int
     why: str | None = None
+    tokens: dict[str, Sampled] = field(default_factory=dict)
 
     def agrees(self, other: "Result") -> bool:
-        """Whether two shards hold the same tokens. Of what broke they may not, until that is released."""
-        if self.why is not None or other.why is not None:
-            return self.why is not None and other.why is not None
-        return self.free == other.free
+        """Whether two shards hold the same tokens."""
+        return (self.free, self.why is None) == (other.free, other.why is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """Groups that work: of the same shard of other instances for one ``epoch``, and of this instance's ``shards``."""
+
+    epoch: str
+    store: dist.Store
+    group: Group
+    shards: Group
 
 
 class Shard:
@@ -52,11 +64,9 @@ class Shard:
         self.instance = instance
         self._store_at = store_at
         self._stores = {store_at: store}
-        self._group: tuple[str, Group] | None = None  # the last one, by its epoch
-        self._shards: Group | None = None
+        self._met: _Met | None = None
         self._told = 0  # iterations, the same number on each shard
-        self.logits: dict[str, torch.Tensor] = {}
-        """Of the requests of the last iteration that are mastered here: (vocabulary,), the same on each shard."""
+        self._used: tuple[str, ...] = ()  # what the keys of the last meetings begin with, in the own store
 
     def release(self, what: Release) -> None:
         """Free what its requests have."""
@@ -64,62 +74,78 @@ class Shard:
             self.instance.pool.release(request)
 
     def iterate(self, what: Iterate) -> Result:
-        """Compute it, and say what came of it; whatever breaks leaves no connections behind."""
-        self.logits = {}
+        """Compute it, and say what came of it.
+
+        What breaks leaves no connections behind, and no KV but that of steps before this one: the manager has prompts
+        and moves computed again.
+        """
         self._told += 1
         try:
-            self._iterate(what)
-            return Result(self.instance.pool.free)
+            tokens = self._iterated(what)
+            return Result(self.instance.pool.free, tokens=tokens)
         except (GroupBroken, PoolFull) as error:
             why = str(error)
         except Exception as error:
             # A defect; but the manager must hear of it, or its requests hang.
             why = f"a defect: {error!r}"
             log.exception("iteration broken by a defect", extra={"iteration": what.number})
-        self._group = self._shards = None  # whoever waits for this shard notices
+        self._met = None
         if what.store != self._store_at:
             self._stores.pop(what.store, None)
+        for request in (*(each.request for each in what.prompts), *(each.request for each in what.moves)):
+            self.instance.pool.release(request)
+        for step in what.steps:
+            self.instance.pool.undo(step.request, step.position)
         log.warning("iteration broken", extra={"iteration": what.number, "shard": self._number, "why": why})
         return Result(self.instance.pool.free, why)
 
-    def _iterate(self, what: Iterate) -> None:
-        group, shards = self._join(what), self._join_shards()
+    def _iterated(self, what: Iterate) -> dict[str, Sampled]:
+        if self._met is None or self._met.epoch != what.epoch:
+            self._meet(what)
+        assert self._met is not None
+        group, shards = self._met.group, self._met.shards
+        logits: dict[str, torch.Tensor] = {}  # (vocabulary,), the same on each shard
+        positions = {prompt.request: len(prompt.token_ids) for prompt in what.prompts}
+        positions |= {step.request: step.position + 1 for step in what.steps}
         if what.prompts:
-            self.logits |= self.instance.prefill(what.prompts, group, shards)
+            logits |= self.instance.prefill(what.prompts, group, shards)
         if what.steps:
-            self.logits |= self.instance.decode(what.steps, group, shards)
+            logits |= self.instance.decode(what.steps, group, shards)
         if what.moves:
             self.instance.move(what.moves, group)
-            shards.sum(torch.zeros(1))  # each has moved its part: nothing else makes them wait for each other here
+        tokens = {}
+        if self._number == 0:
+            for request, of in logits.items():
+                tokens[request] = sample(of.float(), what.sampling[request], positions[request])
+        shards.sum(torch.zeros(1))  # it is over on all, or broken on all
+        return tokens
 
-    def _join(self, what: Iterate) -> Group:
-        if self._group is not None and self._group[0] == what.epoch:
-            return self._group[1]
-        self._group = None  # its connections are closed before new ones are made
-        if len(what.members) == 1:
-            group = Group.alone()
-        else:
-            group = self._met(self._store(what.store), f"{what.epoch}/{self._number}", what.members, self._name)
-        self._group = (what.epoch, group)
-        return group
+    def _meet(self, what: Iterate) -> None:
+        """Raises GroupBroken."""
+        own = self._stores[self._store_at]
+        store, shards = self._stores.get(what.store), self._met.shards if self._met is not None else None
+        self._met = None  # connections are closed before new ones are made
+        self._met = meet(lambda: self._joined(what, store, own, shards))
+        self._stores[what.store] = self._met.store
+        for key in own.list_keys() if self._used else ():
+            if key.startswith(self._used):  # or the store would grow for ever
+                own.delete_key(key)
+        self._used = (f"{what.epoch}/{self._number}/", f"shards/{self._told}/")
 
-    def _join_shards(self) -> Group:
-        if self._shards is None:
-            store, me = self._stores[self._store_at], self._names[self._number]
-            self._shards = self._met(store, f"shards/{self._told}", self._names, me)
-        return self._shards
-
-    def _met(self, store: dist.Store, epoch: str, members: "tuple[str, ...] | list[str]", me: str) -> Group:
-        return Group.join(store, epoch, members, me, address=self._address, timeout_s=TRANSFER_SECONDS)
-
-    def _store(self, at: str) -> dist.Store:
-        """The store of an instance. Raises GroupBroken."""
-        if at not in self._stores:
+    def _joined(self, what: Iterate, store: "dist.Store | None", own: dist.Store, shards: Group | None) -> _Met:
+        """Changes nothing here: it may end too late."""
+        if store is None:
             try:
-                self._stores[at] = store_of(at)
+                store = store_of(what.store)
             except RuntimeError as error:
-                raise GroupBroken(f"the store at {at} cannot be reached: {error}") from error
-        return self._stores[at]
+                raise GroupBroken(f"the store at {what.store} cannot be reached: {error}") from error
+        group = self._join(store, f"{what.epoch}/{self._number}", what.members, self._name)
+        if shards is None:
+            shards = self._join(own, f"shards/{self._told}", self._names, self._names[self._number])
+        return _Met(what.epoch, store, group, shards)
+
+    def _join(self, store: dist.Store, epoch: str, members: Sequence[str], me: str) -> Group:
+        return Group.join(store, epoch, members, me, address=self._address, timeout_s=TRANSFER_SECONDS)
 
 
 def store_at(address: str) -> tuple[dist.Store, str]:
