@@ -5,9 +5,10 @@ Static systems are the same code with fewer choices: instances that never work t
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Protocol, overload
 
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.types import Settings
@@ -30,6 +31,27 @@ class DecodeTime:
         """``requests`` and ``tokens`` are shared by ``members``."""
         shared = (self.per_request_s * requests + self.per_token_s * tokens) / members
         return self.base_s + self.per_member_s * (members - 1) + shared
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """What a member of a group does in a decode iteration: requests that it masters, and tokens of KV that it reads."""
+
+    requests: int
+    kv_tokens: int
+
+
+class Times(Protocol):
+    """How long iterations take in truth, which need not be what the manager's model says."""
+
+    def prefill_s(self, members: int, lengths: Sequence[int]) -> float:
+        """Of prompts of ``lengths`` on a group of ``members``."""
+
+    def decode_s(self, loads: Sequence[MemberLoad]) -> float:
+        """Of a token of each request; a load for each member."""
+
+    def move_s(self, tokens: int) -> float:
+        """Of handing the KV of ``tokens`` over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +89,94 @@ class Outcome:
         return float("inf") if self.end_s is None else self.end_s - self.asked.at_s
 
 
-@dataclass
-class Run:
-    """One system over one sequence of requests."""
+@dataclass(frozen=True, slots=True)
+class ModelTimes:
+    """Prefills take what the manager's model says, and decode iterations share their load evenly."""
 
     system: System
     decode: DecodeTime
+    migration_s_per_token: float
+
+    def prefill_s(self, members: int, lengths: Sequence[int]) -> float:
+        """See Times."""
+        return self.system.model.prefill_time(members).seconds(sum(lengths), sum(each * each for each in lengths))
+
+    def decode_s(self, loads: Sequence[MemberLoad]) -> float:
+        """See Times."""
+        requests, tokens = sum(each.requests for each in loads), sum(each.kv_tokens for each in loads)
+        return self.decode.seconds(len(loads) * self.system.width, requests, tokens)
+
+    def move_s(self, tokens: int) -> float:
+        """See Times."""
+        return self.migration_s_per_token * tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Zeros(Sequence[int]):
+    """A prompt of ``tokens`` equal tokens, which takes no memory while it waits."""
+
+    tokens: int
+
+    def __len__(self) -> int:
+        return self.tokens
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "Zeros": ...
+
+    def __getitem__(self, index: int | slice) -> "int | Zeros":
+        found = range(self.tokens)[index]
+        return Zeros(len(found)) if isinstance(found, range) else 0
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.repeat(0, self.tokens)
+
+
+class Holdings:
+    """Which member of a group holds how many tokens of each request."""
+
+    def __init__(self) -> None:
+        self._kv: dict[str, dict[str, int]] = {}
+
+    def tokens(self, name: str) -> int:
+        """On instance ``name``."""
+        return sum(of.get(name, 0) for of in self._kv.values())
+
+    def begin(self, iteration: Iteration) -> list[MemberLoad]:
+        """Count what ``iteration`` stores or moves. Returns the loads of its members if it decodes."""
+        members = iteration.members
+        for prompt in iteration.prompts:
+            self._kv[prompt.request] = {members[member]: tokens for member, tokens in prompt.owners}
+        for move in iteration.moves:
+            self._add(move.request, members[move.source], -move.tokens)
+            self._add(move.request, members[move.target], move.tokens)
+        requests, tokens = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+        for step in iteration.steps:
+            requests[members[step.master]] += 1
+            self._add(step.request, members[step.master], 1)
+            for name, count in self._kv[step.request].items():
+                tokens[name] += count
+        return [MemberLoad(requests[name], tokens[name]) for name in members]
+
+    def end(self, request: str) -> None:
+        """It has ended and holds nothing."""
+        self._kv.pop(request, None)
+
+    def _add(self, request: str, name: str, tokens: int) -> None:
+        of = self._kv[request]
+        of[name] = of.get(name, 0) + tokens
+
+
+@dataclass
+class Run:
+    """One system over one sequence of requests. ``times``: None for those of the model and of ``decode``."""
+
+    system: System
+    decode: DecodeTime | None = None
     settings: Settings = field(default_factory=Settings)
+    times: Times | None = None
 
     def outcomes(self, asked: Sequence[Asked]) -> list[Outcome]:
         """Simulate until all requests have ended."""
@@ -85,12 +188,12 @@ class Run:
         events: list[tuple[float, int, Iteration | str]] = []
         for name, outcome in found.items():
             heapq.heappush(events, (outcome.asked.at_s, next(order), name))
-        kv: dict[str, int] = {}
+        times, holdings = self._times(), Holdings()
         while events:
             now_s, _, what = heapq.heappop(events)
             if isinstance(what, str):
                 of = found[what].asked
-                book.add(Ask(what, (0,) * of.prompt_tokens, of.output_tokens, now_s))
+                book.add(Ask(what, Zeros(of.prompt_tokens), of.output_tokens, now_s))
             else:
                 tokens = {request: Sampled(0) for request in what.sampling}
                 for name in what.members:
@@ -101,23 +204,29 @@ class Run:
                 if not isinstance(event, Token):
                     outcome.refused = True
                     continue
-                kv[event.request] = kv.get(event.request, outcome.asked.prompt_tokens) + 1
                 outcome.first_s = outcome.first_s or now_s
                 if event.finish is not None:
                     outcome.end_s = now_s
+                    holdings.end(event.request)
             for iteration in done.iterations:
-                heapq.heappush(events, (now_s + self._seconds(iteration, kv), next(order), iteration))
+                took_s = _seconds(iteration, holdings.begin(iteration), times)
+                heapq.heappush(events, (now_s + took_s, next(order), iteration))
         return list(found.values())
 
-    def _seconds(self, iteration: Iteration, kv: dict[str, int]) -> float:
-        members = len(iteration.members)
-        if iteration.prompts:
-            lengths = [len(prompt.token_ids) for prompt in iteration.prompts]
-            return self.system.model.prefill_time(members).seconds(sum(lengths), sum(each * each for each in lengths))
-        if iteration.steps:
-            tokens = sum(kv[step.request] for step in iteration.steps)
-            return self.decode.seconds(members * self.system.width, len(iteration.steps), tokens)
-        return (self.settings.migration_s_per_token or 0.0) * sum(move.tokens for move in iteration.moves)
+    def _times(self) -> Times:
+        if self.times is not None:
+            return self.times
+        if self.decode is None:
+            raise ValueError("one of decode and times is needed")
+        return ModelTimes(self.system, self.decode, self.settings.migration_s_per_token or 0.0)
+
+
+def _seconds(iteration: Iteration, loads: Sequence[MemberLoad], times: Times) -> float:
+    if iteration.prompts:
+        return times.prefill_s(len(iteration.members), [len(prompt.token_ids) for prompt in iteration.prompts])
+    if iteration.steps:
+        return times.decode_s(loads)
+    return times.move_s(sum(move.tokens for move in iteration.moves))
 
 
 @dataclass(frozen=True, slots=True)

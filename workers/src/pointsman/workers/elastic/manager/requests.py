@@ -7,7 +7,7 @@ asks for it. What an iteration leaves is known when every member has answered or
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -31,7 +31,7 @@ class Ask:
     """A request as it came. ``eos``: the token that ends it without being told; ``arrival_s``: on any one clock."""
 
     id: str
-    prompt: tuple[int, ...]
+    prompt: Sequence[int]
     max_tokens: int
     arrival_s: float
     sampling: Sampling = field(default_factory=Sampling)
@@ -117,6 +117,12 @@ class _Request:
     @property
     def tokens(self) -> tuple[int, ...]:
         return (*self.ask.prompt, *self.generated)
+
+    @property
+    def last_token(self) -> tuple[int, int]:
+        """The token and its position, without a copy of the prompt: a decode step asks for it in every round."""
+        of = self.generated or self.ask.prompt
+        return of[-1], len(self.ask.prompt) + len(self.generated) - 1
 
 
 @dataclass(slots=True)
@@ -263,8 +269,14 @@ class Requests:
     def snapshot(self, now_s: float) -> Snapshot:
         """All that a round is planned from."""
         staying = {of.domain for of in self._instances.values() if of.draining_s is None}
+        used = dict.fromkeys(self._instances, 0)
+        for request in self._requests.values():
+            for name, tokens in request.kv.items():
+                used[name] += tokens
         instances = tuple(
-            self._seen(name, of, staying) for name, of in sorted(self._instances.items()) if not of.dismissed
+            self._seen(name, of, used[name], staying)
+            for name, of in sorted(self._instances.items())
+            if not of.dismissed
         )
         waiting, running = [], []
         for request in self._requests.values():
@@ -283,7 +295,7 @@ class Requests:
                 waiting.append(WaitingRequest(ask.id, tokens, left, ask.arrival_s, request.overtaken, late_s))
         return Snapshot(instances, tuple(waiting), tuple(running), self._mean_decode_s)
 
-    def _seen(self, name: str, of: _Instance, staying: set[int]) -> Instance:
+    def _seen(self, name: str, of: _Instance, used_slots: int, staying: set[int]) -> Instance:
         """``staying``: domains with an instance that does not drain.
 
         Whoever is left of a domain when all of it is to go serves on: nobody could take over what is there. Requests
@@ -292,7 +304,7 @@ class Requests:
         draining, until_s = of.draining_s is not None, None
         if of.draining_s is not None and of.domain not in staying:
             draining, until_s = False, of.draining_s if not staying else -math.inf
-        return Instance(name, of.slots, self.used_slots(name), of.domain, bool(of.iterations), draining, until_s)
+        return Instance(name, of.slots, used_slots, of.domain, bool(of.iterations), draining, until_s)
 
     # --- what is to be done ---
 
@@ -355,9 +367,8 @@ class Requests:
             steps = []
             for id_, master in decode.masters:
                 request = self._requests[id_]
-                tokens = request.tokens
                 holders = tuple(members.index(name) for name in sorted(request.kv))
-                steps.append(Step(id_, tokens[-1], len(tokens) - 1, members.index(master), holders))
+                steps.append(Step(id_, *request.last_token, members.index(master), holders))
                 request.kv[master] = request.kv.get(master, 0) + 1
             iterations.append(self._iteration(members, steps=tuple(steps)))
         return iterations

@@ -1,0 +1,92 @@
+"""Requests with the lengths of LoongServe's data sets. The sets are not here, so lengths are drawn from their ranges.
+
+Prompts: log-uniform between the shortest and the longest that the paper names. Outputs: log-uniform between 4 tokens and
+the most that the data set's own evaluation, or the paper's artifact, lets a model write. Arrivals are Poisson.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from bench.elastic.simulation import Asked
+
+Lengths = Callable[[Random], tuple[int, int]]
+"""Draws the tokens of a prompt and of its output."""
+
+
+def log_uniform(rng: Random, least: int, most: int) -> int:
+    """Every doubling is as likely as any other."""
+    return round(math.exp(rng.uniform(math.log(least), math.log(most))))
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """``prompt`` and ``output``: the fewest and the most tokens."""
+
+    prompt: tuple[int, int]
+    output: tuple[int, int]
+
+    def __call__(self, rng: Random) -> tuple[int, int]:
+        """The lengths of one request."""
+        return log_uniform(rng, *self.prompt), log_uniform(rng, *self.output)
+
+
+SHARE_GPT: Final = DataSet((4, 2_300), (4, 1000))
+L_EVAL: Final = DataSet((2_700, 210_500), (4, 512))
+LV_EVAL: Final = DataSet((15_100, 497_300), (4, 64))
+DATA_SETS: Final = (SHARE_GPT, L_EVAL, LV_EVAL)
+
+
+def mixed(rng: Random) -> tuple[int, int]:
+    """Of any of the data sets, evenly."""
+    return rng.choice(DATA_SETS)(rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Zipf:
+    """The paper's ablation: a prompt of n tokens with weight ``1 / n**exponent``, n from 10 to 200 000 as in its
+    artifact, and the output of a data set that has such prompts.
+    """
+
+    exponent: float
+    least: int = 10
+    most: int = 200_000
+
+    def __call__(self, rng: Random) -> tuple[int, int]:
+        """The lengths of one request. Lengths are drawn as from the continuous distribution."""
+        prompt = round(self._quantile(rng.random()))
+        sets = [each for each in DATA_SETS if each.prompt[0] <= prompt <= each.prompt[1]]
+        return prompt, log_uniform(rng, *rng.choice(sets or [SHARE_GPT]).output)
+
+    def _quantile(self, share: float) -> float:
+        if self.exponent == 1:
+            return self.least * (self.most / self.least) ** share
+        power = 1 - self.exponent
+        return float((self.least**power + share * (self.most**power - self.least**power)) ** (1 / power))
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Requests arrive for ``seconds``, which is the same for all systems and rates."""
+
+    name: str
+    lengths: Lengths
+    seconds: float
+    first_rate: float
+
+    def draw(self, rate: float, seed: int) -> list[Asked]:
+        """At ``rate`` a second. With another rate the same requests come, in the same order, at other times."""
+        return list(self._draw(rate, Random(f"{self.name}/{seed}")))
+
+    def _draw(self, rate: float, rng: Random) -> Iterator[Asked]:
+        at_s = rng.expovariate(1) / rate
+        while at_s < self.seconds:
+            yield Asked(at_s, *self.lengths(rng))
+            at_s += rng.expovariate(1) / rate
+
+    def sample(self, count: int = 2000) -> list[tuple[int, int]]:
+        """Lengths for the objectives, which are fixed before anything is measured."""
+        rng = Random(f"{self.name}/objectives")
+        return [self.lengths(rng) for _ in range(count)]
