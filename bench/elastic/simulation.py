@@ -167,6 +167,8 @@ class Holdings:
     def _add(self, request: str, name: str, tokens: int) -> None:
         of = self._kv[request]
         of[name] = of.get(name, 0) + tokens
+        if not of[name]:
+            del of[name]
 
 
 @dataclass

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 
 from pointsman.serving.elastic.allocation import Allocation, allocate, hand_over
 from pointsman.serving.elastic.batching import split_prompts
-from pointsman.serving.elastic.dispatching import Dispatch, count_overtakes, dispatch
+from pointsman.serving.elastic.dispatching import Dispatch, count_overtakes, dispatch, spare_instances
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.memory import NoRoom, choose_safe_steps
 from pointsman.serving.elastic.scaling import DecodeIteration, Owners, choose_owners, plan_decoding
@@ -84,6 +84,11 @@ def plan_round(snapshot: Snapshot, model: LatencyModel, settings: Settings) -> R
     paused, recompute, reasons = list[str](), list[str](), list[str]()
     for domain in sorted(domains, key=lambda each: -sum(instance.free_slots for instance in each.idle)):
         domain.drain()
+        if domain.waits_for_others(queue, model, settings):
+            moves += domain.moves
+            reasons += domain.reasons
+            paused += [each.id for each in domain.settled]
+            continue
         of_domain = domain.prefill(queue, snapshot.mean_decode_s, model, settings)
         admitted = {request.id for batch in of_domain for request in batch.requests}
         overtaken = count_overtakes(queue, admitted)
@@ -163,6 +168,19 @@ class _Domain:
                 tokens = sum(move.tokens for move in moves)
                 self.reasons.append(f"{source.name} drains and hands {tokens} tokens over.")
 
+    def waits_for_others(self, queue: Sequence[WaitingRequest], model: LatencyModel, settings: Settings) -> bool:
+        """Whether prompts gain more from instances whose decode iteration is under way than it can take: its constant.
+
+        Iterations of several groups do not end at the same time. Without a pause no group could ever grow.
+        """
+        soon = [each for each in self.instances if each.decoding and not each.draining]
+        now = len(self.idle) + sum(len(batch.usable) for batch in self.batches)
+        if not (queue and soon and now and model.degrees_up_to(now)):
+            return False
+        prompts = [each.prompt_tokens for each in queue[: settings.max_prefill_requests]]
+        saved_s = model.seconds(prompts, now) - model.seconds(prompts, now + len(soon))
+        return saved_s > model.largest(now).alpha_s
+
     def prefill(
         self,
         queue: Sequence[WaitingRequest],
@@ -179,7 +197,11 @@ class _Domain:
         staying = sum(not each.draining for each in self.instances)
         model = model.from_degree(min(settings.min_degree, max(model.degrees_up_to(staying), default=1)))
         batches, idle = self.batches, self.idle
-        chosen = dispatch(queue, idle, batches, self.running, self.slots, model, mean_decode_s, settings)
+        staying_instances = [each for each in self.instances if not each.draining]
+        spare = sum(each.slots for each in spare_instances(staying_instances))
+        chosen = dispatch(
+            queue, idle, batches, self.running, self.slots, model, mean_decode_s, settings, spare, len(staying_instances)
+        )
         self.reasons += chosen.reasons
         iterations, allocation = self._batch(chosen, idle, batches, model, settings)
         if allocation is not None:

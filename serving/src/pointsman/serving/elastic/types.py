@@ -14,7 +14,8 @@ class Instance:
     """A model replica that can form groups with the other instances of its ``domain``.
 
     ``slots``: tokens of KV that its pool holds; ``used_slots``: of those in use, including the ones that an iteration
-    under way will use. ``busy``: an iteration under way uses it, so it joins no group in this round. ``draining``: it
+    under way will use. ``busy``: an iteration under way uses it, so it joins no group in this round. ``decoding``: that iteration
+    is a token of each request, so it ends soon. ``draining``: it
     gets no new tokens. ``admits_until_s``: requests that arrived later are not prefilled here; None: no limit.
     ``domain``: the largest set of instances that may work together, for example maxDegree
     consecutive ordinals, or the instances of one node.
@@ -25,6 +26,7 @@ class Instance:
     used_slots: int = 0
     domain: int = 0
     busy: bool = False
+    decoding: bool = False
     draining: bool = False
     admits_until_s: float | None = None
 
