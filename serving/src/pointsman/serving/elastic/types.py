@@ -26,9 +26,9 @@ class Instance:
     used_slots: int = 0
     domain: int = 0
     busy: bool = False
-    decoding: bool = False
     draining: bool = False
     admits_until_s: float | None = None
+    decoding: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.used_slots <= self.slots:

@@ -305,7 +305,7 @@ class Requests:
         if of.draining_s is not None and of.domain not in staying:
             draining, until_s = False, of.draining_s if not staying else -math.inf
         decoding = bool(of.iterations) and all(self._iterations[number].steps for number in of.iterations)
-        return Instance(name, of.slots, used_slots, of.domain, bool(of.iterations), decoding, draining, until_s)
+        return Instance(name, of.slots, used_slots, of.domain, bool(of.iterations), draining, until_s, decoding)
 
     # --- what is to be done ---
 

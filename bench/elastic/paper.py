@@ -1,0 +1,135 @@
+"""``make bench-elastic-paper``: LoongServe's evaluation in simulated time, with Pointsman's own manager."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from bench.elastic.paper_mixes import L_EVAL, LV_EVAL, SHARE_GPT, Mix, Zipf, mixed
+from bench.elastic.paper_search import Judged, Measure, Objectives, find_rates
+from bench.elastic.paper_systems import (
+    CHUNKED,
+    ELASTIC,
+    FIXED_SP,
+    ONE_TP8,
+    REFERENCE,
+    REPLICAS,
+    STATIC_PD,
+    TP8,
+    Candidate,
+    Served,
+)
+from bench.rows import Row, row, write
+
+COMMAND: Final = "make bench-elastic-paper"
+SEEDS: Final = (1, 2, 3)
+PEERS: Final = (TP8, CHUNKED, STATIC_PD, FIXED_SP)
+ABLATION_PEERS: Final = (ONE_TP8, FIXED_SP, REPLICAS)
+MEASURES: Final = (Measure.TOTAL, Measure.INPUT, Measure.GOODPUT)
+ABLATION_MEASURES: Final = (Measure.ABLATION,)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A mix, what it is judged by, and beside whom."""
+
+    mix: Mix
+    measures: tuple[Measure, ...]
+    peers: tuple[Candidate, ...]
+
+
+EXPERIMENTS: Final = (
+    Experiment(Mix("ShareGPT", SHARE_GPT, 60, 40.0), MEASURES, PEERS),
+    Experiment(Mix("L-Eval", L_EVAL, 800, 0.5), MEASURES, PEERS),
+    Experiment(Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES, PEERS),
+    Experiment(Mix("Mixed", mixed, 1200, 0.2), MEASURES, PEERS),
+    Experiment(Mix("Zipf 1.0", Zipf(1.0), 400, 1.0), ABLATION_MEASURES, ABLATION_PEERS),
+    Experiment(Mix("Zipf 1.2", Zipf(1.2), 150, 3.0), ABLATION_MEASURES, ABLATION_PEERS),
+    Experiment(Mix("Zipf 1.4", Zipf(1.4), 60, 10.0), ABLATION_MEASURES, ABLATION_PEERS),
+)
+
+
+class Refuses(Exception):
+    """A system has too little memory for some request."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(share)
+        self.share = share
+
+
+def judge(served: Served, mix: Mix, objectives: Objectives, rate: float, seed: int) -> Judged:
+    """Raises Refuses."""
+    outcomes = served.outcomes(mix.draw(rate, seed))
+    refused = sum(each.refused for each in outcomes)
+    if refused:
+        raise Refuses(refused / len(outcomes))
+    return objectives.judge(outcomes)
+
+
+def rates(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) -> dict[Measure, list[float]]:
+    """By measure and seed. The variant is chosen by the first seed, for each measure. Raises Refuses."""
+    mix, measures = experiment.mix, experiment.measures
+    objectives = Objectives.of(mix, REFERENCE)
+
+    def found(variant: Served, seed: int) -> dict[Measure, float]:
+        return find_rates(lambda rate: judge(variant, mix, objectives, rate, seed), measures, mix.first_rate)
+
+    first = [found(variant, seeds[0]) for variant in candidate.variants]
+    best = {each: max(range(len(first)), key=lambda number: first[number][each]) for each in measures}
+    later = {
+        (number, seed): found(candidate.variants[number], seed) for number in set(best.values()) for seed in seeds[1:]
+    }
+    return {
+        each: [first[best[each]][each], *(later[best[each], seed][each] for seed in seeds[1:])] for each in measures
+    }
+
+
+def rows_of(experiment: Experiment, seeds: Sequence[int]) -> list[Row]:
+    """A row for each peer and measure: the target is that the elastic group is first."""
+    ours = rates(ELASTIC, experiment, seeds)
+    rows = []
+    for peer in experiment.peers:
+        began_s = time.process_time()
+        try:
+            theirs = rates(peer, experiment, seeds)
+        except Refuses as refuses:
+            name = f"{experiment.mix.name}: refused, too long for its memory"
+            rows.append(
+                row(name, "of requests", [0.0], peer=[refuses.share], peer_name=peer.name, at_most=0, command=COMMAND)
+            )
+            continue
+        for measure in experiment.measures:
+            rows.append(
+                row(
+                    f"{experiment.mix.name}: {measure}", "requests/s", ours[measure], peer=theirs[measure],
+                    peer_name=peer.name, of_ratio=True, of_means=True, at_least=1.0, command=COMMAND,
+                )
+            )  # fmt: skip
+            print(rows[-1].name, peer.name, ours[measure], theirs[measure], rows[-1].ratio, flush=True)
+        print(f"{peer.name}: {time.process_time() - began_s:.0f} s", flush=True)
+    return rows
+
+
+def main(argv: list[str]) -> int:
+    """Measure, write the rows; 1 if a target was missed."""
+    parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
+    parser.add_argument("--mixes", nargs="*", help="only these, and nothing is written (default: all)")
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="(default: %(default)s)")
+    options = parser.parse_args(argv)
+    rows = []
+    for experiment in EXPERIMENTS:
+        if options.mixes is None or experiment.mix.name in options.mixes:
+            began_s = time.process_time()
+            rows += rows_of(experiment, options.seeds)
+            print(f"{experiment.mix.name}: {time.process_time() - began_s:.0f} s of a core", flush=True)
+    for each in rows:
+        print(f"{each.name} beside {each.peer_name}: {each.ours:g} and {each.peer:g} {each.unit}, ratio {each.ratio}")
+    if options.mixes is None:
+        print(f"written to {write('elastic_paper', rows)}")
+    return 0 if all(each.met for each in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
