@@ -9,8 +9,10 @@ from pointsman.serving.elastic.dispatching import (
     count_overtakes,
     dispatch,
     estimate_decode_s,
+    estimate_wait_s,
     preemption_cost,
     preemption_gain,
+    spare_instances,
 )
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.memory import peak_slots
@@ -107,6 +109,31 @@ def test_a_request_that_must_not_be_overtaken_takes_the_slots_of_decode_batches(
     assert result.preempted == ()
     assert ids(chosen([waits("r1", 200, overtaken=15)], [Instance("a", 100)], [batch], mean_decode_s=1.0)) == []
     assert ids(chosen([waits("r1", 200, overtaken=16)], [], [batch], mean_decode_s=1.0)) == []
+
+
+def test_requests_end_when_they_reach_the_mean_or_after_a_tenth_of_their_time() -> None:
+    assert estimate_wait_s(5.0, [2.0, 4.0]) == pytest.approx(3.0)
+    assert estimate_wait_s(5.0, [40.0]) == pytest.approx(4.0)
+    assert estimate_wait_s(5.0, []) == 0.0
+
+
+def test_spare_instances_are_the_smallest_that_others_could_empty() -> None:
+    instances = [Instance("a", 50, 30), Instance("b", 100, 60), Instance("c", 40, 11), Instance("d", 20)]
+    assert [each.name for each in spare_instances(instances)] == ["c", "d"]  # by hand: 101 tokens need a and b
+    assert spare_instances([Instance("a", 50, 50)]) == []
+    assert [each.name for each in spare_instances([Instance("a", 50)])] == ["a"]
+
+
+@pytest.mark.parametrize(("decode_s", "admitted"), [(1.4, ["r1"]), (1.6, [])])
+def test_a_prompt_does_not_wait_for_a_batch_that_could_make_room(decode_s: float, admitted: list[str]) -> None:
+    """By hand: 100 tokens take 1 s on one instance, 0.5 s on two. The gain of a preemption is below its cost."""
+    batch = DecodeBatch((Instance("b", 1000, 300),), (decodes("d", 1, decode_s, b=300),))
+    running = list(batch.requests)
+    result = dispatch([waits("r1", 100)], [], [batch], running, 10_000, MODEL, 2.0, Settings(), 1000, 2)
+    assert ids(result) == admitted
+    assert result.preempted == ()
+    assert ("does not need" in result.reasons[0]) == bool(admitted)
+    assert ids(dispatch([waits("r1", 100)], [], [batch], running, 10_000, MODEL, 2.0, Settings(), 99, 2)) == []
 
 
 @pytest.mark.parametrize(("mean_decode_s", "admitted"), [(2.1, ["r1"]), (1.9, [])])

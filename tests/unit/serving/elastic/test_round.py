@@ -175,6 +175,23 @@ def test_long_and_short_prompts_are_prefilled_apart_and_decode_on_few_instances(
     )
 
 
+@pytest.mark.parametrize(("prompt", "waits"), [(100, True), (10, False)])
+def test_a_prompt_waits_for_a_decode_iteration_only_if_its_instance_saves_more_than_that_takes(
+    prompt: int, waits: bool
+) -> None:
+    """By hand: two instances instead of one save 50 ms for 100 tokens and 5 ms for 10; the constant is 10 ms."""
+    model = LatencyModel({degree: PrefillTime(0.01, 0.001 / degree, 0) for degree in (1, 2)})
+    instances = (Instance("a", 500, 10), Instance("b", 500, 10, busy=True, decoding=True))
+    running = (RunningRequest("p", 200, 0.0, 2, 0.1, {"a": 10}), RunningRequest("q", 200, 0.0, 2, 0.1, {"b": 10}))
+    waiting = (WaitingRequest("w", prompt, 1, 0.0),)
+    plan = plan_round(Snapshot(instances, waiting, running, 10.0), model, Settings())
+    assert [batch.instances for batch in plan.prefills] == ([] if waits else [("a",)])
+    assert (plan.decodes, plan.paused) == ((), ("p",))
+    assert ("Prompts wait" in plan.reasons[0]) == waits
+    prefilling = (instances[0], Instance("b", 500, 10, busy=True))
+    assert plan_round(Snapshot(prefilling, waiting, running, 10.0), model, Settings()).prefills
+
+
 VACATING = Settings(migration_s_per_token=0.001)
 ON_B_AND_C = (RunningRequest("p", 200, 0.0, 1, 0.0, {"b": 100}), RunningRequest("q", 100, 0.0, 1, 0.0, {"c": 10}))
 

@@ -16,6 +16,7 @@ class Iteration:
 
     instances: tuple[str, ...]
     requests: tuple[str, ...]
+    decodes: bool
 
 
 @dataclass
@@ -46,8 +47,12 @@ class World:
     def snapshot(self) -> Snapshot:
         """What a round reads now."""
         busy = {name for iteration in self.iterations for name in iteration.instances}
+        decoding = {name for iteration in self.iterations if iteration.decodes for name in iteration.instances}
         instances = [
-            Instance(name, slots, self.used(name), self.domain_of[name], name in busy, name in self.draining)
+            Instance(
+                name, slots, self.used(name), self.domain_of[name], name in busy, name in self.draining,
+                decoding=name in decoding,
+            )  # fmt: skip
             for name, slots in self.slots.items()
         ]
         waiting = list(self.waiting.values())
@@ -173,7 +178,7 @@ class World:
                 self.running[prompt.id] = RunningRequest(
                     prompt.id, waiting.prompt_tokens + waiting.max_output_tokens - 1, waiting.arrival_s, 0, 0.0, owners
                 )
-            self.iterations.append(Iteration(batch.instances, tuple(each.id for each in batch.requests)))
+            self.iterations.append(Iteration(batch.instances, tuple(each.id for each in batch.requests), decodes=False))
         self.waiting = {name: replace(each, overtaken=plan.overtaken[name]) for name, each in self.waiting.items()}
 
     def _decode(self, plan: RoundPlan) -> None:
@@ -187,7 +192,7 @@ class World:
                 assert master not in self.draining or any("goes on meanwhile" in reason for reason in plan.reasons)
                 tokens = {**request.tokens_by_instance, master: request.tokens_by_instance.get(master, 0) + 1}
                 self.running[request_id] = replace(request, tokens_by_instance=tokens)
-            self.iterations.append(Iteration(each.instances, tuple(request for request, _ in each.masters)))
+            self.iterations.append(Iteration(each.instances, tuple(request for request, _ in each.masters), decodes=True))
 
     def _put_back(self, plan: RoundPlan) -> None:
         for request_id in plan.recompute:

@@ -1,7 +1,8 @@
 """Step 2 of a round: which instances prefill (LoongServe, arXiv 2404.09526, elastic instance allocation).
 
 1. All idle instances, and those of the decode batches that the dispatching preempted.
-2. If their free slots do not hold the prompts: further decode batches, the one with the most free slots first.
+2. If their free slots do not hold the prompts, or they are too few for a measured degree: further decode batches, the
+   one with the most free slots first.
 3. Then the least used instance of the other decode batches is vacated, and its KV handed over to instances that go on
    decoding, as long as this saves time::
 
@@ -79,15 +80,16 @@ def allocate(
     remaining = sorted(others, key=lambda batch: -batch.free_slots)
     prompts = [request.prompt_tokens for request in requests]
     reasons = []
-    while sum(instance.free_slots for instance in chosen) < sum(prompts):
+    while (lacks_slots := sum(instance.free_slots for instance in chosen) < sum(prompts)) or not model.degrees_up_to(
+        len(chosen)
+    ):
         if not remaining or not remaining[0].free_slots:
             free = sum(instance.free_slots for instance in chosen)
             raise NoRoom(f"{sum(prompts)} prompt tokens do not fit into {free} free slots")
         batch = remaining.pop(0)
         chosen += batch.usable
-        reasons.append(
-            f"The decode batch on {', '.join(batch.names)} pauses: the prefill needs its {batch.free_slots} free slots."
-        )
+        needed = f"{batch.free_slots} free slots" if lacks_slots else "instances"
+        reasons.append(f"The decode batch on {', '.join(batch.names)} pauses: the prefill needs its {needed}.")
     moves: list[Move] = []
     vacated: list[str] = []
     if settings.migration_s_per_token is not None:

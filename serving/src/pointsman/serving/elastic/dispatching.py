@@ -6,8 +6,10 @@ Requests are considered in order of arrival. One is admitted if three bounds hol
 * slots: its prompt fits into the free slots of the instances that the prefill may use;
 * compute: the prefill stays below the tipping point, beyond which a larger batch only takes longer.
 
-First the prefill may use the idle instances. Then decode batches are considered for preemption, the one with the most
-free slots first. A preempted batch pauses and keeps its KV. With R the requests admitted so far on the instances E, a
+First the prefill may use the idle instances. Then come the requests that fit into the instances which would be idle if
+the others held all KV, as in the paper's code: decoding does not need these instances, so one batch can pause. A larger
+group would be faster, so this holds only if it saves no more time than it may take until all requests that decode have
+ended. Then decode batches are considered for preemption, the one with the most free slots first. A preempted batch pauses and keeps its KV. With R the requests admitted so far on the instances E, a
 batch B on the instances G, and R' the requests that can be admitted in addition if G joins::
 
     Cost = sum over r in B  of  T(R + R', E + G) / generated tokens of r
@@ -118,7 +120,8 @@ def dispatch(
     """Choose requests of ``waiting`` (in order of arrival).
 
     ``idle``: instances without KV that no iteration uses; ``batches``: decode batches that may be preempted;
-    ``running``: every request with KV, for the memory bound over ``slots``. Raises NotMeasured.
+    ``running``: every request with KV, for the memory bound over ``slots``. ``spare_slots``: of ``spare_instances``,
+    and ``instances``: how many there are, both with those that an iteration uses. Raises NotMeasured.
     """
     scan = _Scan(waiting[: settings.max_scanned_requests], running, slots, model, settings)
     available = sum(instance.free_slots for instance in idle) + sum(batch.free_slots for batch in batches)
@@ -131,20 +134,19 @@ def dispatch(
     preempted: list[DecodeBatch] = []
     together: list[DecodeBatch] = []
     average_s = estimate_decode_s(mean_decode_s, running)
-    usable = [*idle, *(instance for batch in batches for instance in batch.usable)]
     if spare_slots and batches and not scan.is_complete:
+        usable = [*idle, *(instance for batch in batches for instance in batch.usable)]
         trial = scan.copy()
         room = min(spare_slots, sum(instance.free_slots for instance in usable))
-        extra = trial.admit(room, len(usable), 0)
-        if extra:
+        if extra := trial.admit(room, len(usable), 0):
             prompts = [request.prompt_tokens for request in trial.requests]
             slower_s = model.seconds(prompts, len(usable)) - model.seconds(prompts, max(instances, len(usable)))
             wait_s = estimate_wait_s(average_s, (each.decode_s for batch in batches for each in batch.requests))
             if slower_s <= wait_s:
                 scan = trial
                 reasons.append(
-                    f"Prefill {quantity(len(extra), 'prompt')} more: decoding does not need all instances, and waiting "
-                    f"for a larger group could take {wait_s:.3g} s and would save {slower_s:.3g} s."
+                    f"Prefill {quantity(len(extra), 'prompt')} on instances that decoding does not need: a larger "
+                    f"group saves {slower_s:.3g} s and could be {wait_s:.3g} s away."
                 )
     for batch in sorted((each for each in batches if each.usable), key=lambda each: -each.free_slots):
         if scan.is_complete:

@@ -6,7 +6,8 @@ the queue first.
 
 The result is a plan of iterations of disjoint groups. The caller executes ``moves`` first, in order. It counts the
 slots that the iterations will use as used, and plans another round when one of them ends: instances of the others are
-busy then. The same snapshot gives the same plan.
+busy then. Where prompts gain from instances whose decode iteration ends soon, nothing begins until then. The same
+snapshot gives the same plan.
 
 No request that was admitted is evicted while the instances stay. Admission keeps to the paper's future-memory bound.
 That bound assumes that all requests advance side by side, which is not so while a prefill pauses some of them. A
@@ -86,7 +87,7 @@ def plan_round(snapshot: Snapshot, model: LatencyModel, settings: Settings) -> R
         domain.drain()
         if domain.waits_for_others(queue, model, settings):
             moves += domain.moves
-            reasons += domain.reasons
+            reasons += [*domain.reasons, "Prompts wait for decode iterations under way: their instances are needed."]
             paused += [each.id for each in domain.settled]
             continue
         of_domain = domain.prefill(queue, snapshot.mean_decode_s, model, settings)
@@ -169,9 +170,11 @@ class _Domain:
                 self.reasons.append(f"{source.name} drains and hands {tokens} tokens over.")
 
     def waits_for_others(self, queue: Sequence[WaitingRequest], model: LatencyModel, settings: Settings) -> bool:
-        """Whether prompts gain more from instances whose decode iteration is under way than it can take: its constant.
+        """Whether prompts are faster with the instances whose decode iteration is under way, by more than it takes.
 
-        Iterations of several groups do not end at the same time. Without a pause no group could ever grow.
+        Decode iterations of several groups do not end at the same time. Without a pause, a round would see one group
+        only, and prompts would be prefilled on its instances alone. An iteration is taken to last as long as the
+        constant of a prefill.
         """
         soon = [each for each in self.instances if each.decoding and not each.draining]
         now = len(self.idle) + sum(len(batch.usable) for batch in self.batches)
