@@ -39,7 +39,7 @@ class Hardware:
 
 
 HARDWARE_SOURCES: Final = {
-    "compute_flops": "A800 data sheet: 312 TFLOP/s in fp16; 60 %, as causal FlashAttention-2 (arXiv 2307.08691) on A100",
+    "compute_flops": "A800 data sheet: 312 TFLOP/s in fp16; 60 %, as FlashAttention-2 (arXiv 2307.08691)",
     "memory_bytes_per_s": "A800 data sheet: 2.0 TB/s; 80 %, which large copies reach",
     "link_bytes_per_s": "A800 data sheet: NVLink 400 GB/s, which is 200 GB/s in each direction",
     "collective_s": "a small NCCL all-reduce within a node takes 8 µs on 2 GPUs and 20 µs on 8",

@@ -1,7 +1,7 @@
 """Requests with the lengths of LoongServe's data sets. The sets are not here, so lengths are drawn from their ranges.
 
-Prompts: log-uniform between the shortest and the longest that the paper names. Outputs: log-uniform between 4 tokens and
-the most that the data set's own evaluation, or the paper's artifact, lets a model write. Arrivals are Poisson.
+Prompts: log-uniform between the shortest and the longest that the paper names. Outputs: log-uniform between 4 tokens
+and the most that the data set's own evaluation, or the paper's artifact, lets a model write. Arrivals are Poisson.
 """
 
 import math

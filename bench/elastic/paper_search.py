@@ -17,8 +17,8 @@ from bench.elastic.paper_mixes import Mix
 from bench.elastic.simulation import GOOD, Outcome
 
 FACTOR: Final = 25.0
-COARSE: Final = 1.6
-REFINEMENTS: Final = 2
+COARSE: Final = 1.6  # and its eighth root is below BRACKET
+BRACKET: Final = 1.0605
 ABLATION_TTFT_S: Final = 15.0
 ABLATION_TPOT_S: Final = 0.05
 
@@ -29,6 +29,7 @@ class Measure(StrEnum):
     TOTAL = "total"
     INPUT = "input"
     OUTPUT = "output"
+    ALL = "total, input and output"
     GOODPUT = "goodput"
     ABLATION = "ablation goodput"
 
@@ -45,42 +46,89 @@ class Objectives:
     @classmethod
     def of(cls, mix: Mix, reference: TensorParallel) -> "Objectives":
         """FACTOR times the means of requests that are alone on ``reference``."""
-        total, first, further = [], [], []
-        for prompt, output in mix.sample():
-            first_s, end_s = reference.alone_s(prompt, output)
-            total.append(end_s / (prompt + output))
-            first.append(first_s / prompt)
-            further.append((end_s - first_s) / max(output - 1, 1))
-        return cls(reference, FACTOR * mean(total), FACTOR * mean(first), FACTOR * mean(further))
+        alone = [Normalised(*lengths, *reference.alone_s(*lengths)) for lengths in mix.sample()]
+        means = (mean(each.total_s for each in alone), mean(each.input_s for each in alone))
+        return cls(reference, *(FACTOR * each for each in means), FACTOR * mean(each.output_s for each in alone))
 
-    def judge(self, outcomes: Sequence[Outcome]) -> dict[Measure, float]:
-        """Every measure of a run in which nothing was refused."""
-        total, first, further = [], [], []
-        late = late_ablation = 0
-        for each in outcomes:
-            asked, first_s = each.asked, each.first_s - each.asked.at_s
-            further_s = (each.latency_s - first_s) / max(asked.output_tokens - 1, 1)
-            total.append(each.latency_s / (asked.prompt_tokens + asked.output_tokens))
-            first.append(first_s / asked.prompt_tokens)
-            further.append(further_s)
-            alone_first_s, alone_s = self.reference.alone_s(asked.prompt_tokens, asked.output_tokens)
-            late += each.latency_s > FACTOR * alone_s
-            late_ablation += first_s > max(FACTOR * alone_first_s, ABLATION_TTFT_S) or further_s > ABLATION_TPOT_S
-        may_be_late = (1 - GOOD) * len(outcomes)
+
+@dataclass(frozen=True, slots=True)
+class Normalised:
+    """The latencies of a request, divided by its tokens."""
+
+    prompt_tokens: int
+    output_tokens: int
+    first_s: float
+    end_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Of the whole request."""
+        return self.end_s / (self.prompt_tokens + self.output_tokens)
+
+    @property
+    def input_s(self) -> float:
+        """To the first token."""
+        return self.first_s / self.prompt_tokens
+
+    @property
+    def output_s(self) -> float:
+        """Between two tokens."""
+        return (self.end_s - self.first_s) / max(self.output_tokens - 1, 1)
+
+
+@dataclass
+class Tally:
+    """The measures of a run of ``count`` requests. While some have not ended they are lower bounds."""
+
+    objectives: Objectives
+    count: int
+    _total: float = 0.0
+    _input: float = 0.0
+    _output: float = 0.0
+    _late: int = 0
+    _late_ablation: int = 0
+    refused: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        """One has ended, or was refused."""
+        if outcome.end_s is None:
+            self.refused += 1
+            return
+        asked, of = outcome.asked, self.objectives
+        lengths = (asked.prompt_tokens, asked.output_tokens)
+        found = Normalised(*lengths, outcome.first_s - asked.at_s, outcome.latency_s)
+        alone = Normalised(*lengths, *of.reference.alone_s(*lengths))
+        self._total += found.total_s
+        self._input += found.input_s
+        self._output += found.output_s
+        self._late += found.end_s > FACTOR * alone.end_s
+        first_by_s = max(FACTOR * alone.first_s, ABLATION_TTFT_S)
+        self._late_ablation += found.first_s > first_by_s or found.output_s > ABLATION_TPOT_S
+
+    @property
+    def judged(self) -> "Judged":
+        """By measure."""
+        of, may_be_late = self.objectives, (1 - GOOD) * self.count
+        total = self._total / self.count / of.total_s
+        first = self._input / self.count / of.input_s
+        further = self._output / self.count / of.output_s
         return {
-            Measure.TOTAL: mean(total) / self.total_s,
-            Measure.INPUT: mean(first) / self.input_s,
-            Measure.OUTPUT: mean(further) / self.output_s,
-            Measure.GOODPUT: late / may_be_late,
-            Measure.ABLATION: late_ablation / may_be_late,
+            Measure.TOTAL: total,
+            Measure.INPUT: first,
+            Measure.OUTPUT: further,
+            Measure.ALL: max(total, first, further),
+            Measure.GOODPUT: self._late / may_be_late,
+            Measure.ABLATION: self._late_ablation / may_be_late,
         }
 
 
 Judged = Mapping[Measure, float]
 
 
-def find_rates(judge: Callable[[float], Judged], measures: Sequence[Measure], first_rate: float) -> dict[Measure, float]:
-    """The rate at which each of ``measures`` reaches 1, between two rates that were tried.
+def find_rates(
+    judge: Callable[[float], Judged], measures: Sequence[Measure], first_rate: float
+) -> dict[Measure, float]:
+    """The first rate at which each of ``measures`` exceeds 1, to 3 %: the middle of two rates on both sides.
 
     Rates a factor COARSE apart are tried until all measures lie on both sides, then the geometric means between.
     """
@@ -91,13 +139,13 @@ def find_rates(judge: Callable[[float], Judged], measures: Sequence[Measure], fi
     while any(tried[max(tried)][each] <= 1 for each in measures):
         rate = max(tried) * COARSE
         tried[rate] = judge(rate)
-    for _ in range(REFINEMENTS):
-        for measure in measures:
+    for measure in measures:
+        low, high = _around(tried, measure)
+        while high / low > BRACKET:
+            middle = math.sqrt(low * high)
+            tried[middle] = judge(middle)
             low, high = _around(tried, measure)
-            if high / low > COARSE ** (1 / 2**REFINEMENTS) * 1.01:
-                middle = math.sqrt(low * high)
-                tried[middle] = judge(middle)
-    return {each: _crossing(tried, each) for each in measures}
+    return {each: math.sqrt(math.prod(_around(tried, each))) for each in measures}
 
 
 def _around(tried: Mapping[float, Judged], measure: Measure) -> tuple[float, float]:
@@ -105,12 +153,3 @@ def _around(tried: Mapping[float, Judged], measure: Measure) -> tuple[float, flo
     rates = sorted(tried)
     above = next(number for number, rate in enumerate(rates) if tried[rate][measure] > 1)
     return rates[above - 1], rates[above]
-
-
-def _crossing(tried: Mapping[float, Judged], measure: Measure) -> float:
-    """Interpolated, as the paper's plots are read."""
-    low, high = _around(tried, measure)
-    before, after = tried[low][measure], tried[high][measure]
-    return low + (high - low) * (1 - before) / (after - before)
-
-

@@ -5,7 +5,7 @@ Static systems are the same code with fewer choices: instances that never work t
 
 import heapq
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, overload
@@ -180,8 +180,8 @@ class Run:
     settings: Settings = field(default_factory=Settings)
     times: Times | None = None
 
-    def outcomes(self, asked: Sequence[Asked]) -> list[Outcome]:
-        """Simulate until all requests have ended."""
+    def outcomes(self, asked: Sequence[Asked], ended: Callable[[Outcome], None] = lambda _: None) -> list[Outcome]:
+        """Simulate until all requests have ended. ``ended`` gets each one then, and may raise to stop earlier."""
         book = Requests(self.settings, settle_s=0.0)  # nobody comes or goes here
         for number, domain in enumerate(self.system.domains):
             book.join(f"i-{number}", self.system.slots, domain)
@@ -205,11 +205,13 @@ class Run:
                 outcome = found[event.request]
                 if not isinstance(event, Token):
                     outcome.refused = True
+                    ended(outcome)
                     continue
                 outcome.first_s = outcome.first_s or now_s
                 if event.finish is not None:
                     outcome.end_s = now_s
                     holdings.end(event.request)
+                    ended(outcome)
             for iteration in done.iterations:
                 took_s = _seconds(iteration, holdings.begin(iteration), times)
                 heapq.heappush(events, (now_s + took_s, next(order), iteration))

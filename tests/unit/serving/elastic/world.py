@@ -50,9 +50,14 @@ class World:
         decoding = {name for iteration in self.iterations if iteration.decodes for name in iteration.instances}
         instances = [
             Instance(
-                name, slots, self.used(name), self.domain_of[name], name in busy, name in self.draining,
+                name,
+                slots,
+                self.used(name),
+                self.domain_of[name],
+                name in busy,
+                name in self.draining,
                 decoding=name in decoding,
-            )  # fmt: skip
+            )
             for name, slots in self.slots.items()
         ]
         waiting = list(self.waiting.values())
@@ -192,7 +197,9 @@ class World:
                 assert master not in self.draining or any("goes on meanwhile" in reason for reason in plan.reasons)
                 tokens = {**request.tokens_by_instance, master: request.tokens_by_instance.get(master, 0) + 1}
                 self.running[request_id] = replace(request, tokens_by_instance=tokens)
-            self.iterations.append(Iteration(each.instances, tuple(request for request, _ in each.masters), decodes=True))
+            self.iterations.append(
+                Iteration(each.instances, tuple(request for request, _ in each.masters), decodes=True)
+            )
 
     def _put_back(self, plan: RoundPlan) -> None:
         for request_id in plan.recompute:

@@ -203,7 +203,16 @@ class _Domain:
         staying_instances = [each for each in self.instances if not each.draining]
         spare = sum(each.slots for each in spare_instances(staying_instances))
         chosen = dispatch(
-            queue, idle, batches, self.running, self.slots, model, mean_decode_s, settings, spare, len(staying_instances)
+            queue,
+            idle,
+            batches,
+            self.running,
+            self.slots,
+            model,
+            mean_decode_s,
+            settings,
+            spare,
+            len(staying_instances),
         )
         self.reasons += chosen.reasons
         iterations, allocation = self._batch(chosen, idle, batches, model, settings)
@@ -280,11 +289,11 @@ class _Domain:
         paused = [each for each in settled if not prefilling.isdisjoint(each.tokens_by_instance)]
         paused_ids = {each.id for each in paused}
         decoding = [each for each in settled if each.id not in paused_ids]
-        candidates = [each for each in decoding if each.demand.future_tokens]
-        candidate_ids = {each.id for each in candidates}
-        others = [each.demand for each in self.running if each.id not in candidate_ids]
-        others += [each.demand for each in self._admitted]
-        safe = choose_safe_steps([each.demand for each in candidates], others, self.slots)
+        demands = {each.id: each.demand for each in self.running}
+        candidates = [each for each in decoding if demands[each.id].future_tokens]
+        of_candidates = [demands.pop(each.id) for each in candidates]
+        others = [*demands.values(), *(each.demand for each in self._admitted)]
+        safe = choose_safe_steps(of_candidates, others, self.slots)
         if len(safe) < len(candidates):
             self.reasons.append(
                 f"{quantity(len(candidates) - len(safe), 'request')} must wait: "

@@ -14,9 +14,8 @@ class Instance:
     """A model replica that can form groups with the other instances of its ``domain``.
 
     ``slots``: tokens of KV that its pool holds; ``used_slots``: of those in use, including the ones that an iteration
-    under way will use. ``busy``: an iteration under way uses it, so it joins no group in this round. ``decoding``: that iteration
-    is a token of each request, so it ends soon. ``draining``: it
-    gets no new tokens. ``admits_until_s``: requests that arrived later are not prefilled here; None: no limit.
+    under way will use. ``busy``: an iteration under way uses it, so it joins no group in this round. ``decoding``: that
+    iteration is a token of each request, so it ends soon. ``draining``: it gets no new tokens. ``admits_until_s``: requests that arrived later are not prefilled here; None: no limit.
     ``domain``: the largest set of instances that may work together, for example maxDegree
     consecutive ordinals, or the instances of one node.
     """
@@ -90,7 +89,8 @@ class RunningRequest:
     @property
     def demand(self) -> SlotDemand:
         """Slots now and until its end."""
-        return SlotDemand(self.tokens, max(self.max_kv_tokens - self.tokens, 0))
+        tokens = self.tokens
+        return SlotDemand(tokens, max(self.max_kv_tokens - tokens, 0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class Requests:
     def snapshot(self, now_s: float) -> Snapshot:
         """All that a round is planned from."""
         staying = {of.domain for of in self._instances.values() if of.draining_s is None}
-        used = dict.fromkeys(self._instances, 0)
+        used = dict.fromkeys(self._instances, 0)  # as used_slots, in one pass
         for request in self._requests.values():
             for name, tokens in request.kv.items():
                 used[name] += tokens
