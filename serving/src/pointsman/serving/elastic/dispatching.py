@@ -10,8 +10,8 @@ First the prefill may use the idle instances. Then come the requests that fit in
 the others held all KV, as in the paper's code: decoding does not need these instances, so one batch can pause. A larger
 group would be faster, so this holds only if it saves no more time than it may take until all requests that decode have
 ended. Then decode batches are considered for preemption, the one with the most free slots first. A preempted batch
-pauses and keeps its KV. With R the requests admitted so far on the instances E, a batch B on the instances G, and R' the
-requests that can be admitted in addition if G joins::
+pauses and keeps its KV. With R the requests admitted so far on the instances E, a batch B on the instances G, and R'
+the requests that can be admitted in addition if G joins::
 
     Cost = sum over r in B  of  T(R + R', E + G) / generated tokens of r
     Gain = sum over r in R' of  max(0, AvgLat - min over b in B of decode time of b) / prompt tokens of r

@@ -15,9 +15,9 @@ class Instance:
 
     ``slots``: tokens of KV that its pool holds; ``used_slots``: of those in use, including the ones that an iteration
     under way will use. ``busy``: an iteration under way uses it, so it joins no group in this round. ``decoding``: that
-    iteration is a token of each request, so it ends soon. ``draining``: it gets no new tokens. ``admits_until_s``: requests that arrived later are not prefilled here; None: no limit.
-    ``domain``: the largest set of instances that may work together, for example maxDegree
-    consecutive ordinals, or the instances of one node.
+    iteration is a token of each request, so it ends soon. ``draining``: it gets no new tokens.
+    ``admits_until_s``: requests that arrived later are not prefilled here; None: no limit. ``domain``: the largest set
+    of instances that may work together, for example maxDegree consecutive ordinals, or the instances of one node.
     """
 
     name: str

@@ -1,0 +1,259 @@
+"""The systems of LoongServe's evaluation: what is alone takes the formula's time, and no bound is exceeded."""
+
+import math
+from random import Random
+
+import pytest
+from bench.elastic import paper_static
+from bench.elastic.paper import Experiment, Refuses, in_order, judge
+from bench.elastic.paper_costs import SLOTS, Chunk, Hardware, SequenceParallel, TensorParallel
+from bench.elastic.paper_mixes import DATA_SETS, LV_EVAL, SHARE_GPT, Mix, Zipf, mixed
+from bench.elastic.paper_search import FACTOR, Measure, Objectives, Tally, find_rates
+from bench.elastic.paper_static import ChunkedPrefill, PrefillDecode, Running, WholePrompts, demand_of
+from bench.elastic.paper_systems import CHUNKED, ELASTIC, FIXED_SP, ONE_TP8, REPLICAS, STATIC_PD, TP8, Served
+from bench.elastic.simulation import Asked, MemberLoad, Outcome, Zeros
+from bench.rows import row
+
+from pointsman.serving.elastic.memory import peak_slots
+
+ENGINE = TensorParallel(8)
+SHORT, LONG = Asked(1.0, 300, 9), Asked(1.0, 100_000, 5)
+STATIC: tuple[Served, ...] = (
+    WholePrompts("whole", ENGINE),
+    ChunkedPrefill("chunked", ENGINE, 512),
+    PrefillDecode("P/D", TensorParallel(4), TensorParallel(4)),
+)
+
+
+def load(rate: float = 30.0, count: int = 200, most: int = 2300, seed: int = 1) -> list[Asked]:
+    rng, at_s, found = Random(seed), 0.0, []
+    for _ in range(count):
+        at_s += rng.expovariate(rate)
+        found.append(Asked(at_s, rng.randint(4, most), rng.randint(1, 60)))
+    return found
+
+
+def test_a_prefill_by_hand() -> None:
+    """100 000 tokens on 8 GPUs at 187.2 TFLOP/s: 0.895 s linear, 0.875 + 0.875 s attention, 0.459 + 0.0006 s
+    all-reduce, 0.015 s constant.
+    """
+    linear_s = 2 * 6.7e9 * 1e5 / (8 * 187.2e12)
+    attention_s = 2 * 4096 * 32 * 1e10 / (8 * 187.2e12)
+    reduce_s = 64 * (10e-6 + 2 * 7 / 8 * 1e5 * 8192 / 200e9)
+    assert ENGINE.prefill_s([100_000]) == pytest.approx(0.015 + linear_s + attention_s + reduce_s)
+    assert ENGINE.prefill_s([100_000]) == pytest.approx(3.12, abs=0.01)
+
+
+def test_a_decode_step_by_hand() -> None:
+    """Two GPUs read 13.4 GB of weights and 1 000 x 512 KiB of KV at 1.6 TB/s each: 4.19 and 0.16 ms."""
+    step_s = 0.015 + 13.4e9 / 3.2e12 + 1000 * 524_288 / 3.2e12 + 64 * (10e-6 + 8192 / 200e9)
+    assert TensorParallel(2).step_s(1, 1000) == pytest.approx(step_s)
+    assert Hardware().kv_bytes == 512 * 1024
+
+
+def test_all_systems_have_the_same_times() -> None:
+    """One group of one member is the engine itself, and a whole prompt is a chunk of all its tokens."""
+    alone = SequenceParallel(ENGINE)
+    assert alone.prefill_s(1, [300, 20_000]) == pytest.approx(ENGINE.prefill_s([300, 20_000]))
+    assert alone.decode_s([MemberLoad(7, 9000)]) == pytest.approx(ENGINE.step_s(7, 9000))
+    assert ENGINE.step_s(0, 0, [Chunk(300)]) == ENGINE.prefill_s([300])
+
+
+def test_parts_of_a_prompt_have_the_attention_of_the_whole_prompt() -> None:
+    parts = [ENGINE.attention_s(Chunk(10_000, before)) for before in range(0, 100_000, 10_000)]
+    assert sum(parts) == pytest.approx(ENGINE.attention_s(Chunk(100_000)))
+
+
+def test_a_group_is_as_slow_as_its_fullest_member() -> None:
+    group = SequenceParallel(TensorParallel(2))
+    even, uneven = [MemberLoad(4, 50_000)] * 2, [MemberLoad(4, 100_000), MemberLoad(4, 0)]
+    assert group.decode_s(uneven) - group.decode_s(even) == pytest.approx(TensorParallel(2).read_s(50_000))
+
+
+def test_the_managers_model_fits_the_times_within_the_papers_error() -> None:
+    model = SequenceParallel(TensorParallel(2)).latency_model((1, 2, 3, 4))
+    assert max(each.error for each in model.by_degree.values()) < 0.02
+    assert [model.seconds([100_000], degree) for degree in (1, 2, 4)] == pytest.approx([10.86, 5.50, 2.84], abs=0.02)
+
+
+@pytest.mark.parametrize("asked", [SHORT, LONG], ids=["short", "long"])
+def test_a_request_that_is_alone_takes_the_formulas_time(asked: Asked) -> None:
+    first_s, end_s = ENGINE.alone_s(asked.prompt_tokens, asked.output_tokens)
+    steps = [ENGINE.step_s(1, asked.prompt_tokens + number) for number in range(1, asked.output_tokens)]
+    assert end_s == pytest.approx(first_s + sum(steps))
+    for served in (TP8.variants[0], ONE_TP8.variants[0]):
+        (found,) = served.outcomes([asked])
+        assert found.first_s - asked.at_s == pytest.approx(first_s)
+        assert found.latency_s == pytest.approx(end_s)
+
+
+def test_a_request_alone_is_prefilled_in_chunks() -> None:
+    (found,) = ChunkedPrefill("chunked", ENGINE, 512).outcomes([Asked(0.0, 1200, 1)])
+    chunks = [Chunk(512), Chunk(512, 512), Chunk(176, 1024)]
+    assert found.latency_s == pytest.approx(sum(ENGINE.step_s(0, 0, [each]) for each in chunks))
+
+
+def test_static_pd_alone_adds_the_transfer() -> None:
+    """100 000 x 512 KiB over four GPUs with 200 GB/s each: 65.5 ms."""
+    system, engine = PrefillDecode("P/D", TensorParallel(4), TensorParallel(4)), TensorParallel(4)
+    (found,) = system.outcomes([LONG])
+    assert system.transfer_s(100_000) == pytest.approx(0.0655, abs=1e-4)
+    assert found.latency_s == pytest.approx(engine.alone_s(100_000, 5)[1] + system.transfer_s(100_000))
+
+
+def test_an_elastic_group_prefills_a_lone_prompt_on_all_instances_and_decodes_on_one() -> None:
+    times = SequenceParallel(TensorParallel(2))
+    (found,) = ELASTIC.variants[0].outcomes([LONG])
+    steps = [times.decode_s([MemberLoad(1, 100_000 + number)]) for number in range(1, 5)]
+    assert found.latency_s == pytest.approx(times.prefill_s(4, [100_000]) + sum(steps))
+    (fixed,) = FIXED_SP.variants[0].outcomes([LONG])
+    assert fixed.first_s == pytest.approx(found.first_s)
+    (apart,) = REPLICAS.variants[0].outcomes([LONG])
+    assert apart.first_s - 1.0 == pytest.approx(times.prefill_s(1, [100_000]))
+
+
+@pytest.mark.parametrize("served", STATIC, ids=["whole", "chunked", "P/D"])
+def test_every_request_ends_and_first_tokens_come_in_order_of_arrival(served: Served) -> None:
+    found = served.outcomes(load())
+    assert all(each.end_s is not None and each.asked.at_s < each.first_s <= each.end_s for each in found)
+    firsts = [each.first_s for each in found]
+    assert firsts == sorted(firsts)
+
+
+@pytest.mark.parametrize("served", STATIC, ids=["whole", "chunked", "P/D"])
+def test_a_step_never_reads_more_kv_than_there_are_slots(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    slots = {4: 5000, 8: 5000}
+    monkeypatch.setattr("bench.elastic.paper_costs.SLOTS", slots)
+    read: list[int] = []
+    step_s = TensorParallel.step_s
+
+    def watched(engine: TensorParallel, requests: int, kv_tokens: int, chunks: tuple[Chunk, ...] = ()) -> float:
+        read.append(kv_tokens + sum(each.tokens + each.before for each in chunks))
+        return step_s(engine, requests, kv_tokens, chunks)
+
+    monkeypatch.setattr(TensorParallel, "step_s", watched)
+    assert all(each.end_s is not None for each in served.outcomes(load(rate=1000.0)))
+    assert 2500 < max(read) <= 5000
+
+
+@pytest.mark.parametrize("chunk", [64, 512])
+def test_a_chunk_budget_is_never_exceeded(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[tuple[int, int]] = []
+    step_s = TensorParallel.step_s
+
+    def watched(engine: TensorParallel, requests: int, kv_tokens: int, chunks: tuple[Chunk, ...] = ()) -> float:
+        steps.append((requests, sum(each.tokens for each in chunks)))
+        return step_s(engine, requests, kv_tokens, chunks)
+
+    monkeypatch.setattr(TensorParallel, "step_s", watched)
+    asked = load(rate=1000.0)
+    ChunkedPrefill("chunked", ENGINE, chunk).outcomes(asked)
+    assert all(tokens + requests <= chunk for requests, tokens in steps if tokens)
+    assert max(tokens + requests for requests, tokens in steps) == chunk
+    assert sum(tokens for _, tokens in steps) == sum(each.prompt_tokens for each in asked)
+
+
+def test_running_requests_are_those_that_the_memory_bound_admits() -> None:
+    rng = Random(3)
+    running, present = Running(3000), list[Asked]()
+    for _ in range(60):
+        asked = Asked(0.0, rng.randint(1, 500), rng.randint(2, 300))
+        fits = peak_slots(demand_of(each) for each in (*present, asked)) <= 3000
+        assert running.fits(Outcome(asked)) == fits
+        if fits:
+            running.add(Outcome(asked))
+            present.append(asked)
+    assert running.count == len(present)
+
+
+def test_vllms_requests_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paper_static, "BATCH_REQUESTS", 3)
+    running = Running(10_000)
+    for _ in range(3):
+        assert running.fits(Outcome(SHORT))
+        running.add(Outcome(SHORT))
+    assert not running.fits(Outcome(SHORT))
+
+
+def test_a_prompt_that_fits_nowhere_is_refused() -> None:
+    too_long = [SHORT, Asked(2.0, 450_000, 5)]
+    short, long = STATIC_PD.variants[0].outcomes(too_long)
+    assert (short.refused, long.refused, long.latency_s) == (False, True, math.inf)
+    assert not any(each.refused for each in (*TP8.variants[0].outcomes(too_long), *CHUNKED.variants[0].outcomes([])))
+    assert REPLICAS.variants[0].outcomes([Asked(0.0, SLOTS[2], 2)])[0].refused
+
+
+def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings() -> None:
+    rng = Random(1)
+    for of in DATA_SETS:
+        prompts, outputs = zip(*(of(rng) for _ in range(3000)), strict=True)
+        assert of.prompt[0] <= min(prompts) and max(prompts) <= of.prompt[1]
+        assert 4 <= min(outputs) and max(outputs) <= of.output[1]
+        middle = math.sqrt(of.prompt[0] * of.prompt[1])
+        assert sum(each < middle for each in prompts) / 3000 == pytest.approx(0.5, abs=0.03)
+    kinds = [mixed(rng)[0] for _ in range(6000)]
+    assert sum(each < 2_700 for each in kinds) / 6000 == pytest.approx(1 / 3, abs=0.03)
+
+
+@pytest.mark.parametrize(("exponent", "median"), [(1.0, 1414), (1.4, 55.2)])
+def test_a_zipf_mix_has_the_median_of_its_distribution(exponent: float, median: float) -> None:
+    """By hand: 10 * 20 000**0.5; and (10**-0.4 + 0.5 * (200 000**-0.4 - 10**-0.4))**(-1 / 0.4)."""
+    rng, zipf = Random(1), Zipf(exponent)
+    prompts = sorted(zipf(rng)[0] for _ in range(6001))
+    assert 10 <= prompts[0] and prompts[-1] <= 200_000
+    assert prompts[3000] == pytest.approx(median, rel=0.12)
+
+
+def test_another_rate_brings_the_same_requests_at_other_times() -> None:
+    mix = Mix("of a test", SHARE_GPT, 100.0, 1.0)
+    slow, fast = mix.draw(1.0, 7), mix.draw(2.0, 7)
+    assert len(fast) == pytest.approx(200, abs=45)
+    for one, other in zip(slow, fast, strict=False):
+        assert (one.prompt_tokens, one.output_tokens) == (other.prompt_tokens, other.output_tokens)
+        assert one.at_s == pytest.approx(2 * other.at_s)
+
+
+def test_requests_that_are_alone_are_far_within_the_objectives() -> None:
+    mix = Mix("of a test", SHARE_GPT, 2000.0, 1.0)
+    objectives = Objectives.of(mix, ENGINE)
+    asked = [Asked(100.0 * number, *lengths) for number, lengths in enumerate(mix.sample())]
+    tally = Tally(objectives, len(asked))
+    for each in WholePrompts("whole", ENGINE).outcomes(asked):
+        tally.add(each)
+    for measure in (Measure.TOTAL, Measure.INPUT, Measure.OUTPUT, Measure.ALL):
+        assert tally.judged[measure] == pytest.approx(1 / FACTOR)
+    assert tally.judged[Measure.GOODPUT] == 0.0
+
+
+def test_the_rate_is_found_where_a_measure_passes_its_objective() -> None:
+    tried: list[float] = []
+
+    def judged(rate: float) -> dict[Measure, float]:
+        tried.append(rate)
+        return {Measure.TOTAL: rate / 7.3, Measure.INPUT: rate / 0.9}
+
+    found = find_rates(judged, (Measure.TOTAL, Measure.INPUT), 4.0)
+    assert found == {Measure.TOTAL: pytest.approx(7.3, rel=0.031), Measure.INPUT: pytest.approx(0.9, rel=0.031)}
+    assert len(tried) == len(set(tried)) < 16
+
+
+def test_a_system_that_refuses_a_request_has_no_rate() -> None:
+    experiment = Experiment(Mix("of a test", LV_EVAL, 3000.0, 0.1), (Measure.TOTAL,), ())
+    objectives = Objectives.of(experiment.mix, ENGINE)
+    with pytest.raises(Refuses) as refused:
+        judge(STATIC_PD.variants[0], experiment, objectives, 0.1, 1)
+    assert 0 < refused.value.share < 0.15
+    assert judge(TP8.variants[0], experiment, objectives, 0.01, 1)[Measure.TOTAL] < 1
+
+
+def test_rows_are_in_the_order_of_the_mixes() -> None:
+    names = ("Zipf 1.4: a", "Mixed: b", "ShareGPT: c")
+    rows = [row(name, "x", [1.0], at_most=1, command="y") for name in names]
+    assert [each.name for each in in_order(rows)] == ["ShareGPT: c", "Mixed: b", "Zipf 1.4: a"]
+
+
+def test_a_prompt_of_equal_tokens_is_a_sequence_without_memory() -> None:
+    prompt = Zeros(5)
+    assert (len(prompt), prompt[-1], tuple(prompt), tuple(prompt[1:3])) == (5, 0, (0,) * 5, (0, 0))
+    with pytest.raises(IndexError):
+        prompt[5]
