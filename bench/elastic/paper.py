@@ -106,7 +106,7 @@ def rates(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) ->
     }
 
 
-def rows_of(experiment: Experiment, seeds: Sequence[int]) -> list[Row]:
+def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[Row]:
     """A row for each peer and measure: the target is that the elastic group is first."""
     began_s = time.process_time()
     ours = rates(ELASTIC, experiment, seeds)
@@ -119,14 +119,14 @@ def rows_of(experiment: Experiment, seeds: Sequence[int]) -> list[Row]:
         except Refuses as refuses:
             name = f"{experiment.mix.name}: refused, too long for its memory"
             rows.append(
-                row(name, "of requests", [0.0], peer=[refuses.share], peer_name=peer.name, at_most=0, command=COMMAND)
+                row(name, "of requests", [0.0], peer=[refuses.share], peer_name=peer.name, at_most=0, command=command)
             )
             continue
         for measure in experiment.measures:
             rows.append(
                 row(
                     f"{experiment.mix.name}: {measure}", "requests/s", ours[measure], peer=theirs[measure],
-                    peer_name=peer.name, of_ratio=True, of_means=True, at_least=1.0, command=COMMAND,
+                    peer_name=peer.name, of_ratio=True, of_means=True, at_least=1.0, command=command,
                 )
             )  # fmt: skip
             print(rows[-1].name, peer.name, ours[measure], theirs[measure], rows[-1].ratio, flush=True)
@@ -138,14 +138,17 @@ def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
     parser.add_argument("--mixes", nargs="*", help="measure only these again (default: all)")
-    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="(default: %(default)s)")
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="of arrivals and lengths (default: 1 2 3)")
     options = parser.parse_args(argv)
+    command = COMMAND if options.seeds == SEEDS else f'{COMMAND} ARGS="--seeds {" ".join(map(str, options.seeds))}"'
     rows = [] if options.mixes is None else read(PATH)
     for experiment in EXPERIMENTS:
         name = experiment.mix.name
         if options.mixes is None or name in options.mixes:
             began_s = time.process_time()
-            rows = [each for each in rows if not each.name.startswith(f"{name}:")] + rows_of(experiment, options.seeds)
+            rows = [each for each in rows if not each.name.startswith(f"{name}:")] + rows_of(
+                experiment, options.seeds, command
+            )
             write(PATH.stem, in_order(rows))
             print(f"{name}: {time.process_time() - began_s:.0f} s of a core", flush=True)
     for each in rows:

@@ -64,7 +64,8 @@ class Zipf:
         if self.exponent == 1:
             return self.least * (self.most / self.least) ** share
         power = 1 - self.exponent
-        return float((self.least**power + share * (self.most**power - self.least**power)) ** (1 / power))
+        low, high = float(self.least**power), float(self.most**power)
+        return math.exp(math.log(low + share * (high - low)) / power)
 
 
 @dataclass(frozen=True, slots=True)

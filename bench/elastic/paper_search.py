@@ -47,8 +47,9 @@ class Objectives:
     def of(cls, mix: Mix, reference: TensorParallel) -> "Objectives":
         """FACTOR times the means of requests that are alone on ``reference``."""
         alone = [Normalised(*lengths, *reference.alone_s(*lengths)) for lengths in mix.sample()]
-        means = (mean(each.total_s for each in alone), mean(each.input_s for each in alone))
-        return cls(reference, *(FACTOR * each for each in means), FACTOR * mean(each.output_s for each in alone))
+        total_s, input_s = mean(each.total_s for each in alone), mean(each.input_s for each in alone)
+        output_s = mean(each.output_s for each in alone)
+        return cls(reference, FACTOR * total_s, FACTOR * input_s, FACTOR * output_s)
 
 
 @dataclass(frozen=True, slots=True)

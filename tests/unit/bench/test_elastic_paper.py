@@ -188,7 +188,7 @@ def test_lengths_are_within_the_papers_ranges_and_evenly_spread_over_doublings()
     for of in DATA_SETS:
         prompts, outputs = zip(*(of(rng) for _ in range(3000)), strict=True)
         assert of.prompt[0] <= min(prompts) and max(prompts) <= of.prompt[1]
-        assert 4 <= min(outputs) and max(outputs) <= of.output[1]
+        assert min(outputs) >= 4 and max(outputs) <= of.output[1]
         middle = math.sqrt(of.prompt[0] * of.prompt[1])
         assert sum(each < middle for each in prompts) / 3000 == pytest.approx(0.5, abs=0.03)
     kinds = [mixed(rng)[0] for _ in range(6000)]
@@ -200,7 +200,7 @@ def test_a_zipf_mix_has_the_median_of_its_distribution(exponent: float, median: 
     """By hand: 10 * 20 000**0.5; and (10**-0.4 + 0.5 * (200 000**-0.4 - 10**-0.4))**(-1 / 0.4)."""
     rng, zipf = Random(1), Zipf(exponent)
     prompts = sorted(zipf(rng)[0] for _ in range(6001))
-    assert 10 <= prompts[0] and prompts[-1] <= 200_000
+    assert prompts[0] >= 10 and prompts[-1] <= 200_000
     assert prompts[3000] == pytest.approx(median, rel=0.12)
 
 
