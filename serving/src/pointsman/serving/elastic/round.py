@@ -177,8 +177,10 @@ class _Domain:
         constant of a prefill.
         """
         soon = [each for each in self.instances if each.decoding and not each.draining]
+        if not (queue and soon):
+            return False
         now = len(self.idle) + sum(len(batch.usable) for batch in self.batches)
-        if not (queue and soon and now and model.degrees_up_to(now)):
+        if not model.degrees_up_to(now):
             return False
         prompts = [each.prompt_tokens for each in queue[: settings.max_prefill_requests]]
         saved_s = model.seconds(prompts, now) - model.seconds(prompts, now + len(soon))
