@@ -64,7 +64,7 @@ class Zipf:
         if self.exponent == 1:
             return self.least * (self.most / self.least) ** share
         power = 1 - self.exponent
-        low, high = float(self.least**power), float(self.most**power)
+        low, high = math.exp(power * math.log(self.least)), math.exp(power * math.log(self.most))
         return math.exp(math.log(low + share * (high - low)) / power)
 
 

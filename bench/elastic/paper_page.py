@@ -1,6 +1,6 @@
 """The table of docs/elastic.md: factors beside each system, here and in LoongServe's paper.
 
-    .venv/bin/python -m bench.elastic.paper_page
+.venv/bin/python -m bench.elastic.paper_page
 """
 
 from collections.abc import Iterator, Sequence

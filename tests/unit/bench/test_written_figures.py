@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench import replays, report
+from bench.elastic import paper_page
 from bench.planner import per_prompt_results
 from bench.planner.cells import OURS, read_cells
 from bench.rows import RESULTS, Row, read
@@ -52,7 +53,16 @@ def test_the_page_of_when_separation_does_not_pay_shows_the_measured_stalls() ->
 
 def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Path) -> None:
     page = (DOCS / "benchmarks.md").read_text()
-    for name in ("planner", "planner_dynamo", "foundation", "overload", "predicted", "forecast", "per_prompt"):
+    for name in (
+        "planner",
+        "planner_dynamo",
+        "foundation",
+        "overload",
+        "predicted",
+        "forecast",
+        "per_prompt",
+        "elastic_paper",
+    ):
         assert "\n".join(report.table([*rows_of(name)])) in page
     assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (DOCS / "pictures").iterdir()}
     assert all(file in page for files in report.PICTURES.values() for file in files)
@@ -96,6 +106,12 @@ def test_the_planners_page_says_how_often_the_bound_held() -> None:
     assert len(constant) == 2 and len(changing) == 5
     said = f"{min(constant):.0f} to {max(constant):.0f} % of the time on constant loads"
     assert f"{said} and {min(changing):.0f} to {max(changing):.0f} % on those that rise" in page
+
+
+def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
+    page, measured = (DOCS / "elastic.md").read_text(), rows_of("elastic_paper")
+    assert "\n".join(paper_page.throughput_table(measured)) in page
+    assert "\n".join(paper_page.ablation_table(measured)) in page
 
 
 def rows_of(name: str) -> list[Row]:
