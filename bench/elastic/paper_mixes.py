@@ -62,7 +62,7 @@ class Zipf:
 
     def _quantile(self, share: float) -> float:
         if self.exponent == 1:
-            return self.least * (self.most / self.least) ** share
+            return self.least * math.exp(share * math.log(self.most / self.least))
         power = 1 - self.exponent
         low, high = math.exp(power * math.log(self.least)), math.exp(power * math.log(self.most))
         return math.exp(math.log(low + share * (high - low)) / power)
