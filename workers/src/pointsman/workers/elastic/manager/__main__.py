@@ -27,5 +27,6 @@ def prepare() -> Install:
 
 if __name__ == "__main__":
     # Not in the settings alone: the middleware reads them again. A manager decodes, and has no other role to take.
-    os.environ |= {"POINTSMAN_PREFIX_CACHE": "false", "POINTSMAN_ROLE": "Decode"}
+    # And vLLM's CUDA build refuses to start without a GPU unless it is told that it needs none.
+    os.environ |= {"POINTSMAN_PREFIX_CACHE": "false", "POINTSMAN_ROLE": "Decode", "VLLM_TARGET_DEVICE": "cpu"}
     sys.exit(become_api_server("manager", sys.argv[1:], elastic_arguments, prepare))
