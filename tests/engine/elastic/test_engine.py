@@ -1,6 +1,7 @@
 """The elastic engine on real processes: one model's tokens however its instances regroup, and what a death costs."""
 
 import json
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ TESTS = Path(__file__).parents[2]
 KINDS = ("grouped-tied-llama3-sharded", "plain", "linear")
 
 
-def run(environment: EngineEnvironment, program: str, *arguments: str) -> Any:
-    """The JSON in the last line that a program beside this file prints."""
+def run(environment: EngineEnvironment, program: str, *arguments: str, **more: str) -> Any:
+    """The JSON in the last line that a program beside this file prints; ``more``: variables of its environment."""
     command = [str(environment.python), "-m", f"engine.elastic.{program}", *arguments]
-    variables = environment.variables()
+    variables = environment.variables() | more
     variables["PYTHONPATH"] += f":{TESTS}"
     said = subprocess.check_output(command, env=variables, text=True, timeout=240)
     return json.loads(said.splitlines()[-1])
@@ -39,6 +40,19 @@ def test_however_instances_regroup_the_tokens_are_those_of_one_model_and_no_kv_i
         assert found["requests"] >= 10
         assert found["closest_logits"] > 1e-4, "the draw leaves no tie that rounding could decide"
         assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+
+
+def test_a_model_of_the_hub_is_found_by_its_name(
+    engine_environment: EngineEnvironment, models: Path, tmp_path: Path
+) -> None:
+    """In the cache of huggingface_hub, which asks nobody when it is told to be offline."""
+    repository = tmp_path / "hub" / "models--tests--linear"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc")
+    shutil.copytree(models / "linear", repository / "snapshots" / "abc")
+    hub = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    (found,) = run(engine_environment, "regroupings", "tests/linear", "float32", "1", "1", **hub)
+    assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
 
 
 def test_a_model_that_is_cut_over_two_processes_of_each_instance_gives_the_same_tokens(
