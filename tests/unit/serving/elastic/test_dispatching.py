@@ -127,13 +127,22 @@ def test_spare_instances_are_the_smallest_that_others_could_empty() -> None:
 @pytest.mark.parametrize(("decode_s", "admitted"), [(1.4, ["r1"]), (1.6, [])])
 def test_a_prompt_does_not_wait_for_a_batch_that_could_make_room(decode_s: float, admitted: list[str]) -> None:
     """By hand: 100 tokens take 1 s on one instance, 0.5 s on two. The gain of a preemption is below its cost."""
-    batch = DecodeBatch((Instance("b", 1000, 300),), (decodes("d", 1, decode_s, b=300),))
+    batch = DecodeBatch((Instance("b", 1000, 300),), (decodes("d", 10, decode_s, b=300),))
     running = list(batch.requests)
     result = dispatch([waits("r1", 100)], [], [batch], running, 10_000, MODEL, 2.0, Settings(), 1000, 2)
     assert ids(result) == admitted
     assert result.preempted == ()
     assert ("does not need" in result.reasons[0]) == bool(admitted)
     assert ids(dispatch([waits("r1", 100)], [], [batch], running, 10_000, MODEL, 2.0, Settings(), 99, 2)) == []
+
+
+@pytest.mark.parametrize(("generated", "admitted"), [(10, ["r1"]), (9, [])])
+def test_prompts_do_not_starve_decoding(generated: int, admitted: list[str]) -> None:
+    """A batch that paused gets ten tokens before it pauses again for prompts that need spare instances only."""
+    requests = (decodes("d", 30, 1.4, b=300), decodes("e", generated, 1.4, b=300))
+    batch = DecodeBatch((Instance("b", 1000, 600),), requests)
+    result = dispatch([waits("r1", 100)], [], [batch], list(requests), 10_000, MODEL, 2.0, Settings(), 1000, 2)
+    assert ids(result) == admitted
 
 
 @pytest.mark.parametrize(("mean_decode_s", "admitted"), [(2.1, ["r1"]), (1.9, [])])

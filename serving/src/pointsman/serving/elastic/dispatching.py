@@ -9,9 +9,10 @@ Requests are considered in order of arrival. One is admitted if three bounds hol
 First the prefill may use the idle instances. Then come the requests that fit into the instances which would be idle if
 the others held all KV, as in the paper's code: decoding does not need these instances, so one batch can pause. A larger
 group would be faster, so this holds only if it saves no more time than it may take until all requests that decode have
-ended. Then decode batches are considered for preemption, the one with the most free slots first. A preempted batch
-pauses and keeps its KV. With R the requests admitted so far on the instances E, a batch B on the instances G, and R'
-the requests that can be admitted in addition if G joins::
+ended; and each request of such a batch has got `STEPS_BETWEEN` tokens. Then decode batches are considered for
+preemption, the one with the most free slots first. A preempted batch pauses and keeps its KV. With R the requests
+admitted so far on the instances E, a batch B on the instances G, and R' the requests that can be admitted in addition
+if G joins::
 
     Cost = sum over r in B  of  T(R + R', E + G) / generated tokens of r
     Gain = sum over r in R' of  max(0, AvgLat - min over b in B of decode time of b) / prompt tokens of r
@@ -30,10 +31,15 @@ alone, as soon as an instance is idle: the allocation (step 2) preempts decode b
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.memory import MemoryBound
 from pointsman.serving.elastic.types import DecodeBatch, Instance, RunningRequest, Settings, WaitingRequest, quantity
+
+STEPS_BETWEEN: Final = 10
+"""Tokens that each request of a batch gets before it pauses for prompts that need no more than spare instances: the
+paper's code considers a prefill after every ten decode iterations. Without it, decoding starves near saturation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,14 +141,15 @@ def dispatch(
     preempted: list[DecodeBatch] = []
     together: list[DecodeBatch] = []
     average_s = estimate_decode_s(mean_decode_s, running)
-    if spare_slots and batches and not scan.is_complete:
-        usable = [*idle, *(instance for batch in batches for instance in batch.usable)]
+    rested = [each for each in batches if all(of.generated_tokens >= STEPS_BETWEEN for of in each.requests)]
+    if spare_slots and rested and not scan.is_complete:
+        usable = [*idle, *(instance for batch in rested for instance in batch.usable)]
         trial = scan.copy()
         room = min(spare_slots, sum(instance.free_slots for instance in usable))
         if extra := trial.admit(room, len(usable), 0):
             prompts = [request.prompt_tokens for request in trial.requests]
             slower_s = model.seconds(prompts, len(usable)) - model.seconds(prompts, max(instances, len(usable)))
-            wait_s = estimate_wait_s(average_s, (each.decode_s for batch in batches for each in batch.requests))
+            wait_s = estimate_wait_s(average_s, (each.decode_s for batch in rested for each in batch.requests))
             if slower_s <= wait_s:
                 scan = trial
                 reasons.append(
