@@ -1,0 +1,1 @@
+"""Multimodal serving: what workers exchange for images beside KV."""

@@ -1,0 +1,130 @@
+"""Where embeddings lie: one region with an area for each kind of data, in the blocks of an allocation.
+
+The region is any writable buffer: a ``bytearray``, shared memory, or memory that a transport has registered.
+"""
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.errors import AllocationError
+
+FILL_ID_BYTES: Final = 4  # int32, one a token
+MROPE_BYTES: Final = 12  # int32, three a token: time, height, width
+AUX_BYTES: Final = 64  # 16 x int32, one row a block: the least that RDMA moves without a penalty
+
+_FIELDS: Final = ("embeddings", "fill_ids", "mrope_positions")
+
+Buffer = bytes | bytearray | memoryview
+Chunk = tuple[int, int]
+"""(offset in the region, size), both in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """The embedding of one request, ``num_tokens`` long, token after token in each field.
+
+    embeddings: (num_tokens, bytes of one token's vector); fill_ids: (num_tokens,) int32;
+    mrope_positions: (num_tokens, 3) int32.
+    """
+
+    num_tokens: int
+    embeddings: Buffer
+    fill_ids: Buffer
+    mrope_positions: Buffer
+
+
+class MultimodalDataBuffers:
+    """The areas embeddings, fill ids, M-RoPE positions and aux, in ``region`` (None: a ``bytearray`` of its own).
+
+    ``aux[0]`` of an allocation is the total number of tokens of its request, sent or not.
+    Raises AllocationError if the region has not exactly ``region_bytes``.
+    """
+
+    def __init__(
+        self, allocator: ReqToMetadataBlockAllocator, embedding_bytes: int, region: bytearray | memoryview | None = None
+    ) -> None:
+        if embedding_bytes < 1:
+            raise AllocationError(f"embedding_bytes is {embedding_bytes}: it must be at least 1, the bytes of a token")
+        self._block_size = allocator.block_size
+        self.token_bytes = (embedding_bytes, FILL_ID_BYTES, MROPE_BYTES)
+        tokens = allocator.num_blocks * allocator.block_size
+        ends, end = [], 0
+        for size in self.token_bytes:
+            ends.append(end)
+            end += size * tokens
+        self._areas = tuple(ends)
+        self._aux_area = end
+        needed = self.region_bytes(allocator, embedding_bytes)
+        self.region = memoryview(bytearray(needed) if region is None else region).cast("B")
+        if len(self.region) != needed:
+            raise AllocationError(f"region has {len(self.region)} bytes: it must have {needed}")
+
+    @staticmethod
+    def region_bytes(allocator: ReqToMetadataBlockAllocator, embedding_bytes: int) -> int:
+        """Size of the region for all blocks of ``allocator``, bytes."""
+        tokens = allocator.num_blocks * allocator.block_size
+        return tokens * (embedding_bytes + FILL_ID_BYTES + MROPE_BYTES) + allocator.num_blocks * AUX_BYTES
+
+    def get_buf_chunk_info(
+        self, allocation: MetadataAllocation, offset_tokens: int = 0, max_tokens: int | None = None
+    ) -> tuple[Chunk, Chunk, Chunk, Chunk]:
+        """Where the tokens from ``offset_tokens`` on lie, at most ``max_tokens``: embeddings, fill ids, M-RoPE, aux.
+
+        Raises AllocationError if there is no such token in the allocation.
+        """
+        tokens = allocation.num_tokens - offset_tokens
+        tokens = tokens if max_tokens is None else min(tokens, max_tokens)
+        if offset_tokens < 0 or tokens < 1:
+            raise AllocationError(
+                f"offset_tokens is {offset_tokens} and max_tokens {max_tokens}: the allocation has the tokens 0 to "
+                f"{allocation.num_tokens - 1}, and at least one of them must be meant"
+            )
+        first = allocation.start_block * self._block_size + offset_tokens
+        embeddings, fill_ids, mrope = (
+            (area + first * size, tokens * size) for area, size in zip(self._areas, self.token_bytes, strict=True)
+        )
+        return embeddings, fill_ids, mrope, (self._aux_area + allocation.start_block * AUX_BYTES, AUX_BYTES)
+
+    def views(self, chunks: Iterable[Chunk]) -> tuple[memoryview, ...]:
+        """The bytes of ``chunks``, writable, without a copy."""
+        return tuple(self.region[offset : offset + size] for offset, size in chunks)
+
+    def get_buf(self, allocation: MetadataAllocation) -> tuple[memoryview, ...]:
+        """Views of embeddings, fill ids, M-RoPE positions and aux, without a copy: valid until it is freed."""
+        return self.views(self.get_buf_chunk_info(allocation))
+
+    def part_bytes(self, num_tokens: int) -> int:
+        """Size of ``num_tokens`` tokens and one row of aux, bytes."""
+        return num_tokens * sum(self.token_bytes) + AUX_BYTES
+
+    def check(self, embedding: Embedding) -> None:
+        """Raises AllocationError unless each field has the bytes of ``num_tokens`` tokens."""
+        for name, size in zip(_FIELDS, self.token_bytes, strict=True):
+            found, right = memoryview(getattr(embedding, name)).nbytes, embedding.num_tokens * size
+            if found != right:
+                raise AllocationError(
+                    f"{name} has {found} bytes: it must have {right}, {size} for each of {embedding.num_tokens} tokens"
+                )
+
+    def set_buf(self, embedding: Embedding, allocation: MetadataAllocation) -> None:
+        """Copy a whole embedding into its allocation, and its length into ``aux[0]``.
+
+        Raises AllocationError if the allocation is for another length, or a field has another size.
+        """
+        if embedding.num_tokens != allocation.num_tokens:
+            raise AllocationError(
+                f"num_tokens is {embedding.num_tokens}: it must be {allocation.num_tokens}, as in the allocation"
+            )
+        self.check(embedding)
+        *fields, aux = self.get_buf(allocation)
+        for name, target in zip(_FIELDS, fields, strict=True):
+            target[:] = memoryview(getattr(embedding, name)).cast("B")
+        struct.pack_into("=i", aux, 0, embedding.num_tokens)
+
+    def total_tokens(self, allocation: MetadataAllocation) -> int:
+        """``aux[0]``: the tokens of the whole request."""
+        total: int = struct.unpack_from("=i", self.get_buf(allocation)[3])[0]
+        return total

@@ -1,0 +1,256 @@
+"""The encode side of embedding transfers: decides what is written where, and when blocks are free again. No I/O.
+
+An embedding gets blocks only once a language worker has asked for it, in the order in which both were there. So what
+holds blocks here waits for nothing but a write, or for the rest that the language side always has a block for.
+"""
+
+from collections import Counter, deque
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+
+from pointsman.workers.multimodal.transfer.actions import CloseLink, Send, SenderAction, Write
+from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
+from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
+from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToEncode
+
+Key = tuple[int, int]
+"""(peer, transfer)."""
+
+
+class SenderState(Enum):
+    """Of one transfer."""
+
+    AWAITING_EMBEDDING = "awaiting embedding"  # fetched before it was encoded
+    AWAITING_BLOCKS = "awaiting blocks"
+    AWAITING_TARGET = "awaiting target"  # the language side allocates the rest
+    WRITING = "writing"
+    STOPPING = "stopping"  # over, but a write may still read the blocks
+    ENDED = "ended"  # remembered for one time-out, so that a late Fetch does not begin it again
+
+
+@dataclass(slots=True)
+class _Transfer:
+    request_id: str
+    deadline_s: float
+    target: MetadataAllocation | None
+    state: SenderState = SenderState.AWAITING_EMBEDDING
+    embedding: Embedding | None = None  # until it has blocks
+    source: MetadataAllocation | None = None
+    sent_tokens: int = 0
+    failure: str = ""  # why it is STOPPING
+
+
+@dataclass(frozen=True, slots=True)
+class _Unclaimed:
+    embedding: Embedding
+    deadline_s: float
+
+
+class EmbeddingSender:
+    """All transfers out of one buffer. Times are seconds of one clock; a state lasts at most ``timeout_s``.
+
+    ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
+    """
+
+    def __init__(
+        self, allocator: ReqToMetadataBlockAllocator, buffers: MultimodalDataBuffers, timeout_s: float
+    ) -> None:
+        self._allocator = allocator
+        self._buffers = buffers
+        self._timeout_s = timeout_s
+        self._transfers: dict[Key, _Transfer] = {}
+        self._unclaimed: dict[str, _Unclaimed] = {}
+        self._queue: deque[Key] = deque()  # AWAITING_BLOCKS, first come first served
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def next_deadline_s(self) -> float:
+        """When ``expire`` has something to do; infinity: never."""
+        transfers = (each.deadline_s for each in self._transfers.values())
+        return min((*transfers, *(each.deadline_s for each in self._unclaimed.values())), default=inf)
+
+    def put(self, request_id: str, embedding: Embedding, now_s: float) -> list[SenderAction]:
+        """The embedding of a request is encoded. It is sent to the first transfer that fetches it, once.
+
+        Raises AllocationError if a field has another size than ``num_tokens`` tokens have.
+        """
+        self._buffers.check(embedding)
+        key = self._awaiting(request_id)
+        if key is None:
+            self._unclaimed[request_id] = _Unclaimed(embedding, now_s + self._timeout_s)
+            return []
+        return self._claim(key, embedding, now_s)
+
+    def fail(self, request_id: str, reason: str) -> list[SenderAction]:
+        """The embedding of a request will not come."""
+        self._unclaimed.pop(request_id, None)
+        key = self._awaiting(request_id)
+        return self._end(key, reason, "failed") if key is not None else []
+
+    def receive(self, peer: int, message: ToEncode, now_s: float) -> list[SenderAction]:
+        """A message of a language worker; one that repeats or comes too late changes nothing.
+
+        Raises ProtocolError if there is no token in an allocation.
+        """
+        if not isinstance(message, Cancel) and message.allocation is not None and message.allocation.num_tokens < 1:
+            raise ProtocolError(f"{message}: num_tokens must be at least 1")
+        key = (peer, message.transfer)
+        transfer = self._transfers.get(key)
+        match message:
+            case Fetch():
+                if transfer is not None:
+                    return []
+                self._transfers[key] = _Transfer(message.request_id, now_s + self._timeout_s, message.allocation)
+                ready = self._unclaimed.pop(message.request_id, None)
+                return self._claim(key, ready.embedding, now_s) if ready is not None else []
+            case Resume():
+                if (
+                    transfer is None
+                    or transfer.state is not SenderState.AWAITING_TARGET
+                    or message.sent_tokens != transfer.sent_tokens
+                ):
+                    return []
+                if message.sent_tokens:
+                    self.counts["resumes"] += 1
+                transfer.target = message.allocation
+                return self._write(key, now_s)
+            case Cancel():
+                if transfer is None:
+                    self._transfers[key] = _Transfer("", now_s + self._timeout_s, None, SenderState.ENDED)
+                if transfer is None or transfer.state is SenderState.ENDED:
+                    return [Send(peer, Failed(message.transfer, "the transfer had ended"))]
+                return [*self._end(key, "the language worker cancelled", "failed"), *self._admit(now_s)]
+
+    def written(self, peer: int, transfer: int, now_s: float) -> list[SenderAction]:
+        """A Write was carried out: all of it is in the peer's blocks."""
+        key = (peer, transfer)
+        each = self._transfers[key]
+        if each.state is SenderState.STOPPING:
+            return [*self._stopped(key), *self._admit(now_s)]
+        assert each.source is not None
+        assert each.target is not None
+        start, each.sent_tokens = each.sent_tokens, each.sent_tokens + self._tokens_of_part(each)
+        is_last = each.sent_tokens == each.source.num_tokens
+        part = Send(peer, Part(transfer, start, each.sent_tokens - start, is_last))
+        each.deadline_s = now_s + self._timeout_s
+        if not is_last:
+            each.state, each.target = SenderState.AWAITING_TARGET, None
+            return [part]
+        self._release(each)
+        each.state = SenderState.ENDED
+        self.counts["succeeded"] += 1
+        return [part, *self._admit(now_s)]
+
+    def write_failed(self, peer: int, transfer: int, reason: str, now_s: float) -> list[SenderAction]:
+        """A Write ended early; nothing reads the blocks any more."""
+        key = (peer, transfer)
+        each = self._transfers[key]
+        if each.state is SenderState.WRITING:
+            each.state = SenderState.AWAITING_TARGET  # so the blocks are free at once
+            return [*self._end(key, reason, "failed"), *self._admit(now_s)]
+        return [*self._stopped(key), *self._admit(now_s)]
+
+    def closed(self, peer: int, now_s: float) -> list[SenderAction]:
+        """The connection is closed: its transfers are over. A Write under way is still reported."""
+        for key in [key for key in self._transfers if key[0] == peer]:
+            if self._transfers[key].state is not SenderState.ENDED:
+                self._end(key, "the connection to the language worker was closed", "failed")
+            if self._transfers[key].state is SenderState.ENDED:
+                del self._transfers[key]
+        return self._admit(now_s)
+
+    def expire(self, now_s: float) -> list[SenderAction]:
+        """End what has waited too long."""
+        actions: list[SenderAction] = []
+        for request_id in [each for each, unclaimed in self._unclaimed.items() if unclaimed.deadline_s <= now_s]:
+            del self._unclaimed[request_id]
+            self.counts["timed_out"] += 1
+        for key in [key for key, each in self._transfers.items() if each.deadline_s <= now_s]:
+            each = self._transfers[key]
+            each.deadline_s = now_s + self._timeout_s
+            if each.state is SenderState.ENDED:
+                del self._transfers[key]
+                continue
+            reason = f"the transfer was {each.state.value} for {self._timeout_s:g} s"
+            if each.state in (SenderState.WRITING, SenderState.STOPPING):
+                actions.append(CloseLink(key[0], reason))
+            actions += self._end(key, reason, "timed_out")
+        return [*actions, *self._admit(now_s)]
+
+    def _awaiting(self, request_id: str) -> Key | None:
+        for key, each in self._transfers.items():
+            if each.request_id == request_id and each.state is SenderState.AWAITING_EMBEDDING:
+                return key
+        return None
+
+    def _claim(self, key: Key, embedding: Embedding, now_s: float) -> list[SenderAction]:
+        """The transfer has its embedding, and queues for blocks."""
+        each = self._transfers[key]
+        try:
+            self._allocator.blocks_of(embedding.num_tokens)
+        except AllocationError as error:
+            return self._end(key, str(error), "failed")
+        each.state, each.embedding = SenderState.AWAITING_BLOCKS, embedding
+        each.deadline_s = now_s + self._timeout_s
+        self._queue.append(key)
+        return self._admit(now_s)
+
+    def _admit(self, now_s: float) -> list[SenderAction]:
+        """Give blocks to the first in the queue; a large one is not overtaken, or it would never have its turn."""
+        actions: list[SenderAction] = []
+        while self._queue:
+            key = self._queue[0]
+            each = self._transfers[key]
+            assert each.embedding is not None
+            each.source = self._allocator.alloc(each.embedding.num_tokens, each.request_id)
+            if each.source is None:
+                break
+            self._queue.popleft()
+            self._buffers.set_buf(each.embedding, each.source)
+            each.embedding = None
+            if each.target is not None:
+                actions += self._write(key, now_s)
+            else:
+                each.state, each.deadline_s = SenderState.AWAITING_TARGET, now_s + self._timeout_s
+                actions.append(Send(key[0], Offer(key[1], each.source.num_tokens)))
+        return actions
+
+    def _write(self, key: Key, now_s: float) -> list[SenderAction]:
+        each = self._transfers[key]
+        assert each.source is not None
+        assert each.target is not None
+        each.state, each.deadline_s = SenderState.WRITING, now_s + self._timeout_s
+        return [Write(*key, each.sent_tokens, self._tokens_of_part(each), each.source, each.target)]
+
+    @staticmethod
+    def _tokens_of_part(each: _Transfer) -> int:
+        assert each.source is not None
+        assert each.target is not None
+        return min(each.target.num_tokens, each.source.num_tokens - each.sent_tokens)
+
+    def _end(self, key: Key, reason: str, count: str) -> list[SenderAction]:
+        """End a transfer; its blocks are free at once unless a write may still read them."""
+        each = self._transfers[key]
+        if each.state is SenderState.STOPPING:
+            return []
+        self.counts[count] += 1
+        if each.state is SenderState.AWAITING_BLOCKS:
+            self._queue.remove(key)
+        each.embedding, each.failure = None, reason
+        if each.state is SenderState.WRITING:
+            each.state = SenderState.STOPPING
+            return []
+        return self._stopped(key)
+
+    def _stopped(self, key: Key) -> list[SenderAction]:
+        each = self._transfers[key]
+        self._release(each)
+        each.state = SenderState.ENDED
+        return [Send(key[0], Failed(key[1], each.failure))]
+
+    def _release(self, each: _Transfer) -> None:
+        if each.source is not None:
+            self._allocator.free(each.source, each.request_id)
+            each.source = None
