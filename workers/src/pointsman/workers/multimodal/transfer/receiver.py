@@ -215,12 +215,9 @@ class EmbeddingReceiver:
         each = self._transfers[key]
         if each.state is ReceiverState.QUEUED:
             return self._ended(key, reason, count)
-        cancel = Send(key[0], Cancel(key[1]))
-        if each.allocation is None:
-            return [cancel, *self._ended(key, reason, count)]
         each.state, each.deadline_s, each.fields = ReceiverState.STOPPING, now_s + self._timeout_s, ()
         self.counts[count] += 1
-        return [cancel, Ended(*key, reason)]
+        return [Send(key[0], Cancel(key[1])), Ended(*key, reason)]
 
     def _ended(self, key: Key, reason: str, count: str) -> list[ReceiverAction]:
         self._drop(key)

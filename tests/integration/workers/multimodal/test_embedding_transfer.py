@@ -1,0 +1,292 @@
+"""Embeddings between real processes, by TCP and by shared memory: whole, authenticated, and free again after a kill."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from integration.workers.multimodal.transfer_process import BLOCK_SIZE, EMBEDDING_BYTES, TOKEN, embedding
+from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.client import EmbeddingClient
+from pointsman.workers.multimodal.transfer.errors import (
+    AllocationError,
+    HandshakeRefusedError,
+    LinkClosedError,
+    TransferFailedError,
+)
+from pointsman.workers.multimodal.transfer.server import EmbeddingServer
+
+PROCESS = Path(__file__).with_name("transfer_process.py")
+PATHS = pytest.mark.parametrize("path", ["tcp", "unix"])
+MODES = pytest.mark.parametrize("sizes_first", [True, False], ids=["sizes first", "default first"])
+
+
+def allocator(blocks: int, default: int = 1) -> ReqToMetadataBlockAllocator:
+    return ReqToMetadataBlockAllocator(blocks * BLOCK_SIZE, BLOCK_SIZE, default)
+
+
+@asynccontextmanager
+async def process(
+    what: str, where: str, requests: dict[str, int], sizes_first: bool
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process of its own; killed at the end."""
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, PROCESS, what, where, json.dumps(requests), str(sizes_first), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+        await child.wait()
+
+
+async def line(child: asyncio.subprocess.Process, key: str) -> dict[str, object]:
+    """The next line with ``key``."""
+    assert child.stdout is not None
+    async for each in child.stdout:
+        said: dict[str, object] = json.loads(each)
+        if key in said:
+            return said
+    raise AssertionError(f"the process ended before it printed {key}")
+
+
+async def until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def sides(
+    folder: Path, path: str, encode: ReqToMetadataBlockAllocator, language: ReqToMetadataBlockAllocator, *,
+    sizes_first: bool = True, timeout_s: float = 5.0, token: str = TOKEN, embedding_bytes: int = EMBEDDING_BYTES,
+) -> AsyncIterator[tuple[EmbeddingServer, EmbeddingClient, str]]:  # fmt: skip
+    """Both sides in this process."""
+    server = EmbeddingServer(encode, EMBEDDING_BYTES, TOKEN, timeout_s)
+    client = EmbeddingClient(language, embedding_bytes, token, timeout_s, sizes_first=sizes_first)
+    if path == "unix":
+        server.listen_unix(folder / "encode.sock")
+        address = f"unix:{folder / 'encode.sock'}"
+    else:
+        address = "{}:{}".format(*server.listen_tcp("127.0.0.1"))
+    try:
+        yield server, client, address
+    finally:
+        await client.close()
+        await server.close()
+
+
+@PATHS
+@MODES
+async def test_an_embedding_of_100_blocks_arrives_through_a_default_reservation_of_one(
+    tmp_path: Path, path: str, sizes_first: bool
+) -> None:
+    tokens = 100 * BLOCK_SIZE - 3
+    async with sides(tmp_path, path, allocator(100), allocator(2), sizes_first=sizes_first) as (
+        server,
+        client,
+        address,
+    ):
+        server.put("r", embedding("r", tokens))
+        assert await client.fetch(address, "r") == embedding("r", tokens)
+        assert client.usage.used_blocks == 0
+        await until(lambda: server.usage.used_blocks == 0)
+
+
+@PATHS
+@MODES
+async def test_many_transfers_share_small_buffers_and_each_gets_its_own_bytes(
+    tmp_path: Path, path: str, sizes_first: bool
+) -> None:
+    rng = Random(1)
+    lengths = {f"r{number}": rng.randint(1, 20 * BLOCK_SIZE) for number in range(60)}
+    async with sides(tmp_path, path, allocator(22), allocator(6, 2), sizes_first=sizes_first) as (
+        server,
+        client,
+        address,
+    ):
+
+        async def one(request_id: str) -> bool:
+            return await client.fetch(address, request_id) == embedding(request_id, lengths[request_id])
+
+        fetching = [asyncio.create_task(one(request_id)) for request_id in lengths]
+        await asyncio.sleep(0)
+        for request_id in rng.sample(list(lengths), len(lengths)):
+            server.put(request_id, embedding(request_id, lengths[request_id]))
+        assert all(await asyncio.gather(*fetching))
+        assert client.usage.used_blocks == 0
+        await until(lambda: server.usage.used_blocks == 0)
+
+
+@PATHS
+@MODES
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_killed_encode_worker_frees_the_language_worker(
+    tmp_path: Path, path: str, sizes_first: bool, seed: int
+) -> None:
+    rng = Random(f"{seed}{path}{sizes_first}")
+    requests = {f"r{number}": rng.randint(100, 2000) for number in range(10)}
+    client = EmbeddingClient(allocator(20), EMBEDDING_BYTES, TOKEN, 30, sizes_first=sizes_first)
+    shared_before = set(os.listdir("/dev/shm"))
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(client.close)
+        child = await stack.enter_async_context(process("serve", str(tmp_path), requests, sizes_first))
+        port = (await line(child, "port"))["port"]
+        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
+        # Two are never encoded: they hold or wait for blocks until the kill.
+        fetching = [asyncio.create_task(client.fetch(address, each)) for each in (*requests, "never", "nor this")]
+        await until(lambda: client.usage.used_blocks > 0 or any(each.done() for each in fetching))
+        await asyncio.sleep(rng.uniform(0, 0.03))
+        child.send_signal(signal.SIGKILL)
+        await child.wait()
+        async with asyncio.timeout(5):  # far less than the time-out of the transfers
+            results = await asyncio.gather(*fetching, return_exceptions=True)
+        for request_id, result in zip((*requests, "never", "nor this"), results, strict=True):
+            if isinstance(result, BaseException):
+                assert isinstance(result, TransferFailedError | LinkClosedError)
+            else:
+                assert result == embedding(request_id, requests[request_id])
+        assert isinstance(results[-1], TransferFailedError | LinkClosedError)
+        assert client.usage.used_blocks == 0
+        assert set(os.listdir("/dev/shm")) <= shared_before
+        assert regions_mapped() == 0
+
+        again = await stack.enter_async_context(process("serve", str(tmp_path), {"new": 500}, sizes_first))
+        port = (await line(again, "port"))["port"]
+        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
+        assert await client.fetch(address, "new") == embedding("new", 500), "it serves on with the next one"
+
+
+def regions_mapped() -> int:
+    """Shared regions that this process still has."""
+    return Path("/proc/self/maps").read_text().count("pointsman-embeddings")
+
+
+@PATHS
+@MODES
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_killed_language_worker_frees_the_encode_worker(
+    tmp_path: Path, path: str, sizes_first: bool, seed: int
+) -> None:
+    rng = Random(f"{seed}{path}{sizes_first}")
+    requests = {f"r{number}": rng.randint(500, 2000) for number in range(10)}
+    async with sides(tmp_path, path, allocator(800), allocator(20), timeout_s=30) as (server, client, address):
+        for request_id, tokens in requests.items():
+            server.put(request_id, embedding(request_id, tokens))
+        async with process("fetch", address, requests, sizes_first) as child:
+            await line(child, "fetching")
+            await until(lambda: server.usage.used_blocks > 0)
+            await asyncio.sleep(rng.uniform(0, 0.02))
+            child.send_signal(signal.SIGKILL)
+            await child.wait()
+        await until(lambda: server.usage.used_blocks == 0)  # far less than the time-out of the transfers
+        server.put("new", embedding("new", 500))
+        assert await client.fetch(address, "new") == embedding("new", 500), "it serves on"
+
+
+@PATHS
+@MODES
+async def test_a_language_worker_that_stands_still_is_left_after_the_time_out(
+    tmp_path: Path, path: str, sizes_first: bool
+) -> None:
+    requests = {"r": 4000}
+    async with sides(tmp_path, path, allocator(800), allocator(20), timeout_s=0.5) as (server, _, address):
+        async with process("fetch", address, requests, sizes_first) as child:
+            await line(child, "fetching")
+            await asyncio.sleep(0.2)  # connected
+            child.send_signal(signal.SIGSTOP)
+            server.put("r", embedding("r", 4000))
+            await until(lambda: server.usage.used_blocks > 0)
+            await until(lambda: server.usage.used_blocks == 0)
+            child.send_signal(signal.SIGCONT)
+            said = await line(child, "request")
+            assert "error" in said, "it must not take a part for the whole"
+
+
+@PATHS
+@MODES
+async def test_an_encode_worker_that_stands_still_is_left_after_the_time_out(
+    tmp_path: Path, path: str, sizes_first: bool
+) -> None:
+    client = EmbeddingClient(allocator(20), EMBEDDING_BYTES, TOKEN, 0.5, sizes_first=sizes_first)
+    async with process("serve", str(tmp_path), {"first": 100, "second": 100}, sizes_first) as child:
+        port = (await line(child, "port"))["port"]
+        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
+        assert await client.fetch(address, "first") == embedding("first", 100)
+        child.send_signal(signal.SIGSTOP)
+        with pytest.raises(TransferFailedError, match=r"waiting for the encode worker for 0.5 s"):
+            await client.fetch(address, "second")
+        await until(lambda: client.usage.used_blocks == 0)
+        await until(lambda: not client._links)
+    await client.close()
+
+
+@PATHS
+async def test_a_fetch_that_is_cancelled_leaves_nothing_on_either_side(tmp_path: Path, path: str) -> None:
+    async with sides(tmp_path, path, allocator(100), allocator(3), sizes_first=False) as (server, client, address):
+        for after in range(12):
+            request_id = f"r{after}"
+            server.put(request_id, embedding(request_id, 700))
+            fetching = asyncio.create_task(client.fetch(address, request_id))
+            for _ in range(after * 3):
+                await asyncio.sleep(0)
+            fetching.cancel()
+            await asyncio.wait([fetching])
+        await until(lambda: client.usage.used_blocks == server.usage.used_blocks == 0)
+
+
+@PATHS
+async def test_a_client_without_the_token_or_of_another_model_is_refused_with_the_reason(
+    tmp_path: Path, path: str
+) -> None:
+    async with sides(tmp_path, path, allocator(9), allocator(9), token="another token") as (_, client, address):
+        with pytest.raises(HandshakeRefusedError, match="control token is missing or wrong"):
+            await client.fetch(address, "r")
+    async with sides(tmp_path, path, allocator(9), allocator(9), embedding_bytes=7) as (_, client, address):
+        with pytest.raises(HandshakeRefusedError, match="embedding_bytes is 7: it must be 1000"):
+            await client.fetch(address, "r")
+
+
+async def test_a_server_without_the_token_gets_no_request(tmp_path: Path) -> None:
+    server = EmbeddingServer(allocator(9), EMBEDDING_BYTES, "another token", 5)
+    client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5)
+    host, port = server.listen_tcp("127.0.0.1")
+    with pytest.raises(HandshakeRefusedError):
+        await client.fetch(f"{host}:{port}", "r")
+    await client.close()
+    await server.close()
+
+
+async def test_a_failed_encoding_is_told_to_who_waits_and_nonsense_is_hung_up_on(tmp_path: Path) -> None:
+    async with sides(tmp_path, "tcp", allocator(9), allocator(9)) as (server, client, address):
+        fetching = asyncio.create_task(client.fetch(address, "r"))
+        await until(lambda: server._machine._awaiting("r") is not None)
+        server.fail("r", "the image cannot be decoded")
+        with pytest.raises(TransferFailedError, match="the image cannot be decoded"):
+            await fetching
+        with pytest.raises(AllocationError, match="embeddings has 1 bytes"):
+            server.put("s", embedding("s", 1).__class__(1, b"1", b"1234", bytes(12)))
+        host, port = address.split(":")
+        for nonsense in (b"\xff" * 8, b"\0\0\0\x04abcd", b""):
+            with socket.create_connection((host, int(port))) as sock:
+                sock.setblocking(False)
+                await asyncio.get_running_loop().sock_recv(sock, 100)
+                await asyncio.get_running_loop().sock_sendall(sock, nonsense)
+                sock.shutdown(socket.SHUT_WR)
+                assert await asyncio.get_running_loop().sock_recv(sock, 100) == b""
+
+
+async def test_an_encode_worker_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+    client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5)
+    with pytest.raises(LinkClosedError, match="cannot be reached"):
+        await client.fetch(f"unix:{tmp_path / 'none'}", "r")
+    await client.close()

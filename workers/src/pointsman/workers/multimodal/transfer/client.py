@@ -1,0 +1,171 @@
+"""The language side's shell: fetches embeddings from encode workers."""
+
+import asyncio
+import logging
+import socket
+from typing import Final
+
+from pointsman.process.ending import end
+from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, SenderAction
+from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
+from pointsman.workers.multimodal.transfer.connection import HANDSHAKE_SECONDS, Connection, greet_encode_side
+from pointsman.workers.multimodal.transfer.data_paths import (
+    SHARED_MEMORY,
+    STREAM,
+    LanguagePath,
+    SharedMemoryLanguagePath,
+    StreamLanguagePath,
+)
+from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError, TransferFailedError
+from pointsman.workers.multimodal.transfer.messages import Failed, Message, Offer, Part, Payload, Pull, Pulled
+from pointsman.workers.multimodal.transfer.receiver import EmbeddingReceiver
+from pointsman.workers.multimodal.transfer.shell import Link, Shell
+
+log = logging.getLogger(__name__)
+
+UNIX: Final = "unix:"
+
+
+class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
+    """Fetches embeddings of ``embedding_bytes`` a token into one buffer of ``allocator``'s blocks."""
+
+    def __init__(
+        self,
+        allocator: ReqToMetadataBlockAllocator,
+        embedding_bytes: int,
+        token: str,
+        timeout_s: float,
+        *,
+        sizes_first: bool = True,
+    ) -> None:
+        self._buffers = MultimodalDataBuffers(allocator, embedding_bytes)
+        super().__init__(EmbeddingReceiver(allocator, self._buffers, timeout_s))
+        self._allocator = allocator
+        self._token = token
+        self._sizes_first = sizes_first
+        self._connecting: dict[str, asyncio.Task[Link[LanguagePath]]] = {}
+        self._serving: set[asyncio.Task[None]] = set()
+        self._results: dict[tuple[int, int], asyncio.Future[Embedding]] = {}
+
+    @property
+    def usage(self) -> BlockUsage:
+        """Blocks of the buffer now."""
+        return self._allocator.usage
+
+    async def fetch(self, address: str, request_id: str) -> Embedding:
+        """The embedding of a request from the encode worker at ``address``: ``host:port`` or ``unix:path``.
+
+        Shared memory is used on a Unix socket. Raises TransferFailedError, and what the connection raises:
+        HandshakeRefusedError, LinkClosedError, ProtocolError.
+        """
+        link = await self._link(address)
+        if link.number not in self._links:
+            raise LinkClosedError(f"the connection to the encode worker at {address} was closed")
+        number, actions = self._machine.fetch(link.number, request_id, self._loop.time(), sizes_first=link.sizes_first)
+        key = (link.number, number)
+        result: asyncio.Future[Embedding] = self._loop.create_future()
+        self._results[key] = result
+        self._perform(actions)
+        try:
+            return await result
+        finally:
+            del self._results[key]
+            self._perform(self._machine.cancel(*key, self._loop.time()))  # changes nothing after a result
+
+    async def close(self) -> None:
+        """End all connections, and with them all transfers."""
+        await end([*self._connecting.values(), *self._serving])
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _link(self, address: str) -> Link[LanguagePath]:
+        task = self._connecting.get(address)
+        if task is None:
+            task = self._connecting[address] = asyncio.create_task(self._connect(address))
+            task.add_done_callback(lambda done: self._connected(address, done))
+        return await asyncio.shield(task)
+
+    def _connected(self, address: str, task: asyncio.Task[Link[LanguagePath]]) -> None:
+        if task.cancelled() or task.exception() is not None:
+            del self._connecting[address]
+            return
+        link = task.result()
+        self._links[link.number] = link
+        serving = asyncio.create_task(self._serve(link))
+        self._serving.add(serving)
+
+        def ended(serving: asyncio.Task[None]) -> None:
+            self._serving.discard(serving)
+            if self._connecting.get(address) is task:
+                del self._connecting[address]
+
+        serving.add_done_callback(ended)
+
+    async def _connect(self, address: str) -> Link[LanguagePath]:
+        connection = await self._dial(address)
+        try:
+            agreed = await greet_encode_side(
+                connection,
+                self._token,
+                embedding_bytes=self._buffers.token_bytes[0],
+                sizes_first=self._sizes_first,
+                paths=(SHARED_MEMORY, STREAM) if connection.same_host else (STREAM,),
+            )
+            path: LanguagePath
+            if agreed.path == SHARED_MEMORY:
+                async with asyncio.timeout(HANDSHAKE_SECONDS):
+                    path = await SharedMemoryLanguagePath.open(connection, int.from_bytes(agreed.region, "big"))
+            else:
+                path = StreamLanguagePath(connection, self._buffers)
+        except TimeoutError as error:
+            connection.close()
+            raise LinkClosedError(f"the encode worker was silent for {HANDSHAKE_SECONDS:g} s") from error
+        except BaseException:
+            connection.close()
+            raise
+        return Link(next(self._numbers), connection, path, sizes_first=agreed.sizes_first)
+
+    async def _dial(self, address: str) -> Connection:
+        where: str | tuple[str, int]
+        if address.startswith(UNIX):
+            family, where = socket.AF_UNIX, address.removeprefix(UNIX)
+        else:
+            host, _, port = address.rpartition(":")
+            found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            family, where = found[0][0], (str(found[0][4][0]), int(port))
+        sock = socket.socket(family)
+        sock.setblocking(False)
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await self._loop.sock_connect(sock, where)
+        except OSError as error:
+            sock.close()
+            raise LinkClosedError(f"the encode worker at {address} cannot be reached: {error}") from error
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+        return Connection(sock)
+
+    async def _receive(self, link: Link[LanguagePath], message: Message) -> None:
+        match message:
+            case Offer() | Part() | Failed():
+                self._perform(self._machine.receive(link.number, message, self._loop.time()))
+            case Payload() | Pull() | Pulled():
+                peer = link.number
+                await link.path.receive(message, lambda *part: self._machine.place(peer, *part))
+            case _:
+                raise ProtocolError(f"a {type(message).__name__} came from an encode worker")
+
+    def _act(self, action: SenderAction | ReceiverAction) -> None:
+        match action:
+            case Delivered():
+                result = self._results[action.peer, action.transfer]
+                if not result.done():
+                    result.set_result(action.embedding)
+            case Ended():
+                waiting = self._results.get((action.peer, action.transfer))
+                if waiting is not None and not waiting.done():
+                    waiting.set_exception(TransferFailedError(action.reason))
+            case CloseLink():
+                self._shut_down(action.peer, action.reason)
