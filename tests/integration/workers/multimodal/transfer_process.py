@@ -39,9 +39,7 @@ async def serve(folder: Path, requests: dict[str, int], *, sizes_first: bool) ->
     for request_id, tokens in requests.items():
         server.put(request_id, embedding(request_id, tokens))
     say(port=port)
-    while True:
-        await asyncio.sleep(0.01)
-        say(used=server.usage.used_blocks)
+    await asyncio.Event().wait()
 
 
 async def fetch(address: str, requests: dict[str, int], *, sizes_first: bool) -> None:
@@ -57,7 +55,6 @@ async def fetch(address: str, requests: dict[str, int], *, sizes_first: bool) ->
         else:
             say(request=request_id, right=got == embedding(request_id, tokens))
 
-    say(fetching=len(requests))
     await asyncio.gather(*(one(*each) for each in requests.items()))
     await client.close()
 

@@ -449,3 +449,18 @@ def test_a_message_is_read_as_it_was_written() -> None:
     ]  # fmt: skip
     for message in told:
         assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("sizes_first", [True, False])
+def test_a_connection_whose_encode_worker_is_silent_is_closed(pair: Pair, sizes_first: bool) -> None:
+    _, receiver, _, language = pair
+    number, _ = receiver.fetch(0, "r", 0, sizes_first=sizes_first)
+    cancel, ended = receiver.expire(TIMEOUT_S)
+    assert cancel == Send(0, Cancel(number))
+    assert ended == Ended(0, number, "the transfer was waiting for the encode worker for 10 s")
+    assert language.allocator.usage.used_blocks == (0 if sizes_first else 8)
+    (close,) = receiver.expire(2 * TIMEOUT_S)
+    assert close == CloseLink(0, "the encode worker did not end a transfer in 10 s")
+    assert receiver.closed(0, 2 * TIMEOUT_S) == []
+    assert language.allocator.usage.used_blocks == 0
+    assert receiver.next_deadline_s == inf
