@@ -14,13 +14,17 @@ import pytest
 
 from integration.workers.multimodal.transfer_process import BLOCK_SIZE, EMBEDDING_BYTES, TOKEN, embedding
 from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
+from pointsman.workers.multimodal.transfer.connection import Connection, greet_encode_side
+from pointsman.workers.multimodal.transfer.data_paths import StreamLanguagePath
 from pointsman.workers.multimodal.transfer.errors import (
     AllocationError,
     HandshakeRefusedError,
     LinkClosedError,
     TransferFailedError,
 )
+from pointsman.workers.multimodal.transfer.messages import Challenge, EncodeHello, LanguageHello, Part, Payload
 from pointsman.workers.multimodal.transfer.server import EmbeddingServer
 from waiting import eventually
 
@@ -196,14 +200,14 @@ async def test_a_language_worker_that_stands_still_is_left_after_the_time_out(
     requests = {"first": 10, "r": 4000}
     async with AsyncExitStack() as stack:
         server, _, address = await stack.enter_async_context(
-            sides(tmp_path, path, allocator(800), allocator(20), timeout_s=0.5)
+            sides(tmp_path, path, allocator(800), allocator(20), timeout_s=2)
         )
         server.put("first", embedding("first", 10))
         child = await stack.enter_async_context(process("fetch", address, requests, sizes_first))
         await line(child, "right")  # so both are fetched
         child.send_signal(signal.SIGSTOP)
         server.put("r", embedding("r", 4000))
-        assert server.usage.used_blocks > 0
+        await eventually(lambda: server.usage.used_blocks > 0, "the transfer has begun")
         await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free")
         child.send_signal(signal.SIGCONT)
         said = await line(child, "request")
@@ -230,7 +234,14 @@ async def test_an_encode_worker_that_stands_still_is_left_after_the_time_out(
 
 @PATHS
 async def test_a_fetch_that_is_cancelled_leaves_nothing_on_either_side(tmp_path: Path, path: str) -> None:
-    async with sides(tmp_path, path, allocator(100), allocator(3), sizes_first=False) as (server, client, address):
+    async with AsyncExitStack() as stack:
+        server, client, address = await stack.enter_async_context(
+            sides(tmp_path, path, allocator(100), allocator(3), sizes_first=False, timeout_s=300)
+        )
+        waiting = asyncio.create_task(client.fetch(address, "never encoded"))
+        await eventually(lambda: client.usage.used_blocks == 1, "the default reservation is held")
+        waiting.cancel()
+        await eventually(lambda: client.usage.used_blocks == 0, "the blocks are free", timeout_s=15)
         for after in range(12):
             request_id = f"r{after}"
             server.put(request_id, embedding(request_id, 700))
@@ -262,6 +273,37 @@ async def test_a_server_without_the_token_gets_no_request(tmp_path: Path) -> Non
         await client.fetch(f"{host}:{port}", "r")
     await client.close()
     await server.close()
+
+
+async def test_an_encode_worker_that_does_not_prove_the_token_is_refused() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX)
+    encode, language = Connection(here), Connection(there)
+    greeting = asyncio.create_task(
+        greet_encode_side(language, TOKEN, embedding_bytes=EMBEDDING_BYTES, sizes_first=True, paths=("stream",))
+    )
+    await encode.send(Challenge(b"nonce"))
+    hello = await encode.receive()
+    assert isinstance(hello, LanguageHello)
+    await encode.send(EncodeHello(hello.proof, "stream", sizes_first=True, region=b""))  # it can only repeat this one
+    with pytest.raises(HandshakeRefusedError, match="does not have the service's control token"):
+        await greeting
+    encode.close()
+    language.close()
+
+
+async def test_the_bytes_of_a_part_that_nobody_waits_for_are_read_past() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX)
+    encode, language = Connection(here), Connection(there)
+    buffers = MultimodalDataBuffers(allocator(9), EMBEDDING_BYTES)
+    sending = asyncio.create_task(encode.send(Payload(1, 0, 70), (memoryview(bytes(buffers.part_bytes(70))),)))
+    payload = await language.receive()
+    assert isinstance(payload, Payload)
+    await StreamLanguagePath(language, buffers).receive(payload, lambda *_: None)
+    await sending
+    await encode.send(Part(1, 0, 70, is_last=True))
+    assert await language.receive() == Part(1, 0, 70, is_last=True)
+    encode.close()
+    language.close()
 
 
 async def test_a_failed_encoding_is_told_to_who_waits_and_nonsense_is_hung_up_on(tmp_path: Path) -> None:
