@@ -162,7 +162,8 @@ class EmbeddingReceiver:
         chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
         for whole, view in zip(each.fields, self._buffers.views(chunks[:3]), strict=True):
             start = part.start_token * (len(whole) // total)
-            whole[start : start + len(view)] = view
+            # By a view: a slice of a bytearray is assigned by way of a copy, at a tenth of the speed.
+            memoryview(whole)[start : start + len(view)] = view
         each.received_tokens = received
         if not part.is_last:
             return self._sized(key, total, now_s)
