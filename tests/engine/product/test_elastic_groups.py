@@ -145,7 +145,14 @@ async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_no
 
 async def started(group: Group, part: str, *, other_than: dict[str, int]) -> None:
     """Wait until that part is ready in another container; the group's own status may still be that of before."""
-    await eventually(lambda: group.starts(part) not in ({}, other_than), f"{part} is started again")
+    try:
+        await eventually(lambda: group.starts(part) not in ({}, other_than), f"{part} is started again")
+    except AssertionError:
+        print(group.kubectl("get", "pods", "-o", "wide"), group.kubectl("get", "events"), sep="\n")
+        print(group.kubectl("describe", "pods", "-l", f"pointsman.dev/service={group.name}"))
+        for pod in group.kubectl("get", "pods", "-l", f"pointsman.dev/service={group.name}", "-o", "name").split():
+            print(pod, group.kubectl("logs", pod, "--tail=30"), sep="\n")
+        raise
 
 
 @pytest.fixture
