@@ -17,8 +17,11 @@ REFERENCE_NAME = "plain"
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[LocalCluster]:
-    """A cluster with Pointsman installed; it ends with these tests, for other engines need the computer."""
-    with LocalCluster() as running:
+    """A cluster with Pointsman installed; it ends with these tests, for other engines need the computer.
+
+    Containers are killed so often here that a kubelet's back-off, which doubles, would take minutes.
+    """
+    with LocalCluster(restart_seconds=0.1) as running:
         running.install()
         yield running
 
