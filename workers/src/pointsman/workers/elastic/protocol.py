@@ -55,7 +55,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """An iteration ended early here. Decode steps left no trace; prompts and moves may have."""
+    """An iteration ended early here. It left no KV; what its prompts and moves had before is freed here too."""
 
     number: int
     why: str

@@ -31,7 +31,7 @@ class Result:
 
     free: int
     why: str | None = None
-    tokens: dict[str, Sampled] = field(default_factory=dict)
+    tokens: dict[str, Sampled] = field(default_factory=dict, repr=False)  # a client's answer: not for logs
 
     def agrees(self, other: "Result") -> bool:
         """Whether two shards hold the same tokens."""
@@ -66,7 +66,7 @@ class Shard:
         self._stores = {store_at: store}
         self._met: _Met | None = None
         self._told = 0  # iterations, the same number on each shard
-        self._used: tuple[str, ...] = ()  # what the keys of the last meetings begin with, in the own store
+        self._used: tuple[str, ...] = ()  # what keys of meetings begin with, in the own store
 
     def release(self, what: Release) -> None:
         """Free what its requests have."""
@@ -125,12 +125,14 @@ class Shard:
         own = self._stores[self._store_at]
         store, shards = self._stores.get(what.store), self._met.shards if self._met is not None else None
         self._met = None  # connections are closed before new ones are made
+        before, using = self._used, (f"{what.epoch}/{self._number}/", f"shards/{self._told}/")
+        self._used = before + using  # also if nobody meets
         self._met = meet(lambda: self._joined(what, store, own, shards))
         self._stores[what.store] = self._met.store
-        for key in own.list_keys() if self._used else ():
-            if key.startswith(self._used):  # or the store would grow for ever
+        for key in own.list_keys() if before else ():
+            if key.startswith(before):  # or the store would grow for ever
                 own.delete_key(key)
-        self._used = (f"{what.epoch}/{self._number}/", f"shards/{self._told}/")
+        self._used = using
 
     def _joined(self, what: Iterate, store: "dist.Store | None", own: dist.Store, shards: Group | None) -> _Met:
         """Changes nothing here: it may end too late."""
