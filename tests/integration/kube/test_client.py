@@ -80,6 +80,23 @@ async def test_apply_owns_its_fields_and_takes_back_what_it_left_out(kube: Kube,
     assert taken["data"]["ours"] == "3"
 
 
+TEXTS = ("an emoji \U0001f600", "DEL \x7f and C1 \x9b", "a mark \ufeff", "none \ufffe\uffff", "C0 \x07\x1b[31m")
+"""What logs and people's texts hold. The API server reads an apply as YAML, which takes fewer characters than JSON."""
+
+
+@pytest.mark.parametrize("text", TEXTS)
+async def test_every_character_is_written_as_it_is(kube: Kube, namespace: str, text: str) -> None:
+    applied = await kube.apply(CONFIG_MAPS, config_map("applied", namespace, x=text))
+    created = await kube.create(CONFIG_MAPS, config_map("created", namespace, x=text))
+    patched = await kube.patch(CONFIG_MAPS, "created", namespace, {"data": {"y": text}})
+    assert [applied["data"], created["data"], patched["data"]] == [{"x": text}, {"x": text}, {"x": text, "y": text}]
+
+
+async def test_half_a_character_is_written_as_one_that_is_not_known(kube: Kube, namespace: str) -> None:
+    applied = await kube.apply(CONFIG_MAPS, config_map("applied", namespace, x="half \ud83d"))
+    assert applied["data"] == {"x": "half \ufffd"}
+
+
 @pytest.mark.parametrize("body", [{"data": {"x": "2"}}, [{"op": "replace", "path": "/data/x", "value": "2"}]])
 async def test_a_patch_keeps_to_its_preconditions(kube: Kube, namespace: str, body: Any) -> None:
     made = await kube.create(CONFIG_MAPS, config_map("a", namespace, x="1"))

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -24,6 +25,8 @@ READ_BACKOFF_S: Final = 0.2
 JSON: Final = "application/json"
 _METHODS: Final[dict[Verb, str]] = {"create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
 NOTHING: Final[Mapping[str, str]] = {}
+_ESCAPED: Final = re.compile("[\x7f-\x9f\ufeff\ufffe\uffff]")
+_HALF: Final = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Requests:
             _METHODS[target.verb],
             target,
             query,
-            body=json.dumps(body, separators=(",", ":"), allow_nan=False).encode(),
+            body=_encoded(body),
             content_type=content_type,
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
         )
@@ -181,3 +184,13 @@ def _checked(answer: Answer, request: str) -> Answer:
     if 200 <= answer.status < 300:
         return answer
     raise error_from_answer(answer.status, answer.body, request=request, retry_after=answer.retry_after)
+
+
+def _encoded(body: object) -> bytes:
+    """As JSON that is YAML, too: the API server reads an apply as YAML.
+
+    YAML has no pairs of escapes for one character, and takes some characters escaped only. Half a character, which
+    text from a log may end with, becomes U+FFFD.
+    """
+    text = _HALF.sub("\ufffd", json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False))
+    return _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
