@@ -21,7 +21,7 @@ SEEDS: Final = (1, 2, 3)
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--requests", type=int, default=150, help="of each run of a rate and a seed (default: 150)")
+    parser.add_argument("--requests", type=int, default=200, help="of each run of a rate and a seed (default: 200)")
     parser.add_argument("--iterations-only", action="store_true", help="without the goodput, in five minutes")
     options = parser.parse_args(argv)
     rows = batching_rows(COMMAND)

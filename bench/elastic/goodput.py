@@ -44,7 +44,7 @@ class Load:
 
     requests: int
     seeds: Sequence[int]
-    first_rate: float = 2.0
+    first_rate: float = 4.0
 
     def arrivals(self, rate: float, seed: int) -> list[tuple[float, Prompt]]:
         """Each request with its second; every fifth is long, in a drawn order."""
@@ -66,19 +66,18 @@ def asked(number: int, tokens: int, is_long: bool, rng: Random) -> Prompt:
 
 
 async def goodput_rows(load: Load, command: str) -> list[Row]:
-    """The goodput of each system, and the share in time at every rate that was tried."""
+    """The goodput of each system, a value for each seed."""
     with LocalCluster() as cluster:
         cluster.install()
         model = ensure_model(cluster.environment, ModelSize.SMALL)
         unloaded: dict[bool, float] = {}
-        shares: dict[str, dict[float, list[float]]] = {}
+        found: dict[str, list[float]] = {}
         for name, degrees in SYSTEMS.items():
             async with _Served(cluster, model, degrees) as endpoint:
                 if not unloaded:  # of the elastic group, which has all degrees to choose from
                     unloaded = await _unloaded(endpoint)
                     print({"long" if is_long else "short": round(s, 3) for is_long, s in unloaded.items()}, flush=True)
-                shares[name] = await _shares(endpoint, load, unloaded, name)
-    found = {name: [_goodput(of, number) for number in range(len(load.seeds))] for name, of in shares.items()}
+                found[name] = [await _goodput(endpoint, load, seed, unloaded, name) for seed in load.seeds]
     rows = []
     for name in list(SYSTEMS)[1:]:
         rows.append(
@@ -91,35 +90,22 @@ async def goodput_rows(load: Load, command: str) -> list[Row]:
     return rows
 
 
-def _goodput(shares: Mapping[float, Sequence[float]], seed: int) -> float:
-    """The rate at which the share in time falls below GOOD, between two rates that were tried."""
-    before: tuple[float, float] = (0.0, 1.0)
-    for rate, of_seeds in sorted(shares.items()):
-        share = of_seeds[seed]
-        if share < GOOD:
-            low, high = before
-            return low + (rate - low) * (high - GOOD) / (high - share)
-        before = (rate, share)
-    raise ValueError("no rate was tried at which too few are in time")
-
-
-async def _shares(
-    endpoint: Endpoint, load: Load, unloaded: Mapping[bool, float], name: str
-) -> dict[float, list[float]]:
-    """The share in time by rate and seed, from the first rate up to one at which all seeds fail."""
-    found: dict[float, list[float]] = {}
+async def _goodput(endpoint: Endpoint, load: Load, seed: int, unloaded: Mapping[bool, float], name: str) -> float:
+    """The rate at which the share in time falls below GOOD, between a rate that keeps it and the next that does not."""
+    shares: dict[float, float] = {}
     rate = load.first_rate
     while True:
-        found[rate] = []
-        for seed in load.seeds:
-            began_s = time.monotonic()
-            records = await open_loop(endpoint, load.arrivals(rate, seed))
-            found[rate].append(sum(_in_time(each, unloaded) for each in records) / len(records))
-            took_s = time.monotonic() - began_s
-            print(f"{name}: {rate:g}/s, seed {seed}: {found[rate][-1]:.3f} in time, {took_s:.0f} s", flush=True)
-        if max(found[rate]) < GOOD:
-            return found
-        rate *= RATE_STEP
+        began_s = time.monotonic()
+        records = await open_loop(endpoint, load.arrivals(rate, seed))
+        share = sum(_in_time(each, unloaded) for each in records) / len(records)
+        took_s = time.monotonic() - began_s
+        print(f"{name}: {rate:.3g}/s, seed {seed}: {share:.3f} in time, {took_s:.0f} s", flush=True)
+        shares[rate] = share
+        next_rate = rate * RATE_STEP if share >= GOOD else rate / RATE_STEP
+        if next_rate in shares:
+            low, high = sorted((rate, next_rate))
+            return low + (high - low) * (shares[low] - GOOD) / (shares[low] - shares[high])
+        rate = next_rate
 
 
 def _in_time(record: Record, unloaded: Mapping[bool, float]) -> bool:

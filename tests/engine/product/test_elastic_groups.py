@@ -149,6 +149,7 @@ async def started(group: Group, part: str, *, other_than: dict[str, int]) -> Non
         await eventually(lambda: group.starts(part) not in ({}, other_than), f"{part} is started again")
     except AssertionError:
         print(group.kubectl("get", "pods", "-o", "wide"), group.kubectl("get", "events"), sep="\n")
+        print("the node's log:", group.cluster.node.log.read_text()[-3000:], sep="\n")
         print(group.kubectl("describe", "pods", "-l", f"pointsman.dev/service={group.name}"))
         for pod in group.kubectl("get", "pods", "-l", f"pointsman.dev/service={group.name}", "-o", "name").split():
             print(pod, group.kubectl("logs", pod, "--tail=30"), sep="\n")
