@@ -1,36 +1,42 @@
 """A member that dies in the middle of an iteration, on real processes. Prints JSON.
 
-python -m engine.elastic.deaths MODEL_FOLDER WIDTH
+python -m engine.elastic.deaths MODEL_FOLDER WIDTH TRANSPORT
 """
 
 import json
+import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from engine.elastic.members import Members
-from pointsman.workers.elastic.engine.groups import GroupBroken
 from pointsman.workers.elastic.engine.iterations import Prompt, Step
+from pointsman.workers.elastic.engine.meeting import GroupBroken
 
 SLOTS = 9000
 LONG = 2500  # takes most of a second: the death comes in the middle
 
 
-def main(folder: Path, width: int) -> list[dict[str, Any]]:
-    """A death while the group forms, one in a prefill, and one in a decode step."""
-    return [death(folder, width, phase) for phase in ("joining", "prefill", "decode")]
+def main(folder: Path, width: int, transport: str) -> list[dict[str, Any]]:
+    """A death while the group forms, one in a prefill, and one in a decode step.
+
+    Over NCCL also a member that stands still in a prefill, and keeps its connections.
+    """
+    phases = ["joining", "prefill", "decode", *(["frozen"] if transport != "gloo" else [])]
+    return [death(folder, width, transport, phase) for phase in phases]
 
 
-def death(folder: Path, width: int, phase: str) -> dict[str, Any]:
+def death(folder: Path, width: int, transport: str, phase: str) -> dict[str, Any]:
     """Kill the last of three; the other two must notice, free what they have, and do the same work alone."""
     rng = random.Random(phase)
     prompts = [
         Prompt(f"r{number}", tuple(rng.randrange(90) for _ in range(LONG)), ((0, LONG - 900), (1, 500), (2, 400)))
         for number in range(3)
     ]
-    members = Members(folder, 3, SLOTS, width)
+    members = Members(folder, 3, SLOTS, width, transport=transport)
     try:
         alone = {}
         for number, prompt in enumerate(prompts):
@@ -44,17 +50,21 @@ def death(folder: Path, width: int, phase: str) -> dict[str, Any]:
             steps = [
                 Step(request, token, LONG, number, (0, 1, 2)) for number, (request, token) in enumerate(tokens.items())
             ]
-        elif phase == "prefill":
+        elif phase in ("prefill", "frozen"):
             for prompt in prompts:
                 members.asked("release", prompt.request)
         members.begin([0, 1, 2], () if steps else prompts, steps)
-        if phase == "prefill":
+        if phase in ("prefill", "frozen"):
             time.sleep(0.2)  # of the second that it takes; the other two are over sooner than anybody could wait
-        members.all[2].kill()
+        if phase == "frozen":
+            assert members.all[2].process.pid is not None
+            os.kill(members.all[2].process.pid, signal.SIGSTOP)
+        else:
+            members.all[2].kill()
         since_s = time.monotonic()
         noticed = sum(broken(members, number) for number in (0, 1))
         noticed_s = time.monotonic() - since_s
-        members.all.pop()
+        members.all.pop().kill()
         for prompt in prompts:
             members.asked("release", prompt.request)
         free = members.asked("free")
@@ -80,4 +90,4 @@ def broken(members: Members, number: int) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))
+    print(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])))

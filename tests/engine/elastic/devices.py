@@ -36,11 +36,8 @@ class Here:
         return self._tensor
 
 
-class Pair(Group):
-    """The first of two members, of whom the other is always ready."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 2, None, 0.0)
+class AtOnce:
+    """An exchange with one who is always ready."""
 
     def send(self, tensor: torch.Tensor, to: int) -> Any:
         """Nowhere."""
@@ -49,6 +46,20 @@ class Pair(Group):
     def receive(self, tensor: torch.Tensor, source: int) -> Any:
         """Whatever is in it."""
         return Here(tensor)
+
+    def begin(self) -> None:
+        """Nothing travels."""
+
+
+class Pair(Group):
+    """The first of two members."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 2)
+
+    def exchange(self) -> Any:
+        """With the other one."""
+        return AtOnce()
 
 
 def main(folder: Path) -> dict[str, list[str]]:

@@ -10,10 +10,10 @@ import signal
 import time
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.groups import Group, GroupBroken, meet
+from pointsman.workers.elastic.engine.groups import Group
+from pointsman.workers.elastic.engine.meeting import GroupBroken, meet
 from pointsman.workers.elastic.instance.shard import store_at, store_of
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -53,7 +53,7 @@ def come(store: str, rank: int, size: int, dying: int, noticed: Any) -> None:
     try:
         store_of_mine = LastWords(of) if rank == dying else of
         group = meet(lambda: Group.join(store_of_mine, "e", names, names[rank], address=ADDRESS, timeout_s=10))
-        group.sum(torch.zeros(1))  # the dead may have been reached, by the kernel alone
+        group.agree()  # the dead may have been reached, by the kernel alone
     except GroupBroken:
         noticed.put(time.monotonic() - began_s)
     else:

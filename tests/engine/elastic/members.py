@@ -15,8 +15,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from pointsman.workers.elastic.engine.groups import GroupBroken
+from engine.elastic.strict_nccl import GPUS, ShardThreads, StrictShard
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampling, Step
+from pointsman.workers.elastic.engine.meeting import GroupBroken
 from pointsman.workers.elastic.instance.computer import Computer
 from pointsman.workers.elastic.instance.loading import load
 from pointsman.workers.elastic.instance.settings import InstanceSettings
@@ -44,9 +45,9 @@ class Member:
         """Begin something there."""
         self.pipe.send(question)
 
-    def answer(self) -> Any:
-        """What came of it. Raises GroupBroken as the member did."""
-        if not self.pipe.poll(ANSWER_SECONDS):
+    def answer(self, limit_s: float = ANSWER_SECONDS) -> Any:
+        """What came of it. Raises GroupBroken as the member did, and TimeoutError."""
+        if not self.pipe.poll(limit_s):
             raise TimeoutError(f"{self.name} does not answer")
         kind, value = self.pipe.recv()
         if kind == "broken":
@@ -61,12 +62,17 @@ class Member:
 
 
 class Members:
-    """``size`` instances of the model in ``folder``, cut in ``width`` shards each, with ``slots`` slots."""
+    """``size`` instances of the model in ``folder``, cut in ``width`` shards each, with ``slots`` slots.
 
-    def __init__(self, folder: Path, size: int, slots: int, width: int = 1, dtype: str = "float32") -> None:
+    ``transport``: "gloo", or one of the stand-ins for NCCL.
+    """
+
+    def __init__(
+        self, folder: Path, size: int, slots: int, width: int = 1, dtype: str = "float32", transport: str = "gloo"
+    ) -> None:
         self._numbers = itertools.count(1)
         self._joined: dict[str, tuple[str, tuple[str, ...]]] = {}  # by member: its last epoch, and who was there
-        self.all = [self._started(f"i{number}", folder, slots, width, dtype) for number in range(size)]
+        self.all = [self._started(f"i{number}", folder, slots, width, dtype, transport) for number in range(size)]
         try:
             for member in self.all:
                 member.store = member.answer()
@@ -74,9 +80,9 @@ class Members:
             self.close()
             raise
 
-    def _started(self, name: str, folder: Path, slots: int, width: int, dtype: str) -> Member:
+    def _started(self, name: str, *of: Any) -> Member:
         here, there = SERVER.Pipe()
-        member = SERVER.Process(target=_serve, args=(there, name, folder, slots, width, dtype))
+        member = SERVER.Process(target=_serve, args=(there, name, *of))
         member.start()
         return Member(name, member, here)
 
@@ -125,15 +131,21 @@ class Members:
             member.process.join()
 
 
-def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dtype: str) -> None:
+def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dtype: str, transport: str) -> None:
     settings = InstanceSettings.model_validate(
         {"worker": name, "model": str(folder), "slots": slots, "tensor_parallel": width, "dtype": dtype}
         | {"namespace": "n", "service": "s", "service_uid": "u", "control_token": "a-token-of-the-tests"}
     )
     store, at = store_at(ADDRESS)
-    others = ShardProcesses(settings, at)
-    instance = load(settings).instance(others.slots(slots))
-    computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at), others)
+    if transport == "gloo":
+        others = ShardProcesses(settings, at)
+        instance = load(settings).instance(others.slots(slots))
+        computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at), others)
+    else:
+        gpu = GPUS[transport]
+        instance = load(settings).instance(slots)
+        shard = StrictShard(0, width, name, ADDRESS, instance, store, at, gpu())
+        computer = Computer(shard, ShardThreads(settings, slots, at, gpu))
     pipe.send(("store", at))
     pool = instance.pool
     while True:

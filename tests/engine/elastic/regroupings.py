@@ -1,8 +1,9 @@
 """Seeded sequences of regroupings on real processes, beside transformers' own model. Prints JSON.
 
-    python -m engine.elastic.regroupings MODEL_FOLDER DTYPE WIDTH SEED ...
+    python -m engine.elastic.regroupings MODEL_FOLDER DTYPE WIDTH TRANSPORT SEED ...
 
 ``DTYPE``: of weights and KV. ``WIDTH``: processes that an instance's model is cut over (tensor parallelism).
+``TRANSPORT``: "gloo", or a stand-in for NCCL: see `strict_nccl`.
 
 Each sequence draws prompts, groups, owners (proactive scale-down), masters (scale-up), hand-overs and ends of requests
 at random. After every iteration each token of every request must lie on exactly one instance.
@@ -33,14 +34,14 @@ class Running:
     holders: set[int] = field(default_factory=set)
 
 
-def main(folder: Path, dtype: str, width: int, seeds: list[int]) -> list[dict[str, Any]]:
+def main(folder: Path, dtype: str, width: int, transport: str, seeds: list[int]) -> list[dict[str, Any]]:
     """What each sequence found."""
     exact, same = (
         LlamaForCausalLM.from_pretrained(folder, dtype=each).eval() for each in (torch.float32, getattr(torch, dtype))
     )
     found = []
     for seed in seeds:
-        members = Members(folder, SIZE, SLOTS, width, dtype)
+        members = Members(folder, SIZE, SLOTS, width, dtype, transport)
         try:
             found.append(sequence(members, exact, same, random.Random(seed)) | {"seed": seed})
         finally:
@@ -173,5 +174,5 @@ def _lost(logits: torch.Tensor, chosen: torch.Tensor) -> float:
 
 
 if __name__ == "__main__":
-    folder, dtype, width, *seeds = sys.argv[1:]
-    print(json.dumps(main(Path(folder), dtype, int(width), [int(seed) for seed in seeds])))
+    folder, dtype, width, transport, *seeds = sys.argv[1:]
+    print(json.dumps(main(Path(folder), dtype, int(width), transport, [int(seed) for seed in seeds])))

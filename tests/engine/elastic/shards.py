@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from pointsman.workers.elastic.engine.groups import JOIN_SECONDS, GroupBroken
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampling, Step
+from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
 from pointsman.workers.elastic.instance.loading import load
 from pointsman.workers.elastic.instance.settings import InstanceSettings
 from pointsman.workers.elastic.instance.shard import Result, Shard, store_at, store_of

@@ -35,7 +35,7 @@ def models(engine_environment: EngineEnvironment, tmp_path_factory: pytest.TempP
 def test_however_instances_regroup_the_tokens_are_those_of_one_model_and_no_kv_is_lost_or_doubled(
     engine_environment: EngineEnvironment, models: Path, kind: str
 ) -> None:
-    for found in run(engine_environment, "regroupings", str(models / kind), "float32", "1", "1", "2"):
+    for found in run(engine_environment, "regroupings", str(models / kind), "float32", "1", "gloo", "1", "2"):
         assert found["degrees"] == [1, 2, 3, 4]
         assert found["requests"] >= 10
         assert found["closest_logits"] > 1e-4, "the draw leaves no tie that rounding could decide"
@@ -51,14 +51,14 @@ def test_a_model_of_the_hub_is_found_by_its_name(
     (repository / "refs" / "main").write_text("abc")
     shutil.copytree(models / "linear", repository / "snapshots" / "abc")
     hub = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    (found,) = run(engine_environment, "regroupings", "tests/linear", "float32", "1", "1", **hub)
+    (found,) = run(engine_environment, "regroupings", "tests/linear", "float32", "1", "gloo", "1", **hub)
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
 
 
 def test_a_model_that_is_cut_over_two_processes_of_each_instance_gives_the_same_tokens(
     engine_environment: EngineEnvironment, models: Path
 ) -> None:
-    (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", "2", "1")
+    (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", "2", "gloo", "1")
     assert found["degrees"] == [1, 2, 3, 4]
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
 
@@ -66,7 +66,7 @@ def test_a_model_that_is_cut_over_two_processes_of_each_instance_gives_the_same_
 def test_in_bfloat16_tokens_are_as_good_as_transformers_own(
     engine_environment: EngineEnvironment, models: Path
 ) -> None:
-    for found in run(engine_environment, "regroupings", str(models / KINDS[0]), "bfloat16", "1", "1"):
+    for found in run(engine_environment, "regroupings", str(models / KINDS[0]), "bfloat16", "1", "gloo", "1"):
         assert found["transformers_lost"] > 0, "bfloat16 chooses other tokens, or this shows nothing"
         assert found["lost"] < 0.4, found  # standard deviations; docs/elastic.md says so
         assert (found["misplaced"], found["slots_leaked"]) == (0, 0), found
@@ -76,6 +76,42 @@ def test_on_a_gpu_all_tensors_of_an_operation_lie_there(engine_environment: Engi
     found = run(engine_environment, "devices", str(models / KINDS[0]))
     assert len(found) == 4
     assert all(each == ["cuda:0 torch.float32"] for each in found.values()), found
+
+
+def test_groups_choose_nccl_alike_and_its_stand_in_has_its_rules(engine_environment: EngineEnvironment) -> None:
+    found = run(engine_environment, "nccl_groups")
+    each, shared, without, none = found["transports"].values()
+    assert each == ["nccl", "nccl"]
+    assert shared == without == none == ["gloo", "gloo"]
+    assert found["bindings"] == found["bound"], "of the pinned torch, which is a CUDA build"
+    assert found["constructor"] == "made" or "no GPUs found" in found["constructor"], "the arguments are right"
+    assert found["listening"] == ["127.0.0.1"], "NCCL itself, on the interface of that address"
+    assert found["crossing"] == [2.0, 0.0]
+    assert found["sums"] == [9.0, 9.0]
+    assert found["not coalesced"] == ["hangs", "hangs"]
+    assert found["hasty reader"] == [True, True]
+    assert found["changer"] == ["AssertionError", "AssertionError"]
+    assert found["only the first"] == ["GroupBroken", "ended"], "a member that is never told stops nobody for ever"
+    outcomes, noticed_s = found["closes"]
+    assert outcomes == ["GroupBroken", "closed"]
+    assert noticed_s < 3
+
+
+def test_transfers_that_cross_hang_over_nccl_unless_they_begin_together(
+    engine_environment: EngineEnvironment, models: Path
+) -> None:
+    found = run(engine_environment, "hasty", str(models / "plain"))
+    assert found["hasty"] == {"prefill": "hangs", "decode": "hangs", "move": "ends"}
+    assert set(found["strict"].values()) == {"ends"}
+
+
+@pytest.mark.parametrize("width", ["1", "2"])
+def test_over_nccls_rules_the_tokens_are_those_of_one_model(
+    engine_environment: EngineEnvironment, models: Path, width: str
+) -> None:
+    (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", width, "strict", "1")
+    assert found["degrees"] == [1, 2, 3, 4]
+    assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
 
 
 def test_shards_stay_in_step_whatever_happens_to_one_of_them(
@@ -106,11 +142,15 @@ def test_a_member_that_dies_while_the_others_connect_is_noticed_in_time(
         assert max(each["seconds"]) < 3.5, each
 
 
+@pytest.mark.parametrize(
+    ("transport", "phases"),
+    [("gloo", ["joining", "prefill", "decode"]), ("strict", ["joining", "prefill", "decode", "frozen"])],
+)
 def test_a_member_that_dies_is_noticed_by_all_and_its_requests_are_computed_again(
-    engine_environment: EngineEnvironment, models: Path
+    engine_environment: EngineEnvironment, models: Path, transport: str, phases: list[str]
 ) -> None:
-    found: list[dict[str, Any]] = run(engine_environment, "deaths", str(models / "plain"), "1")
-    assert [each["phase"] for each in found] == ["joining", "prefill", "decode"]
+    found: list[dict[str, Any]] = run(engine_environment, "deaths", str(models / "plain"), "1", transport)
+    assert [each["phase"] for each in found] == phases
     for each in found:
         assert each["noticed_by"] == 2, each
         assert each["noticed_s"] < 3.5, each

@@ -3,131 +3,164 @@
 No global world exists: a group is its members and an epoch, and its processes meet at a store that the manager names.
 """
 
-import threading
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Literal
 
 import torch
 import torch.distributed as dist
 
-JOIN_SECONDS: Final = 3.0
-"""Members that live meet within milliseconds; one that died meanwhile must not be waited for."""
-
-T = TypeVar("T")
-
-
-class GroupBroken(RuntimeError):
-    """A member did not answer in time, or its connection broke. The group is of no more use."""
-
-
-def meet(work: Callable[[], T]) -> T:
-    """What ``work`` returns, which joins groups. Raises GroupBroken as it does, and after `JOIN_SECONDS`.
-
-    Gloo waits five times its limit for a member that died between coming and connecting, and torch's store for ever
-    for an answer of one that stands still. So it works in a thread, which is left alone then.
-    """
-    done: list[T | Exception] = []
-
-    def run() -> None:
-        try:
-            done.append(work())
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
-            done.append(error)
-
-    thread = threading.Thread(target=run, name="meeting", daemon=True)
-    thread.start()
-    thread.join(JOIN_SECONDS)
-    if not done:
-        raise GroupBroken(f"the members did not meet within {JOIN_SECONDS:g} s")
-    (found,) = done
-    if isinstance(found, Exception):
-        raise found
-    return found
-
-
-class Sent:
-    """A transfer that is under way. ``host``: what travels of ``tensor``, in the memory of the host."""
-
-    def __init__(self, work: "dist.Work", tensor: torch.Tensor, host: torch.Tensor, timeout: timedelta) -> None:
-        self._work = work
-        self._timeout = timeout
-        self._host = host
-        self.tensor = tensor
-
-    def wait(self) -> torch.Tensor:
-        """The tensor, once it is here (or gone). Raises GroupBroken."""
-        try:
-            self._work.wait(self._timeout)
-        except RuntimeError as error:
-            raise GroupBroken(str(error)) from error
-        if self._host is not self.tensor:
-            self.tensor.copy_(self._host)
-        return self.tensor
+from pointsman.workers.elastic.engine.exchanges import Exchange, GlooExchange, GlooTransfer, Transfer
+from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
+from pointsman.workers.elastic.engine.nccl import Gpu, Nccl
+from pointsman.workers.elastic.engine.transports import CARD_BYTES, NO_CARD, nccl_connects
 
 
 class Group:
-    """The members of an iteration, of whom this process is number ``rank``."""
+    """The members of an iteration, of whom this process is number ``rank``.
 
-    def __init__(self, rank: int, size: int, process_group: "dist.ProcessGroup | None", timeout_s: float) -> None:
+    All have ``gloo``, by way of the host's memory. Where each has a GPU of its own, tensors travel by ``nccl``; what
+    the host itself says to others goes by gloo still. An iteration is between `begin` and `end`.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        gloo: "dist.ProcessGroup | None" = None,
+        timeout_s: float = 0.0,
+        nccl: Nccl | None = None,
+    ) -> None:
         self.rank = rank
         self.size = size
-        self._group = process_group
+        self._gloo = gloo
         self._timeout = timedelta(seconds=timeout_s)
+        self._nccl = nccl
+        if nccl is not None:  # also that of a meeting that was too late, whose group nobody gets
+            self._closing = weakref.finalize(self, nccl.close)
+            self._closing.atexit = False
 
     @classmethod
     def alone(cls) -> "Group":
         """Of one member, who needs nobody."""
-        return cls(0, 1, None, 0.0)
+        return cls(0, 1)
 
     @classmethod
     def join(
-        cls, store: "dist.Store", epoch: str, members: Sequence[str], me: str, *, address: str, timeout_s: float
+        cls,
+        store: dist.Store,
+        epoch: str,
+        members: Sequence[str],
+        me: str,
+        *,
+        address: str,
+        timeout_s: float,
+        gpu: Gpu | None = None,
     ) -> "Group":
-        """Meet the other ``members`` (names) of ``epoch``; all of them call this.
+        """Meet the other ``members`` (names) of ``epoch``; all of them call this, and `connect` after it.
 
         ``address``: the own one, the only one that peers can connect to. ``timeout_s``: how long one transfer may take,
         the time included that a peer computes before it; a peer that died is noticed at once.
+        ``gpu``: None if nothing may travel by NCCL to or from this member.
         Raises GroupBroken where a member does not come, by itself only after minutes at worst: see `meet`.
         """
         if len(members) == 1:
             return cls.alone()
-        options = dist.ProcessGroupGloo._Options()
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-        options._timeout = timedelta(seconds=JOIN_SECONDS)
-        rank = list(members).index(me)
+        rank, size = list(members).index(me), len(members)
         try:
-            made = dist.ProcessGroupGloo(dist.PrefixStore(f"{epoch}/", store), rank, len(members), options)
+            gloo = _gloo(dist.PrefixStore(f"{epoch}/", store), rank, size, address)
+            cards = _cards(gloo, size, NO_CARD if gpu is None else gpu.card)
+            nccl = None
+            if gpu is not None and nccl_connects(cards):
+                beats = _gloo(dist.PrefixStore(f"{epoch}/beats/", store), rank, size, address)
+                nccl = Nccl(gpu, dist.PrefixStore(f"{epoch}/nccl/", store.clone()), rank, size, beats)
         except RuntimeError as error:
             raise GroupBroken(f"the members {', '.join(members)} did not meet: {error}") from error
-        return cls(rank, len(members), made, timeout_s)
+        return cls(rank, size, gloo, timeout_s, nccl)
 
-    def send(self, tensor: torch.Tensor, to: int) -> Sent:
-        """Begin to send a contiguous ``tensor`` to member ``to``."""
-        assert self._group is not None
-        try:
-            host = tensor.cpu()
-            return Sent(self._group.send([host], to, 0), host, host, self._timeout)
-        except RuntimeError as error:
-            raise GroupBroken(str(error)) from error
+    @property
+    def transport(self) -> Literal["nccl", "gloo"]:
+        """Of tensors."""
+        return "gloo" if self._nccl is None else "nccl"
 
-    def receive(self, tensor: torch.Tensor, source: int) -> Sent:
-        """Begin to receive into ``tensor`` what member ``source`` sends next."""
-        assert self._group is not None
-        try:
-            host = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
-            return Sent(self._group.recv([host], source, 0), tensor, host, self._timeout)
-        except RuntimeError as error:
-            raise GroupBroken(str(error)) from error
+    def connect(self) -> None:
+        """Make ready for tensors, with all members; it can take seconds, the first time. Raises GroupBroken."""
+        if self._nccl is not None:
+            self._nccl.connect()
+
+    def begin(self) -> None:
+        """An iteration begins, on all members before any tensor travels by NCCL: it would wait without end for one
+        that never got to it. Raises GroupBroken."""
+        if self._nccl is not None:
+            self.agree()
+
+    def end(self) -> None:
+        """An iteration is over, by NCCL on all members: what one of them closes, the others need no more.
+
+        Raises GroupBroken. What was received counts only if it does not.
+        """
+        if self._nccl is not None:
+            self._nccl.synchronize()
+            self.agree()
+
+    def synchronize(self) -> None:
+        """The host waits until all is here that was waited for. Raises GroupBroken."""
+        if self._nccl is not None:
+            self._nccl.synchronize()
+
+    def close(self) -> None:
+        """The group is of no more use. Gloo's connections close when nobody has the group any more."""
+        if self._nccl is not None:
+            self._closing()
+
+    def exchange(self) -> Exchange:
+        """An empty one, for tensors of the model's device."""
+        return GlooExchange(self._gloo, self._timeout) if self._nccl is None else self._nccl.exchange()
+
+    def send_host(self, tensor: torch.Tensor, to: int) -> Transfer:
+        """Begin to send what is in the host's memory. Raises GroupBroken."""
+        return GlooExchange(self._gloo, self._timeout).send(tensor, to)
+
+    def receive_host(self, tensor: torch.Tensor, source: int) -> Transfer:
+        """Begin to receive the same; the host waits for it. Raises GroupBroken."""
+        return GlooExchange(self._gloo, self._timeout).receive(tensor, source)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum of what all members give, the same at each; ``tensor`` is of no more use. Raises GroupBroken."""
-        if self._group is None:
+        """The sum of what all members give, the same at each; ``tensor`` is of no more use. Raises GroupBroken.
+
+        ``tensor`` is contiguous, on the model's device.
+        """
+        if self._gloo is None:
             return tensor
+        return self._host_sum(tensor) if self._nccl is None else self._nccl.sum(tensor)
+
+    def agree(self) -> None:
+        """Return when all members have come here. Raises GroupBroken."""
+        if self._gloo is not None:
+            self._host_sum(torch.zeros(1))
+
+    def _host_sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        assert self._gloo is not None
         try:
             host = tensor.cpu()
             options = dist.AllreduceOptions()
             options.timeout = self._timeout
-            return Sent(self._group.allreduce([host], options), tensor, host, self._timeout).wait()
+            return GlooTransfer(self._gloo.allreduce([host], options), tensor, host, self._timeout).wait()
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
+
+
+def _gloo(store: dist.Store, rank: int, size: int, address: str) -> "dist.ProcessGroup":
+    """Connections of all members, on ``address`` alone. Raises RuntimeError."""
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    options._timeout = timedelta(seconds=JOIN_SECONDS)
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _cards(gloo: "dist.ProcessGroup", size: int, own: bytes) -> list[bytes]:
+    """What all members publish, in their order. Raises RuntimeError."""
+    found = [torch.empty(CARD_BYTES, dtype=torch.uint8) for _ in range(size)]
+    gloo.allgather([found], [torch.frombuffer(bytearray(own), dtype=torch.uint8)]).wait()
+    return [bytes(each.tolist()) for each in found]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from pointsman.workers.elastic.engine.attention import Attended, attend
-from pointsman.workers.elastic.engine.groups import Group, Sent
+from pointsman.workers.elastic.engine.exchanges import Transfer
+from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
@@ -110,14 +111,24 @@ class Instance:
         taking = [move for move in moves if move.target == group.rank]
         giving = [move for move in moves if move.source == group.rank]
         self.pool.check_room(sum(move.tokens for move in taking))
-        sent = [group.send(part, move.target) for move in giving for part in self.pool.last(move.request, move.tokens)]
-        for move in taking:
-            positions, both = (group.receive(part, move.source).wait() for part in self.pool.room_for(move.tokens))
-            self.pool.take(move.request, positions, both)
+        sent: list[Transfer] = []
+        for move in moves:  # in this order on all members: see `exchanges`
+            exchange = group.exchange()
+            if move.source == group.rank:
+                positions, both = self.pool.last(move.request, move.tokens)
+                sent += [group.send_host(positions, move.target), exchange.send(both, move.target)]
+                exchange.begin()
+            elif move.target == group.rank:
+                positions, both = self.pool.room_for(move.tokens)
+                arriving = group.receive_host(positions, move.source), exchange.receive(both, move.source)
+                exchange.begin()
+                self.pool.take(move.request, arriving[0].wait(), arriving[1].wait())
+        if taking:
+            group.synchronize()  # the giver frees what is acknowledged
         acknowledged = torch.zeros(1, dtype=torch.uint8)
-        sent += [group.send(acknowledged, move.source) for move in taking]
+        sent += [group.send_host(acknowledged, move.source) for move in taking]
         for move in giving:
-            group.receive(torch.empty_like(acknowledged), move.target).wait()
+            group.receive_host(torch.empty_like(acknowledged), move.target).wait()
             self.pool.release_last(move.request, move.tokens)
         self.moved_bytes += sum(each.wait().nbytes for each in sent)
 
@@ -153,13 +164,15 @@ class Instance:
         passing = own
         for hop in range(size):
             number = (rank - hop) % size
-            moving: list[Sent] = []
+            moving: list[Transfer] = []
             if hop < size - 1:
                 before = stripes[(number - 1) % size]
+                exchange = group.exchange()
                 moving = [
-                    group.send(passing, (rank + 1) % size),
-                    group.receive(passing.new_empty((2, before.tokens, *passing.shape[2:])), (rank - 1) % size),
+                    exchange.send(passing, (rank + 1) % size),
+                    exchange.receive(passing.new_empty((2, before.tokens, *passing.shape[2:])), (rank - 1) % size),
                 ]
+                exchange.begin()
                 self.sent_bytes += passing.nbytes
             stripe = stripes[number]
             self.pool.store(layer, stripe.slots, passing[0, stripe.rows], passing[1, stripe.rows])
@@ -190,19 +203,22 @@ class Instance:
     ) -> Attended:  # fmt: skip
         """Attention of the own requests' queries over all that hold them, and what others ask of this member."""
         heads, size = query.shape[1:]
-        asks = [group.send(query[rows], peer) for peer, rows in asked.items()]
+        queries, returns = group.exchange(), group.exchange()
+        asks = [queries.send(query[rows], peer) for peer, rows in asked.items()]
         asked_here = {
-            peer: group.receive(query.new_empty((len(steps), heads, size)), peer) for peer, steps in asking.items()
+            peer: queries.receive(query.new_empty((len(steps), heads, size)), peer) for peer, steps in asking.items()
         }
         answers = {
-            peer: group.receive(query.new_empty((len(rows), heads, size + 1), dtype=torch.float32), peer)
+            peer: returns.receive(query.new_empty((len(rows), heads, size + 1), dtype=torch.float32), peer)
             for peer, rows in asked.items()
         }
+        queries.begin()
         attended = self._attend_here(layer, query, mine)  # while queries travel
         sent = []
         for peer, arriving in asked_here.items():
             found = self._attend_here(layer, arriving.wait(), asking[peer])
-            sent.append(group.send(torch.cat((found.output, found.weight[..., None]), dim=-1), peer))
+            sent.append(returns.send(torch.cat((found.output, found.weight[..., None]), dim=-1), peer))
+        returns.begin()
         for peer, arriving in answers.items():
             answer = arriving.wait()
             attended.merge(Attended(answer[..., :-1], answer[..., -1]), asked[peer])

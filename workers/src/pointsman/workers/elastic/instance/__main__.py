@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,8 +15,9 @@ from pointsman.process.lifetime import Lifetime
 from pointsman.process.listening import listen
 from pointsman.workers.elastic.engine.architecture import UnsupportedModel
 from pointsman.workers.elastic.engine.instance import Instance
+from pointsman.workers.elastic.engine.nccl import nccl_environment
 from pointsman.workers.elastic.instance.computer import Computer
-from pointsman.workers.elastic.instance.loading import load
+from pointsman.workers.elastic.instance.loading import gpu_of, load
 from pointsman.workers.elastic.instance.presence import Presence
 from pointsman.workers.elastic.instance.server import Server
 from pointsman.workers.elastic.instance.settings import InstanceSettings
@@ -28,6 +30,8 @@ log = logging.getLogger("pointsman.workers.elastic.instance")
 async def run(settings: InstanceSettings) -> int:
     """Serve until SIGTERM; then hand over what is here."""
     async with Lifetime() as life:
+        if settings.gpus and settings.tensor_transport == "auto":
+            os.environ.update(nccl_environment(settings.pod_ip))  # of the further shards too, which are not started yet
         store, at = store_at(settings.pod_ip)
         others = ShardProcesses(settings, at)
         life.callback(others.close)
@@ -40,7 +44,8 @@ async def run(settings: InstanceSettings) -> int:
         if not await life.reach(_ended(loading)):
             return life.status  # told to stop while the model was loading
         instance = loading.result()
-        shard = Shard(0, settings.tensor_parallel, settings.worker, settings.pod_ip, instance, store, at)
+        gpu = gpu_of(settings, 0)
+        shard = Shard(0, settings.tensor_parallel, settings.worker, settings.pod_ip, instance, store, at, gpu)
         computer = Computer(shard, others)
         life.callback(computer.close)
         token = settings.control_token.get_secret_value()

@@ -11,6 +11,7 @@ from pointsman.workers.elastic.engine.architecture import Shape, UnsupportedMode
 from pointsman.workers.elastic.engine.instance import Instance
 from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
+from pointsman.workers.elastic.engine.nccl import Gpu
 from pointsman.workers.elastic.engine.weights import load_weights
 from pointsman.workers.elastic.instance.settings import CPU_SLOTS, InstanceSettings
 
@@ -36,7 +37,7 @@ def load(settings: InstanceSettings, shard: int = 0) -> Loaded:
     """Minutes, for large models. Raises UnsupportedModel or OSError."""
     torch.set_num_threads(settings.threads)
     width = settings.tensor_parallel
-    device = torch.device("cuda", shard) if settings.gpus else torch.device("cpu")
+    device = device_of(settings, shard)
     dtype = getattr(torch, settings.dtype)
     folder = _folder(settings.model, settings.model_revision)
     whole = read_shape(folder)
@@ -45,6 +46,16 @@ def load(settings: InstanceSettings, shard: int = 0) -> Loaded:
     fits = settings.slots or slots_that_fit(shape, dtype, device)
     log.info("model loaded", extra={"model": settings.model, "shard": shard, "slots": fits})
     return Loaded(model, fits)
+
+
+def device_of(settings: InstanceSettings, shard: int) -> torch.device:
+    """Where ``shard`` of the model is."""
+    return torch.device("cuda", shard) if settings.gpus else torch.device("cpu")
+
+
+def gpu_of(settings: InstanceSettings, shard: int) -> Gpu | None:
+    """For groups over NCCL; None: none of this shard's."""
+    return Gpu.of(device_of(settings, shard)) if settings.tensor_transport == "auto" else None
 
 
 def slots_that_fit(shape: Shape, dtype: torch.dtype, device: torch.device) -> int:

@@ -36,6 +36,12 @@ class InstanceSettings(NatsSettings):
         description="Tokens of KV that this instance keeps. None: what fits into 90 percent of the GPU's memory beside "
         f"the weights, {CPU_SLOTS} on CPU.",
     )
+    tensor_transport: Literal["auto", "gloo"] = Field(
+        default="auto",
+        validation_alias=AliasChoices("tensor_transport", names.ENV_TENSOR_TRANSPORT),
+        description="How tensors travel to other GPUs. auto: by NCCL where each member of a group has a GPU of its "
+        "own. gloo: by way of the host's memory, in all groups with this instance.",
+    )
     threads: int = Field(default=1, ge=1, description="Of torch, on CPU.")
     control_token: SecretStr = Field(min_length=16)
     drain_timeout_seconds: float = Field(

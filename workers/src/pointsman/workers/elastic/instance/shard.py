@@ -10,10 +10,12 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.groups import Group, GroupBroken, meet
+from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.instance import Instance
 from pointsman.workers.elastic.engine.iterations import Sampled
 from pointsman.workers.elastic.engine.kv_pool import PoolFull
+from pointsman.workers.elastic.engine.meeting import GroupBroken, meet
+from pointsman.workers.elastic.engine.nccl import Gpu
 from pointsman.workers.elastic.engine.sampling import sample
 from pointsman.workers.elastic.protocol import Iterate, Release
 
@@ -47,20 +49,35 @@ class _Met:
     group: Group
     shards: Group
 
+    def close(self) -> None:
+        """Both."""
+        self.group.close()
+        self.shards.close()
+
 
 class Shard:
     """Shard ``number`` of the ``width`` shards of ``name``. It meets those of its number in other instances.
 
     ``address``: of the pod, the only one that is bound. ``store`` is the instance's own, reached at ``store_at``.
+    ``gpu``: for groups over NCCL.
     """
 
     def __init__(
-        self, number: int, width: int, name: str, address: str, instance: Instance, store: dist.Store, store_at: str
+        self,
+        number: int,
+        width: int,
+        name: str,
+        address: str,
+        instance: Instance,
+        store: dist.Store,
+        store_at: str,
+        gpu: Gpu | None = None,
     ) -> None:
         self._number = number
         self._names = [str(shard) for shard in range(width)]
         self._name = name
         self._address = address
+        self._gpu = gpu
         self.instance = instance
         self._store_at = store_at
         self._stores = {store_at: store}
@@ -89,7 +106,9 @@ class Shard:
             # A defect; but the manager must hear of it, or its requests hang.
             why = f"a defect: {error!r}"
             log.exception("iteration broken by a defect", extra={"iteration": what.number})
-        self._met = None
+        if self._met is not None:
+            self._met.close()
+            self._met = None
         if what.store != self._store_at:
             self._stores.pop(what.store, None)
         for request in (*(each.request for each in what.prompts), *(each.request for each in what.moves)):
@@ -104,6 +123,8 @@ class Shard:
             self._meet(what)
         assert self._met is not None
         group, shards = self._met.group, self._met.shards
+        group.begin()
+        shards.begin()
         logits: dict[str, torch.Tensor] = {}  # (vocabulary,), the same on each shard
         positions = {prompt.request: len(prompt.token_ids) for prompt in what.prompts}
         positions |= {step.request: step.position + 1 for step in what.steps}
@@ -113,26 +134,37 @@ class Shard:
             logits |= self.instance.decode(what.steps, group, shards)
         if what.moves:
             self.instance.move(what.moves, group)
+        group.end()
+        shards.end()
         tokens = {}
         if self._number == 0:
             for request, of in logits.items():
                 tokens[request] = sample(of.float(), what.sampling[request], positions[request])
-        shards.sum(torch.zeros(1))  # it is over on all, or broken on all
+        shards.agree()  # it is over on all, or broken on all
         return tokens
 
     def _meet(self, what: Iterate) -> None:
         """Raises GroupBroken."""
         own = self._stores[self._store_at]
-        store, shards = self._stores.get(what.store), self._met.shards if self._met is not None else None
-        self._met = None  # connections are closed before new ones are made
+        store, shards = self._stores.get(what.store), None
+        if self._met is not None:
+            self._met.group.close()
+            shards, self._met = self._met.shards, None  # connections are closed before new ones are made
         before, using = self._used, (f"{what.epoch}/{self._number}/", f"shards/{self._told}/")
         self._used = before + using  # also if nobody meets
-        self._met = meet(lambda: self._joined(what, store, own, shards))
+        try:
+            self._met = meet(lambda: self._joined(what, store, own, shards))
+        except BaseException:
+            if shards is not None:
+                shards.close()
+            raise
         self._stores[what.store] = self._met.store
         for key in own.list_keys() if before else ():
             if key.startswith(before):  # or the store would grow for ever
                 own.delete_key(key)
         self._used = using
+        self._met.group.connect()
+        self._met.shards.connect()
 
     def _joined(self, what: Iterate, store: "dist.Store | None", own: dist.Store, shards: Group | None) -> _Met:
         """Changes nothing here: it may end too late."""
@@ -147,7 +179,7 @@ class Shard:
         return _Met(what.epoch, store, group, shards)
 
     def _join(self, store: dist.Store, epoch: str, members: Sequence[str], me: str) -> Group:
-        return Group.join(store, epoch, members, me, address=self._address, timeout_s=TRANSFER_SECONDS)
+        return Group.join(store, epoch, members, me, address=self._address, timeout_s=TRANSFER_SECONDS, gpu=self._gpu)
 
 
 def store_at(address: str) -> tuple[dist.Store, str]:

@@ -13,7 +13,7 @@ from typing import Final, NoReturn
 
 from pointsman.process.logs import configure_logs
 from pointsman.workers.elastic.engine.architecture import UnsupportedModel
-from pointsman.workers.elastic.instance.loading import load
+from pointsman.workers.elastic.instance.loading import gpu_of, load
 from pointsman.workers.elastic.instance.settings import InstanceSettings
 from pointsman.workers.elastic.instance.shard import Result, Shard, store_of
 from pointsman.workers.elastic.protocol import Iterate, Release
@@ -105,7 +105,14 @@ def _serve(pipe: Connection, settings: InstanceSettings, number: int, store_at: 
     try:
         instance = loaded.instance(pipe.recv())
         shard = Shard(
-            number, settings.tensor_parallel, settings.worker, settings.pod_ip, instance, store_of(store_at), store_at
+            number,
+            settings.tensor_parallel,
+            settings.worker,
+            settings.pod_ip,
+            instance,
+            store_of(store_at),
+            store_at,
+            gpu_of(settings, number),
         )
         while True:
             match pipe.recv():

@@ -1,0 +1,89 @@
+"""Transfers between the members of a group, listed and then begun together.
+
+NCCL has a stream for each group: a send ends only with its receive, and what is behind it waits. Two members that both
+send first and receive then would wait for ever, unless both transfers begin as one. So callers list what goes and comes
+in an exchange, and begin it. **Two members begin the exchanges that they have with each other in the same order.**
+"""
+
+from datetime import timedelta
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+
+from pointsman.workers.elastic.engine.meeting import GroupBroken
+
+
+class Transfer(Protocol):
+    """A tensor that is sent or received."""
+
+    def wait(self) -> torch.Tensor:
+        """The tensor; operations that follow find it here (or gone). Raises GroupBroken.
+
+        The exchange must have begun. Over NCCL the GPU waits, and the host does not: see `Group.synchronize`.
+        """
+
+
+class Exchange(Protocol):
+    """Transfers that begin together. What is sent must not change before it was waited for."""
+
+    def send(self, tensor: torch.Tensor, to: int) -> Transfer:
+        """List a contiguous ``tensor`` for member ``to``. Raises GroupBroken."""
+
+    def receive(self, tensor: torch.Tensor, source: int) -> Transfer:
+        """List what member ``source`` sends next, which goes into ``tensor``. Raises GroupBroken."""
+
+    def begin(self) -> None:
+        """The list is complete. Raises GroupBroken."""
+
+
+class GlooTransfer:
+    """See Transfer. ``host``: what travels of ``tensor``, in the memory of the host."""
+
+    def __init__(self, work: "dist.Work", tensor: torch.Tensor, host: torch.Tensor, timeout: timedelta) -> None:
+        self._work = work
+        self._timeout = timeout
+        self._host = host
+        self._tensor = tensor
+
+    def wait(self) -> torch.Tensor:
+        """The host waits."""
+        try:
+            self._work.wait(self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
+        if self._host is not self._tensor:
+            self._tensor.copy_(self._host)
+        return self._tensor
+
+
+class GlooExchange:
+    """See Exchange. Gloo's transfers do not wait for each other, so each begins when it is listed.
+
+    ``group``: None for a member that is alone, whose exchanges are empty.
+    """
+
+    def __init__(self, group: "dist.ProcessGroup | None", timeout: timedelta) -> None:
+        self._group = group
+        self._timeout = timeout
+
+    def send(self, tensor: torch.Tensor, to: int) -> Transfer:
+        """See Exchange."""
+        assert self._group is not None
+        try:
+            host = tensor.cpu()
+            return GlooTransfer(self._group.send([host], to, 0), host, host, self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
+
+    def receive(self, tensor: torch.Tensor, source: int) -> Transfer:
+        """See Exchange."""
+        assert self._group is not None
+        try:
+            host = tensor if tensor.device.type == "cpu" else torch.empty_like(tensor, device="cpu")
+            return GlooTransfer(self._group.recv([host], source, 0), tensor, host, self._timeout)
+        except RuntimeError as error:
+            raise GroupBroken(str(error)) from error
+
+    def begin(self) -> None:
+        """All have begun."""

@@ -1,0 +1,215 @@
+"""Groups whose tensors travel between GPUs by NCCL.
+
+NCCL notices neither that a peer is dead nor that it will never come, so a `Watch` aborts what waits for one. After that
+the GPU goes on with whatever is in its memory: nothing of an iteration counts before `Nccl.synchronize` returned.
+
+Never run on GPUs: see docs/design/0003-elastic-engine.md.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, TypeVar
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from pointsman.workers.elastic.engine.exchanges import Transfer
+from pointsman.workers.elastic.engine.liveness import Watch
+from pointsman.workers.elastic.engine.meeting import GroupBroken, meet
+from pointsman.workers.elastic.engine.transports import card
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS: Final = 60.0
+"""The first communicator of a process takes seconds. A member that dies meanwhile is noticed by the watch."""
+_ABORT_SECONDS: Final = 0.5
+_CLOSE_SECONDS: Final = 3.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What a process needs for groups over NCCL. ``card``: what it publishes of its GPU to the other members."""
+
+    device: torch.device
+    card: bytes
+
+    @classmethod
+    def of(cls, device: torch.device) -> "Gpu | None":
+        """None for a CPU, or where torch was built without NCCL."""
+        if device.type != "cuda" or not dist.is_nccl_available():
+            return None
+        uuid = bytes(torch.cuda.get_device_properties(device).uuid.bytes)
+        return cls(device, card(torch.cuda.nccl.version()[:3], uuid))
+
+    def connect(self, store: dist.Store, rank: int, size: int) -> "dist.ProcessGroup":
+        """A communicator of all members, who call this together. Raises RuntimeError."""
+        communicator = dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
+        # Else torch would connect at the first transfer, and wait there for members that have none.
+        communicator.eager_connect_single_device(self.device)
+        return communicator
+
+    def synchronize(self) -> None:
+        """The host waits until the GPU has done all that it was told."""
+        torch.cuda.current_stream(self.device).synchronize()
+
+
+def nccl_environment(address: str) -> dict[str, str]:
+    """Variables for a process that uses NCCL. ``address``: of the pod. Raises OSError if no interface has it.
+
+    NCCL listens on the address of an interface that it chooses by name; torch ends processes whose transfers fail.
+    """
+    for interface, addresses in psutil.net_if_addrs().items():
+        if any(each.address.partition("%")[0] == address for each in addresses):
+            return {
+                "NCCL_SOCKET_IFNAME": f"={interface}",
+                "NCCL_SOCKET_FAMILY": "AF_INET6" if ":" in address else "AF_INET",
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # a process whose peer died has KV, and goes on
+                "TORCH_NCCL_ENABLE_MONITORING": "0",
+                "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+            }
+    raise OSError(f"no network interface has the pod's address {address}")
+
+
+class Nccl:
+    """One member's part of a communicator, from the time at which all members know that there is to be one.
+
+    ``beats``: a group of the same members on CPU, for the watch.
+    """
+
+    def __init__(self, gpu: Gpu, store: dist.Store, rank: int, size: int, beats: "dist.ProcessGroup") -> None:
+        self._gpu = gpu
+        self._store = store
+        self._rank = rank
+        self._size = size
+        self._communicator: dist.ProcessGroup | None = None
+        self._connected = False
+        self._issuing = threading.Lock()
+        self._watch = Watch(beats, self._abort)
+
+    def connect(self) -> None:
+        """Together with all members; nothing, if they are connected. Raises GroupBroken."""
+        if self._connected:
+            return
+        self._store.set_timeout(timedelta(seconds=CONNECT_SECONDS))
+        try:
+            self._communicator = meet(
+                lambda: self._gpu.connect(self._store, self._rank, self._size), CONNECT_SECONDS, self._watch.check
+            )
+        except GroupBroken:
+            raise
+        except RuntimeError as error:
+            log.error("NCCL cannot connect; ELASTIC_TENSOR_TRANSPORT=gloo does without it: %s", error)
+            raise GroupBroken(f"NCCL cannot connect: {error}") from error
+        self._connected = True
+        self._watch.check()  # there was nothing to abort until now
+
+    def exchange(self) -> "NcclExchange":
+        """An empty one."""
+        return NcclExchange(self)
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """In place, of a contiguous ``tensor``. Raises GroupBroken."""
+        self.issue(lambda communicator: communicator.allreduce([tensor], dist.AllreduceOptions()).wait())
+        return tensor
+
+    def synchronize(self) -> None:
+        """The host waits until all that was begun is done. Raises GroupBroken if a member is gone."""
+        self._gpu.synchronize()
+        self._watch.check()  # last: who aborts says before that a member is gone
+
+    def close(self) -> None:
+        """Give up whatever is under way. Once all is done here, wait for the other members before this."""
+        self._watch.stop()
+        aborting = threading.Thread(target=self._abort, name="closing", daemon=True)
+        aborting.start()
+        aborting.join(_CLOSE_SECONDS)
+
+    def issue(self, call: "Callable[[dist.ProcessGroup], T]") -> T:
+        """What ``call`` returns, which has the communicator do something. Raises GroupBroken."""
+        with self._issuing:
+            if self._communicator is None:
+                self._watch.check()
+                raise GroupBroken("the group is closed")
+            try:
+                return call(self._communicator)
+            except RuntimeError as error:
+                raise GroupBroken(str(error)) from error
+
+    def _abort(self) -> None:
+        # NCCL frees the communicator, so no call may be in it; one that waits for the dead is ended by nothing else.
+        idle = self._issuing.acquire(timeout=_ABORT_SECONDS)
+        communicator, self._communicator = self._communicator, None
+        try:
+            if communicator is not None:
+                communicator.abort()
+        except RuntimeError as error:
+            log.warning("NCCL did not end in time: %s", error)
+        finally:
+            if idle:
+                self._issuing.release()
+
+
+class NcclExchange:
+    """See Exchange. Its transfers are one operation of the communicator's stream."""
+
+    def __init__(self, nccl: Nccl) -> None:
+        self._nccl = nccl
+        self._listed: list[tuple[str, torch.Tensor, int]] = []
+        self._work: dist.Work | None = None
+        self._begun = False
+
+    def send(self, tensor: torch.Tensor, to: int) -> Transfer:
+        """See Exchange."""
+        return self._list("send", tensor, to)
+
+    def receive(self, tensor: torch.Tensor, source: int) -> Transfer:
+        """See Exchange."""
+        return self._list("recv", tensor, source)
+
+    def begin(self) -> None:
+        """See Exchange."""
+        self._begun = True
+        if self._listed:
+            self._work = self._nccl.issue(self._issue)
+
+    def wait(self) -> None:
+        """For all of its transfers: the GPU does not go on before. Raises GroupBroken."""
+        assert self._begun, "an exchange is waited for that did not begin"
+        work, self._work = self._work, None
+        if work is not None:
+            try:
+                work.wait()
+            except RuntimeError as error:
+                raise GroupBroken(str(error)) from error
+
+    def _list(self, kind: str, tensor: torch.Tensor, peer: int) -> Transfer:
+        assert not self._begun, "an exchange has begun that is to have more transfers"
+        if tensor.numel():  # a stripe of a short prompt can be empty: both sides know
+            self._listed.append((kind, tensor, peer))
+        return _NcclTransfer(self, tensor)
+
+    def _issue(self, communicator: "dist.ProcessGroup") -> "dist.Work | None":
+        communicator._start_coalescing()
+        try:
+            for kind, tensor, peer in self._listed:
+                (communicator.send if kind == "send" else communicator.recv)([tensor], peer, 0)
+        finally:
+            work = communicator._end_coalescing()  # else NCCL would never begin anything again in this thread
+        return work
+
+
+@dataclass(frozen=True, slots=True)
+class _NcclTransfer:
+    exchange: NcclExchange
+    tensor: torch.Tensor
+
+    def wait(self) -> torch.Tensor:
+        """See Transfer."""
+        self.exchange.wait()
+        return self.tensor
