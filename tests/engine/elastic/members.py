@@ -15,11 +15,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from engine.elastic.strict_nccl import GPUS, ShardThreads, StrictShard
 from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampling, Step
 from pointsman.workers.elastic.engine.meeting import GroupBroken
+from pointsman.workers.elastic.engine.nccl import nccl_environment
 from pointsman.workers.elastic.instance.computer import Computer
-from pointsman.workers.elastic.instance.loading import load
+from pointsman.workers.elastic.instance.loading import gpu_of, load
 from pointsman.workers.elastic.instance.settings import InstanceSettings
 from pointsman.workers.elastic.instance.shard import Shard, store_at
 from pointsman.workers.elastic.instance.shard_processes import ShardProcesses
@@ -64,7 +67,7 @@ class Member:
 class Members:
     """``size`` instances of the model in ``folder``, cut in ``width`` shards each, with ``slots`` slots.
 
-    ``transport``: "gloo", or one of the stand-ins for NCCL.
+    ``transport``: "gloo"; one of the stand-ins for NCCL; "gpu": whatever they choose who have the GPUs at hand in turn.
     """
 
     def __init__(
@@ -132,15 +135,25 @@ class Members:
 
 
 def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dtype: str, transport: str) -> None:
+    if transport == "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = str(int(name[1:]) % torch.cuda.device_count())
+        os.environ |= nccl_environment(ADDRESS)
     settings = InstanceSettings.model_validate(
-        {"worker": name, "model": str(folder), "slots": slots, "tensor_parallel": width, "dtype": dtype}
+        {
+            "gpus": int(transport == "gpu"),
+            "worker": name,
+            "model": str(folder),
+            "slots": slots,
+            "tensor_parallel": width,
+            "dtype": dtype,
+        }
         | {"namespace": "n", "service": "s", "service_uid": "u", "control_token": "a-token-of-the-tests"}
     )
     store, at = store_at(ADDRESS)
-    if transport == "gloo":
+    if transport in ("gloo", "gpu"):
         others = ShardProcesses(settings, at)
         instance = load(settings).instance(others.slots(slots))
-        computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at), others)
+        computer = Computer(Shard(0, width, name, ADDRESS, instance, store, at, gpu_of(settings, 0)), others)
     else:
         gpu = GPUS[transport]
         instance = load(settings).instance(slots)

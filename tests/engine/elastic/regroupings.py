@@ -3,7 +3,7 @@
     python -m engine.elastic.regroupings MODEL_FOLDER DTYPE WIDTH TRANSPORT SEED ...
 
 ``DTYPE``: of weights and KV. ``WIDTH``: processes that an instance's model is cut over (tensor parallelism).
-``TRANSPORT``: "gloo", or a stand-in for NCCL: see `strict_nccl`.
+``TRANSPORT``: "gloo", a stand-in for NCCL (see `strict_nccl`), or "gpu".
 
 Each sequence draws prompts, groups, owners (proactive scale-down), masters (scale-up), hand-overs and ends of requests
 at random. After every iteration each token of every request must lie on exactly one instance.

@@ -114,6 +114,13 @@ def test_over_nccls_rules_the_tokens_are_those_of_one_model(
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
 
 
+@pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="no GPU; not run anywhere yet")
+def test_on_gpus_the_tokens_are_those_of_one_model(engine_environment: EngineEnvironment, models: Path) -> None:
+    """Over NCCL in groups whose members have a GPU each: of four instances, on one GPU none, on two some."""
+    (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", "1", "gpu", "1")
+    assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+
+
 def test_shards_stay_in_step_whatever_happens_to_one_of_them(
     engine_environment: EngineEnvironment, models: Path
 ) -> None:

@@ -71,6 +71,13 @@ def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server(
     assert environment(manager)[names.ENV_MAX_DEGREE] == "3", "the default is bounded by maxReplicas"
 
 
+def test_a_user_can_exclude_nccl() -> None:
+    """As docs/elastic.md says."""
+    engine = {"name": "engine", "env": [{"name": names.ENV_TENSOR_TRANSPORT, "value": "gloo"}]}
+    wanted = group(instance={"gpus": 1, "template": {"spec": {"containers": [engine]}}})
+    assert environment(made(wanted, "StatefulSet", "long-chat"))[names.ENV_TENSOR_TRANSPORT] == "gloo"
+
+
 def test_a_changed_template_restarts_nothing_and_pods_outlast_their_drain() -> None:
     for name in ("long-chat", "long-chat-manager"):
         spec = made(group(drain={"timeoutSeconds": 700}), "StatefulSet", name)["spec"]
