@@ -64,7 +64,9 @@ def death(folder: Path, width: int, transport: str, phase: str) -> dict[str, Any
         since_s = time.monotonic()
         noticed = sum(broken(members, number) for number in (0, 1))
         noticed_s = time.monotonic() - since_s
-        members.all.pop().kill()
+        last = members.all.pop()
+        if phase == "frozen":
+            last.kill()
         for prompt in prompts:
             members.asked("release", prompt.request)
         free = members.asked("free")

@@ -139,14 +139,8 @@ def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dt
         os.environ["CUDA_VISIBLE_DEVICES"] = str(int(name[1:]) % torch.cuda.device_count())
         os.environ |= nccl_environment(ADDRESS)
     settings = InstanceSettings.model_validate(
-        {
-            "gpus": int(transport == "gpu"),
-            "worker": name,
-            "model": str(folder),
-            "slots": slots,
-            "tensor_parallel": width,
-            "dtype": dtype,
-        }
+        {"worker": name, "model": str(folder), "slots": slots, "tensor_parallel": width, "dtype": dtype}
+        | {"gpus": int(transport == "gpu")}
         | {"namespace": "n", "service": "s", "service_uid": "u", "control_token": "a-token-of-the-tests"}
     )
     store, at = store_at(ADDRESS)

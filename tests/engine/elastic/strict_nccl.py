@@ -74,13 +74,12 @@ class Operation:
         """That operation waits."""
         while not self.done.wait(0.001) and not self.aborted.is_set():
             pass
-        if not self.done.is_set():
-            return
-        for each in self.transfers:
-            if each.kind == "send":
-                assert torch.equal(each.tensor, each.wire), "a tensor changed while it was sent"
-            else:
-                each.tensor.copy_(each.wire)
+        with torch.inference_mode():
+            for each in self.transfers if self.done.is_set() else ():
+                if each.kind == "send":
+                    assert torch.equal(each.tensor, each.wire), "a tensor changed while it was sent"
+                else:
+                    each.tensor.copy_(each.wire)
 
 
 class StrictCommunicator:
@@ -141,24 +140,31 @@ class StrictCommunicator:
             self._stream.get().run(gloo)
 
 
+@dataclass
+class Works:
+    """Some operations."""
+
+    all: list[Operation]
+
+    def wait(self) -> None:
+        """See Operation."""
+        for each in self.all:
+            each.wait()
+
+
 class HastyCommunicator(StrictCommunicator):
     """Whose caller does not coalesce: each transfer is an operation of its own."""
 
     def _start_coalescing(self) -> None:
-        self._works: list[Operation] = []
+        self._works = Works([])
 
     def _end_coalescing(self) -> Any:
-        return self
-
-    def wait(self) -> None:
-        """For all since the start."""
-        for work in self._works:
-            work.wait()
+        return self._works
 
     def _add(self, transfer: Transfer) -> Any:
         work = self._begin([transfer])
         if transfer.kind != "sum":
-            self._works.append(work)
+            self._works.all.append(work)
         return work
 
 
