@@ -152,7 +152,8 @@ def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dt
         gpu = GPUS[transport]
         instance = load(settings).instance(slots)
         shard = StrictShard(0, width, name, ADDRESS, instance, store, at, gpu())
-        computer = Computer(shard, ShardThreads(settings, slots, at, gpu))
+        threads: Any = ShardThreads(settings, slots, at, gpu)
+        computer = Computer(shard, threads)
     pipe.send(("store", at))
     pool = instance.pool
     while True:
