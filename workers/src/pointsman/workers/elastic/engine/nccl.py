@@ -115,7 +115,8 @@ class Nccl:
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """In place, of a contiguous ``tensor``. Raises GroupBroken."""
-        self.issue(lambda communicator: communicator.allreduce([tensor], dist.AllreduceOptions()).wait())
+        if tensor.numel():  # else none of the members has any tokens
+            self.issue(lambda communicator: communicator.allreduce([tensor], dist.AllreduceOptions()).wait())
         return tensor
 
     def synchronize(self) -> None:
