@@ -39,7 +39,10 @@ def meet(work: Callable[[], T], limit_s: float = JOIN_SECONDS, check: Callable[[
         thread.join(min(left_s, _LOOK_SECONDS))
     if not done:
         raise GroupBroken(f"the members did not meet within {limit_s:g} s")
-    (found,) = done
+    found = done.pop()
     if isinstance(found, Exception):
-        raise found
+        try:
+            raise found
+        finally:
+            del found  # its frames, and the groups in them, would stay until the next garbage collection
     return found
