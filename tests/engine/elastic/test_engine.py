@@ -105,7 +105,9 @@ def test_transfers_that_cross_hang_over_nccl_unless_they_begin_together(
     assert set(found["strict"].values()) == {"ends"}
 
 
-@pytest.mark.parametrize("width", [pytest.param("1", marks=[pytest.mark.verify, pytest.mark.verify_elastic]), "2"])
+@pytest.mark.verify
+@pytest.mark.verify_elastic
+@pytest.mark.parametrize("width", ["1", "2"])
 def test_over_nccls_rules_the_tokens_are_those_of_one_model(
     engine_environment: EngineEnvironment, models: Path, width: str
 ) -> None:
@@ -114,6 +116,8 @@ def test_over_nccls_rules_the_tokens_are_those_of_one_model(
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
 
 
+@pytest.mark.verify
+@pytest.mark.verify_elastic
 @pytest.mark.skipif(not Path("/dev/nvidia0").exists(), reason="no GPU; not run anywhere yet")
 def test_on_gpus_the_tokens_are_those_of_one_model(engine_environment: EngineEnvironment, models: Path) -> None:
     """Over NCCL in groups whose members have a GPU each: of four instances, on one GPU none, on two some."""
@@ -151,7 +155,14 @@ def test_a_member_that_dies_while_the_others_connect_is_noticed_in_time(
 
 @pytest.mark.parametrize(
     ("transport", "phases"),
-    [("gloo", ["joining", "prefill", "decode"]), ("strict", ["joining", "prefill", "decode", "frozen"])],
+    [
+        ("gloo", ["joining", "prefill", "decode"]),
+        pytest.param(
+            "strict",
+            ["joining", "prefill", "decode", "frozen"],
+            marks=[pytest.mark.verify, pytest.mark.verify_elastic],
+        ),
+    ],
 )
 def test_a_member_that_dies_is_noticed_by_all_and_its_requests_are_computed_again(
     engine_environment: EngineEnvironment, models: Path, transport: str, phases: list[str]
