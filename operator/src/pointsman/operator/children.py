@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
@@ -65,7 +65,9 @@ class Children:
 
         pools: dict[Role, Pool] = {}
         problems: list[Problem] = []
-        for role, raw in zip(Role, await asyncio.gather(*map(one, Role), return_exceptions=True), strict=True):
+        for role, raw in zip(
+            LANGUAGE_ROLES, await asyncio.gather(*map(one, LANGUAGE_ROLES), return_exceptions=True), strict=True
+        ):
             match raw:
                 case None | AlreadyExists():
                     continue  # made between our look and our write: the next look sees whose it is
@@ -82,7 +84,7 @@ class Children:
     async def ensure(self, service: Service, pools: dict[Role, Pool]) -> None:
         """Secret, gateway, PodDisruptionBudgets: looked at when what they are made of changed, and when it is due."""
         bare = Snapshot(now_s=0.0, service=service, pools=pools)
-        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in Role]
+        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in LANGUAGE_ROLES]
         made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
         made, now_s = self._made.setdefault(service.uid, _Made()), self._clock.monotonic_s()
         if made.of == made_of and now_s < self.due_s(service):

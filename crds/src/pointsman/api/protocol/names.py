@@ -1,6 +1,7 @@
 """Labels, annotations, ports, environment variables and NATS subjects."""
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
@@ -10,20 +11,42 @@ API_VERSION: Final = f"{GROUP}/{VERSION}"
 
 
 class Role(StrEnum):
-    """What a worker does now. A decode worker may also prefill locally."""
+    """What a worker does now. A decode worker may also prefill locally.
+
+    Prefill and decode workers run the same engine, so a live worker can switch between the two. An encode worker runs
+    the encoder of a multimodal model only: it has no other role.
+    """
 
     PREFILL = "Prefill"
     DECODE = "Decode"
+    ENCODE = "Encode"
 
     @property
     def label(self) -> str:
-        """The value of ``ROLE_LABEL`` and of a pool's key in ``spec.pools``: ``prefill`` or ``decode``."""
+        """The value of ``ROLE_LABEL`` and of a pool's key in ``spec.pools``: ``prefill``, ``decode`` or ``encode``."""
         return self.value.lower()
 
     @classmethod
     def from_label(cls, value: str | None) -> "Role | None":
         """The role a label's value names; None for an absent or foreign value."""
         return next((role for role in cls if role.label == value), None)
+
+
+LANGUAGE_ROLES: Final = (Role.PREFILL, Role.DECODE)
+"""The roles between which a worker may switch, and whose pools every service has."""
+
+
+def workers_in_words(workers: Mapping[Role, int]) -> str:
+    """How many workers of each role, in the order of a request: ``2P4D``, with encode workers ``1E2P4D``."""
+    order = (Role.ENCODE, *LANGUAGE_ROLES)
+    return "".join(f"{workers[role]}{role.value[0]}" for role in order if role in workers)
+
+
+class EmbeddingRole(StrEnum):
+    """What a worker does with the embeddings of a service that has encode workers: vLLM's ``ec_role``."""
+
+    PRODUCER = "ec_producer"  # an encode worker
+    CONSUMER = "ec_consumer"  # a prefill or decode worker: it fetches embeddings, or computes them itself
 
 
 # --- labels of pods (and, the first two, of everything the operator makes) ---
@@ -53,6 +76,7 @@ FINALIZER: Final = f"{GROUP}/drain"
 # --- ports of every pod (a pod has an address of its own, so they are fixed) ---
 ENGINE_PORT: Final = 8000  # OpenAI API of the engine and the control API, one server
 NIXL_PORT: Final = 5600
+EMBEDDING_PORT: Final = 5650  # of an encode worker: language workers fetch embeddings here
 KV_EVENTS_PORT: Final = 5557
 KV_EVENTS_REPLAY_PORT: Final = 5558
 GATEWAY_PORT: Final = 8000
@@ -84,6 +108,8 @@ ENV_MODEL_REVISION: Final = "POINTSMAN_MODEL_REVISION"  # of a hub's model: bran
 ENV_SERVED_NAME: Final = "POINTSMAN_SERVED_NAME"
 ENV_GPUS: Final = "POINTSMAN_GPUS"  # "0" = CPU engine
 ENV_DRAIN_TIMEOUT_SECONDS: Final = "POINTSMAN_DRAIN_TIMEOUT_SECONDS"
+ENV_EMBEDDING_ROLE: Final = "POINTSMAN_EMBEDDING_ROLE"  # an EmbeddingRole; not set: the service has no encode workers
+ENV_EMBEDDING_CACHE_MIB: Final = "POINTSMAN_EMBEDDING_CACHE_MIB"  # of an encode worker: spec.multimodal.cacheMiB
 ENV_MAX_DEGREE: Final = "POINTSMAN_MAX_DEGREE"  # of an elastic group's manager, as the next two
 ENV_MIN_DEGREE: Final = "POINTSMAN_MIN_DEGREE"
 ENV_LATENCY_MODEL_FILE: Final = "POINTSMAN_LATENCY_MODEL_FILE"

@@ -11,6 +11,8 @@ from pointsman.api.v1alpha1.llmservice import (
     CPU_BLOCK_SIZE_MULTIPLE,
     MAX_REPLICAS,
     DrainSpec,
+    EncodePoolSpec,
+    EncodeSpec,
     EngineSpec,
     EngineType,
     GatewayServiceSpec,
@@ -34,6 +36,7 @@ from pointsman.api.v1alpha1.model_source import (
     PathModel,
     parse_model_source,
 )
+from pointsman.api.v1alpha1.multimodal import MultimodalSpec
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase, PlanReason, PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec
 from pointsman.api.v1alpha1.pods import PodTemplate
@@ -76,6 +79,8 @@ __all__ = [
     "ElasticGroup",
     "ElasticGroupSpec",
     "ElasticGroupStatus",
+    "EncodePoolSpec",
+    "EncodeSpec",
     "EngineSpec",
     "EngineType",
     "GatewayServiceSpec",
@@ -89,6 +94,7 @@ __all__ = [
     "ModelSource",
     "ModelSourceError",
     "ModelSpec",
+    "MultimodalSpec",
     "ObjectMeta",
     "PathModel",
     "Plan",

@@ -31,6 +31,7 @@ class ConditionType(StrEnum):
     DEGRADED = "Degraded"  # something failed and will not mend itself by waiting
     PREFILL_READY = "PrefillReady"
     DECODE_READY = "DecodeReady"
+    ENCODE_READY = "EncodeReady"  # of a service with spec.encode
     GATEWAY_READY = "GatewayReady"
     SWITCH_IN_PROGRESS = "SwitchInProgress"
     PLANNER_HEALTHY = "PlannerHealthy"  # the planner's word: it decides, and on what it can see
@@ -64,6 +65,7 @@ class Reason(StrEnum):
     TOO_FEW_WORKERS = "TooFewWorkers"  # fewer serve than were asked for
     NO_PREFILL_WORKER = "NoPrefillWorker"
     NO_DECODE_WORKER = "NoDecodeWorker"
+    NO_ENCODE_WORKER = "NoEncodeWorker"  # the workers that prefill encode images meanwhile
     GATEWAY_NOT_READY = "GatewayNotReady"
     MANAGER_NOT_READY = "ManagerNotReady"  # of an elastic group: its manager does not answer
     NO_INSTANCE = "NoInstance"  # of an elastic group: its manager works with no instance

@@ -63,6 +63,9 @@ OWNED_FLAGS: Final = (
     "--master-port",
 )
 
+# Of an encode worker only: in a service of before encode workers they were the user's to set.
+ENCODE_OWNED_FLAGS: Final = ("--mm-encoder-only", "--no-mm-encoder-only")
+
 # Short forms of those above; a number may be glued to them.
 OWNED_SHORT_FLAG_PATTERN: Final = "^-(n|r|asc|dp|dpn|dpr|dpl|dpa|dpp|dpb|dph|dpe|dpm)[0-9]*$"
 
@@ -76,12 +79,12 @@ OWNED_ENVIRONMENT_PATTERN: Final = (
 )
 
 
-def owned_flag(argument: str) -> str | None:
-    """The owned flag that ``argument`` sets, as it is spelled canonically; None if it sets none of them."""
+def owned_flag(argument: str, flags: tuple[str, ...] = OWNED_FLAGS) -> str | None:
+    """The flag of ``flags`` that ``argument`` sets, as it is spelled canonically; None if it sets none of them."""
     match = re.match(FLAG_NAME_PATTERN, argument)
     if match is None:
         return None
     name = match.group().replace("_", "-")
     if re.match(OWNED_SHORT_FLAG_PATTERN, name):
         return name
-    return next((flag for flag in OWNED_FLAGS if len(name) > 2 and flag.startswith(name)), None)
+    return next((flag for flag in flags if len(name) > 2 and flag.startswith(name)), None)

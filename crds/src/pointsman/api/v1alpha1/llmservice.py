@@ -5,13 +5,19 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, cel_string, extra
 from pointsman.api.v1alpha1.conditions import Condition
 from pointsman.api.v1alpha1.counts import PoolCounts
-from pointsman.api.v1alpha1.engine_flags import FLAG_NAME_PATTERN, OWNED_FLAGS, OWNED_SHORT_FLAG_PATTERN
+from pointsman.api.v1alpha1.engine_flags import (
+    ENCODE_OWNED_FLAGS,
+    FLAG_NAME_PATTERN,
+    OWNED_FLAGS,
+    OWNED_SHORT_FLAG_PATTERN,
+)
 from pointsman.api.v1alpha1.limits import GatewayLimits, WorkerLimits
 from pointsman.api.v1alpha1.model_source import CLAIM_PATTERN, FORMS, HUB_PATTERN, PATH_PATTERN, SCHEMES
+from pointsman.api.v1alpha1.multimodal import MultimodalSpec
 from pointsman.api.v1alpha1.pods import PodTemplate
 from pointsman.api.v1alpha1.resource import (
     REPLICA_RULES,
@@ -40,6 +46,7 @@ def cel_flags_among(arguments: str, flags: tuple[str, ...], short_flags: str) ->
 
 
 _OWNED_FLAGS = cel_flags_among("self", OWNED_FLAGS, OWNED_SHORT_FLAG_PATTERN)
+_ENCODE_OWNED_FLAGS = cel_flags_among("self", (*OWNED_FLAGS, *ENCODE_OWNED_FLAGS), OWNED_SHORT_FLAG_PATTERN)
 
 EngineArguments = Annotated[
     tuple[Annotated[str, Field(max_length=1024)], ...],
@@ -51,6 +58,21 @@ EngineArguments = Annotated[
                 f"{_OWNED_FLAGS}.size() == 0",
                 f"{{{_OWNED_FLAGS}}} is set by Pointsman; leave it out"
                 " (block size, served name, model and token have fields of their own in spec)",
+            )
+        ),
+    ),
+]
+
+EncodeArguments = Annotated[
+    tuple[Annotated[str, Field(max_length=1024)], ...],
+    Field(
+        max_length=128,
+        description="Flags for the engine of encode workers, e.g. --max-num-batched-tokens=16384; those of "
+        "spec.engine.args do not apply. Flags that Pointsman sets are refused by name.",
+        json_schema_extra=extra(
+            Rule(
+                f"{_ENCODE_OWNED_FLAGS}.size() == 0",
+                f"{{{_ENCODE_OWNED_FLAGS}}} is set by Pointsman; leave it out",
             )
         ),
     ),
@@ -152,15 +174,32 @@ class PoolSpec(ApiModel):
     model_config = ConfigDict(json_schema_extra=extra(*REPLICA_RULES))
 
 
+class EncodePoolSpec(PoolSpec):
+    """How many encode workers. With none, the worker that prefills a prompt encodes its images."""
+
+    replicas: int = Field(default=1, ge=0, le=MAX_REPLICAS, description="Workers to start with.")
+    min_replicas: int = Field(default=0, ge=0, le=MAX_REPLICAS, description="Never fewer, whoever scales.")
+
+
 class PoolsSpec(ApiModel):
     """The pools of a service, one a role."""
 
     prefill: PoolSpec = Field(default=PoolSpec(), description="Workers that compute prompts for others.")
     decode: PoolSpec = Field(default=PoolSpec(), description="Workers that generate tokens, and compute short prompts.")
+    encode: EncodePoolSpec | None = Field(
+        default=None,
+        description="Workers that encode images for others. Only with spec.encode, where it defaults to one worker.",
+    )
 
     def of(self, role: Role) -> PoolSpec:
-        """The pool of a role."""
-        return self.prefill if role is Role.PREFILL else self.decode
+        """The pool of a role; of Encode what a service with encode workers has, written or not."""
+        match role:
+            case Role.PREFILL:
+                return self.prefill
+            case Role.DECODE:
+                return self.decode
+            case Role.ENCODE:
+                return self.encode or EncodePoolSpec()
 
 
 class WorkerSpec(ApiModel):
@@ -174,6 +213,30 @@ class WorkerSpec(ApiModel):
     )
     limits: WorkerLimits | None = Field(
         default=None, description="Limits of each worker. A change applies to new workers only."
+    )
+
+    def template_dict(self) -> dict[str, Any]:
+        """The template with exactly the fields the user wrote; empty without one."""
+        return self.template.as_written() if self.template else {}
+
+
+class EncodeSpec(ApiModel):
+    """One encode worker. Its engine runs the model's encoder only, so its flags and its pods differ from the others'.
+
+    Model, image and engine are those of the service.
+    """
+
+    gpus: int | None = Field(
+        default=None,
+        ge=0,
+        le=16,
+        description="GPUs of one encode worker; 0 runs the engine on CPU. Default: 1, or 0 if worker.gpus is 0.",
+    )
+    args: EncodeArguments = ()
+    template: PodTemplate | None = Field(
+        default=None,
+        description="A pod template merged into the encode worker's pod, lists by their merge keys. "
+        "The engine's container is named engine.",
     )
 
     def template_dict(self) -> dict[str, Any]:
@@ -242,6 +305,14 @@ class LLMServiceSpec(ApiModel):
     engine: EngineSpec = Field(default=EngineSpec(), description="The inference engine and its flags.")
     pools: PoolsSpec = Field(default=PoolsSpec(), description="How many workers of each role.")
     worker: WorkerSpec = Field(default=WorkerSpec(), description="What one worker is.")
+    encode: EncodeSpec | None = Field(
+        default=None,
+        description="What one encode worker is. Absent: the worker that prefills a prompt encodes its images.",
+    )
+    multimodal: MultimodalSpec | None = Field(
+        default=None,
+        description="Limits of the images in requests, and when they go to encode workers. Absent: the defaults.",
+    )
     policy_ref: LocalReference | None = Field(
         default=None,
         description="The PlannerPolicy that governs the service. Absent: replicas and routing stay.",
@@ -259,6 +330,12 @@ class LLMServiceSpec(ApiModel):
                 f"on CPU write a multiple of {CPU_BLOCK_SIZE_MULTIPLE} (default 128)",
                 field_path=".engine.blockSize",
             ),
+            Rule(
+                "!has(self.pools.encode) || has(self.encode)",
+                "pools.encode asks for {self.pools.encode.replicas} encode workers and encode is absent; "
+                "write encode: {} as well, or leave pools.encode out",
+                field_path=".pools.encode",
+            ),
             Rule("self.model == oldSelf.model", f"spec.model {CHANGE_NEEDS_ROLLOUT}", field_path=".model"),
             Rule("self.engine == oldSelf.engine", f"spec.engine {CHANGE_NEEDS_ROLLOUT}", field_path=".engine"),
             Rule(
@@ -271,6 +348,17 @@ class LLMServiceSpec(ApiModel):
             },
         )
     )
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles that have a pool."""
+        return LANGUAGE_ROLES if self.encode is None else (*LANGUAGE_ROLES, Role.ENCODE)
+
+    def gpus_of(self, role: Role) -> int:
+        """GPUs of one worker of a role; 0 runs its engine on CPU."""
+        if role is not Role.ENCODE or self.encode is None:
+            return self.worker.gpus
+        return min(self.worker.gpus, 1) if self.encode.gpus is None else self.encode.gpus
 
 
 class Routing(ApiModel):
@@ -319,13 +407,16 @@ class PoolsStatus(ApiModel):
 
     prefill: PoolCounts = Field(default=PoolCounts(), description="Prefill workers.")
     decode: PoolCounts = Field(default=PoolCounts(), description="Decode workers.")
+    encode: PoolCounts | None = Field(
+        default=None, description="Encode workers. Absent: the service has no encode pool."
+    )
 
 
 class LLMServiceStatus(ApiModel):
     """What is."""
 
     observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
-    summary: str | None = Field(default=None, max_length=64, description="Ready workers by role, e.g. 2P4D.")
+    summary: str | None = Field(default=None, max_length=64, description="Ready workers by role, e.g. 2P4D or 1E2P4D.")
     endpoint: str | None = Field(default=None, max_length=512, description="Base URL of the OpenAI API.")
     pools: PoolsStatus | None = Field(default=None, description="Workers by role and by what they are doing.")
     revision: str | None = Field(default=None, max_length=64, description="Hash of what makes a worker different.")
@@ -337,7 +428,7 @@ class LLMServiceStatus(ApiModel):
     conditions: tuple[Condition, ...] = Field(
         default=(),
         max_length=16,
-        description="Ready, Available, Progressing, Degraded, PrefillReady, DecodeReady, GatewayReady.",
+        description="Ready, Available, Progressing, Degraded, PrefillReady, DecodeReady, EncodeReady, GatewayReady.",
         json_schema_extra=extra(schema=LIST_BY_TYPE),
     )
 
@@ -355,6 +446,7 @@ class LLMService(Resource):
             Column("Reason", '.status.conditions[?(@.type=="Ready")].reason'),
             Column("Prefill", ".status.pools.prefill.routable", "integer", wide=True),
             Column("Decode", ".status.pools.decode.routable", "integer", wide=True),
+            Column("Encode", ".status.pools.encode.routable", "integer", wide=True),
             Column("Model", ".spec.model.source", wide=True),
             Column("Endpoint", ".status.endpoint"),
             Column("Age", ".metadata.creationTimestamp", "date"),

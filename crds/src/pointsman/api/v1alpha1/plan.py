@@ -7,18 +7,21 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role, workers_in_words
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition, end_condition
 from pointsman.api.v1alpha1.elasticgroup import MAX_INSTANCES
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
+from pointsman.api.v1alpha1.roleswitch import ENCODE_IS_FIXED
 from pointsman.api.v1alpha1.workerpool import ServiceReference
 
 MAX_ALTERNATIVES: Final = 16
 MAX_INPUTS: Final = 64
 _IMMUTABLE: Final = "a plan cannot be changed but for approval.decision; the planner makes a new one when things change"
+
+_SWITCHED_ROLE: Final = extra(Rule("self != 'Encode'", ENCODE_IS_FIXED))
 
 
 class PlanPhase(StrEnum):
@@ -62,15 +65,30 @@ class PoolTargetSpec(ApiModel):
     replicas: int = Field(ge=1, le=MAX_REPLICAS, description="Workers, after the plan's switches have ended.")
 
 
+class EncodePoolTargetSpec(PoolTargetSpec):
+    """The encode pool after the plan."""
+
+    replicas: int = Field(ge=0, le=MAX_REPLICAS, description="Encode workers; 0: workers that prefill encode images.")
+
+
 class PlanPools(ApiModel):
-    """Both pools after the plan."""
+    """The pools after the plan."""
 
     prefill: PoolTargetSpec
     decode: PoolTargetSpec
+    encode: EncodePoolTargetSpec | None = Field(
+        default=None, description="Absent: the service has no encode pool, or the plan leaves it as it is."
+    )
 
-    def of(self, role: Role) -> PoolTargetSpec:
-        """The target of a role."""
-        return self.prefill if role is Role.PREFILL else self.decode
+    def of(self, role: Role) -> PoolTargetSpec | None:
+        """The target of a role; None: the plan has none for it."""
+        match role:
+            case Role.PREFILL:
+                return self.prefill
+            case Role.DECODE:
+                return self.decode
+            case Role.ENCODE:
+                return self.encode
 
 
 class InstancesTargetSpec(ApiModel):
@@ -88,8 +106,8 @@ class PlannedReference(ServiceReference):
 class PlanSwitch(ApiModel):
     """Workers that change their role."""
 
-    from_role: Role = Field(alias="from", description="The role they have.")
-    to_role: Role = Field(alias="to", description="The role they get.")
+    from_role: Role = Field(alias="from", description="The role they have.", json_schema_extra=_SWITCHED_ROLE)
+    to_role: Role = Field(alias="to", description="The role they get.", json_schema_extra=_SWITCHED_ROLE)
     count: int = Field(ge=1, le=100, description="How many.")
 
 
@@ -125,6 +143,7 @@ class PlanAlternative(ApiModel):
     action: str = Field(max_length=64, description="What it would take: stay, switch, scale-out, scale-in.")
     prefill: int | None = Field(default=None, ge=0, description="Prefill workers. Absent for an elastic group.")
     decode: int | None = Field(default=None, ge=0, description="Decode workers. Absent for an elastic group.")
+    encode: int | None = Field(default=None, ge=0, description="Encode workers. Absent without an encode pool.")
     instances: int | None = Field(default=None, ge=0, description="Instances of an elastic group.")
     gpus: int = Field(ge=0, description="GPUs of all of them.")
     expected_attainment: float = Field(
@@ -238,23 +257,30 @@ class PlanSpec(ApiModel):
 
     @property
     def target(self) -> tuple[int, ...]:
-        """Replicas after the plan: (prefill, decode) of a service, (instances,) of an elastic group."""
+        """Replicas after the plan: in the order of ``roles`` of a service, (instances,) of an elastic group."""
         if self.instances is not None:
             return (self.instances.replicas,)
-        return tuple(self.replicas(role) for role in Role)
+        return tuple(self.replicas(role) for role in self.roles)
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles whose pools the plan of a service writes."""
+        has_encode = self.pools is not None and self.pools.encode is not None
+        return (*LANGUAGE_ROLES, Role.ENCODE) if has_encode else LANGUAGE_ROLES
 
     @property
     def target_in_words(self) -> str:
-        """For example 1P2D, or 4 instances."""
+        """For example 1P2D or 1E1P2D, or 4 instances."""
         if self.instances is not None:
             return f"{self.instances.replicas} instance{'' if self.instances.replicas == 1 else 's'}"
-        return f"{self.replicas(Role.PREFILL)}P{self.replicas(Role.DECODE)}D"
+        return workers_in_words({role: self.replicas(role) for role in self.roles})
 
     def replicas(self, role: Role) -> int:
-        """Workers of a role after the plan of a service. Raises ValueError for the plan of an elastic group."""
-        if self.pools is None:
-            raise ValueError("the plan of an elastic group has no pools")
-        return self.pools.of(role).replicas
+        """Workers of a role after the plan. Raises ValueError for a pool that the plan does not write."""
+        target = self.pools.of(role) if self.pools is not None else None
+        if target is None:
+            raise ValueError(f"the plan has no target for {role} workers")
+        return target.replicas
 
 
 class PlanStatus(ApiModel):
@@ -294,6 +320,7 @@ class Plan(Resource):
             Column("Phase", ".status.phase"),
             Column("Prefill", ".spec.pools.prefill.replicas", "integer"),
             Column("Decode", ".spec.pools.decode.replicas", "integer"),
+            Column("Encode", ".spec.pools.encode.replicas", "integer", wide=True),
             Column("Instances", ".spec.instances.replicas", "integer"),
             Column("Threshold", ".spec.routing.maxLocalPrefillTokens", "integer"),
             Column("Reason", ".spec.reason"),

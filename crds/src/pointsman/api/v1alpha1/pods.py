@@ -53,7 +53,8 @@ class TemplateContainer(PassedThrough):
             ),
             Rule(
                 f"self.name != {_ENGINE} || !has(self.args)",
-                "args of container 'engine' are Pointsman's: move {self.args} to spec.engine.args",
+                "args of container 'engine' are Pointsman's: move {self.args} to spec.engine.args, or "
+                "to spec.encode.args for an encode worker",
                 field_path=".args",
             ),
             Rule(

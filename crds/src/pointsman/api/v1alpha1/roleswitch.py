@@ -6,14 +6,21 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition, end_condition
 from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
 from pointsman.api.v1alpha1.workerpool import ServiceReference
 
-_ROLES: Final = "', '".join(Role)
-_ROLE_RULE: Final = Rule(f"self in ['{_ROLES}']", "'{self}' is no role; write Prefill or Decode")
+_ROLES: Final = "', '".join(LANGUAGE_ROLES)
+ENCODE_IS_FIXED: Final = (
+    "no worker can switch into or out of the role Encode, because the engine of an encode worker runs the model's "
+    "encoder only; change spec.pools.encode.replicas instead"
+)
+_ROLE_RULES: Final = (
+    Rule("self != 'Encode'", ENCODE_IS_FIXED),
+    Rule(f"self in ['{_ROLES}', 'Encode']", "'{self}' is no role; write Prefill or Decode"),
+)
 
 
 class SwitchPhase(StrEnum):
@@ -65,6 +72,7 @@ class SwitchReason(StrEnum):
     ABOVE_MAXIMUM = "AboveMaximum"
     PLAN_ENDED = "PlanEnded"  # the plan that made it was superseded or failed before it began
     LAST_ROUTABLE_WORKER = "LastRoutableWorker"
+    ROLE_IS_FIXED = "RoleIsFixed"  # into or out of Encode
 
     # went wrong
     DRAIN_TIMED_OUT = "DrainTimedOut"
@@ -88,12 +96,12 @@ class RoleSwitchSpec(ApiModel):
     from_role: Role = Field(
         alias="from",
         description="The role it has: Prefill or Decode.",
-        json_schema_extra=extra(_ROLE_RULE, schema={"enum": None, "maxLength": 32}),
+        json_schema_extra=extra(*_ROLE_RULES, schema={"enum": None, "maxLength": 32}),
     )
     to_role: Role = Field(
         alias="to",
         description="The role it gets: Prefill or Decode.",
-        json_schema_extra=extra(_ROLE_RULE, schema={"enum": None, "maxLength": 32}),
+        json_schema_extra=extra(*_ROLE_RULES, schema={"enum": None, "maxLength": 32}),
     )
     drain_first: bool = Field(
         default=True,

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Final, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from pointsman.api.protocol.names import Role
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
@@ -33,9 +33,9 @@ class WorkerPoolSpec(ApiModel):
         ),
     )
     role: Role = Field(
-        description="What the workers of this pool do: Prefill or Decode.",
+        description="What the workers of this pool do: Prefill, Decode or Encode.",
         json_schema_extra=extra(
-            Rule(f"self in ['{_ROLES}']", "'{self}' is no role; write Prefill or Decode"),
+            Rule(f"self in ['{_ROLES}']", "'{self}' is no role; write Prefill, Decode or Encode"),
             Rule(
                 "self == oldSelf",
                 "role is {oldSelf} and cannot become {self}; scale the service's other pool instead",
@@ -44,7 +44,17 @@ class WorkerPoolSpec(ApiModel):
         ),
     )
     replicas: int = Field(
-        ge=1, le=MAX_REPLICAS, description="Workers wanted; written by /scale too. Held within the service's bounds."
+        ge=0, le=MAX_REPLICAS, description="Workers wanted; written by /scale too. Held within the service's bounds."
+    )
+
+    model_config = ConfigDict(
+        json_schema_extra=extra(
+            Rule(
+                "self.role == 'Encode' || self.replicas >= 1",
+                "replicas is {self.replicas}; write 1 or more (only an Encode pool may be empty)",
+                field_path=".replicas",
+            )
+        )
     )
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import Plan
 
 
@@ -50,7 +49,7 @@ class PlanReport(BaseModel):
             phase=plan.status.phase,
             reason=spec.reason,
             message=spec.message,
-            pools={role.label: spec.replicas(role) for role in Role},
+            pools={role.label: spec.replicas(role) for role in spec.roles},
             threshold_tokens=spec.routing.max_local_prefill_tokens if spec.routing is not None else 0,
             moves_workers=spec.changes_layout,
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, Protocol
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.operator.core.actions import (
     Action,
@@ -86,8 +86,8 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
     yield from role_actions(snapshot)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
     room = room_in_budget(snapshot)
-    short = {role: _short_of_minimum(snapshot, role) for role in Role}
-    for role in Role:
+    short = {role: _short_of_minimum(snapshot, role) for role in LANGUAGE_ROLES}
+    for role in LANGUAGE_ROLES:
         del short[role]  # what is left in it is kept free for the roles that come after
         for action in _pool_actions(snapshot, role, render, taken, room - sum(short.values())):
             room -= isinstance(action, CreateWorker)
@@ -148,7 +148,7 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
     asked: list[Worker] = []
     shrinking = {
         role
-        for role in Role
+        for role in LANGUAGE_ROLES
         if sum(worker.active for worker in snapshot.counted(role)) > pool_target(snapshot, role).replicas
     } | {switch.source for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is None}
     running = {hold.uid for hold in snapshot.running_holds()}

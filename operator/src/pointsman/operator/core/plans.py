@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
@@ -186,7 +186,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
             resource_version=pool.resource_version,
             why=f"plan {plan.name}: {role.label} {pool.replicas} to {wanted}",
         )
-    have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in Role}
+    have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in LANGUAGE_ROLES}
     want = {role: pool.replicas for role, pool in snapshot.pools.items()}  # what a person's switch moved since counts
     stuck = [
         worker
@@ -195,7 +195,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
     ]
     words = ", ".join(f"{role.label} {have[role]} of {want[role]}" for role in want)
     if stuck:
-        for role in Role:
+        for role in LANGUAGE_ROLES:
             waiting = sum(worker.role is role for worker in stuck)
             if role in snapshot.pools and waiting:
                 yield SetReplicas(
@@ -227,10 +227,10 @@ def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     if policy is None:
         return "the service has no policy now"
     gpus_each = max(service.worker.gpus, 1)
-    gpus = gpus_each * sum(plan.spec.replicas(role) for role in Role)
+    gpus = gpus_each * sum(plan.spec.replicas(role) for role in LANGUAGE_ROLES)
     if gpus > policy.spec.budget.max_gpus:
         return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {policy.spec.budget.max_gpus}"
-    for role in Role:
+    for role in LANGUAGE_ROLES:
         bounds, wanted = service.pools.of(role), plan.spec.replicas(role)
         if not bounds.min_replicas <= wanted <= bounds.max_replicas:
             return (

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.api.v1alpha1.conditions import ConditionStatus, Reason, with_condition
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
@@ -34,7 +34,7 @@ def _gpus(follower: Follower) -> tuple[int, int, str]:
     if isinstance(follower, ElasticGroupSpec):
         each, bounds = max(follower.instance.gpus, 1), follower.instances
         return each * bounds.min_replicas, each * bounds.max_replicas, "instance.gpus"
-    each, pools = max(follower.worker.gpus, 1), [follower.pools.of(role) for role in Role]
+    each, pools = max(follower.worker.gpus, 1), [follower.pools.of(role) for role in LANGUAGE_ROLES]
     return each * sum(p.min_replicas for p in pools), each * sum(p.max_replicas for p in pools), "worker.gpus"
 
 

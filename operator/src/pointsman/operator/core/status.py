@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import CurrentPlan, LLMServiceStatus, PoolsStatus
@@ -64,7 +64,7 @@ def report(
     ``problems`` are those the shell met (refused objects, failed verifications); what pods say is found here.
     """
     found = [*problems, *worker_problems(snapshot)]
-    counts = {role: pool_counts(snapshot, role) for role in Role}
+    counts = {role: pool_counts(snapshot, role) for role in LANGUAGE_ROLES}
     verdicts = {
         ConditionType.PREFILL_READY: _pool_ready(snapshot, Role.PREFILL, counts[Role.PREFILL], found),
         ConditionType.DECODE_READY: _pool_ready(snapshot, Role.DECODE, counts[Role.DECODE], found),
@@ -94,7 +94,11 @@ def report(
         plan=_current_plan(snapshot),
         conditions=conditions_of(before.conditions, everything, snapshot.service.generation, now),
     )
-    pools = {role: _pool_status(snapshot, role, counts[role], verdicts, now) for role in Role if role in snapshot.pools}
+    pools = {
+        role: _pool_status(snapshot, role, counts[role], verdicts, now)
+        for role in LANGUAGE_ROLES
+        if role in snapshot.pools
+    }
     first = ready if not ready.status else progressing if progressing.status else ready
     return Report(status=status, pools=pools, reason=first.reason, sentence=f"{summary}: {first.message}")
 
@@ -303,7 +307,7 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: s
     if starting:
         return Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
     if any(count.existing != count.desired for count in counts.values()):
-        wanted = ", ".join(f"{role.label} {counts[role].existing} of {counts[role].desired}" for role in Role)
+        wanted = ", ".join(f"{role.label} {counts[role].existing} of {counts[role].desired}" for role in LANGUAGE_ROLES)
         return Verdict(status=True, reason=Reason.SCALING, message=wanted)
     outdated = sorted(worker.name for worker in snapshot.workers if worker.active and worker.revision != revision)
     if revision is not None and outdated:
