@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.product.served import MIX, PREFILL_HEAVY, Served, errors, some, stream_of
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase, SwitchReason
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
@@ -155,7 +155,7 @@ async def test_long_streams_finish_whether_they_are_awaited_or_not(
 async def test_a_switch_takes_at_most_three_seconds_beyond_the_longest_stream_it_waits_for(
     chat: Served, switches: Switches, drain_first: bool, findings: dict[str, object]
 ) -> None:
-    beyond: dict[str, list[float]] = {role.label: [] for role in Role}
+    beyond: dict[str, list[float]] = {role.label: [] for role in LANGUAGE_ROLES}
     for step in range(6):
         source = Role.DECODE if step % 2 == 0 else Role.PREFILL
         begun = [asyncio.Event() for _ in range(4)]

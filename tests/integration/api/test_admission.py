@@ -139,6 +139,12 @@ def engine_container(**fields: Any) -> Change:
     return {"worker": {"template": {"spec": {"containers": [{"name": "engine", **fields}]}}}}
 
 
+def as_encode(manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """A service whose pod template is that of its encode workers; None where it has no template."""
+    worker = manifest["spec"].get("worker", {}) if manifest["kind"] == "LLMService" else {}
+    return service(encode=worker) if worker.keys() == {"template"} else None
+
+
 def merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     result = copy.deepcopy(below)
     for key, value in above.items():
@@ -242,6 +248,28 @@ GOOD: dict[str, dict[str, Any]] = {
             },
         }
     ),
+    "encode workers of the default kind": service(encode={}),
+    "encode workers with what is their own": service(
+        encode={
+            "gpus": 0,
+            "args": ["--max-num-batched-tokens=16384"],
+            "template": {"spec": {"nodeSelector": {"gpu": "small"}}},
+        },
+        pools={"encode": {"replicas": 0, "maxReplicas": 8}},
+        multimodal={
+            "maxImages": 4,
+            "maxImageMiB": 5,
+            "maxImageMegapixels": 16,
+            "allowedDomains": ["example.com", "images.example.org", "localhost"],
+            "fetchTimeoutSeconds": 2,
+            "maxRedirects": 0,
+            "cacheMiB": 0,
+            "bypassBelowTokens": 0,
+        },
+    ),
+    "limits of images without encode workers": service(multimodal={"maxImages": 1}),
+    "an encode pool of nothing": pool(spec={"role": "Encode", "replicas": 0}, metadata={"name": "chat-encode"}),
+    "a plan with encode workers": plan(pools={"encode": {"replicas": 0}}),
     "limits of workers": service(worker={"limits": {"maxConcurrentPrefills": 2, "leaseSeconds": 120}}),
     "a pool": pool(),
     "a service with a policy": service(policyRef={"name": "chat"}),
@@ -459,8 +487,8 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "an unknown field": (service(modle={}), ('unknown field "spec.modle"',)),
     "a role there is not": (
-        pool(spec={"role": "Encode"}, metadata={"name": "chat-encode"}),
-        ("spec.role", "'Encode' is no role", "write Prefill or Decode"),
+        pool(spec={"role": "Embed"}, metadata={"name": "chat-embed"}),
+        ("spec.role", "'Embed' is no role", "write Prefill, Decode or Encode"),
     ),
     "a pool of another name": (
         pool(metadata={"name": "mine"}),
@@ -471,18 +499,65 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("spec.to", "from and to are both Decode", "from one role to the other"),
     ),
     "a switch to a role there is not": (
-        switch(to="Encode"),
-        ("spec.to", "'Encode' is no role", "write Prefill or Decode"),
+        switch(to="Embed"),
+        ("spec.to", "'Embed' is no role", "write Prefill or Decode"),
     ),
     "a switch from a role there is not": (
+        switch(**{"from": "Embed"}),
+        ("spec.from", "'Embed' is no role", "write Prefill or Decode"),
+    ),
+    "a switch into Encode": (
+        switch(to="Encode"),
+        ("spec.to", "no worker can switch into or out of the role Encode", "change spec.pools.encode.replicas instead"),
+    ),
+    "a switch out of Encode": (
         switch(**{"from": "Encode"}),
-        ("spec.from", "'Encode' is no role", "write Prefill or Decode"),
+        ("spec.from", "no worker can switch into or out of the role Encode", "change spec.pools.encode.replicas"),
+    ),
+    "a plan that switches into Encode": (
+        plan(switches=[{"from": "Decode", "to": "Encode", "count": 1}]),
+        ("spec.switches[0].to", "no worker can switch into or out of the role Encode"),
+    ),
+    "a plan that switches out of Encode": (
+        plan(switches=[{"from": "Encode", "to": "Decode", "count": 1}]),
+        ("spec.switches[0].from", "no worker can switch into or out of the role Encode"),
+    ),
+    "a pool of encode workers without encode": (
+        service(pools={"encode": {"replicas": 2}}),
+        (
+            "spec.pools.encode",
+            "pools.encode asks for 2 encode workers and encode is absent",
+            "write encode: {} as well",
+        ),
+    ),
+    "more encode workers than the maximum": (
+        service(encode={}, pools={"encode": {"replicas": 9, "maxReplicas": 8}}),
+        ("spec.pools.encode.replicas", "replicas is 9", "from minReplicas 0 to maxReplicas 8"),
+    ),
+    "a minimum of encode workers above the maximum": (
+        service(encode={}, pools={"encode": {"minReplicas": 4, "maxReplicas": 2}}),
+        ("spec.pools.encode.minReplicas", "minReplicas 4 is above maxReplicas 2"),
+    ),
+    "the flag that makes an encode worker": (
+        service(encode={"args": ["--no_mm_encoder_only"]}),
+        ("spec.encode.args", '["--no-mm-encoder-only"] is set by Pointsman', "leave it out"),
+    ),
+    "a domain with a scheme": (
+        service(multimodal={"allowedDomains": ["example.com", "https://example.com"]}),
+        ("spec.multimodal.allowedDomains[1]", "'https://example.com' is no domain", "e.g. images.example.com"),
+    ),
+    "no image at all": (
+        service(multimodal={"maxImages": 0}),
+        ("spec.multimodal.maxImages", "0", "greater than or equal to 1"),
     ),
     "a switch that asks for approval, which is not built": (
         switch(approval={"required": True}),
         ("spec.approval", "approval is not built yet", "leave approval out"),
     ),
-    "a pool of nothing": (pool(spec={"replicas": 0}), ("spec.replicas", "greater than or equal to 1")),
+    "a pool of nothing": (
+        pool(spec={"replicas": 0}),
+        ("spec.replicas", "replicas is 0; write 1 or more", "only an Encode pool may be empty"),
+    ),
 }
 
 
@@ -545,6 +620,14 @@ BAD |= {
         for name, (manifest, words) in BAD.items()
         if (of_group := as_group(manifest)) is not None and "name" not in name
     },
+    **{
+        f"{name}, of encode workers": (
+            of_encode,
+            tuple(word.replace("spec.worker.", "spec.encode.") for word in words),
+        )
+        for name, (manifest, words) in BAD.items()
+        if (of_encode := as_encode(manifest)) is not None
+    },
     "an owned flag, in a group": (group(engine={"args": ["--port=9"]}), ("--port", "is set by Pointsman")),
 }
 
@@ -580,6 +663,15 @@ async def test_an_owned_flag_is_refused_by_name_in_every_spelling(dry: Api, argu
     assert "spec.engine.args" in refusal
     name = argument.split("=")[0].split(".")[0].replace("_", "-")
     assert f'["{name}"] is set by Pointsman' in refusal
+
+
+async def test_scale_empties_a_pool_of_encode_workers_and_no_other(api: Api) -> None:
+    await api.create(pool())
+    await api.create(pool(spec={"role": "Encode"}, metadata={"name": "chat-encode"}))
+    api.kubectl("scale", "wpool/chat-encode", "--replicas=0")
+    assert api.kubectl("get", "wpool", "chat-encode", "-o", "jsonpath={.spec.replicas}") == "0"
+    refusal = await api.refused_change(pool(), {"replicas": 0})
+    assert "replicas is 0; write 1 or more" in refusal
 
 
 async def test_the_api_server_and_the_operator_know_the_same_owned_flags(dry: Api) -> None:

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Request
 from fixtures.operators import ForkedOperator, OperatorProcess
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
@@ -157,7 +157,7 @@ class Trial:
         numbers = range(1, MOST_OF_A_ROLE + 1)
         layouts = [(p, d) for p in numbers for d in numbers if 3 <= p + d <= BUDGET and (p, d) != tuple(now.values())]
         wanted = dict(zip(Role, self.dice.choice(layouts), strict=True))
-        change = {role: wanted[role] - now[role] for role in Role}
+        change = {role: wanted[role] - now[role] for role in LANGUAGE_ROLES}
         switched = min(map(abs, change.values())) if change[Role.PREFILL] * change[Role.DECODE] < 0 else 0
         to_prefill = switched if change[Role.PREFILL] > 0 else -switched
         name = await plan(cluster, self._number, *wanted.values(), switches=to_prefill)
@@ -168,7 +168,7 @@ class Trial:
         made = [switch for switch in cluster.switches.objects() if switch.metadata.name.startswith(f"{name}-")]
         self._expect(len(made), switched, "switches were made")
         assert routing(cluster)["setBy"] == f"plan/{name}", self._words("its routing numbers stand")
-        rest = [abs(change[role]) - switched for role in Role]
+        rest = [abs(change[role]) - switched for role in LANGUAGE_ROLES]
         grown, shrunk = (sum(r for r, c in zip(rest, change.values(), strict=True) if c * sign > 0) for sign in (1, -1))
         self._now = wanted
         return grown, shrunk, switched + grown

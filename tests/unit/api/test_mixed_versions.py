@@ -33,7 +33,9 @@ PLAIN: Final[Mapping[type, tuple[Any, ...]]] = {bool: (True, False), int: (1, 7)
 
 def values(annotation: Any) -> Iterator[Any]:
     """Values of a field of a message: each of an enumeration, each member of a union, and messages in messages."""
-    if isinstance(annotation, type) and issubclass(annotation, Enum):
+    if annotation is names.Role:
+        yield from names.LANGUAGE_ROLES  # Encode is said in services with spec.encode only: no earlier version has them
+    elif isinstance(annotation, type) and issubclass(annotation, Enum):
         yield from annotation
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield from messages(annotation)

@@ -16,7 +16,11 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 
 ROOT = Path(__file__).parents[3]
-PASSED_THROUGH = ("spec.worker.template.", "spec.instance.template.")  # fields of Kubernetes' own PodSpec
+PASSED_THROUGH = (
+    "spec.worker.template.",
+    "spec.encode.template.",
+    "spec.instance.template.",
+)  # fields of Kubernetes' own PodSpec
 ALL_KINDS = (*INSTALLED, PlannerPolicy, RoleSwitch) if RoleSwitch not in INSTALLED else (*INSTALLED, PlannerPolicy)
 
 

@@ -7,12 +7,17 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from pointsman.api.protocol.control import WorkerPhase
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.v1alpha1.llmservice import EncodePoolSpec, EncodeSpec
 from pointsman.operator.core.diff import decide, next_look_s, workers_to_ask
-from pointsman.operator.core.snapshot import Container, DrainReason, Worker
+from pointsman.operator.core.snapshot import Container, DrainReason, Pool, Worker
 from unit.operator.world import KV, Engine, Render, World, service, spec
 
 pool_numbers = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)).map(
+    lambda numbers: (sorted(numbers)[1], sorted(numbers)[0], sorted(numbers)[2])
+)
+
+encode_numbers = st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 3)).map(
     lambda numbers: (sorted(numbers)[1], sorted(numbers)[0], sorted(numbers)[2])
 )
 
@@ -23,17 +28,24 @@ def worlds(draw: st.DrawFn) -> World:
     seed = draw(st.integers(0, 2**32 - 1))
     note(f"seed {seed}")
     dice = random.Random(seed)
-    wanted = spec(prefill=draw(pool_numbers), decode=draw(pool_numbers), drain_s=draw(st.sampled_from([0, 5, 60])))
+    wanted = spec(
+        prefill=draw(pool_numbers),
+        decode=draw(pool_numbers),
+        encode=draw(st.one_of(st.none(), encode_numbers)),
+        drain_s=draw(st.sampled_from([0, 5, 60])),
+    )
     world = World(service=service(wanted, has_finalizer=draw(st.booleans())), dice=dice)
-    room = {role: wanted.pools.of(role).max_replicas for role in Role}
+    room = {role: wanted.pools.of(role).max_replicas for role in wanted.roles}
     for number in range(draw(st.integers(0, 6))):
-        role = dice.choice(list(Role))
+        role = dice.choice(wanted.roles)
         terminating = dice.random() < 0.2
         if not terminating and not room[role]:
             continue
         room[role] -= not terminating
         engine = Engine(
-            phase=dice.choice(list(WorkerPhase)), role=dice.choice([None, *Role]), in_flight=dice.randrange(3)
+            phase=dice.choice(list(WorkerPhase)),
+            role=None if role is Role.ENCODE else dice.choice([None, *LANGUAGE_ROLES]),
+            in_flight=dice.randrange(3),
         )
         if engine.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
             engine = Engine()
@@ -49,7 +61,7 @@ def worlds(draw: st.DrawFn) -> World:
             resource_version="1",
             created_s=900.0 + number,
             role=role,
-            revision="r",
+            revision=Render().revision(role),
             kv_compatibility=KV,
             phase="Running",
             pod_ip="127.0.0.1",
@@ -61,7 +73,7 @@ def worlds(draw: st.DrawFn) -> World:
             drain_reason=DrainReason.SCALE_DOWN if draining else None,
             container=Container(running=True, id="c0"),
         )
-    for role in Role:
+    for role in wanted.roles:
         bounds = wanted.pools.of(role)
         world.pools[role] = replace(world.pools[role], replicas=dice.randint(1, bounds.max_replicas))
     return world
@@ -78,6 +90,33 @@ def test_every_state_converges_once_misfortune_ends(world: World, misfortune: fl
     assert world.run(200), [(pod.name, pod.role, world.engines[uid]) for uid, pod in world.pods.items()]
 
 
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.floats(0.0, 0.3))
+def test_an_encode_pool_comes_and_goes_with_the_spec(world: World, misfortune: float) -> None:
+    """Whether the service has one is edited back and forth; the other pools have what they should all the time."""
+    world.service = replace(world.service, has_finalizer=True)
+    with_encode = world.service.spec.model_copy(
+        update={
+            "encode": EncodeSpec(),
+            "pools": world.service.spec.pools.model_copy(update={"encode": EncodePoolSpec(replicas=2)}),
+        }
+    )
+    without = with_encode.model_copy(
+        update={"encode": None, "pools": with_encode.pools.model_copy(update={"encode": None})}
+    )
+    for wanted in (with_encode, without, with_encode):
+        world.service = replace(world.service, spec=wanted)
+        if wanted.encode is not None and Role.ENCODE not in world.pools:  # the shell makes a missing pool
+            world.pools[Role.ENCODE] = Pool(uid="p-e", resource_version="1", replicas=2, copied_replicas=2)
+        world.misfortune = misfortune
+        for _ in range(10):
+            world.reconcile()
+            world.tick()
+        world.misfortune = 0.0
+        assert world.run(200), [(pod.name, pod.role, world.engines[uid]) for uid, pod in world.pods.items()]
+    assert len(world.routable(Role.ENCODE)) == world.pools[Role.ENCODE].replicas
+
+
 @settings(max_examples=100, deadline=None)
 @given(worlds())
 def test_a_role_that_served_is_never_emptied_by_the_operator(world: World) -> None:
@@ -85,11 +124,11 @@ def test_a_role_that_served_is_never_emptied_by_the_operator(world: World) -> No
     assert world.run(200)
     for _ in range(40):
         if world.dice.random() < 0.2:
-            role = world.dice.choice(list(Role))
+            role = world.dice.choice(LANGUAGE_ROLES)
             world.pools[role] = replace(world.pools[role], replicas=world.dice.randint(1, 4))
         world.reconcile()
         world.tick()
-        for role in Role:
+        for role in LANGUAGE_ROLES:
             assert world.routable(role), f"no {role} worker is routable"
 
 

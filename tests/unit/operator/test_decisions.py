@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pointsman.api.protocol.control import WorkerPhase
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import MAX_ACTIONS, decide, workers_to_ask
 from pointsman.operator.core.drain import choose_victims, drain_step
@@ -42,7 +42,7 @@ def worker(name: str = "chat-r-0", role: Role = Role.DECODE, **fields: Any) -> W
 
 def snapshot(*workers: Worker, **fields: Any) -> Snapshot:
     """A service with these workers and one gateway that uses none of them."""
-    pools = {role: Pool(uid=role, resource_version="1", replicas=1, copied_replicas=1) for role in Role}
+    pools = {role: Pool(uid=role, resource_version="1", replicas=1, copied_replicas=1) for role in LANGUAGE_ROLES}
     gateways = (GatewayPod(name="g", ready=True, uses=frozenset()),)
     return Snapshot(
         **{"now_s": 100.0, "service": service(), "pools": pools, "gateways": gateways, "workers": workers, **fields}
@@ -193,14 +193,14 @@ def test_a_service_without_finalizer_gets_it_before_anything_else() -> None:
 
 def test_a_pass_is_bounded_and_says_that_there_is_more() -> None:
     many = service(spec(decode=(500, 1, 500)))
-    pools = {role: Pool(uid=role, resource_version="1", replicas=500, copied_replicas=None) for role in Role}
+    pools = {role: Pool(uid=role, resource_version="1", replicas=500, copied_replicas=None) for role in LANGUAGE_ROLES}
     decision = decide(snapshot(service=many, pools=pools), Render())
     assert len(decision.actions) == MAX_ACTIONS
     assert decision.truncated
 
 
 def test_a_number_scaled_by_hand_stays_until_the_spec_itself_is_edited() -> None:
-    scaled = {role: Pool(uid=role, resource_version="7", replicas=3, copied_replicas=1) for role in Role}
+    scaled = {role: Pool(uid=role, resource_version="7", replicas=3, copied_replicas=1) for role in LANGUAGE_ROLES}
     assert not any(isinstance(action, act.CopyReplicas) for action in decide(snapshot(pools=scaled), Render()).actions)
     edited = snapshot(pools=scaled, service=service(spec(decode=(2, 1, 4))))
     copies = [action for action in decide(edited, Render()).actions if isinstance(action, act.CopyReplicas)]

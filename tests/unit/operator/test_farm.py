@@ -9,7 +9,7 @@ from dataclasses import replace
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.diff import decide, next_look_s
 from unit.operator.test_plans import plan, policy
@@ -26,9 +26,9 @@ def befall(it: World, event: str) -> None:
     living = [pod for pod in it.pods.values() if not pod.terminating and not pod.finished]
     match event:
         case "switch":
-            it.switch(dice.choice(list(Role)), drainFirst=dice.random() < 0.5, drainTimeoutSeconds=8)
+            it.switch(dice.choice(list(LANGUAGE_ROLES)), drainFirst=dice.random() < 0.5, drainTimeoutSeconds=8)
         case "plan":
-            now = {role: it.pools[role].replicas for role in Role}
+            now = {role: it.pools[role].replicas for role in LANGUAGE_ROLES}
             switched = dice.choice([-1, 0, 0, 1])
             wanted = (
                 max(1, now[Role.PREFILL] + switched),
@@ -46,7 +46,7 @@ def befall(it: World, event: str) -> None:
                 pod, phase="Failed", pod_ready=False, container=replace(pod.container, running=False)
             )
         case "scale":
-            role = dice.choice(list(Role))
+            role = dice.choice(list(LANGUAGE_ROLES))
             pool = it.pools[role]
             it.pools[role] = replace(
                 pool, replicas=dice.randint(1, 4), resource_version=str(int(pool.resource_version) + 1)

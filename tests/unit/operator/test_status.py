@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason
 from pointsman.api.v1alpha1.llmservice import LLMServiceStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
@@ -166,7 +166,7 @@ def test_workers_of_an_older_revision_are_named() -> None:
 
 def test_a_pool_held_in_its_bounds_says_what_was_asked_and_what_is_allowed() -> None:
     bounded = service(spec(decode=(1, 1, 2)))
-    pools = {role: Pool(uid=role, resource_version="1", replicas=9, copied_replicas=1) for role in Role}
+    pools = {role: Pool(uid=role, resource_version="1", replicas=9, copied_replicas=1) for role in LANGUAGE_ROLES}
     outcome = told(snapshot(PREFILL, DECODE, service=bounded, pools=pools))
     message = next(
         item for item in outcome.pools[Role.DECODE].conditions if item.reason == Reason.OUT_OF_BOUNDS

@@ -36,6 +36,7 @@ def spec(
     *,
     prefill: tuple[int, int, int] = (1, 1, 4),
     decode: tuple[int, int, int] = (1, 1, 4),
+    encode: tuple[int, int, int] | None = None,
     drain_s: int = 60,
     **fields: Any,
 ) -> LLMServiceSpec:
@@ -48,7 +49,8 @@ def spec(
         {
             "model": {"source": "file:///models/tiny"},
             "worker": {"gpus": 0},
-            "pools": {"prefill": pool(prefill), "decode": pool(decode)},
+            "pools": {"prefill": pool(prefill), "decode": pool(decode)} | ({"encode": pool(encode)} if encode else {}),
+            **({"encode": {}} if encode else {}),
             "drain": {"timeoutSeconds": drain_s},
             **fields,
         }
@@ -77,7 +79,8 @@ def state(
 class Render:
     """Stands where an engine adapter would."""
 
-    revision: str = "r"
+    def revision(self, role: Role) -> str:
+        return "e" if role is Role.ENCODE else "r"
 
     def __call__(self, name: str, role: Role) -> dict[str, Any]:
         return {"metadata": {"name": name}, "role": role}
@@ -120,7 +123,7 @@ class World:
     lost_work: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for role in Role:
+        for role in self.service.spec.roles:
             wanted = self.service.spec.pools.of(role).replicas
             self.pools.setdefault(
                 role, Pool(uid=f"p-{role}", resource_version="1", replicas=wanted, copied_replicas=wanted)
@@ -200,6 +203,9 @@ class World:
                 self.service = replace(self.service, has_finalizer=False)
             case act.StopGateway():
                 self.gateways.clear()
+            case act.DeletePool():
+                assert not any(pod.role is action.role for pod in self.pods.values()), "its workers are still there"
+                self.pools.pop(action.role, None)
             case act.CopyReplicas():
                 self.pools[action.role] = replace(
                     self.pools[action.role], replicas=action.replicas, copied_replicas=action.replicas
@@ -270,11 +276,12 @@ class World:
             resource_version="1",
             created_s=self.now_s,
             role=action.role,
-            revision="r",
+            revision=Render().revision(action.role),
             kv_compatibility=KV,
             pod_ip="127.0.0.1",
         )
         self.engines[uid] = Engine()
+        assert action.role in self.service.spec.roles, f"a {action.role} worker of a service without that pool"
         limit = self.service.spec.pools.of(action.role).max_replicas
         there = [
             pod for pod in self.pods.values() if pod.role is action.role and not pod.terminating and not pod.finished
@@ -291,6 +298,7 @@ class World:
             case act.GiveRole() if pod.container.running and engine.phase is not WorkerPhase.STARTING:
                 if engine.role is not action.role:
                     engine.verified = None
+                assert (action.role is Role.ENCODE) == (pod.revision == "e"), f"{pod.name} has another engine"
                 engine.role, engine.phase = action.role, WorkerPhase.SERVING
                 engine.budget = action.prefill_token_budget
             case act.SetPrefillTokenBudget() if pod.container.running and engine.role is Role.PREFILL:
@@ -418,6 +426,8 @@ class World:
     def settled(self) -> bool:
         """Every pool has exactly what it should, all of it routable, nothing leaving."""
         if any(pod.hold is not None for pod in self.pods.values()):
+            return False
+        if set(self.pools) != set(self.service.spec.roles):
             return False
         for role, pool in self.pools.items():
             bounds = self.service.spec.pools.of(role)

@@ -34,6 +34,7 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "VerifyWorker": "WorkerVerified",
     "AskDrain": "WorkerStopsWork",
     "CopyReplicas": "Scaled",
+    "DeletePool": "PoolDeleted",
     "StopGateway": "GatewayStopping",
     "AddFinalizer": "FinalizerAdded",
     "RemoveFinalizer": "FinalizerRemoved",

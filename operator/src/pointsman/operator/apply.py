@@ -11,7 +11,7 @@ from datetime import UTC
 from typing import Any, Final
 
 from pointsman.api.protocol import names
-from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
@@ -152,7 +152,7 @@ class Writer:
         Garbage collection would delete it too, but takes its time; and if the CRDs are deleted soon after the service,
         it never does, because it cannot look up the owner any more.
         """
-        gateway, pools = gateway_name(service.name), [pool_name(service.name, role) for role in LANGUAGE_ROLES]
+        gateway, pools = gateway_name(service.name), [pool_name(service.name, role) for role in Role]
         kinds = resources.DEPLOYMENTS, resources.SERVICES, resources.ROLE_BINDINGS, resources.SERVICE_ACCOUNTS
         await asyncio.gather(
             *(self._delete_own(kind, gateway, service) for kind in kinds),
@@ -160,6 +160,12 @@ class Writer:
             *(self._delete_own(resources.WORKER_POOLS, name, service) for name in pools),
             self._delete_own(resources.SECRETS, secret_name(service.name), service),
         )
+
+    async def delete_pool(self, service: Service, role: Role) -> None:
+        """The WorkerPool and the PodDisruptionBudget of a role that the service has no more."""
+        name = pool_name(service.name, role)
+        await self._delete_own(resources.POD_DISRUPTION_BUDGETS, name, service)
+        await self._delete_own(resources.WORKER_POOLS, name, service)
 
     async def _delete_own(self, resource: Resource, name: str, service: Service) -> None:
         live = await self._kube.find(resource, name, service.namespace)

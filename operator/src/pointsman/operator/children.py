@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
@@ -55,19 +55,24 @@ class Children:
         self._clock = clock
         self._made: dict[str, _Made] = {}  # by the service's uid
 
-    async def pools(self, service: Service, *, make: bool) -> tuple[dict[Role, Pool], list[Problem]]:
-        """The service's pools, made if they are missing and ``make`` says so, and what kept one from being made."""
+    async def pools(
+        self, service: Service, *, make: bool, had_encode: bool = False
+    ) -> tuple[dict[Role, Pool], list[Problem]]:
+        """The service's pools, made if they are missing and ``make`` says so, and what kept one from being made.
+
+        ``had_encode``: an encode pool that is not in the spec any more is looked for, too.
+        """
+        wanted = service.spec.roles
 
         async def one(role: Role) -> Object | None:
             name = pool_name(service.name, role)
             raw = await self._writer.find_own(resources.WORKER_POOLS, name, service, make_way=make)
-            return await self._writer.create_pool(service, role) if raw is None and make else raw
+            return await self._writer.create_pool(service, role) if raw is None and make and role in wanted else raw
 
         pools: dict[Role, Pool] = {}
         problems: list[Problem] = []
-        for role, raw in zip(
-            LANGUAGE_ROLES, await asyncio.gather(*map(one, LANGUAGE_ROLES), return_exceptions=True), strict=True
-        ):
+        roles = (*wanted, Role.ENCODE) if had_encode and Role.ENCODE not in wanted else wanted
+        for role, raw in zip(roles, await asyncio.gather(*map(one, roles), return_exceptions=True), strict=True):
             match raw:
                 case None | AlreadyExists():
                     continue  # made between our look and our write: the next look sees whose it is
@@ -84,7 +89,7 @@ class Children:
     async def ensure(self, service: Service, pools: dict[Role, Pool]) -> None:
         """Secret, gateway, PodDisruptionBudgets: looked at when what they are made of changed, and when it is due."""
         bare = Snapshot(now_s=0.0, service=service, pools=pools)
-        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in LANGUAGE_ROLES]
+        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in service.spec.roles]
         made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
         made, now_s = self._made.setdefault(service.uid, _Made()), self._clock.monotonic_s()
         if made.of == made_of and now_s < self.due_s(service):

@@ -100,6 +100,8 @@ class Executor:
                 await self._writer.remove_finalizer(raw)
             case act.CopyReplicas():
                 await self._writer.copy_replicas(service, action)
+            case act.DeletePool():
+                await self._writer.delete_pool(service, action.role)
             case act.StopGateway():
                 await self._writer.stop_gateway(service)
             case _:

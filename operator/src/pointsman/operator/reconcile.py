@@ -96,7 +96,10 @@ class _Renderer:
     adapter: EngineAdapter
     service: Service
     install: Install
-    revision: str
+
+    def revision(self, role: Role) -> str:
+        """Of workers of a role."""
+        return revision(self.service.spec, role)
 
     def __call__(self, name: str, role: Role) -> dict[str, Any]:
         return self.adapter.pod(self.service, self.install, name, role)
@@ -191,7 +194,9 @@ class Reconciler:
         touch = not service.spec.paused and not deleting
         if service.spec.paused:
             memory.acting_since_s = self._clock.now().timestamp()
-        pools, unmade = await self._children.pools(service, make=touch and service.has_finalizer)
+        had_encode = found.status.pools is not None and found.status.pools.encode is not None
+        make = touch and service.has_finalizer
+        pools, unmade = await self._children.pools(service, make=make, had_encode=had_encode)
         problems += unmade
         if touch and service.has_finalizer and render is not None:
             await self._children.ensure(service, pools)
@@ -223,7 +228,7 @@ class Reconciler:
             after,
             problems,
             endpoint=endpoint(service, self._install),
-            revision=render.revision if render else None,
+            revision=render.revision(Role.DECODE) if render else None,
             kv_compatibility=self._kv(service.spec) if render else None,
             before=_routed(found.status, routing),
             now=self._clock.now(),
@@ -263,8 +268,9 @@ class Reconciler:
         try:
             adapter = adapter_for(service.spec)
             adapter.check(service.spec)
-            renderer = _Renderer(adapter, service, self._install, revision(service.spec))
-            renderer("probe", Role.DECODE)  # a template that cannot be merged is refused as a whole
+            renderer = _Renderer(adapter, service, self._install)
+            for role in service.spec.roles:
+                renderer("probe", role)  # a template that cannot be merged is refused as a whole
         except Refused as error:
             problems.append(Problem(reason=error.reason, message=str(error)))
             return None

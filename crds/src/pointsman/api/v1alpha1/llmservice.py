@@ -360,6 +360,15 @@ class LLMServiceSpec(ApiModel):
             return self.worker.gpus
         return min(self.worker.gpus, 1) if self.encode.gpus is None else self.encode.gpus
 
+    def engine_args_of(self, role: Role) -> tuple[str, ...]:
+        """The user's engine flags of a worker of a role."""
+        return self.encode.args if role is Role.ENCODE and self.encode is not None else self.engine.args
+
+    def template_of(self, role: Role) -> dict[str, Any]:
+        """The user's pod template of a worker of a role; empty without one."""
+        of = self.encode if role is Role.ENCODE and self.encode is not None else self.worker
+        return of.template_dict()
+
 
 class Routing(ApiModel):
     """The numbers that decide where a prompt is computed, as gateways and workers use them now."""

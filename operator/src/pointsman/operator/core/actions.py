@@ -49,6 +49,13 @@ class CopyReplicas(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePool(Action):
+    """Delete the WorkerPool of a role that the service has no more, and its PodDisruptionBudget."""
+
+    role: Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopGateway(Action):
     """Scale the gateway's Deployment to zero: its pods stop accepting and finish their streams."""
 

@@ -116,7 +116,7 @@ def worker_selector(service: Service, role: Role) -> dict[str, str]:
 
 
 def disruption_budget(service: Service, role: Role, replicas: int) -> dict[str, Any]:
-    """At most one worker of a pool is evicted at a time, and never the last.
+    """At most one worker of a pool is evicted at a time, and never the last, except of an encode pool.
 
     An integer ``minAvailable``: percentages and ``maxUnavailable`` need an owner with ``/scale``, which the pods' owner
     (the service) has not.
@@ -127,7 +127,7 @@ def disruption_budget(service: Service, role: Role, replicas: int) -> dict[str, 
             "kind": "PodDisruptionBudget",
             "metadata": metadata(service, pool_name(service.name, role), role=role),
             "spec": {
-                "minAvailable": max(1, replicas - 1),
+                "minAvailable": max(0 if role is Role.ENCODE else 1, replicas - 1),
                 "selector": {"matchLabels": worker_selector(service, role)},
                 "unhealthyPodEvictionPolicy": "AlwaysAllow",
             },

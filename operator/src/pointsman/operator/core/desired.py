@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
+from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS, LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.snapshot import Pool, Snapshot
 
@@ -32,25 +32,34 @@ def must_copy(snapshot: Snapshot, role: Role, pool: Pool) -> bool:
 
     With a policy that lets plans or an autoscaler write the pools, the service's number is only where they began.
     """
+    if role not in snapshot.service.spec.roles:
+        return False
     if snapshot.policy is not None and snapshot.policy.mode is not Mode.SHADOW:
         return False
     return pool.copied_replicas != snapshot.service.spec.pools.of(role).replicas
 
 
+def budgeted_gpus(spec: LLMServiceSpec, role: Role | None) -> int:
+    """What a worker of a role takes of a policy's budget: its GPUs, or 1 on CPU. None: a role that is not known."""
+    return max(spec.gpus_of(role or Role.DECODE), 1)
+
+
 def room_in_budget(snapshot: Snapshot) -> int:
-    """How many workers may be made beside those that hold GPUs, leaving ones included, while plans own the pools.
+    """GPUs that may be given out beside those that are held, leaving workers included, while plans own the pools.
 
     Where they do not, the numbers are somebody else's, and so is what they cost.
     """
-    policy, service = snapshot.policy, snapshot.service
+    policy, spec = snapshot.policy, snapshot.service.spec
     if policy is None or policy.mode not in EXECUTED_MODES:
-        return MAX_REPLICAS
-    most = policy.spec.budget.max_gpus // max(service.spec.worker.gpus, 1)
-    return max(0, most - sum(worker.holds_gpus(snapshot.now_s) for worker in snapshot.workers))
+        return sum(MAX_REPLICAS * budgeted_gpus(spec, role) for role in Role)
+    held = (worker for worker in snapshot.workers if worker.holds_gpus(snapshot.now_s))
+    return max(0, policy.spec.budget.max_gpus - sum(budgeted_gpus(spec, worker.role) for worker in held))
 
 
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:
     """What the pool of ``role`` should have now."""
+    if role not in snapshot.service.spec.roles:
+        return PoolTarget(role=role, replicas=0, asked=0, held=0, limit=0)  # spec.encode was removed
     bounds = snapshot.service.spec.pools.of(role)
     pool = snapshot.pools.get(role)
     asked = bounds.replicas if pool is None or must_copy(snapshot, role, pool) else pool.replicas

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final, Protocol
 
-from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.operator.core.actions import (
     Action,
@@ -14,10 +14,11 @@ from pointsman.operator.core.actions import (
     CancelDrain,
     CopyReplicas,
     CreateWorker,
+    DeletePool,
     DeleteWorker,
 )
 from pointsman.operator.core.deletion import deletion_actions
-from pointsman.operator.core.desired import must_copy, pool_target, room_in_budget
+from pointsman.operator.core.desired import budgeted_gpus, must_copy, pool_target, room_in_budget
 from pointsman.operator.core.drain import choose_returners, choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, ownership_actions, plan_actions
@@ -42,8 +43,7 @@ class Decision:
 class WorkerRenderer(Protocol):
     """An engine adapter bound to one service: a worker's name and role to its pod."""
 
-    @property
-    def revision(self) -> str: ...
+    def revision(self, role: Role) -> str: ...
 
     def __call__(self, name: str, role: Role) -> Mapping[str, Any]: ...
 
@@ -86,16 +86,28 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
     yield from role_actions(snapshot)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
     room = room_in_budget(snapshot)
-    short = {role: _short_of_minimum(snapshot, role) for role in LANGUAGE_ROLES}
-    for role in LANGUAGE_ROLES:
+    gpus = {role: budgeted_gpus(service.spec, role) for role in snapshot.roles}
+    short = {role: gpus[role] * _short_of_minimum(snapshot, role) for role in snapshot.roles}
+    for role in snapshot.roles:
         del short[role]  # what is left in it is kept free for the roles that come after
-        for action in _pool_actions(snapshot, role, render, taken, room - sum(short.values())):
-            room -= isinstance(action, CreateWorker)
+        for action in _pool_actions(snapshot, role, render, taken, (room - sum(short.values())) // gpus[role]):
+            room -= gpus[role] if isinstance(action, CreateWorker) else 0
             yield action
+    yield from _removed_pools(snapshot)
+
+
+def _removed_pools(snapshot: Snapshot) -> Iterator[Action]:
+    """Pools of roles that are not in the spec any more, once their last worker is gone."""
+    for role in snapshot.pools:
+        if role not in snapshot.service.spec.roles and all(worker.role is not role for worker in snapshot.workers):
+            why = f"spec.{role.label} was removed and the last worker of the pool is gone"
+            yield DeletePool(role=role, why=why)
 
 
 def _short_of_minimum(snapshot: Snapshot, role: Role) -> int:
     """How many workers a pool lacks of its minReplicas: no other pool may take their place in the budget."""
+    if role not in snapshot.service.spec.roles:
+        return 0
     active = sum(worker.active for worker in snapshot.counted(role))
     return max(0, snapshot.service.spec.pools.of(role).min_replicas - active)
 
@@ -123,7 +135,7 @@ def _pool_actions(
             action = drain_step(worker, snapshot)
             if action is not None:
                 yield action
-    for worker in choose_victims(active, max(0, -missing), render.revision if render else ""):
+    for worker in choose_victims(active, max(0, -missing), render.revision(role) if render else ""):
         yield BeginDrain(
             worker=worker.name,
             uid=worker.uid,
@@ -132,7 +144,7 @@ def _pool_actions(
         )
     if render is not None:
         new = max(0, min(missing - len(returning), target.limit - len(active) - len(leaving), room))
-        for name in islice(free_worker_names(snapshot.service.name, render.revision, frozenset(taken)), new):
+        for name in islice(free_worker_names(snapshot.service.name, render.revision(role), frozenset(taken)), new):
             taken.add(name)
             yield CreateWorker(
                 name=name,
@@ -148,7 +160,7 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
     asked: list[Worker] = []
     shrinking = {
         role
-        for role in LANGUAGE_ROLES
+        for role in snapshot.roles
         if sum(worker.active for worker in snapshot.counted(role)) > pool_target(snapshot, role).replicas
     } | {switch.source for switch in snapshot.switches if not switch.ended and snapshot.held_by(switch.uid) is None}
     running = {hold.uid for hold in snapshot.running_holds()}

@@ -4,6 +4,7 @@ from typing import Any
 
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.limits import GATEWAY_SETTINGS, environment
+from pointsman.api.v1alpha1.multimodal import multimodal_environment
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import gateway_name
@@ -92,10 +93,10 @@ def _group_label(service: Service) -> dict[str, str]:
 
 
 def _settings(service: Service) -> dict[str, str]:
-    """What the user wrote about router and limits; nothing for what is absent."""
+    """What the user wrote about router, limits and images; nothing for what is absent."""
     wanted = service.spec.gateway
     router = {} if wanted.router is None else {"POINTSMAN_ROUTER": wanted.router.value}
-    return router | environment(wanted.limits, GATEWAY_SETTINGS)
+    return router | environment(wanted.limits, GATEWAY_SETTINGS) | multimodal_environment(service.spec.multimodal)
 
 
 def _pod_spec(service: Service, install: Install) -> dict[str, Any]:

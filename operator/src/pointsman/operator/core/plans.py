@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pointsman.api.protocol.names import LANGUAGE_ROLES
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
@@ -22,7 +22,7 @@ from pointsman.operator.core.actions import (
     SetReplicas,
     SetRouting,
 )
-from pointsman.operator.core.desired import EXECUTED_MODES
+from pointsman.operator.core.desired import EXECUTED_MODES, budgeted_gpus, pool_target
 from pointsman.operator.core.snapshot import Plan, Policy, Snapshot
 
 UNSCHEDULABLE_AFTER_S: Final = 60.0  # a worker that finds no node for so long is given up, and the plan with it
@@ -172,9 +172,10 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
 
 
 def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterator[Action]:
+    pools = {role: pool for role, pool in snapshot.pools.items() if role in plan.spec.roles}
     unwritten = [
         (role, pool)
-        for role, pool in snapshot.pools.items()
+        for role, pool in pools.items()
         if pool.set_by != plan.uid and pool.replicas != plan.spec.replicas(role)
     ]
     for role, pool in unwritten:
@@ -186,23 +187,26 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
             resource_version=pool.resource_version,
             why=f"plan {plan.name}: {role.label} {pool.replicas} to {wanted}",
         )
-    have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in LANGUAGE_ROLES}
-    want = {role: pool.replicas for role, pool in snapshot.pools.items()}  # what a person's switch moved since counts
+    have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in pools}
+    want = {role: pool.replicas for role, pool in pools.items()}  # what a person's switch moved since counts
     stuck = [
         worker
         for worker in snapshot.workers
-        if worker.unschedulable and worker.active and snapshot.now_s - worker.created_s >= UNSCHEDULABLE_AFTER_S
+        if worker.unschedulable
+        and worker.active
+        and worker.role in pools
+        and snapshot.now_s - worker.created_s >= UNSCHEDULABLE_AFTER_S
     ]
     words = ", ".join(f"{role.label} {have[role]} of {want[role]}" for role in want)
     if stuck:
-        for role in LANGUAGE_ROLES:
+        for role, pool in pools.items():
             waiting = sum(worker.role is role for worker in stuck)
-            if role in snapshot.pools and waiting:
+            if waiting:
                 yield SetReplicas(
                     role=role,
-                    replicas=max(1, snapshot.pools[role].replicas - waiting),
+                    replicas=max(0 if role is Role.ENCODE else 1, pool.replicas - waiting),
                     plan_uid=plan.uid,
-                    resource_version=snapshot.pools[role].resource_version,
+                    resource_version=pool.resource_version,
                     why=f"plan {plan.name}: {waiting} workers find no node",
                 )
         message = f"{words}; {stuck[0].name} waits for a node: {stuck[0].unschedulable}"
@@ -226,11 +230,12 @@ def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     service, policy = snapshot.service.spec, snapshot.policy
     if policy is None:
         return "the service has no policy now"
-    gpus_each = max(service.worker.gpus, 1)
-    gpus = gpus_each * sum(plan.spec.replicas(role) for role in LANGUAGE_ROLES)
+    if Role.ENCODE in plan.spec.roles and service.encode is None:
+        return f"it asks for {plan.spec.replicas(Role.ENCODE)} encode workers, and the service has no spec.encode"
+    gpus = sum(budgeted_gpus(service, role) * _after(plan, role, snapshot) for role in service.roles)
     if gpus > policy.spec.budget.max_gpus:
         return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {policy.spec.budget.max_gpus}"
-    for role in LANGUAGE_ROLES:
+    for role in plan.spec.roles:
         bounds, wanted = service.pools.of(role), plan.spec.replicas(role)
         if not bounds.min_replicas <= wanted <= bounds.max_replicas:
             return (
@@ -238,6 +243,11 @@ def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
                 f"({bounds.min_replicas} to {bounds.max_replicas})"
             )
     return None
+
+
+def _after(plan: Plan, role: Role, snapshot: Snapshot) -> int:
+    """Workers of a role once the plan is carried out; a pool that it does not write stays as it is."""
+    return plan.spec.replicas(role) if role in plan.spec.roles else pool_target(snapshot, role).held
 
 
 def _wanted_switches(plan: Plan) -> Iterator[CreateSwitch]:

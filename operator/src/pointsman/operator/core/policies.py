@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from pointsman.api.protocol.names import LANGUAGE_ROLES
 from pointsman.api.v1alpha1.conditions import ConditionStatus, Reason, with_condition
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus, PolicyConditionType
+from pointsman.operator.core.desired import budgeted_gpus
 
 Follower = LLMServiceSpec | ElasticGroupSpec
 """Spec of what has a policyRef."""
@@ -34,8 +34,10 @@ def _gpus(follower: Follower) -> tuple[int, int, str]:
     if isinstance(follower, ElasticGroupSpec):
         each, bounds = max(follower.instance.gpus, 1), follower.instances
         return each * bounds.min_replicas, each * bounds.max_replicas, "instance.gpus"
-    each, pools = max(follower.worker.gpus, 1), [follower.pools.of(role) for role in LANGUAGE_ROLES]
-    return each * sum(p.min_replicas for p in pools), each * sum(p.max_replicas for p in pools), "worker.gpus"
+    pools = [(budgeted_gpus(follower, role), follower.pools.of(role)) for role in follower.roles]
+    least = sum(each * pool.min_replicas for each, pool in pools)
+    most = sum(each * pool.max_replicas for each, pool in pools)
+    return least, most, "worker.gpus" if follower.encode is None else "worker.gpus and encode.gpus"
 
 
 def policy_status(

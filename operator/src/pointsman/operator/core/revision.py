@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 
 _REVISION_LENGTH: Final = 9
@@ -17,22 +18,30 @@ def digest(value: Any, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-def revision(spec: LLMServiceSpec) -> str:
-    """Hash of what the user wrote that reaches the engine.
+def revision(spec: LLMServiceSpec, role: Role = Role.DECODE) -> str:
+    """Hash of what the user wrote that reaches the engine of a worker of ``role``.
 
-    Not in it: replicas, roles, scaling, drain, gateway, labels of the template (a change of those restarts nothing),
-    and the operator's default image: an upgrade of the operator alone makes no worker outdated.
+    Prefill and decode workers have one revision, encode workers have another. Not in it: replicas, scaling, drain,
+    gateway, labels of the template (a change of those restarts nothing), and the operator's default image: an upgrade
+    of the operator alone makes no worker outdated.
     """
-    template = spec.worker.template_dict()
+    template = spec.template_of(role)
     template.pop("metadata", None)
     limits = spec.worker.limits.manifest() if spec.worker.limits is not None else {}
+    engine = spec.engine.model_dump(mode="json", by_alias=True, exclude_none=True)
+    of_role: dict[str, Any] = {"encode": True} if spec.encode is not None else {}
+    if role is Role.ENCODE:
+        engine["args"] = list(spec.engine_args_of(role))
+        cache = {} if spec.multimodal is None else {"cacheMiB": spec.multimodal.cache_mib}
+        of_role = {"role": role.value, **cache}
     return digest(
         {
             "model": spec.model.model_dump(mode="json", by_alias=True, exclude_none=True),
-            "engine": spec.engine.model_dump(mode="json", by_alias=True, exclude_none=True),
-            "gpus": spec.worker.gpus,
+            "engine": engine,
+            "gpus": spec.gpus_of(role),
             "template": template,
             **({"limits": limits} if limits else {}),  # absent: the hash of a version that had no limits
+            **of_role,  # empty: the hash of a version that had no encode workers
         },
         _REVISION_LENGTH,
     )

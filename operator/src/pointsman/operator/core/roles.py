@@ -8,7 +8,7 @@ without a role and walks the same way again.
 from collections.abc import Iterator
 
 from pointsman.api.protocol.control import WorkerPhase
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import GiveRole, SetPrefillTokenBudget, SetRoutable, VerifyWorker, WorkerAction
 from pointsman.operator.core.desired import pool_target
@@ -79,7 +79,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             proof=worker.proof,
             why=f"it answered a real request as {role} worker",
         )
-    if role is Role.DECODE:
+    if role is not Role.PREFILL:
         return VerifyWorker(
             worker=worker.name, uid=worker.uid, url=url, role=role, partner_url=None, why="its role is not proved yet"
         )
@@ -105,6 +105,7 @@ def prefill_partner(worker: Worker, snapshot: Snapshot) -> Worker | None:
         other
         for other in snapshot.workers
         if other.uid != worker.uid
+        and other.role in LANGUAGE_ROLES
         and other.active
         and other.pod_ip is not None
         and other.pod_ready

@@ -275,6 +275,13 @@ class Snapshot:
     taken_names: frozenset[str] = frozenset()
     gateway_replicas: int | None = None  # what its Deployment asks for; None: there is no Deployment
 
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The roles of the service's pools, and of a pool that was removed from its spec and is not gone yet."""
+        spec = self.service.spec.roles
+        leaving = Role.ENCODE in self.pools or any(worker.role is Role.ENCODE for worker in self.workers)
+        return (*spec, Role.ENCODE) if leaving and Role.ENCODE not in spec else spec
+
     def of(self, role: Role) -> tuple[Worker, ...]:
         """The workers of a pool, terminating ones left out: a pod that goes is not "there"."""
         return tuple(worker for worker in self.workers if worker.role is role and not worker.terminating)

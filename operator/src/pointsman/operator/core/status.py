@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.api.protocol.names import Role, workers_in_words
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason, with_condition
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import CurrentPlan, LLMServiceStatus, PoolsStatus
@@ -13,10 +13,21 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
-from pointsman.operator.core.desired import PoolTarget, pool_target, room_in_budget
+from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, pool_target, room_in_budget
+from pointsman.operator.core.revision import revision as revision_of
 from pointsman.operator.core.snapshot import GatewayPod, Snapshot, Worker
 
 _MESSAGE_LIMIT: Final = 1500
+_POOL_READY: Final = {
+    Role.PREFILL: ConditionType.PREFILL_READY,
+    Role.DECODE: ConditionType.DECODE_READY,
+    Role.ENCODE: ConditionType.ENCODE_READY,
+}
+_NO_WORKER: Final = {
+    Role.PREFILL: Reason.NO_PREFILL_WORKER,
+    Role.DECODE: Reason.NO_DECODE_WORKER,
+    Role.ENCODE: Reason.NO_ENCODE_WORKER,
+}
 _IMAGE_FAILURES: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _START_FAILURES: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
@@ -64,12 +75,9 @@ def report(
     ``problems`` are those the shell met (refused objects, failed verifications); what pods say is found here.
     """
     found = [*problems, *worker_problems(snapshot)]
-    counts = {role: pool_counts(snapshot, role) for role in LANGUAGE_ROLES}
-    verdicts = {
-        ConditionType.PREFILL_READY: _pool_ready(snapshot, Role.PREFILL, counts[Role.PREFILL], found),
-        ConditionType.DECODE_READY: _pool_ready(snapshot, Role.DECODE, counts[Role.DECODE], found),
-        ConditionType.GATEWAY_READY: _gateway_ready(snapshot, found),
-    }
+    counts = {role: pool_counts(snapshot, role) for role in snapshot.roles}
+    verdicts = {_POOL_READY[role]: _pool_ready(snapshot, role, count, found) for role, count in counts.items()}
+    verdicts[ConditionType.GATEWAY_READY] = _gateway_ready(snapshot, found)
     ready = _ready(list(verdicts.values()), found)
     progressing = _progressing(snapshot, counts, revision)
     everything = {
@@ -80,14 +88,14 @@ def report(
         ConditionType.SWITCH_IN_PROGRESS: _switching(snapshot),
         **verdicts,
     }
-    summary = f"{counts[Role.PREFILL].routable}P{counts[Role.DECODE].routable}D"
+    summary = workers_in_words({role: count.routable for role, count in counts.items()})
     if snapshot.running_holds():
         summary += f"(+{len(snapshot.running_holds())} switching)"
     status = LLMServiceStatus(
         observed_generation=snapshot.service.generation,
         summary=summary,
         endpoint=endpoint,
-        pools=PoolsStatus(prefill=counts[Role.PREFILL], decode=counts[Role.DECODE]),
+        pools=PoolsStatus(prefill=counts[Role.PREFILL], decode=counts[Role.DECODE], encode=counts.get(Role.ENCODE)),
         revision=revision,
         kv_compatibility=kv_compatibility,
         routing=before.routing,
@@ -95,8 +103,8 @@ def report(
         conditions=conditions_of(before.conditions, everything, snapshot.service.generation, now),
     )
     pools = {
-        role: _pool_status(snapshot, role, counts[role], verdicts, now)
-        for role in LANGUAGE_ROLES
+        role: _pool_status(snapshot, role, count, verdicts, now)
+        for role, count in counts.items()
         if role in snapshot.pools
     }
     first = ready if not ready.status else progressing if progressing.status else ready
@@ -204,15 +212,14 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
         return Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
     if snapshot.service.deleting_since_s is not None:
         return Verdict(status=False, reason=Reason.DELETING, message=have)
-    if counts.existing < counts.desired and not room_in_budget(snapshot):
+    if counts.existing < counts.desired and room_in_budget(snapshot) < budgeted_gpus(snapshot.service.spec, role):
         most = snapshot.policy.spec.budget.max_gpus if snapshot.policy else 0
         message = f"{have}; budget.maxGpus {most} of the policy is used, by workers that leave too"
         return Verdict(status=False, reason=Reason.BUDGET_REACHED, message=message)
     if counts.existing < counts.desired and not snapshot.service.spec.paused:
         return Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
     if counts.routable == 0:
-        empty = Reason.NO_PREFILL_WORKER if role is Role.PREFILL else Reason.NO_DECODE_WORKER
-        return Verdict(status=False, reason=empty, message=have)
+        return Verdict(status=False, reason=_NO_WORKER[role], message=have)
     return Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
 
 
@@ -251,7 +258,9 @@ def _doing(worker: Worker) -> str:
     if worker.state.role is None:
         return "waits for its role"
     if worker.state.verified is not worker.role:
-        return "waits to be verified" if worker.role is Role.DECODE else "waits for a decode worker to be verified with"
+        return (
+            "waits for a decode worker to be verified with" if worker.role is Role.PREFILL else "waits to be verified"
+        )
     return "becomes routable"
 
 
@@ -307,9 +316,9 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: s
     if starting:
         return Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
     if any(count.existing != count.desired for count in counts.values()):
-        wanted = ", ".join(f"{role.label} {counts[role].existing} of {counts[role].desired}" for role in LANGUAGE_ROLES)
+        wanted = ", ".join(f"{role.label} {count.existing} of {count.desired}" for role, count in counts.items())
         return Verdict(status=True, reason=Reason.SCALING, message=wanted)
-    outdated = sorted(worker.name for worker in snapshot.workers if worker.active and worker.revision != revision)
+    outdated = sorted(w.name for w in snapshot.workers if w.active and w.revision != _revision(w, snapshot, revision))
     if revision is not None and outdated:
         return Verdict(
             status=False,
@@ -320,6 +329,11 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: s
             ),
         )
     return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+
+
+def _revision(worker: Worker, snapshot: Snapshot, revision: str | None) -> str | None:
+    """What a worker's revision should be, beside ``revision`` of prefill and decode workers."""
+    return revision_of(snapshot.service.spec, Role.ENCODE) if worker.role is Role.ENCODE else revision
 
 
 def _switching(snapshot: Snapshot) -> Verdict:
@@ -362,7 +376,7 @@ def _pool_status(
     snapshot: Snapshot, role: Role, counts: PoolCounts, verdicts: dict[ConditionType, Verdict], now: datetime
 ) -> WorkerPoolStatus:
     pool = snapshot.pools[role]
-    ready = verdicts[ConditionType.PREFILL_READY if role is Role.PREFILL else ConditionType.DECODE_READY]
+    ready = verdicts[_POOL_READY[role]]
     target = pool_target(snapshot, role)
     if target.asked != target.held:
         progressing = Verdict(

@@ -15,7 +15,14 @@ from typing import Final
 
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.roleswitch import PhaseTime, RoleSwitchStatus, SwitchPhase, SwitchReason, SwitchWay
+from pointsman.api.v1alpha1.roleswitch import (
+    ENCODE_IS_FIXED,
+    PhaseTime,
+    RoleSwitchStatus,
+    SwitchPhase,
+    SwitchReason,
+    SwitchWay,
+)
 from pointsman.operator.core.actions import (
     Action,
     AskDrain,
@@ -149,6 +156,8 @@ def _lost(switch: Switch, snapshot: Snapshot) -> Iterator[Action]:
 def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
     """The worker to switch, or why there is none."""
     source, target = switch.source, switch.target
+    if Role.ENCODE in (source, target):
+        return _Refusal(reason=SwitchReason.ROLE_IS_FIXED, message=ENCODE_IS_FIXED)
     wanted = switch.spec.worker_name
     plan = snapshot.plan_of(switch)
     if plan is not None and plan.ended:

@@ -1,6 +1,7 @@
 """A worker's pod, whatever its engine: environment of the protocol, model, probes, security, and the user's template.
 
-Pods of all roles are alike but for labels: the role is state, given to a running worker.
+Pods of prefill and decode workers are alike but for labels: the role is state, given to a running worker. Encode
+workers have flags, GPUs and a template of their own.
 """
 
 import re
@@ -66,18 +67,17 @@ def worker_pod(
     what decides whether two workers may exchange KV (``EngineAdapter.kv_inputs``).
     """
     spec = service.spec
-    template = spec.worker.template_dict()
+    template = spec.template_of(role)
     compatibility = kv_compatibility(kv_inputs)
-    ours = pod_spec(
-        service, install, command, {names.ENV_KV_COMPATIBILITY: compatibility, names.ENV_BLOCK_SIZE: str(block_size)}
-    )
+    environment = {names.ENV_KV_COMPATIBILITY: compatibility, names.ENV_BLOCK_SIZE: str(block_size)}
+    ours = pod_spec(service, install, command, environment | _embedding_env(spec, role), role)
     meta = children.metadata(service, name, names.COMPONENT_WORKER, role)
     user_meta = template.get("metadata") or {}
     meta["labels"] = {
         **(user_meta.get("labels") or {}),
         **meta["labels"],
         names.LLMD_ROLE_LABEL: role.label,
-        names.REVISION_LABEL: revision(spec),
+        names.REVISION_LABEL: revision(spec, role),
         names.KV_COMPATIBILITY_LABEL: compatibility,
         names.ROUTABLE_LABEL: "false",
     }
@@ -105,39 +105,44 @@ def engine_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((item for item in containers if item.get("name") == ENGINE_CONTAINER), {})
 
 
-def check_template(template: Mapping[str, Any]) -> None:
-    """Raise Refused, with the field, for what a user's pod template sets and Pointsman sets."""
+def check_template(template: Mapping[str, Any], of: str = "worker", arguments: str = "engine") -> None:
+    """Raise Refused, with the field, for what a user's pod template sets and Pointsman sets.
+
+    The template is that of ``spec.<of>``, and flags for its engine are in ``spec.<arguments>.args``.
+    """
     spec = template.get("spec") or {}
     for field in _OWNED_POD_FIELDS:
         if field in spec:
-            raise Refused(
-                f"spec.worker.template.spec.{field} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED
-            )
+            raise Refused(f"spec.{of}.template.spec.{field} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED)
     container = engine_container(template)
     for field in _OWNED_CONTAINER_FIELDS:
         if field in container:
-            advice = "use spec.engine.args" if field == "args" else "leave it out"
+            advice = f"use spec.{arguments}.args" if field == "args" else "leave it out"
             raise Refused(
-                f"spec.worker.template.spec.containers[name={ENGINE_CONTAINER}].{field} is set by Pointsman: {advice}",
+                f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].{field} is set by Pointsman: {advice}",
                 Reason.TEMPLATE_REFUSED,
             )
     for item in container.get("env") or []:
         name = str(item.get("name", ""))
         if re.match(OWNED_ENVIRONMENT_PATTERN, name):
             raise Refused(
-                f"spec.worker.template.spec.containers[name={ENGINE_CONTAINER}].env {name} is set by Pointsman",
+                f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].env {name} is set by Pointsman",
                 Reason.TEMPLATE_REFUSED,
             )
     for label in ((template.get("metadata") or {}).get("labels")) or {}:
         if label.startswith(f"{names.GROUP}/") or label in (names.LLMD_ROLE_LABEL, names.COMPONENT_LABEL):
-            raise Refused(f"spec.worker.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)
+            raise Refused(f"spec.{of}.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)
 
 
 def pod_spec(
-    service: Service, install: Install, command: Sequence[str], of_engine: Mapping[str, str]
+    service: Service,
+    install: Install,
+    command: Sequence[str],
+    of_engine: Mapping[str, str],
+    role: Role = Role.DECODE,
 ) -> dict[str, Any]:
     """The spec of a pod with one engine container: ``command`` with the user's arguments, and more environment."""
-    spec = service.spec
+    spec, gpus = service.spec, service.spec.gpus_of(role)
     model, volumes, mounts, model_env = _model(spec)
     volumes.append({"name": "tmp", "emptyDir": {}})
     mounts.append({"name": "tmp", "mountPath": "/tmp"})
@@ -151,14 +156,9 @@ def pod_spec(
         "image": spec.engine.image or install.worker_image,
         "imagePullPolicy": install.image_pull_policy,
         "command": list(command),
-        "args": list(spec.engine.args),
-        "env": [*_protocol_env(service, install, model, of_engine), *model_env],
-        "ports": [
-            {"name": "http", "containerPort": names.ENGINE_PORT},
-            {"name": "nixl", "containerPort": names.NIXL_PORT},
-            {"name": "kv-events", "containerPort": names.KV_EVENTS_PORT},
-            {"name": "kv-replay", "containerPort": names.KV_EVENTS_REPLAY_PORT},
-        ],
+        "args": list(spec.engine_args_of(role)),
+        "env": [*_protocol_env(service, install, model, of_engine, gpus), *model_env],
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports(role).items()],
         "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": _STARTUP_SECONDS},
         "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
@@ -169,8 +169,8 @@ def pod_spec(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    if spec.worker.gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": spec.worker.gpus}}
+    if gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
     result: dict[str, Any] = {
         "containers": [container],
         "volumes": volumes,
@@ -186,7 +186,31 @@ def pod_spec(
     return result
 
 
-def _protocol_env(service: Service, install: Install, model: str, of_engine: Mapping[str, str]) -> list[dict[str, Any]]:
+def _ports(role: Role) -> dict[str, int]:
+    """Of the engine container, by name."""
+    if role is Role.ENCODE:  # it has no KV cache
+        return {"http": names.ENGINE_PORT, "embeddings": names.EMBEDDING_PORT}
+    return {
+        "http": names.ENGINE_PORT,
+        "nixl": names.NIXL_PORT,
+        "kv-events": names.KV_EVENTS_PORT,
+        "kv-replay": names.KV_EVENTS_REPLAY_PORT,
+    }
+
+
+def _embedding_env(spec: LLMServiceSpec, role: Role) -> dict[str, str]:
+    """What a worker is told about embeddings; nothing in a service without encode workers."""
+    if spec.encode is None:
+        return {}
+    if role is not Role.ENCODE:
+        return {names.ENV_EMBEDDING_ROLE: names.EmbeddingRole.CONSUMER}
+    cache = {} if spec.multimodal is None else {names.ENV_EMBEDDING_CACHE_MIB: str(spec.multimodal.cache_mib)}
+    return {names.ENV_EMBEDDING_ROLE: names.EmbeddingRole.PRODUCER, **cache}
+
+
+def _protocol_env(
+    service: Service, install: Install, model: str, of_engine: Mapping[str, str], gpus: int
+) -> list[dict[str, Any]]:
     spec = service.spec
 
     def field(path: str) -> dict[str, Any]:
@@ -201,7 +225,7 @@ def _protocol_env(service: Service, install: Install, model: str, of_engine: Map
         **of_engine,
         names.ENV_MODEL: model,
         names.ENV_SERVED_NAME: service.served_name,
-        names.ENV_GPUS: str(spec.worker.gpus),
+        names.ENV_GPUS: str(gpus),
         names.ENV_DRAIN_TIMEOUT_SECONDS: str(max(1, spec.drain.timeout_seconds)),
         **_HOME,
         **environment(spec.worker.limits, WORKER_SETTINGS),

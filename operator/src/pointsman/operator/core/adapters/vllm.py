@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.engine_flags import owned_flag
+from pointsman.api.v1alpha1.engine_flags import ENCODE_OWNED_FLAGS, OWNED_FLAGS, owned_flag
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.model_source import HubModel
 from pointsman.operator.core.install import Install
@@ -41,10 +41,7 @@ class VllmAdapter:
 
     def check(self, spec: LLMServiceSpec) -> None:
         """Raise Refused for what admission should have refused: the operator does not rely on it."""
-        for argument in spec.engine.args:
-            flag = owned_flag(argument)
-            if flag is not None:
-                raise Refused(f"spec.engine.args has {argument}: {flag} is set by Pointsman, leave it out")
+        _check_arguments(spec.engine.args, "spec.engine.args", OWNED_FLAGS)
         source = model_source(spec)
         if isinstance(source, HubModel) and source.revision and next(_values_of(spec.engine.args, _REVISION), None):
             raise Refused(
@@ -54,6 +51,9 @@ class VllmAdapter:
         if spec.worker.gpus == 0 and block_size % 32:
             raise Refused(f"spec.engine.blockSize is {block_size}: a CPU engine (gpus: 0) takes multiples of 32 only")
         check_template(spec.worker.template_dict())
+        if spec.encode is not None:
+            _check_arguments(spec.encode.args, "spec.encode.args", (*OWNED_FLAGS, *ENCODE_OWNED_FLAGS))
+            check_template(spec.encode.template_dict(), "encode", "encode")
 
     def block_size(self, spec: LLMServiceSpec) -> int:
         """The user's, or what suits the device."""
@@ -87,6 +87,14 @@ class VllmAdapter:
             block_size=self.block_size(service.spec),
             kv_inputs=self.kv_inputs(service.spec, install),
         )
+
+
+def _check_arguments(arguments: Sequence[str], field: str, owned: tuple[str, ...]) -> None:
+    """Raise Refused for a flag among the user's that is Pointsman's."""
+    for argument in arguments:
+        flag = owned_flag(argument, owned)
+        if flag is not None:
+            raise Refused(f"{field} has {argument}: {flag} is set by Pointsman, leave it out")
 
 
 def _values_of(args: Sequence[str], flags: Sequence[str]) -> Iterator[list[str]]:
