@@ -263,7 +263,7 @@ GOOD: dict[str, dict[str, Any]] = {
             "allowedDomains": ["example.com", "images.example.org", "localhost"],
             "fetchTimeoutSeconds": 2,
             "maxRedirects": 0,
-            "cacheMiB": 0,
+            "cacheMiB": 64,
             "bypassBelowTokens": 0,
         },
     ),

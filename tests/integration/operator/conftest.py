@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fixtures.operators import ForkedOperator, OperatorProcess
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
@@ -162,7 +162,7 @@ class Cluster:
         """What the pools ask for, as the API server has it now."""
         found = [
             WorkerPool.model_validate(await self.kube.get(resources.WORKER_POOLS, f"chat-{role.label}", self.namespace))
-            for role in Role
+            for role in LANGUAGE_ROLES
         ]
         return {pool.spec.role: pool.spec.replicas for pool in found}
 

@@ -9,7 +9,7 @@ import base64
 import hmac
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -99,9 +99,12 @@ def _refused(status: int, reason: str, message: str) -> web.Response:
 class StandInWorker(Server):
     """A worker: has no role until it is given one, proves it when asked, drains when told."""
 
-    def __init__(self, pod: Pod, address: str, token: str) -> None:
+    def __init__(
+        self, pod: Pod, address: str, token: str, possible_roles: tuple[Role, ...] = names.LANGUAGE_ROLES
+    ) -> None:
         super().__init__(pod, address, token)
         self.instance = uuid.uuid4().hex
+        self.possible_roles = possible_roles  # its engine was started for
         self.phase = WorkerPhase.IDLE
         self.role: Role | None = None
         self.verified: Role | None = None
@@ -161,6 +164,8 @@ class StandInWorker(Server):
         if wanted.if_serving and not serves:
             refusal = control.ControlError(reason="NotServing", message=f"it is {self.phase}")
             return web.Response(status=409, text=refusal.wire(), content_type="application/json")
+        if wanted.role is not None and wanted.role not in self.possible_roles:
+            return _refused(409, "WrongEngine", f"role is {wanted.role}: the engine was started for another one")
         self._commanded(f"budget {wanted.prefill_token_budget}" if serves else f"role {wanted.role}")
         if wanted.role is not self.role:
             self.verified = None
@@ -327,7 +332,10 @@ class StandInKubelet:
 
     async def _start(self, pod: Pod) -> None:
         name = pod.metadata.name
-        token = await self._token(pod)
+        environment = await self._environment(pod)
+        token = await self._token(environment)
+        produces = environment.get(names.ENV_EMBEDDING_ROLE, {}).get("value") == names.EmbeddingRole.PRODUCER
+        possible_roles = (Role.ENCODE,) if produces else names.LANGUAGE_ROLES
         for _ in range(50):
             address = (
                 self._addresses.get(name)
@@ -336,7 +344,7 @@ class StandInKubelet:
             component = pod.metadata.labels.get(names.COMPONENT_LABEL)
             server: Server
             if component == names.COMPONENT_WORKER:
-                server = self.workers[name] = StandInWorker(pod, address, token)
+                server = self.workers[name] = StandInWorker(pod, address, token, possible_roles)
                 server.fail_verify = self.fails_verify
             else:
                 server = self.gateways[name] = StandInGateway(pod, address, token, self.pods)
@@ -351,11 +359,14 @@ class StandInKubelet:
             return
         raise AssertionError("no free address in 127.64.0.0/10")
 
-    async def _token(self, pod: Pod) -> str:
-        """The control token, from the Secret the pod's own environment names."""
+    async def _environment(self, pod: Pod) -> dict[str, dict[str, Any]]:
+        """The variables of the pod's first container, by name."""
         raw = await self.kube.get(resources.PODS, pod.metadata.name, self.namespace)
-        env = {item["name"]: item for item in raw["spec"]["containers"][0]["env"]}
-        reference = env[names.ENV_CONTROL_TOKEN]["valueFrom"]["secretKeyRef"]
+        return {item["name"]: item for item in raw["spec"]["containers"][0]["env"]}
+
+    async def _token(self, environment: Mapping[str, dict[str, Any]]) -> str:
+        """The control token, from the Secret the pod's own environment names."""
+        reference = environment[names.ENV_CONTROL_TOKEN]["valueFrom"]["secretKeyRef"]
         secret = await self.kube.get(resources.SECRETS, reference["name"], self.namespace)
         return base64.b64decode(secret["data"][reference["key"]]).decode()
 

@@ -195,6 +195,7 @@ class Reconciler:
         if service.spec.paused:
             memory.acting_since_s = self._clock.now().timestamp()
         had_encode = found.status.pools is not None and found.status.pools.encode is not None
+        had_encode = had_encode or any(_has_role(pod, Role.ENCODE) for pod in self._pods.by(key))
         make = touch and service.has_finalizer
         pools, unmade = await self._children.pools(service, make=make, had_encode=had_encode)
         problems += unmade
@@ -463,9 +464,12 @@ def _owned_pod(pod: Pod, uid: str) -> bool:
     return pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_WORKER and owner is not None and owner.uid == uid
 
 
+def _has_role(pod: Pod, role: Role) -> bool:
+    return pod.metadata.labels.get(ROLE_LABEL) == role.label
+
+
 def _serves_as(pod: Pod, role: Role) -> bool:
-    labels = pod.metadata.labels
-    return labels.get(ROUTABLE_LABEL) == "true" and labels.get(ROLE_LABEL) == role.label and pod.ready
+    return pod.metadata.labels.get(ROUTABLE_LABEL) == "true" and _has_role(pod, role) and pod.ready
 
 
 def _routed(status: LLMServiceStatus, action: act.SetRouting | None) -> LLMServiceStatus:

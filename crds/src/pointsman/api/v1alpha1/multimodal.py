@@ -71,9 +71,9 @@ class MultimodalSpec(ApiModel):
     cache_mib: int = Field(
         default=512,
         alias="cacheMiB",
-        ge=0,
+        ge=1,
         le=65_536,
-        description="Memory of one encode worker for embeddings of images seen before, in MiB. 0: nothing is kept.",
+        description="Memory of one encode worker for embeddings that are to be fetched or may be used again, in MiB.",
     )
     bypass_below_tokens: int = Field(
         default=256,
