@@ -28,6 +28,16 @@ def pod(name: str, **metadata: Any) -> Pod:
     return Pod.model_validate({"metadata": own, "status": {"phase": "Running"}})
 
 
+def test_encode_workers_are_seen_apart_from_those_that_can_switch() -> None:
+    cluster = Cluster(kube=None, namespace="default")  # type: ignore[arg-type]  # nothing is followed here
+    labels = {**pod("x").metadata.labels, names.ROLE_LABEL: "encode"}
+    cluster.pods = Known(pod("decodes"), pod("encodes", labels=labels))  # type: ignore[assignment]
+    cluster.switches = Known()  # type: ignore[assignment]
+    assert [worker.name for _, worker in cluster.workers(KEY, 4, 0.0)] == ["decodes"]
+    (encoder,) = (worker for _, worker in cluster.encode_workers(KEY, 1, 0.0))
+    assert (encoder.name, encoder.condition, encoder.gpus) == ("encodes", WorkerCondition.STARTING, 1)
+
+
 def test_a_pod_that_ends_takes_its_place_in_the_budget_until_its_node_is_given_up() -> None:
     cluster = Cluster(kube=None, namespace="default")  # type: ignore[arg-type]  # nothing is followed here
     cluster.pods = Known(pod("stays"), pod("ends", deletionTimestamp=GONE_BY.isoformat()))  # type: ignore[assignment]

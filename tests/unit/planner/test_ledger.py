@@ -67,6 +67,59 @@ def test_a_person_must_approve_where_the_policy_says_so(fields: dict[str, Any]) 
     assert made.spec.expires_at == NOW + timedelta(seconds=900)
 
 
+ENCODES = replace(
+    DECISION, reason=Reason.ENCODE_SHORT, prefill=2, decode=3, switches=(), changes_layout=False, encode=4,
+    changes_encode=True,
+)  # fmt: skip
+
+
+def encode_news(decision: Decision, *plans: Plan, after_s: float = 0.0, **fields: Any) -> Decision | None:
+    """The same of a service with two encode workers."""
+    return ledger.news(decision, plans, policy(**fields), (2, 3, 2), NOW + timedelta(seconds=after_s))
+
+
+def encode_plan(decision: Decision = ENCODES, sequence: int = 1, **fields: Any) -> Plan:
+    manifest = ledger.plan_manifest(
+        namespace="default", service="chat", service_uid="u", sequence=sequence, decision=decision,
+        policy=policy(**fields), layout=(2, 3, 2), now=NOW,
+    )  # fmt: skip
+    return Plan.model_validate(manifest)
+
+
+def test_encode_workers_alone_are_a_plan_that_the_operator_carries_out() -> None:
+    assert encode_news(ENCODES) == ENCODES
+    made = encode_plan()
+    assert made.spec.target == (2, 3, 4)
+    assert made.spec.target_in_words == "4E2P3D"
+    assert made.spec.changes_layout
+    assert encode_news(ENCODES, made) is None, "it is not repeated while it is carried out"
+    fewer = replace(ENCODES, encode=1)
+    assert encode_news(fewer, made) == fewer
+    assert encode_news(replace(ENCODES, encode=0)) is not None, "encode workers may be none"
+
+
+@pytest.mark.parametrize(("action", "encode"), [("scaleOut", 4), ("scaleIn", 1)])
+def test_a_person_is_asked_for_encode_workers_as_the_policy_says(action: str, encode: int) -> None:
+    decision = replace(ENCODES, encode=encode)
+    other = {"scaleOut": "scaleIn", "scaleIn": "scaleOut"}[action]
+    assert encode_plan(decision, actions={action: {"needsApproval": True}}).spec.approval.required
+    assert not encode_plan(decision, actions={other: {"needsApproval": True}}).spec.approval.required
+
+
+def test_where_an_autoscaler_owns_the_pools_routing_alone_is_left() -> None:
+    routes = replace(ENCODES, routing_reason=Reason.THRESHOLD, routing=RoutingNumbers(100, 8))
+    found = encode_news(routes, mode="External")
+    assert found is not None
+    assert (found.target, found.changes_pools, found.reason) == ((2, 3, 2), False, Reason.THRESHOLD)
+    assert encode_news(ENCODES, mode="External") is None
+
+
+def test_a_service_without_an_encode_pool_has_plans_without_one() -> None:
+    spec = plan().spec.manifest()
+    assert set(spec["pools"]) == {"prefill", "decode"}
+    assert plan().spec.target == (3, 2)
+
+
 @pytest.mark.parametrize("action", ["scaleOut", "scaleIn"])
 @pytest.mark.parametrize(
     ("switches", "target"),

@@ -23,6 +23,7 @@ from pointsman.planner.core.performance import Calibration
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
+    EncodeWorker,
     NextTick,
     Observation,
     Reason,
@@ -87,6 +88,7 @@ class Scenario:
     states: list[State] = field(default_factory=list)
     hands: Hands = field(default_factory=Hands)
     layout: tuple[int, int] = (2, 3)
+    encoders: int = 0  # above 0: the service has an encode pool
     without: Callable[[], dict[str, Any] | None] = lambda: None  # the service while there is no policy
     metrics: PlannerMetrics = field(default_factory=PlannerMetrics)
     matrix: Callable[[float], Matrix] | None = None
@@ -101,7 +103,9 @@ class Scenario:
     def planned(self) -> list[tuple[tuple[str, str], LLMService, PlannerPolicy]]:
         if self.without() is not None:
             return []
-        spec = {"model": {"source": "hf://test/tiny"}, "policyRef": {"name": "chat"}}
+        spec: dict[str, Any] = {"model": {"source": "hf://test/tiny"}, "policyRef": {"name": "chat"}}
+        if self.encoders:
+            spec |= {"encode": {}, "pools": {"encode": {"replicas": self.encoders}}}
         policy = {
             "mode": "Active", "objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 8}, **self.policy,
         }  # fmt: skip
@@ -114,6 +118,9 @@ class Scenario:
         self.something.set()
         roles = [WorkerRole.PREFILL] * self.layout[0] + [WorkerRole.DECODE] * self.layout[1]
         return [(None, Worker(f"w{n}", role, WorkerCondition.ACTIVE)) for n, role in enumerate(roles)]
+
+    def encode_workers(self, *_: Any) -> list[tuple[None, EncodeWorker]]:
+        return [(None, EncodeWorker(f"e{n}", WorkerCondition.ACTIVE)) for n in range(self.encoders)]
 
     def targets(self, _: Any) -> list[Any]:
         pods = [SimpleNamespace(metadata=SimpleNamespace(name=f"g{n}")) for n in range(self.gateways)]
@@ -140,7 +147,8 @@ class Scenario:
         )  # fmt: skip
         cluster = SimpleNamespace(
             planned=self.planned, unplanned=self.unplanned, workers=self.workers, gateways=self.targets,
-            in_progress=lambda _: False, plans=SimpleNamespace(by=lambda _: self.plans),
+            encode_workers=self.encode_workers, is_switching=lambda _: False,
+            plans=SimpleNamespace(by=lambda _: self.plans),
         )  # fmt: skip
         monkeypatch.setattr(loop, "decide", self.decide)
         monkeypatch.setattr(source, "Prometheus", self.server)
@@ -186,6 +194,40 @@ async def test_a_plan_that_the_api_server_does_not_show_yet_is_written_once_and_
     numbers = [plan["spec"]["sequence"] for plan in scenario.api.created]
     assert numbers == sorted(set(numbers))
     assert len(numbers) > 2
+
+
+def more_encode(seen: Observation) -> Decision:
+    return replace(steady(seen), reason=Reason.ENCODE_SHORT, encode=3, changes_encode=True)
+
+
+async def test_encode_workers_that_are_wanted_become_one_plan_which_holds_up_no_other_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(decisions=more_encode, encoders=1)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 15)
+    (plan,) = scenario.api.created
+    assert plan["spec"]["pools"] == {"prefill": {"replicas": 2}, "decode": {"replicas": 3}, "encode": {"replicas": 3}}
+    assert plan["spec"]["changesLayout"] is True
+    assert [len(seen.encode_workers) for seen in scenario.seen[:3]] == [1, 1, 1]
+    assert not any(seen.plan_in_progress for seen in scenario.seen), "its workers take minutes to start"
+    assert all(seen.awaiting_approval is None for seen in scenario.seen)
+
+
+async def test_a_plan_for_all_pools_is_in_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(decisions=lambda seen: replace(more(seen), encode=2, changes_encode=True), encoders=1)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 15)
+    (plan,) = scenario.api.created
+    assert plan["spec"]["pools"] == {"prefill": {"replicas": 2}, "decode": {"replicas": 4}, "encode": {"replicas": 2}}
+    assert [seen.plan_in_progress for seen in scenario.seen[:15]] == [False, *[True] * 14]
+
+
+@pytest.mark.parametrize("mode", ["External", "Shadow"])
+async def test_where_plans_own_nothing_encode_workers_are_at_most_recorded(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    scenario = Scenario(decisions=more_encode, encoders=1, policy={"mode": mode})
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 15)
+    assert len(scenario.api.created) == (1 if mode == "Shadow" else 0)
 
 
 async def test_a_plan_of_a_service_that_had_the_name_before_is_neither_tried_nor_awaited(

@@ -3,16 +3,18 @@
 import random
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.prefill import PrefillOutcome
-from pointsman.planner.core.observe import Reading, Seen, observation, prefilled_together
+from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
 from pointsman.planner.core.prefixes import NOTHING_CACHED
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.core.types import (
+    EncodeWorker,
     Load,
     Objectives,
     Observation,
@@ -90,6 +92,86 @@ def test_load_and_attainment_come_from_what_changed_between_two_readings() -> No
     assert found.service.tpot_attainment == pytest.approx(0.8)
     assert found.age_s == found.gateways_age_s == 1
     assert found.workers_age_s is None, "there is none"
+
+
+class Images:
+    """What a gateway and an encode worker count of images, made with the library that makes the real pages."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.images = self._made(Counter, named.GATEWAY_IMAGES)
+        for path in ("encode", "local"):
+            self.images.labels("chat", path, "x")
+        self.requests = self._made(Counter, named.GATEWAY_ENCODE_REQUESTS).labels("chat")
+        self.squared = self._made(Counter, named.GATEWAY_ENCODE_IMAGES_SQUARED).labels("chat")
+        self.in_flight = self._made(Gauge, named.GATEWAY_ENCODE_IN_FLIGHT).labels("chat")
+        self.seconds = self._made(Histogram, named.WORKER_ENCODE_SECONDS)
+
+    def _made(self, kind: Any, metric: named.Metric) -> Any:
+        return kind(metric.name, metric.help, metric.labels, registry=self.registry)
+
+    def request(self, images: int, path: str = "encode", seconds: float = 0.1) -> None:
+        self.requests.inc()
+        self.squared.inc(images**2)
+        for _ in range(images):
+            self.images.labels("chat", path, "x").inc()
+            self.seconds.observe(seconds)
+
+    def page(self) -> Page:
+        return parse(generate_latest(self.registry).decode())
+
+
+def encoding(
+    gateway: Images, before: Page, encoders: int = 1, replicas: int | None = 1, failed: bool = False
+) -> Observation:
+    """``gateway``'s page is that of the first encode worker, too."""
+    reading = Reading(before, gateway.page(), 5.0)
+    return observation(
+        at_s=100, age_s=1, gateways=[reading], workers=[], routing=ROUTING, objectives=OBJECTIVES,
+        plan_in_progress=False, encode_replicas=replicas,
+        encoders=[
+            SeenEncoder(EncodeWorker(f"e{n}", WorkerCondition.ACTIVE), reading if n == 0 else None, failed)
+            for n in range(encoders)
+        ],
+    )  # fmt: skip
+
+
+def test_what_comes_for_encode_workers_is_read_from_gateways_and_their_time_from_themselves() -> None:
+    gateway = Images()
+    gateway.request(100, seconds=50.0)  # before: it must not count
+    before = gateway.page()
+    for images in (1, 3):
+        gateway.request(images)
+    gateway.request(2, path="local")  # wanted too: no encode worker did it
+    gateway.in_flight.set(5)
+    found = encoding(gateway, before, encoders=2).encode
+    assert found is not None
+    assert found.requests_per_s == pytest.approx(3 / 5)
+    assert found.images == pytest.approx(2)
+    assert found.squared_images == pytest.approx((1 + 9 + 4) / 3)
+    assert found.image_ms == pytest.approx(100)
+    assert found.waiting == 3, "of five, two are being encoded"
+
+
+def test_images_that_were_encoded_at_one_time_share_the_workers_time() -> None:
+    gateway = Images()
+    before = gateway.page()
+    for _ in range(20):
+        gateway.request(4, seconds=0.4)  # 32 s of waiting in a window of 5
+    found = encoding(gateway, before).encode
+    assert found is not None
+    assert found.image_ms == pytest.approx(5_000 / 80)
+
+
+def test_without_an_encode_pool_or_a_gateway_that_counts_images_nothing_is_known_of_them() -> None:
+    gateway = Images()
+    assert encoding(gateway, gateway.page(), replicas=None).encode is None
+    page = Gateway().page()
+    assert seen([Reading(page, page, 5.0)], []).encode is None
+    none = encoding(gateway, gateway.page()).encode
+    assert none is not None
+    assert (none.requests_per_s, none.images, none.image_ms) == (0, None, None)
+    assert encoding(gateway, gateway.page(), failed=True).encode_workers[0].condition is WorkerCondition.UNREACHABLE
 
 
 def test_without_requests_attainment_is_unknown() -> None:

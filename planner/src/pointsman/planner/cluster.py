@@ -1,7 +1,7 @@
 """What the planner sees of services in the API server, by mirrors."""
 
 import asyncio
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from typing import Final, NamedTuple
 
 from pointsman.api.protocol.names import (
@@ -13,9 +13,11 @@ from pointsman.api.protocol.names import (
     ELASTIC_GROUP_LABEL,
     ENGINE_PORT,
     GATEWAY_PORT,
+    LANGUAGE_ROLES,
     ROLE_LABEL,
     ROUTABLE_LABEL,
     SERVICE_LABEL,
+    Role,
     address_url,
 )
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
@@ -27,8 +29,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
-from pointsman.planner.core import ledger
-from pointsman.planner.core.types import Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import EncodeWorker, Worker, WorkerCondition, WorkerRole
 
 ServiceKey = tuple[str, str]
 """``(namespace, name)`` of an LLMService or ElasticGroup."""
@@ -112,22 +113,33 @@ class Cluster:
             s.status.worker_uid: s for s in self.switches.by(key) if s.status.phase and not s.status.phase.ended
         }
         found: list[tuple[Target | None, Worker]] = []
+        for pod, has in self._worker_pods(key, LANGUAGE_ROLES, now_s):
+            role, condition = WorkerRole(has.value), _condition(pod)
+            if condition is not WorkerCondition.DRAINING and pod.metadata.uid in switching:
+                condition = WorkerCondition.SWITCHING
+                role = WorkerRole(switching[pod.metadata.uid].spec.to_role.value)
+            found.append((targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, condition, gpus=max(gpus, 1))))
+        return found
+
+    def encode_workers(self, key: ServiceKey, gpus: int, now_s: float) -> list[tuple[Target | None, EncodeWorker]]:
+        """The same of encode workers."""
+        targets = {target.key: target for target in self.targets(key, COMPONENT_WORKER)}
+        return [
+            (targets.get(pod.metadata.uid), EncodeWorker(pod.metadata.name, _condition(pod), gpus=max(gpus, 1)))
+            for pod, _ in self._worker_pods(key, (Role.ENCODE,), now_s)
+        ]
+
+    def _worker_pods(self, key: ServiceKey, roles: Collection[Role], now_s: float) -> Iterator[tuple[Pod, Role]]:
+        """The worker pods of these roles that hold GPUs, each with its role."""
         for pod in self.pods.by(key):
-            role = {role.value.lower(): role for role in WorkerRole}.get(pod.metadata.labels.get(ROLE_LABEL, ""))
-            if pod.metadata.labels.get(COMPONENT_LABEL) != COMPONENT_WORKER or role is None or pod.finished:
+            role = Role.from_label(pod.metadata.labels.get(ROLE_LABEL))
+            if pod.metadata.labels.get(COMPONENT_LABEL) != COMPONENT_WORKER or pod.finished:
+                continue
+            if role is None or role not in roles:
                 continue
             if pod.lost_at_s is not None and now_s >= pod.lost_at_s:
                 continue  # the operator gives it up as well: its GPUs are on a node that is lost
-            condition = WorkerCondition.STARTING
-            if pod.terminating or DRAIN_STARTED_ANNOTATION in pod.metadata.annotations:
-                condition = WorkerCondition.DRAINING
-            elif pod.metadata.uid in switching:
-                condition = WorkerCondition.SWITCHING
-                role = WorkerRole(switching[pod.metadata.uid].spec.to_role.value)
-            elif pod.ready and pod.metadata.labels.get(ROUTABLE_LABEL) == "true":
-                condition = WorkerCondition.ACTIVE
-            found.append((targets.get(pod.metadata.uid), Worker(pod.metadata.name, role, condition, gpus=max(gpus, 1))))
-        return found
+            yield pod, role
 
     def manager(self, key: ServiceKey) -> Target | None:
         """The pod of an elastic group's manager, once it is ready."""
@@ -150,14 +162,21 @@ class Cluster:
         """Of an elastic group."""
         return self.plans.by((_GROUP, *key))
 
-    def in_progress(self, key: ServiceKey) -> bool:
-        """A plan that changes the layout is to be carried out and has not ended, or a switch has not."""
-        plans = any(ledger.to_be_carried_out(plan) for plan in self.plans.by(key))
-        return plans or any(not _ended(switch) for switch in self.switches.by(key))
+    def is_switching(self, key: ServiceKey) -> bool:
+        """A role switch of the service has not ended."""
+        return any(not _ended(switch) for switch in self.switches.by(key))
 
 
-def _ended(made: Plan | RoleSwitch) -> bool:
+def _ended(made: RoleSwitch) -> bool:
     return made.status.phase is not None and made.status.phase.ended
+
+
+def _condition(pod: Pod) -> WorkerCondition:
+    """Of a worker that no switch has."""
+    if pod.terminating or DRAIN_STARTED_ANNOTATION in pod.metadata.annotations:
+        return WorkerCondition.DRAINING
+    is_routable = pod.ready and pod.metadata.labels.get(ROUTABLE_LABEL) == "true"
+    return WorkerCondition.ACTIVE if is_routable else WorkerCondition.STARTING
 
 
 def _service_of_pod(pod: Pod) -> ServiceKey | None:

@@ -21,11 +21,12 @@ from pointsman.planner import loops, memory
 from pointsman.planner.cluster import Cluster, ServiceKey
 from pointsman.planner.core import ledger
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.observe import Reading, Seen, observation
+from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation
 from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
+    EncodeWorker,
     Objectives,
     Observation,
     Reason,
@@ -170,9 +171,11 @@ class Planner:
     async def _tick(self, key: ServiceKey, service: LLMService, policy: PlannerPolicy, kept: _Planned) -> float:
         settings = policy_of(policy.spec, service.spec)
         workers = self._cluster.workers(key, service.spec.worker.gpus, self._clock.now().timestamp())
+        encoders = self._cluster.encode_workers(key, service.spec.gpus_of(Role.ENCODE), self._clock.now().timestamp())
         gateways = self._cluster.gateways(key)
         prefix = _prefix(key)
-        targets = {f"{prefix}{target.key}": target for target in (*(t for t, _ in workers if t is not None), *gateways)}
+        of_workers = [target for target, _ in (*workers, *encoders) if target is not None]
+        targets = {f"{prefix}{target.key}": target for target in (*of_workers, *gateways)}
         source = await kept.source.read(key[0], policy, targets)
         names = [f"{prefix}{target.key}" for target in gateways]
         age_s = max((source.age_s(name) for name in names), default=float("inf"))
@@ -190,6 +193,12 @@ class Planner:
             failed, age = (source.failed(name), source.age_s(name)) if target else (False, None)
             seen.append(Seen(dated, reading, failed, age))
         kept.role_since_s = {w.name: kept.role_since_s[w.name] for _, w in workers if w.name in kept.role_since_s}
+        seen_encoders = [
+            SeenEncoder(worker, source.reading(name), source.failed(name))
+            for target, worker in encoders
+            for name in (f"{prefix}{target.key}" if target else "",)
+        ]
+        encode_replicas = _encode_replicas(service, encoders)
         readings = {name: source.reading(name) for name in names}
         observed = observation(
             at_s=at_s,
@@ -198,9 +207,11 @@ class Planner:
             workers=seen,
             routing=_routing(service, policy),
             objectives=settings.objectives,
-            plan_in_progress=self._cluster.in_progress(key) or any(map(ledger.to_be_carried_out, plans)),
-            awaiting_approval=_layout_of(asked) if asked is not None else None,
+            plan_in_progress=self._in_progress(key, plans, workers),
+            awaiting_approval=_layout_of(asked) if asked is not None and not _is_of_encode(asked, workers) else None,
             worker_gpus=service.spec.worker.gpus,
+            encoders=seen_encoders,
+            encode_replicas=encode_replicas,
         )
         base, unknown_table = await self._tables.base(policy)
         kept.state, decision, next_tick = decide(remembered(kept.state, base), observed, settings, at_s, base)
@@ -222,6 +233,15 @@ class Planner:
         missed = out_of_reach(decision, settings.objectives, said=said)
         await self._report_health(key, service, kept, decision, unknown_table, unreachable, missed, settings.objectives)
         return next_tick.after_s
+
+    def _in_progress(self, key: ServiceKey, plans: Sequence[Plan], workers: Sequence[tuple[object, Worker]]) -> bool:
+        """A plan that changes prefill and decode is to be carried out and has not ended, or a switch has not.
+
+        One that changes the encode pool alone holds up nobody: the minutes in which its workers start are none of
+        the other pools' business.
+        """
+        busy = any(ledger.to_be_carried_out(plan) and not _is_of_encode(plan, workers) for plan in plans)
+        return busy or self._cluster.is_switching(key)
 
     @staticmethod
     def _role_since(kept: _Planned, worker: Worker, at_s: float) -> float | None:
@@ -253,7 +273,9 @@ class Planner:
         decision: Decision,
         asked: Plan | None,
     ) -> None:
-        layout = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
+        layout: tuple[int, ...] = (observed.committed(WorkerRole.PREFILL), observed.committed(WorkerRole.DECODE))
+        if decision.encode is not None and observed.encode_replicas is not None:
+            layout = (*layout, observed.encode_replicas)
         now_s = self._clock.monotonic_s()
         news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         kept.restless |= kept.saved is not None and _said(kept) != kept.saved
@@ -380,6 +402,24 @@ def _prefix(key: ServiceKey) -> str:
 
 def _layout_of(plan: Plan) -> tuple[int, int]:
     return plan.spec.replicas(Role.PREFILL), plan.spec.replicas(Role.DECODE)
+
+
+def _is_of_encode(plan: Plan, workers: Sequence[tuple[object, Worker]]) -> bool:
+    """Whether a plan leaves prefill and decode as they are, and is about the encode pool."""
+    if Role.ENCODE not in plan.spec.roles or plan.spec.switches:
+        return False
+    there = [worker.role for _, worker in workers if worker.condition is not WorkerCondition.DRAINING]
+    return _layout_of(plan) == (there.count(WorkerRole.PREFILL), there.count(WorkerRole.DECODE))
+
+
+def _encode_replicas(service: LLMService, encoders: Sequence[tuple[object, EncodeWorker]]) -> int | None:
+    """Encode workers that are asked for, as the operator says; None: the service has no encode pool."""
+    if service.spec.encode is None:
+        return None
+    pools = service.status.pools
+    if pools is not None and pools.encode is not None:
+        return pools.encode.desired
+    return sum(worker.condition is not WorkerCondition.DRAINING for _, worker in encoders)
 
 
 def _save_after_s(kept: _Planned) -> float:

@@ -58,8 +58,13 @@ class PlannerMetrics:
         counts: dict[_Labels, float] = {(role.value, c.value): 0.0 for role in WorkerRole for c in WorkerCondition}
         for worker in observation.workers:
             counts[worker.role.value, worker.condition.value] += 1
+        if policy.encode is not None:
+            counts |= {("Encode", condition.value): 0.0 for condition in WorkerCondition}
+        for encoder in observation.encode_workers if policy.encode is not None else ():
+            counts["Encode", encoder.condition.value] += 1
         self._show(self._workers, key, counts)
-        self._aims(key, observation, policy, sum(worker.gpus for worker in observation.workers))
+        gpus = sum(worker.gpus for worker in (*observation.workers, *observation.encode_workers))
+        self._aims(key, observation, policy, gpus)
         self._show(self._routing, key, _in_force(observation.routing))
 
     def group_looked(

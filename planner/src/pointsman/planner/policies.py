@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
@@ -9,10 +10,10 @@ from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
 
 def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
     """What ``decide`` must respect for one service."""
-    prefill, decode = service.pools.prefill, service.pools.decode
-    return planner_policy(
-        policy, Bounds(prefill.min_replicas, prefill.max_replicas), Bounds(decode.min_replicas, decode.max_replicas)
-    )
+    pools = {role: service.pools.of(role) for role in service.roles}
+    bounds = {role: Bounds(pool.min_replicas, pool.max_replicas) for role, pool in pools.items()}
+    made = planner_policy(policy, bounds[Role.PREFILL], bounds[Role.DECODE])
+    return replace(made, encode=bounds.get(Role.ENCODE))
 
 
 def policy_of_group(policy: PlannerPolicySpec) -> Policy:

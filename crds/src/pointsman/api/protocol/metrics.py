@@ -63,6 +63,48 @@ GATEWAY_HOLDS: Final = Metric("pointsman_gateway_holds_total", "counter", ("serv
 GATEWAY_HOLD_SECONDS: Final = Metric(
     "pointsman_gateway_hold_seconds", "histogram", ("service",), "How long requests were held back, however it ended."
 )
+GATEWAY_IMAGES: Final = Metric(
+    "pointsman_gateway_images_total",
+    "counter",
+    ("service", "path", "reason"),
+    "Images of requests, by where their embedding comes from; path: encode, cache, bypass or local.",
+)
+GATEWAY_IMAGES_REFUSED: Final = Metric(
+    "pointsman_gateway_images_refused_total",
+    "counter",
+    ("service", "reason"),
+    "Requests rejected because of an image, by the limit or fault.",
+)
+GATEWAY_IMAGE_BYTES: Final = Metric(
+    "pointsman_gateway_image_bytes_total", "counter", ("service",), "Bytes of the images in requests."
+)
+GATEWAY_IMAGE_FETCH_SECONDS: Final = Metric(
+    "pointsman_gateway_image_fetch_seconds", "histogram", ("service",), "How long an image took to fetch."
+)
+GATEWAY_ENCODE_SECONDS: Final = Metric(
+    "pointsman_gateway_encode_seconds",
+    "histogram",
+    ("service",),
+    "How long an encode worker took for an image, its queue included.",
+)
+GATEWAY_ENCODE_FAILURES: Final = Metric(
+    "pointsman_gateway_encode_failures_total",
+    "counter",
+    ("service", "reason"),
+    "Attempts to have an image encoded that failed, by reason.",
+)
+GATEWAY_ENCODE_REQUESTS: Final = Metric(
+    "pointsman_gateway_encode_requests_total", "counter", ("service",), "Requests with images for encode workers."
+)
+GATEWAY_ENCODE_IMAGES_SQUARED: Final = Metric(
+    "pointsman_gateway_encode_images_squared_total",
+    "counter",
+    ("service",),
+    "Sum over those requests of the square of their images for encode workers.",
+)
+GATEWAY_ENCODE_IN_FLIGHT: Final = Metric(
+    "pointsman_gateway_encode_in_flight", "gauge", ("service",), "Images that wait for encode workers now."
+)
 GATEWAY_WORKERS: Final = Metric(
     "pointsman_gateway_workers", "gauge", ("service", "role", "state"), "Workers known; state: usable or suspect."
 )
@@ -183,6 +225,25 @@ WORKER_PREFILL_ENGINE_SECONDS: Final = Metric(
     "counter",
     (),
     "Time the engine had prefills for other workers; what several of them had together counts once.",
+)
+WORKER_ENCODE_SECONDS: Final = Metric(
+    "pointsman_worker_encode_seconds", "histogram", (), "Time an encode worker took for the images of one request."
+)
+WORKER_EMBEDDING_FETCHES: Final = Metric(
+    "pointsman_worker_embedding_fetches_total",
+    "counter",
+    ("outcome",),
+    "Embeddings of images that this worker fetched from encode workers, by outcome. After any but succeeded, its "
+    "engine encodes the image itself.",
+)
+WORKER_EMBEDDING_BYTES: Final = Metric(
+    "pointsman_worker_embedding_bytes",
+    "gauge",
+    (),
+    "Memory of the embeddings that are fetched or wait for the engine now.",
+)
+WORKER_EMBEDDING_FETCH_SECONDS: Final = Metric(
+    "pointsman_worker_embedding_fetch_seconds", "histogram", (), "Time it took to fetch one embedding."
 )
 WORKER_KV_EVENTS_LOST: Final = Metric(
     "pointsman_worker_kv_events_lost_total",

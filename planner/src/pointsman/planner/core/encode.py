@@ -137,6 +137,11 @@ class EncodeTarget:
     kept: float  # share of all requests that the workers that serve bring on in time …
     kept_as_wished: float  # … and those that are wanted
 
+    @property
+    def ttft_share(self) -> float:
+        """What encoding takes of the TTFT objective of a request with images, mean; above 1: more than all of it."""
+        return self.mean_s / self.queue.ttft_s
+
 
 def target(
     memory: EncodeMemory, observation: Observation, policy: Policy, point: OperatingPoint, all_per_s: float

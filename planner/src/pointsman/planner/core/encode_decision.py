@@ -141,7 +141,7 @@ def _in_words(target: EncodeTarget, has: int, stuck: int) -> str:
     return (
         f"{target.rate_per_s * images:.2f} images/s of {queue.image_s * 1000:.0f} ms now, up to "
         f"{target.high_rate_per_s * images:.2f} expected: {max(target.needed_now, target.workers)} to encode needed, "
-        f"{has} there{idle}"
+        f"{has} there{idle}; encoding takes {target.ttft_share:.0%} of the TTFT objective"
     )
 
 
@@ -153,6 +153,7 @@ def _inputs(target: EncodeTarget, has: int) -> tuple[tuple[str, float], ...]:
         "encodeWorkers": float(has),
         "encodeNeededNow": float(target.needed_now),
         "encodeNeeded": float(target.needed),
+        "encodeTtftShare": target.ttft_share,
     }
     return tuple((name, round(value, 4)) for name, value in numbers.items())
 

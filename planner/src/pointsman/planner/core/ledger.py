@@ -31,9 +31,10 @@ def news(
 
     Its routing alone where replicas are somebody else's, and while a layout that was not reached is not tried again.
     """
-    if decision.changes_layout and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
+    if decision.changes_pools and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
         decision = decision.routing_alone(layout)
-    return decision if min(decision.target) >= 1 and _is_news(decision, plans, now) else None
+    # Nobody scales prefill, decode or instances to none; encode workers may be none.
+    return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans, now) else None
 
 
 def _is_news(decision: AnyDecision, plans: Sequence[Plan], now: datetime) -> bool:
@@ -44,14 +45,14 @@ def _is_news(decision: AnyDecision, plans: Sequence[Plan], now: datetime) -> boo
     """
     if decision.withdraws:
         return True
-    if not (decision.changes_layout or decision.changes_routing):
+    if not (decision.changes_pools or decision.changes_routing):
         return False
     newest = max(plans, key=_sequence, default=None)
     routing = None if decision.routing is None else _routing(decision.routing)
-    if newest is None or (decision.changes_layout and newest.spec.changes_layout and _tried(newest)):
+    if newest is None or (decision.changes_pools and newest.spec.changes_layout and _tried(newest)):
         return True
     before = *newest.spec.target, newest.spec.changes_layout
-    after = *decision.target, decision.changes_layout
+    after = *decision.target, decision.changes_pools
     if after != before or not _same_routing(newest, routing):
         return True
     return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= _wait_s(_lost(plans, routing))
@@ -178,12 +179,12 @@ def next_sequence(plans: Iterable[Plan], remembered: int) -> int:
 
 def needs_approval(decision: AnyDecision, policy: PlannerPolicySpec, now: tuple[int, ...]) -> bool:
     """Whether a person must approve: the mode says so for every switch and scale, or the policy for this action."""
-    if not decision.changes_layout:
+    if not decision.changes_pools:
         return False
     actions, more = policy.actions, [after - before for after, before in zip(decision.target, now, strict=True)]
     for switch in decision.switches:  # what is left is started or removed, also one in the place of another
         moved = switch.count if switch.target is WorkerRole.PREFILL else -switch.count
-        more = [more[0] - moved, more[1] + moved]
+        more[0], more[1] = more[0] - moved, more[1] + moved
     return (
         policy.mode is Mode.APPROVE
         or bool(decision.switches and actions.role_switch.needs_approval)
@@ -233,7 +234,7 @@ def plan_manifest(
             "observedAt": _stamp(now),
             **_wanted(decision),
             "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
-            "changesLayout": decision.changes_layout,
+            "changesLayout": decision.changes_pools,
             "withdraws": awaiting if decision.withdraws else "",
             "drainFirst": policy.actions.role_switch.drain_first,
             "reason": decision.reason.value,
@@ -263,8 +264,11 @@ def plan_manifest(
 def _wanted(decision: AnyDecision) -> dict[str, Any]:
     if isinstance(decision, GroupDecision):
         return {"instances": {"replicas": decision.instances}}
+    pools = {"prefill": decision.prefill, "decode": decision.decode}
+    if decision.encode is not None:
+        pools["encode"] = decision.encode
     return {
-        "pools": {"prefill": {"replicas": decision.prefill}, "decode": {"replicas": decision.decode}},
+        "pools": {name: {"replicas": replicas} for name, replicas in pools.items()},
         "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
     }
 

@@ -1,5 +1,6 @@
 """From readings of /metrics pages to an Observation."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -8,6 +9,8 @@ from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.scrapes import EMPTY, Histogram, Page
 from pointsman.planner.core.types import (
+    EncodeLoad,
+    EncodeWorker,
     EngineSample,
     Load,
     Objectives,
@@ -23,6 +26,7 @@ from pointsman.serving.local_remote import ONLY_LOCAL, PrefillReason
 
 _GAUGES: Final = (
     named.GATEWAY_HELD.name,
+    named.GATEWAY_ENCODE_IN_FLIGHT.name,
     named.WORKER_IN_FLIGHT.name,
     named.WORKER_QUEUE_DEPTH.name,
     named.WORKER_MAX_SEQUENCES.name,
@@ -38,6 +42,7 @@ _HISTOGRAMS: Final = (
     named.GATEWAY_TPOT.name,
     named.WORKER_PREFILL_SECONDS.name,
     named.WORKER_UNCACHED_TOKENS.name,
+    named.WORKER_ENCODE_SECONDS.name,
     "vllm:request_prefill_time_seconds",
     "vllm:request_prefill_kv_computed_tokens",
     "vllm:inter_token_latency_seconds",
@@ -50,6 +55,9 @@ FAMILIES: Final = (
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
     named.WORKER_PROMPT_TOKENS.name,
     named.WORKER_DECISIONS.name,
+    named.GATEWAY_IMAGES.name,
+    named.GATEWAY_ENCODE_REQUESTS.name,
+    named.GATEWAY_ENCODE_IMAGES_SQUARED.name,
     "vllm:prompt_tokens_by_source_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
@@ -69,6 +77,15 @@ class Reading:
     before: Page
     page: Page | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEncoder:
+    """The same as ``Seen`` of an encode worker."""
+
+    worker: EncodeWorker
+    reading: Reading | None
+    scrape_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +109,11 @@ def observation(
     plan_in_progress: bool,
     awaiting_approval: tuple[int, int] | None = None,
     worker_gpus: int = 1,
+    encoders: Sequence[SeenEncoder] = (),
+    encode_replicas: int | None = None,
 ) -> Observation:
     """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``worker_gpus``: of one worker,
-    also where none is there."""
+    also where none is there; ``encode_replicas``: that are asked for, None where there is no encode pool."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     window_s = min((reading.seconds for reading in live), default=0.0)
     shown = tuple(_worker(seen) for seen in workers)
@@ -119,7 +138,61 @@ def observation(
         workers_age_s=_oldest_s(workers),
         plan_in_progress=plan_in_progress,
         awaiting_approval=awaiting_approval,
+        encode_workers=tuple(_encoder(seen) for seen in encoders),
+        encode_replicas=encode_replicas,
+        encode=_encode_load(live, encoders) if live and encode_replicas is not None else None,
     )
+
+
+def _encoder(seen: SeenEncoder) -> EncodeWorker:
+    lost = seen.worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed
+    return replace(seen.worker, condition=WorkerCondition.UNREACHABLE) if lost else seen.worker
+
+
+def _encode_load(gateways: Sequence[Reading], encoders: Sequence[SeenEncoder]) -> EncodeLoad | None:
+    """What came for encode workers; None: no gateway counts images."""
+    counted = [counts for reading in gateways if (counts := _to_encode(reading)) is not None]
+    if not counted:
+        return None
+    requests, images, squared = (sum(counts[part] for counts in counted) for part in range(3))
+    mean_square = squared / requests if requests > 0 else None
+    in_flight = [scrapes.gauge(r.page, named.GATEWAY_ENCODE_IN_FLIGHT.name) for r in gateways if r.page is not None]
+    known = [count for count in in_flight if count is not None]
+    busy = sum(seen.worker.condition is WorkerCondition.ACTIVE for seen in encoders)
+    return EncodeLoad(
+        requests_per_s=sum(counts[0] / counts[3] for counts in counted),
+        # A request is counted when it comes, its images when they are encoded: a mean is never above the mean square.
+        images=None if mean_square is None else min(images / requests, math.sqrt(mean_square)),
+        squared_images=mean_square,
+        image_ms=_image_ms(encoders),
+        waiting=max(0.0, sum(known) - busy) if known else None,
+    )
+
+
+def _to_encode(reading: Reading) -> tuple[float, float, float, float] | None:
+    """(requests with images for encode workers, such images, sum of their squares, seconds) of one gateway."""
+    if reading.page is None:
+        return None
+    before, page = reading.before, reading.page
+    requests = scrapes.added(before, page, named.GATEWAY_ENCODE_REQUESTS.name)
+    squared = scrapes.added(before, page, named.GATEWAY_ENCODE_IMAGES_SQUARED.name)
+    paths = [scrapes.added(before, page, named.GATEWAY_IMAGES.name, path=path) for path in ("encode", "local")]
+    if requests is None or squared is None or None in paths:
+        return None
+    return requests, sum(path or 0.0 for path in paths), squared, reading.seconds
+
+
+def _image_ms(encoders: Sequence[SeenEncoder]) -> float | None:
+    """What an image takes of an encode worker's time. A gateway sends each image by itself."""
+    images = busy_s = 0.0
+    for seen in encoders:
+        if seen.reading is None or seen.reading.page is None:
+            continue
+        took = scrapes.observed(seen.reading.before, seen.reading.page, named.WORKER_ENCODE_SECONDS.name)
+        if took.mean is not None:
+            together = prefilled_together(took.total, took.mean, seen.reading.seconds)
+            images, busy_s = images + took.count, busy_s + took.total / together
+    return busy_s / images * 1000 if images > 0 else None
 
 
 def _oldest_s(workers: Sequence[Seen]) -> float | None:

@@ -349,14 +349,27 @@ class Decision:
 
     @property
     def target(self) -> tuple[int, ...]:
-        """As ``Plan.spec.target``: (prefill, decode)."""
-        return self.prefill, self.decode
+        """As ``Plan.spec.target``: (prefill, decode), and encode where it is decided."""
+        return (self.prefill, self.decode) if self.encode is None else (self.prefill, self.decode, self.encode)
+
+    @property
+    def in_words(self) -> str:
+        """For example 1P2D or 1E1P2D."""
+        return f"{'' if self.encode is None else f'{self.encode}E'}{self.prefill}P{self.decode}D"
+
+    @property
+    def changes_pools(self) -> bool:
+        """Whether any pool gets another number of workers."""
+        return self.changes_layout or self.changes_encode
 
     def routing_alone(self, now: tuple[int, ...]) -> "Decision":
-        """Without the change of the layout, which stays ``now``: (prefill, decode)."""
-        prefill, decode = now
+        """Without the change of the pools, which stay ``now``, as ``target`` has them."""
+        prefill, decode, *encode = now
         reason = self.routing_reason or self.reason
-        return replace(self, reason=reason, prefill=prefill, decode=decode, switches=(), changes_layout=False)
+        return replace(
+            self, reason=reason, prefill=prefill, decode=decode, encode=encode[0] if encode else None, switches=(),
+            changes_layout=False, changes_encode=False,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

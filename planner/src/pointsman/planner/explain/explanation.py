@@ -93,6 +93,7 @@ def _wrong(told: Told) -> list[str]:
     if observation is not None:
         lines += planner_is_silent(told.now, observation.at_s, told.policy)
         taken = sum(observation.committed(role) for role in WorkerRole) * observation.gpus_each
+        taken += sum(w.gpus for w in observation.encode_workers if w.condition is not WorkerCondition.DRAINING)
         if taken > told.policy.max_gpus and told.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             lines.append(
                 f"{taken} GPUs are taken, budget.maxGpus is {told.policy.max_gpus}: "
@@ -130,6 +131,8 @@ def operator_is_silent(now: datetime, plans: Sequence[Plan]) -> list[str]:
 def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[str]:
     prefill, decode = observation.active(WorkerRole.PREFILL), observation.active(WorkerRole.DECODE)
     lines = [f"{prefill} prefill and {decode} decode workers serve{_others(observation)}"]
+    if policy.encode is not None:
+        lines += _encoding(observation)
     ages = [
         f"the oldest {source}'s page {'was never read' if age_s >= NEVER_S else f'is {age_s:.0f} s old'}"
         for source, age_s in (("gateway", observation.gateways_age_s), ("worker", observation.workers_age_s))
@@ -178,6 +181,19 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
         prefill, decode = observation.awaiting_approval
         lines.append(f"the plan for {prefill}P{decode}D awaits approval")
     return lines
+
+
+def _encoding(observation: Observation) -> list[str]:
+    """What is seen of the encode pool and of the images that come to it."""
+    workers, load = observation.encode_workers, observation.encode
+    active = sum(worker.condition is WorkerCondition.ACTIVE for worker in workers)
+    starting = sum(worker.condition is WorkerCondition.STARTING for worker in workers)
+    lines = [f"{active} encode workers serve{f', {starting} starting' if starting else ''}"]
+    if load is None:
+        return [*lines, "no gateway counts images: what comes for encode workers is unknown"]
+    each = f", {load.images:.1f} of each" if load.images is not None else ""
+    took = f", {load.image_ms:.0f} ms for one" if load.image_ms is not None else ""
+    return [*lines, f"{load.requests_per_s:.2f} requests a second have images for encode workers{each}{took}"]
 
 
 def _others(observation: Observation) -> str:
@@ -245,19 +261,19 @@ def _alternative(other: Alternative) -> str:
 def _chosen(told: Told) -> list[str]:
     decision = told.decision
     assert decision is not None
-    if decision.changes_layout:
+    if decision.changes_pools:
         moves = [f"{s.count} {s.source} to {s.target}" for s in decision.switches]
         how = f", switching {' and '.join(moves)}" if moves else ""
-        lines = [f"go to {decision.prefill}P{decision.decode}D{how} ({decision.reason})"]
+        lines = [f"go to {decision.in_words}{how} ({decision.reason})"]
     elif decision.reason is Reason.SWITCH_DEFERRED:
         lines = ["wait: another split would be better, but it is too early to switch"]
     elif decision.reason is Reason.AWAITING_APPROVAL:
         lines = ["wait: a person has the plan for what I still want"]
     else:
         routed = ", with other numbers for routing" if decision.changes_routing else ""
-        lines = [f"stay at {decision.prefill}P{decision.decode}D{routed} ({decision.reason})"]
+        lines = [f"stay at {decision.in_words}{routed} ({decision.reason})"]
     lines.append(decision.message)
-    asked = decision.changes_layout or (decision.changes_routing and told.policy.mode is not Mode.APPROVE)
+    asked = decision.changes_pools or (decision.changes_routing and told.policy.mode is not Mode.APPROVE)
     if asked and told.policy.mode in WHAT_MODE_MEANS:
         lines.append(WHAT_MODE_MEANS[told.policy.mode])
     return [*lines, *_tried(told, decision)]
@@ -267,7 +283,7 @@ def _tried(told: Told, decision: Decision) -> list[str]:
     """Why there is no new plan where the last one for the same layout has ended."""
     layouts = [plan for plan in told.plans if plan.spec.changes_layout]
     last = max(layouts, key=lambda plan: plan.spec.sequence, default=None)
-    if not decision.changes_layout or last is None or last.spec.target != decision.target:
+    if not decision.changes_pools or last is None or last.spec.target != decision.target:
         return []
     name, phase, ended_at = last.metadata.name, last.status.phase, last.status.ended_at
     if phase is None or ended_at is None:

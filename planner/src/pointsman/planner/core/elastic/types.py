@@ -80,6 +80,11 @@ class GroupDecision:
         """As ``Plan.spec.target``."""
         return (self.instances,)
 
+    @property
+    def changes_pools(self) -> bool:
+        """Whether there are to be more or fewer instances."""
+        return self.changes_layout
+
     def routing_alone(self, now: tuple[int, ...]) -> "GroupDecision":
         """Without the change of the layout, which stays ``now``: (instances,)."""
         return replace(self, instances=now[0], changes_layout=False)
