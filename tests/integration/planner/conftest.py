@@ -105,7 +105,7 @@ class World:
         }
         await self.kube.apply(resources.PLANNER_POLICIES, body)
 
-    async def service(self) -> LLMService:
+    async def service(self, **spec: Any) -> LLMService:
         """The service ``chat`` under that policy, two prefill and three decode workers, one gateway."""
         body = {
             "apiVersion": names.API_VERSION,
@@ -119,6 +119,7 @@ class World:
                     "decode": {"replicas": 3, "maxReplicas": 4},
                 },
                 "policyRef": {"name": "chat"},
+                **spec,
             },
         }
         made = await self.kube.create(resources.LLM_SERVICES, body)
