@@ -347,6 +347,34 @@ ENGINES = Row(
     ),
 )
 
+IMAGES = Row(
+    "What happens to images?",
+    (
+        Panel(
+            "Images by where they are encoded",
+            "A second. encode: by an encode worker; cache: it had the embedding already; bypass: small ones, by the "
+            "worker that prefills; local: by that worker because no encode worker did it.",
+            "ops",
+            (Query(rate("pointsman_gateway_images_total", by="path"), "{{path}}"),),
+            Kind.STACKED,
+        ),
+        Panel(
+            "Time of an image",
+            "How long encode workers take for an image, their queue included, and for a request of its own.",
+            "s",
+            (
+                *(
+                    Query(quantile(share, "pointsman_gateway_encode_seconds"), f"p{share * 100:g}")
+                    for share in (0.5, 0.95)
+                ),
+                Query(mean("pointsman_worker_encode_seconds"), "at the worker, mean"),
+            ),
+            empty=NOTHING,
+        ),
+        _workers("Encode"),
+    ),
+)
+
 FAILURES = Row(
     "What fails?",
     (
@@ -390,5 +418,5 @@ SERVICE = Dashboard(
         Variable("namespace", "Namespace", "label_values(pointsman_gateway_in_flight, namespace)"),
         Variable("service", "Service", 'label_values(pointsman_gateway_in_flight{namespace="$namespace"}, service)'),
     ),
-    rows=(SERVED, LATENCY, LOAD, WORKERS, WHY, WAITING, ROUTING, ENGINES, FAILURES),
+    rows=(SERVED, LATENCY, LOAD, WORKERS, WHY, WAITING, ROUTING, ENGINES, IMAGES, FAILURES),
 )

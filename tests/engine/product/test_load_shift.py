@@ -31,6 +31,13 @@ MAY_BE_EMPTY = {
     ("Arrivals and their forecast", "bursts"),
     ("How long requests are held", "p50"),
     ("How long requests are held", "p95"),
+    # A service without images and without an encode pool.
+    ("Time of an image", "p50"),
+    ("Time of an image", "p95"),
+    ("Time of an image", "at the worker, mean"),
+    ("Encode workers", "{{condition}}"),
+    ("Encode workers", "needed now"),
+    ("Encode workers", "needed soon"),
     ("Failed requests", "{{reason}}"),
     ("Attempts that moved on", "{{reason}}"),
     ("Workers that left", "lossless: {{lossless}}"),

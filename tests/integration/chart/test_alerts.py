@@ -141,6 +141,25 @@ def test_a_service_that_was_available_before_an_upgrade_of_the_operator_is_unava
     fires(series, "PointsmanServiceUnavailable", {13: [], 20: [CHAT]})
 
 
+def test_images_that_encode_workers_leave_are_an_alert_where_there_is_an_encode_pool(
+    fires: Callable[..., None],
+) -> None:
+    condition = (
+        'pointsman_operator_service_condition{namespace="models",service="chat",kind="LLMService",type="EncodeReady",'
+        'status="False",reason="NoEncodeWorker"}'
+    )
+    images = 'pointsman_gateway_images_total{namespace="models",service="%s",pod="a",path="%s",reason="x"}'
+    series = {
+        condition: "1x40",
+        images % ("chat", "encode"): "0+60x10 600+0x30",
+        images % ("chat", "local"): "0x10 0+60x30",
+        images % ("chat", "bypass"): "0+6000x40",
+        images % ("text", "local"): "0+60x40",  # a service without an encode pool
+        images % ("text", "encode"): "0x40",
+    }
+    fires(series, "PointsmanImagesNotEncoded", {10: [], 15: [], 25: [CHAT], 38: [CHAT]})
+
+
 def test_instances_that_have_not_joined_for_ten_minutes_are_an_alert(fires: Callable[..., None]) -> None:
     alert, desired = "PointsmanElasticInstancesMissing", {INSTANCES % "desired": "4x40"}
     fires({**desired, INSTANCES % "joined": "4x5 3x20 4x15"}, alert, {15: [], 17: [LONG_CHAT], 27: []})

@@ -13,7 +13,7 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.local.observation import ServiceView, WorkerView
 from pointsman.local.traffic import Latency, Summary
 
-_ROLE_STYLE = {Role.PREFILL: "cyan", Role.DECODE: "green", None: "dim"}
+_ROLE_STYLE = {Role.PREFILL: "cyan", Role.DECODE: "green", Role.ENCODE: "magenta", None: "dim"}
 _SHOWN_EVENTS = 5
 
 
