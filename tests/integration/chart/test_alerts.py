@@ -141,7 +141,7 @@ def test_a_service_that_was_available_before_an_upgrade_of_the_operator_is_unava
     fires(series, "PointsmanServiceUnavailable", {13: [], 20: [CHAT]})
 
 
-def test_images_that_encode_workers_leave_are_an_alert_where_there_is_an_encode_pool(
+def test_images_that_encode_workers_leave_are_an_alert_if_there_is_an_encode_pool(
     fires: Callable[..., None],
 ) -> None:
     condition = (

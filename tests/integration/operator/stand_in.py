@@ -194,6 +194,12 @@ class StandInWorker(Server):
         return web.Response(text=result.wire(), content_type="application/json")
 
 
+def _possible_roles(environment: Mapping[str, dict[str, Any]]) -> tuple[Role, ...]:
+    """What a worker can be whose engine was started with this environment."""
+    produces = environment.get(names.ENV_EMBEDDING_ROLE, {}).get("value") == names.EmbeddingRole.PRODUCER
+    return (Role.ENCODE,) if produces else names.LANGUAGE_ROLES
+
+
 class StandInGateway(Server):
     """A gateway: reports the workers whose labels and readiness it last followed."""
 
@@ -334,8 +340,7 @@ class StandInKubelet:
         name = pod.metadata.name
         environment = await self._environment(pod)
         token = await self._token(environment)
-        produces = environment.get(names.ENV_EMBEDDING_ROLE, {}).get("value") == names.EmbeddingRole.PRODUCER
-        possible_roles = (Role.ENCODE,) if produces else names.LANGUAGE_ROLES
+        possible_roles = _possible_roles(environment)
         for _ in range(50):
             address = (
                 self._addresses.get(name)
@@ -440,7 +445,9 @@ class StandInKubelet:
             return
         pod = self.pods.get(name, self.namespace)
         assert pod is not None
-        self.workers[name] = StandInWorker(pod, self._addresses[name], await self._token(pod))
+        environment = await self._environment(pod)
+        token, roles = await self._token(environment), _possible_roles(environment)
+        self.workers[name] = StandInWorker(pod, self._addresses[name], token, roles)
         await self.workers[name].start()
         await self.write_status(name, ready=True, restarts=restarts, last=ended)
 

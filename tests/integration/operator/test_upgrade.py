@@ -1,6 +1,7 @@
-"""Custom resources of commit 055ea15 are replaced by the present ones and come back, while a service runs.
+"""Custom resources of an earlier commit are replaced by the present ones and come back, while a service runs.
 
-``crds_055ea15.json`` are that version's CRDs without their descriptions.
+``crds_055ea15.json`` are that version's CRDs without their descriptions, ``crds_ec6a7b8.json`` those of the last
+version without encode workers.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pointsman.api.protocol.names import LANGUAGE_ROLES, REVISION_LABEL, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
 from pointsman.local.control_plane import ControlPlane
@@ -17,6 +19,7 @@ from waiting import eventually
 from .conftest import CRDS, Cluster
 
 EARLIER = Path(__file__).with_name("crds_055ea15.json")
+WITHOUT_ENCODE = Path(__file__).with_name("crds_ec6a7b8.json")
 
 
 def install(control_plane: ControlPlane, source: Path) -> None:
@@ -26,9 +29,11 @@ def install(control_plane: ControlPlane, source: Path) -> None:
 
 
 @pytest.fixture
-def earlier_crds(control_plane: ControlPlane, operator_kubeconfig: Path) -> Iterator[None]:
+def earlier_crds(
+    control_plane: ControlPlane, operator_kubeconfig: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
     """The earlier CRDs; the present ones again at the end."""
-    install(control_plane, EARLIER)
+    install(control_plane, request.param)
     yield
     install(control_plane, CRDS)
 
@@ -40,6 +45,7 @@ async def gateway_environment(cluster: Cluster) -> dict[str, Any]:
     return {item["name"]: item.get("value") for item in container["env"]}
 
 
+@pytest.mark.parametrize("earlier_crds", [EARLIER], indirect=True, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("earlier_crds")
 async def test_upgrade_and_rollback_restart_scale_and_refuse_nothing(
     cluster: Cluster, control_plane: ControlPlane
@@ -88,3 +94,49 @@ async def test_upgrade_and_rollback_restart_scale_and_refuse_nothing(
     assert not {"router", "limits"} & stored["spec"]["gateway"].keys()
     pools = await cluster.books()
     assert {role.value: replicas for role, replicas in pools.items()} == {"Prefill": 1, "Decode": 2}
+
+
+@pytest.mark.parametrize("earlier_crds", [WITHOUT_ENCODE], indirect=True, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("earlier_crds")
+async def test_encode_workers_come_with_the_present_resources_and_go_with_a_rollback(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+
+    def language_workers() -> set[tuple[str, str]]:
+        pods = [pod for role in LANGUAGE_ROLES for pod in cluster.kubelet.worker_pods(role)]
+        return {(pod.metadata.uid, pod.metadata.labels[REVISION_LABEL]) for pod in pods}
+
+    before, gateway = language_workers(), await gateway_environment(cluster)
+    install(control_plane, CRDS)
+    cluster.operator.kill()
+    cluster.operator.start()
+
+    async def encode_is_kept() -> bool:
+        # Again and again: the API server uses a replaced CRD a moment after it says so.
+        await cluster.edit({"encode": {}, "pools": {"encode": {"replicas": 1}}})
+        stored = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+        return "encode" in stored["spec"]
+
+    await eventually(encode_is_kept, "the service has encode workers")
+    await cluster.until_condition(ConditionType.ENCODE_READY, "True")
+    await cluster.until(
+        cluster.kubelet.pods, lambda: len(cluster.kubelet.worker_pods(Role.ENCODE, routable=True)) == 1, "one encodes"
+    )
+    assert (language_workers(), await gateway_environment(cluster)) == (before, gateway)
+
+    install(control_plane, WITHOUT_ENCODE)
+
+    async def encode_is_dropped() -> bool:
+        await cluster.edit({"drain": {"timeoutSeconds": 61}})  # a write drops what the earlier CRD does not know
+        await cluster.edit({"drain": {"timeoutSeconds": 60}})
+        stored = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+        return "encode" not in stored["spec"]
+
+    await eventually(encode_is_dropped, "the earlier resources drop the field")
+    await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.worker_pods(Role.ENCODE), "none encodes")
+    await cluster.until_summary("1P2D")
+    assert (language_workers(), await gateway_environment(cluster)) == (before, gateway)
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+    assert cluster.kubelet.lost_work == []

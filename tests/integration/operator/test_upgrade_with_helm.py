@@ -1,6 +1,7 @@
-"""helm upgrades commit 3a2454a, the last one without ElasticGroup, to this chart, rolls back and upgrades again.
+"""helm upgrades an earlier commit to this chart, rolls back and upgrades again, while a service runs all the time.
 
-A service runs all the time. ``pointsman_3a2454a.tar.xz`` is the chart and the operator of that commit, made by
+3a2454a is the last commit without ElasticGroup, ec6a7b8 the last one without encode workers.
+``pointsman_3a2454a.tar.xz`` is the chart and the operator of that commit, made by
 ``git archive 3a2454a charts/pointsman crds/src kube/src operator/src process/src | xz -9e``.
 """
 
@@ -16,7 +17,7 @@ import pytest
 
 from fixtures.helm_release import CHART, HelmRelease
 from fixtures.operators import OperatorProcess
-from pointsman.api.protocol.names import SERVICE_LABEL
+from pointsman.api.protocol.names import ROLE_LABEL, SERVICE_LABEL, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
 from pointsman.kube.errors import NotFound
@@ -25,7 +26,8 @@ from waiting import eventually
 
 from .conftest import CRDS, Cluster
 
-EARLIER: Final = Path(__file__).with_name("pointsman_3a2454a.tar.xz")
+WITHOUT_GROUPS: Final = "3a2454a"
+WITHOUT_ENCODE: Final = "ec6a7b8"
 SOURCES: Final = ("crds/src", "kube/src", "operator/src", "process/src")
 ELASTIC_CRD: Final = "elasticgroups.pointsman.dev"
 GROUP: Final = "long-chat"
@@ -69,11 +71,13 @@ def installation(
     binary: Callable[[str], Path],
     namespace: str,
     tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> Iterator[Installation]:
     """The earlier commit, installed by helm in the test's namespace. Restores the present CRDs at the end."""
-    with tarfile.open(EARLIER) as archive:
+    with tarfile.open(Path(__file__).with_name(f"pointsman_{request.param}.tar.xz")) as archive:
         archive.extractall(tmp_path, filter="data")
-    control_plane.kubectl("delete", "crd", ELASTIC_CRD, "--ignore-not-found", "--timeout=60s")
+    if request.param == WITHOUT_GROUPS:
+        control_plane.kubectl("delete", "crd", ELASTIC_CRD, "--ignore-not-found", "--timeout=60s")
     release = HelmRelease(control_plane, binary("helm"), f"pointsman-{namespace[-4:]}", namespace)
     release.install(chart=tmp_path / "charts/pointsman")
     found = Installation(release, tmp_path, OperatorProcess(operator_kubeconfig, namespace))
@@ -107,6 +111,7 @@ def reconciles(operator: OperatorProcess, outcome: str) -> float:
     return sum(sample.value for sample in samples if sample.labels["outcome"] == outcome)
 
 
+@pytest.mark.parametrize("installation", [WITHOUT_GROUPS], indirect=True)
 async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic_group(
     installation: Installation, cluster: Cluster, control_plane: ControlPlane
 ) -> None:
@@ -181,4 +186,64 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
     await eventually(lambda: budget in objects_of(control_plane, namespace, GROUP), "the deleted object is made again")
     assert {**objects_of(control_plane, namespace, GROUP), budget: None} == {**group_objects, budget: None}
     service_is_unchanged()
+    operator_has_not_failed()
+
+
+@pytest.mark.parametrize("installation", [WITHOUT_ENCODE], indirect=True)
+async def test_an_upgrade_gives_encode_workers_and_a_rollback_leaves_the_others_as_they_are(
+    installation: Installation, cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    release, namespace = installation.release, cluster.namespace
+
+    async def run_operator(*, earlier: bool) -> None:
+        cluster.operator = await asyncio.to_thread(installation.start, earlier=earlier)
+        await cluster.until_said(f"service={namespace}/chat reason=AsDesired")
+
+    def of_the_service() -> dict[str, Any]:
+        """All its objects but those of its encode workers."""
+        found = objects_of(control_plane, namespace, "chat")
+        return {key: item for key, item in found.items() if item["metadata"]["labels"].get(ROLE_LABEL) != "encode"}
+
+    def operator_has_not_failed() -> None:
+        log = cluster.operator.log
+        assert not [word for word in ("Traceback", "Refused", "Forbidden", "forbidden") if word in log], log
+
+    # the earlier commit serves; the present one takes over and changes nothing
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+    before = of_the_service()
+    release.upgrade(CHART)
+    await run_operator(earlier=False)
+    assert of_the_service() == before
+    operator_has_not_failed()
+
+    # encode workers are added
+    await cluster.edit({"encode": {}})
+    await cluster.until_condition(ConditionType.ENCODE_READY, "True")
+    await cluster.until(
+        cluster.kubelet.pods, lambda: len(cluster.kubelet.worker_pods(Role.ENCODE, routable=True)) == 1, "one encodes"
+    )
+    assert of_the_service() == before
+    operator_has_not_failed()
+
+    # rollback with encode workers in place: the earlier operator knows nothing of them and touches nothing
+    release.helm("rollback", release.name, "1")
+    await run_operator(earlier=True)
+    assert of_the_service() == before
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+    assert len(cluster.kubelet.worker_pods(Role.ENCODE)) == 1
+    await cluster.edit({"pools": {"decode": {"replicas": 3}}})  # a write drops the fields that it does not know
+    await cluster.until(
+        cluster.kubelet.pods, lambda: len(cluster.kubelet.worker_pods(Role.DECODE, routable=True)) == 3, "three decode"
+    )
+    operator_has_not_failed()
+    before = of_the_service()
+
+    # upgrade again: the service has no encode workers any more, so those that were left drain and go
+    release.upgrade(CHART)
+    await run_operator(earlier=False)
+    await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.worker_pods(Role.ENCODE), "none encodes")
+    await cluster.until_summary("1P3D")
+    assert objects_of(control_plane, namespace, "chat") == before
+    assert cluster.kubelet.lost_work == []
     operator_has_not_failed()

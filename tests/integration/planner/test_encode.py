@@ -1,6 +1,7 @@
 """The planner's process plans the encode pool of a service from what gateways and encode workers count of images."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from prometheus_client import Counter, Gauge, Histogram
@@ -19,9 +20,8 @@ class Images:
     """What a gateway and an encode worker count of images, on their pages."""
 
     def __init__(self, gateway: Page, encoder: Page) -> None:
-        def of_gateway(kind: type, metric: named.Metric) -> Counter | Gauge:
-            made: Counter | Gauge = kind(metric.name, metric.help, metric.labels, registry=gateway.registry)
-            return made
+        def of_gateway(kind: Any, metric: named.Metric) -> Any:
+            return kind(metric.name, metric.help, metric.labels, registry=gateway.registry)
 
         self.paths = of_gateway(Counter, named.GATEWAY_IMAGES)
         for path in ("encode", "local"):

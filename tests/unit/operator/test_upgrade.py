@@ -1,6 +1,7 @@
-"""An upgrade from commit 055ea15 restarts no worker, and a rollback finds what it wrote.
+"""An upgrade from an earlier commit restarts no worker, and a rollback finds what it wrote.
 
 ``rendered_055ea15.json`` is what that version rendered for three services, and what it stored of their specs.
+``rendered_ec6a7b8.json`` is the same of the last version without encode workers, with pools and budgets for four.
 """
 
 import json
@@ -13,13 +14,16 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.limits import GATEWAY_SETTINGS, WORKER_SETTINGS, GatewayLimits, WorkerLimits
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.operator.core.adapters.vllm import VllmAdapter
+from pointsman.operator.core.children import disruption_budget, worker_pool
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.revision import kv_compatibility, revision
 from unit.operator.world import service, spec
 
 INSTALL: Final = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
-BEFORE: Final[dict[str, Any]] = json.loads((Path(__file__).parent / "rendered_055ea15.json").read_text())
+FOLDER: Final = Path(__file__).parent
+BEFORE: Final[dict[str, Any]] = json.loads((FOLDER / "rendered_055ea15.json").read_text())
+WITHOUT_ENCODE: Final[dict[str, Any]] = json.loads((FOLDER / "rendered_ec6a7b8.json").read_text())
 
 
 def _pod(wanted: LLMServiceSpec) -> dict[str, Any]:
@@ -64,6 +68,19 @@ def test_the_gateways_objects_can_be_updated_in_place(name: str) -> None:
     assert after["Deployment"]["metadata"]["name"] == before["Deployment"]["metadata"]["name"]
     for field in ("selector", "replicas", "strategy"):
         assert after["Deployment"]["spec"][field] == before["Deployment"]["spec"][field]
+
+
+@pytest.mark.parametrize("name", WITHOUT_ENCODE)
+def test_a_service_without_encode_workers_is_rendered_as_before_there_were_any(name: str) -> None:
+    """To the byte, the gateway's pods and the stamped hashes included: nothing is restarted and nothing is scaled."""
+    before, wanted = WITHOUT_ENCODE[name], LLMServiceSpec.model_validate(WITHOUT_ENCODE[name]["spec"])
+    assert wanted.manifest() == before["stored"]
+    assert _pod(wanted) == before["pod"]
+    assert revision(wanted) == before["revision"]
+    assert _compatibility(wanted) == before["kvCompatibility"]
+    assert gateway_objects(service(wanted), INSTALL) == before["gateway"]
+    assert [worker_pool(service(wanted), role) for role in wanted.roles] == before["pools"]
+    assert [disruption_budget(service(wanted), role, 2) for role in wanted.roles] == before["budgets"]
 
 
 def test_limits_and_router_reach_the_gateways_environment_and_nothing_else() -> None:

@@ -63,7 +63,8 @@ class PlannerMetrics:
         for encoder in observation.encode_workers if policy.encode is not None else ():
             counts["Encode", encoder.condition.value] += 1
         self._show(self._workers, key, counts)
-        gpus = sum(worker.gpus for worker in (*observation.workers, *observation.encode_workers))
+        gpus = sum(worker.gpus for worker in observation.workers)
+        gpus += sum(worker.gpus for worker in observation.encode_workers)
         self._aims(key, observation, policy, gpus)
         self._show(self._routing, key, _in_force(observation.routing))
 

@@ -68,7 +68,9 @@ class Hold:
         """From the annotation; None for an absent or foreign value."""
         uid, _, roles = (annotation or "").partition("/")
         source, target = (Role.from_label(label) for label in (*roles.split("/"), "")[:2])
-        return cls(uid=uid, source=source, target=target) if uid and source and target else None
+        if not uid or source is None or target is None or Role.ENCODE in (source, target):
+            return None
+        return cls(uid=uid, source=source, target=target)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
