@@ -91,6 +91,7 @@ def test_encode_workers_alone_are_a_plan_that_the_operator_carries_out() -> None
     made = encode_plan()
     assert made.spec.target == (2, 3, 4)
     assert made.spec.target_in_words == "4E2P3D"
+    assert [other.encode for other in made.spec.alternatives] == [4]
     assert made.spec.changes_layout
     assert encode_news(ENCODES, made) is None, "it is not repeated while it is carried out"
     fewer = replace(ENCODES, encode=1)
@@ -118,6 +119,7 @@ def test_a_service_without_an_encode_pool_has_plans_without_one() -> None:
     spec = plan().spec.manifest()
     assert set(spec["pools"]) == {"prefill", "decode"}
     assert plan().spec.target == (3, 2)
+    assert "encode" not in spec["alternatives"][0]
 
 
 @pytest.mark.parametrize("action", ["scaleOut", "scaleIn"])

@@ -143,7 +143,9 @@ class PlanAlternative(ApiModel):
     action: str = Field(max_length=64, description="What it would take: stay, switch, scale-out, scale-in.")
     prefill: int | None = Field(default=None, ge=0, description="Prefill workers. Absent for an elastic group.")
     decode: int | None = Field(default=None, ge=0, description="Decode workers. Absent for an elastic group.")
-    encode: int | None = Field(default=None, ge=0, description="Encode workers. Absent without an encode pool.")
+    encode: int | None = Field(
+        default=None, ge=0, description="Encode workers beside them. Absent without an encode pool."
+    )
     instances: int | None = Field(default=None, ge=0, description="Instances of an elastic group.")
     gpus: int = Field(ge=0, description="GPUs of all of them.")
     expected_attainment: float = Field(

@@ -208,6 +208,8 @@ def plan_manifest(
     """The Plan of a decision. ``layout``: as it is now; ``awaiting``: the plan that a person has."""
     kind = "ElasticGroup" if isinstance(decision, GroupDecision) else "LLMService"
     approval = needs_approval(decision, policy, layout)
+    encode = decision.encode if isinstance(decision, Decision) else None
+    encodes = {} if encode is None else {"encode": encode}
     patience = timedelta(seconds=policy.approvals.expire_after_seconds) if approval else BEGIN_WITHIN
     return {
         "apiVersion": API_VERSION,
@@ -244,7 +246,7 @@ def plan_manifest(
                 {
                     "action": a.action,
                     **(
-                        {"prefill": a.prefill, "decode": a.decode}
+                        {"prefill": a.prefill, "decode": a.decode, **encodes}
                         if a.instances is None
                         else {"instances": a.instances}
                     ),
