@@ -78,8 +78,9 @@ def _within(workers: int, observation: Observation, wanted: Targets) -> Targets:
 
 
 def unplanned(decision: Decision, observation: Observation, policy: Policy) -> Decision:
-    """The decision where nothing is decided: who encodes stays."""
-    return decision if policy.encode is None else replace(decision, encode=there(observation) or None)
+    """The decision where nothing is decided: as many encode as were asked for, also while one of them is replaced."""
+    asked = there(observation) if observation.encode_replicas is None else observation.encode_replicas
+    return decision if policy.encode is None else replace(decision, encode=asked or None)
 
 
 def with_encode(
