@@ -54,6 +54,7 @@ def run(at: OperatingPoint, decode: int, start: int, world: World, looks: int, l
     shortest=st.floats(100, 2000), share=st.floats(0, 1), rate=st.floats(0.5, 40), decode=st.integers(1, 4),
     transfer_s_per_token=st.floats(0, 3e-4), start=st.integers(0, 16), wait_ms=st.sampled_from([0.0, 1e6]),
 )  # fmt: skip
+@example(shortest=100.0, share=1.0, rate=1.0, decode=1, transfer_s_per_token=0.0, start=0, wait_ms=0.0)
 @example(shortest=520.0, share=0.44, rate=20.0, decode=2, transfer_s_per_token=1e-4, start=7, wait_ms=0.0)
 @example(shortest=720.97, share=0.7831, rate=29.91, decode=3, transfer_s_per_token=6.23e-5, start=4, wait_ms=0.0)
 def test_a_threshold_settles_also_where_decode_workers_are_too_few_whatever_it_is(

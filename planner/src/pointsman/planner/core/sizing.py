@@ -86,7 +86,7 @@ class OperatingPoint:
         remote = [
             replace(p, share=p.share * (1 - local))
             for p, local in zip(self.prompts, local_shares, strict=True)
-            if local < 1
+            if local < 1 and p.share > 0
         ]
         remote_share = sum(p.share for p in remote)
         # Attention grows with the square of a prompt: the mean of the times is more than the time of the mean.
