@@ -79,7 +79,7 @@ async def test_encode_workers_serve_drain_and_scale_to_none(cluster: Cluster) ->
         worker.leases = 0
     await cluster.until_summary("0E1P1D")
     assert cluster.kubelet.lost_work == []
-    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True", "who prefills encodes"
+    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True", "the worker that prefills encodes"
     assert _language_workers(cluster) == before
 
     # deleted with all that it has

@@ -237,8 +237,8 @@ class Planner:
     def _in_progress(self, key: ServiceKey, plans: Sequence[Plan], workers: Sequence[tuple[object, Worker]]) -> bool:
         """A plan that changes prefill and decode is to be carried out and has not ended, or a switch has not.
 
-        One that changes the encode pool alone holds up nobody: the minutes in which its workers start are none of
-        the other pools' business.
+        A plan that changes the encode pool alone does not count: its workers take minutes to start, and the other
+        pools are planned meanwhile.
         """
         busy = any(ledger.to_be_carried_out(plan) and not _is_of_encode(plan, workers) for plan in plans)
         return busy or self._cluster.is_switching(key)

@@ -78,7 +78,7 @@ def _within(workers: int, observation: Observation, wanted: Targets) -> Targets:
 
 
 def unplanned(decision: Decision, observation: Observation, policy: Policy) -> Decision:
-    """The decision where nothing is decided: as many encode as were asked for, also while one of them is replaced."""
+    """The decision where nothing is decided of the encode pool: the desired replicas stay, also while one is replaced."""
     asked = there(observation) if observation.encode_replicas is None else observation.encode_replicas
     return decision if policy.encode is None else replace(decision, encode=asked or None)
 
