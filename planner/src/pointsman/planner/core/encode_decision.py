@@ -78,7 +78,7 @@ def _within(workers: int, observation: Observation, wanted: Targets) -> Targets:
 
 
 def unplanned(decision: Decision, observation: Observation, policy: Policy) -> Decision:
-    """The decision where nothing is decided of the encode pool: the desired replicas stay, also while one is replaced."""
+    """The decision where the encode pool stays as it is: at its desired replicas, also while a worker is replaced."""
     asked = there(observation) if observation.encode_replicas is None else observation.encode_replicas
     return decision if policy.encode is None else replace(decision, encode=asked or None)
 
