@@ -79,7 +79,7 @@ class MultimodalSpec(ApiModel):
         default=256,
         ge=0,
         le=1_000_000,
-        description="Images of at most so many tokens are encoded by the worker that prefills the prompt. "
+        description="Images of a request that have at most so many tokens in all are encoded by the worker that prefills. "
         "0: every image goes to an encode worker.",
     )
 
