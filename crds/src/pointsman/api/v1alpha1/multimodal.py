@@ -79,7 +79,7 @@ class MultimodalSpec(ApiModel):
         default=256,
         ge=0,
         le=1_000_000,
-        description="Images of a request that have at most so many tokens in all are encoded by the worker that prefills. "
+        description="A request whose images have at most so many tokens in all has them encoded where it is prefilled. "
         "0: every image goes to an encode worker.",
     )
 
