@@ -146,7 +146,12 @@ class StandInWorker:
     def rendered(self, body: dict[str, Any]) -> list[int]:
         """The prompt of a chat."""
         messages = [
-            message | {"content": "".join(part["text"] for part in message["content"])}
+            message
+            | {
+                "content": "".join(
+                    "<image>" if part.get("type") == "image_url" else part["text"] for part in message["content"]
+                )
+            }
             if isinstance(message["content"], list)
             else message
             for message in body["messages"]

@@ -40,7 +40,7 @@ def test_ipv6_addresses_are_bracketed() -> None:
     [
         {"labels": {"pointsman.dev/routable": "false"}},
         {"labels": {"pointsman.dev/role": ""}},
-        {"labels": {"pointsman.dev/role": "encode"}},
+        {"labels": {"pointsman.dev/role": "embed"}},
         {"ready": "False"},
         {"ip": None},
         {"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}},
@@ -111,3 +111,8 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, says: str) ->
     with pytest.raises(EndpointsFileInvalid) as wrong:
         read_file(path)
     assert says in str(wrong.value)
+
+
+def test_an_encode_worker_is_one_of_its_role() -> None:
+    found = worker_of(pod(labels={"pointsman.dev/role": "encode"}))
+    assert found is not None and found.role is Role.ENCODE

@@ -16,11 +16,19 @@ from pointsman.api.v1alpha1.limits import (
     gateway_limit,
 )
 from pointsman.api.v1alpha1.llmservice import Router
+from pointsman.api.v1alpha1.multimodal import (
+    MULTIMODAL_SETTINGS,
+    MultimodalSpec,
+    multimodal_environment,
+    multimodal_limit,
+)
 from pointsman.gateway.core.router import RouterName
 from pointsman.gateway.settings import Settings
 from pointsman.workers.settings import WorkerSettings
 
-PAGE: Final = (Path(__file__).parents[3] / "docs/limits.md").read_text()
+DOCS: Final = Path(__file__).parents[3] / "docs"
+PAGE: Final = (DOCS / "limits.md").read_text()
+IMAGES_PAGE: Final = (DOCS / "multimodal.md").read_text()
 
 NOT_ON_THE_SERVICE: Final = {
     # identity and addresses: the operator's
@@ -31,6 +39,7 @@ NOT_ON_THE_SERVICE: Final = {
     "suspect_seconds",  # how fast a failed worker is tried again: no request is refused by it
     "linger_seconds",  # the chart's gateway.lingerSeconds: it depends on the cluster's network, not on the service
     "shutdown_seconds",  # spec.drain.timeoutSeconds
+    *MULTIMODAL_SETTINGS.values(),  # spec.multimodal, below
 }  # fmt: skip
 
 
@@ -86,3 +95,23 @@ def test_a_setting_is_named_by_its_field() -> None:
     assert gateway_limit("max_held") == "spec.gateway.limits.maxQueuedRequests"
     with pytest.raises(KeyError, match="router_seed"):
         gateway_limit("router_seed")
+
+
+@pytest.mark.parametrize("name", MULTIMODAL_SETTINGS)
+def test_a_limit_of_images_has_the_default_and_the_bounds_of_the_service(name: str) -> None:
+    field, setting = MultimodalSpec.model_fields[name], Settings.model_fields[MULTIMODAL_SETTINGS[name]]
+    assert field.default == setting.default
+    if name != "allowed_domains":
+        (least, most), (lower, upper) = bounds(field), bounds(setting)
+        assert lower <= least <= most <= upper
+    assert multimodal_limit(MULTIMODAL_SETTINGS[name]) == f"spec.multimodal.{field.alias}"
+    assert f"`{field.alias}`" in IMAGES_PAGE
+
+
+def test_what_the_operator_renders_the_gateway_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = MultimodalSpec(allowedDomains=("a.example.com", "b.example.com"), maxImages=3, bypassBelowTokens=0)
+    for name, value in (multimodal_environment(spec) | {"POINTSMAN_SERVICE": "chat"}).items():
+        monkeypatch.setenv(name, value)
+    settings = Settings(_cli_parse_args=[])
+    assert settings.image_allowed_domains == ("a.example.com", "b.example.com")
+    assert (settings.max_images, settings.encode_bypass_below_tokens, settings.encode_cache_mib) == (3, 0, 512)

@@ -12,6 +12,9 @@ from pointsman.api.protocol.control import ModelInfo
 from pointsman.gateway.core.requests import Endpoint, Verbatim, VerbatimReason, read
 from pointsman.gateway.core.resume import Resumption
 from pointsman.gateway.errors import ContextLengthExceeded
+from pointsman.gateway.forward import Leg
+from pointsman.gateway.images.loading import Image
+from pointsman.gateway.images.request_images import RequestImages
 from pointsman.gateway.planning import Plan, plan
 from pointsman.gateway.processor import Model, TextProcessor
 from pointsman.serving.block_hashes import chained_block_hashes
@@ -188,3 +191,93 @@ async def test_the_workers_word_on_the_length_of_answers_beats_the_models_files(
     for served, limit in ((replace(of, processor=limited), 5), (replace(told, processor=limited), 400)):
         leg = (await planned(served)).jobs[0].leg
         assert json.loads(leg.body)["max_tokens"] == min(limit, 400 - leg.prompt_tokens)
+
+
+# --- images ---
+
+PARTS_TEMPLATE = (
+    "{% for m in messages %}<{{ m['role'] }}>{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for part in m['content'] %}{{ part['text'] }}{% endfor %}{% endif %}{% endfor %}"
+)
+
+
+@pytest.fixture(scope="module", params=[TEMPLATE, PARTS_TEMPLATE], ids=["texts", "parts"])
+def any_processor(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> TextProcessor:
+    folder: Path = tmp_path_factory.mktemp("model")
+    make_tokenizer(folder, chat_template=request.param)
+    return TextProcessor.load(folder)
+
+
+def picture(name: str, tokens: int = 40) -> Image:
+    return Image(name * 64, f"data:image/png;base64,{name}".encode(), 9, tokens)
+
+
+def user(*parts: Any) -> dict[str, Any]:
+    return {"role": "user", "content": list(parts)}
+
+
+def image_part(name: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": f"https://example.com/{name}", "detail": "low"}, "uuid": "client"}
+
+
+async def planned_with_images(of: Model, messages: list[dict[str, Any]], *images: Image, **body: Any) -> Leg:
+    async def encode(_images: RequestImages) -> bytes:
+        return b""
+
+    ask = read(Endpoint.CHAT, json.dumps({"model": "m", "messages": messages, **body}).encode(), "m")
+    loaded = RequestImages(ask.images, images, encode, 0.0)
+    made = await plan(ask, of, request_id="r1", created=1, images=loaded)
+    assert made.verbatim is not None and made.verbatim.reason is VerbatimReason.IMAGES
+    (job,) = made.jobs
+    return job.leg
+
+
+async def test_images_are_put_into_the_body_and_counted(any_processor: TextProcessor) -> None:
+    cat, dog = picture("c"), picture("d", 30)
+    text = {"type": "text", "text": "5; which of the two is the pointsman's?"}
+    messages = [user(image_part("cat"), text, image_part("dog"))]
+    leg = await planned_with_images(model(any_processor), messages, cat, dog, temperature=0)
+    body = json.loads(leg.body)
+    assert body["messages"][0]["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,c"}, "uuid": "c" * 64},
+        text,
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,d"}, "uuid": "d" * 64},
+    ]
+    assert (leg.path, body["temperature"]) == ("/v1/chat/completions", 0)
+    assert 70 < leg.prompt_tokens < 70 + 60
+    assert leg.embeddings is not None
+
+
+async def test_blocks_before_the_first_image_are_the_engines_and_those_behind_depend_on_it(
+    any_processor: TextProcessor,
+) -> None:
+    system = {"role": "system", "content": "You are a pointsman, and these are your rules. " * 3}
+    texts = model(any_processor)
+    plain = (await planned(texts, messages=[system, {"role": "user", "content": "What is this?"}])).jobs[0].leg
+    question = [{"type": "text", "text": "What is this?"}, image_part("cat")]
+    of_cat = await planned_with_images(texts, [system, user(*question)], picture("c"))
+    of_dog = await planned_with_images(texts, [system, user(*question)], picture("d"))
+    assert of_cat.chain and list(of_cat.chain) == list(plain.chain)[: len(of_cat.chain)]
+    assert of_dog.chain == of_cat.chain
+    shared = sum(a == b for a, b in zip(of_cat.image_chain, of_dog.image_chain, strict=True))
+    assert len(of_cat.chain) <= shared < len(of_cat.image_chain)
+    turns = [system, user(*question), {"role": "assistant", "content": "A cat."}, {"role": "user", "content": "Sure?"}]
+    later = await planned_with_images(texts, turns, picture("c"))
+    common = len(of_cat.image_chain) - 2
+    assert list(later.image_chain)[:common] == list(of_cat.image_chain)[:common], "a later turn has the same prefix"
+
+
+async def test_tenants_and_adapters_share_no_images(any_processor: TextProcessor) -> None:
+    legs = [
+        await planned_with_images(model(any_processor), [user(image_part("cat"))], picture("c"), **salt)
+        for salt in ({}, {"cache_salt": "one"}, {"cache_salt": "two"})
+    ]
+    assert len({tuple(leg.image_chain) for leg in legs}) == 3
+
+
+async def test_without_a_tokenizer_images_are_counted_too() -> None:
+    leg = await planned_with_images(model(None, proved=False), [user(image_part("cat"))], picture("c", 100))
+    assert leg.prompt_tokens > 100
+    assert (list(leg.chain), list(leg.image_chain)) == ([], [])
+    huge = await planned_with_images(model(None, proved=False), [user(image_part("cat"))], picture("c", 5000))
+    assert huge.prompt_tokens == 400, "no prompt is longer than the context"

@@ -149,3 +149,12 @@ def test_an_error_event_has_the_shape_of_its_api() -> None:
         "sequence_number": 4, "error": error,
     }  # fmt: skip
     assert json.loads(message.removeprefix(prefix)) == {"type": "error", "error": {**error, "type": "api_error"}}
+
+
+@pytest.mark.parametrize("part", [{"type": "image_embeds", "image_embeds": "AA"}, {"type": None, "audio_embeds": "AA"}])
+def test_embeddings_in_place_of_media_are_refused_by_name(part: dict[str, Any]) -> None:
+    with pytest.raises(RequestInvalid, match="_embeds"):
+        read(RelayedEndpoint.TOKENIZE, model="chat", messages=[{"role": "user", "content": ["a", part]}])
+    others: list[Any] = ["text", [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}, 5]}, 5], {}]
+    for messages in others:
+        assert read(RelayedEndpoint.TOKENIZE, model="chat", messages=messages).body

@@ -7,6 +7,7 @@ import os
 import random
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -23,6 +24,7 @@ from pointsman.gateway.forward import Forwarder, Limits
 from pointsman.gateway.http_protocol import GatewayRunner
 from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
+from pointsman.gateway.lazy_images import IsAllowed, LazyImages
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.models import ModelCatalog
 from pointsman.gateway.off_loop import OffLoop
@@ -43,8 +45,11 @@ CLIENT_IDLE_SECONDS = 620.0
 """An idle client connection is kept so long: longer than load balancers keep it, which then never meet a closed one."""
 
 
-async def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status."""
+async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status.
+
+    ``is_allowed``: a seam for tests, see `images.fetching.ImageFetcher`; None: public addresses only.
+    """
     async with Lifetime() as life:
         if settings.model_cache is None:
             folder = Path(life.enter_context(tempfile.TemporaryDirectory(prefix="pointsman-gateway-")))
@@ -88,6 +93,8 @@ async def run(settings: Settings) -> int:
         life.push_async_callback(departures.stop)
         off_loop = OffLoop()
         life.callback(off_loop.close)
+        images = LazyImages(fleet, session, departures, off_loop, metrics, settings, is_allowed)
+        life.push_async_callback(images.close)
         server = GatewayServer(
             fleet=fleet,
             forwarder=Forwarder(fleet, flow, session, metrics, _limits(settings), time.monotonic, departures, off_loop),
@@ -96,6 +103,7 @@ async def run(settings: Settings) -> int:
             control_token=token,
             limits=_server_limits(settings),
             off_loop=off_loop,
+            images=images.service,
         )
         runner = GatewayRunner(
             server.application(),
@@ -180,11 +188,11 @@ def _limits(settings: Settings) -> Limits:
     )
 
 
-def main() -> None:
-    """Entry of ``python -m pointsman.gateway``."""
+def main(*, is_allowed: IsAllowed | None = None) -> None:
+    """Entry of ``python -m pointsman.gateway``. ``is_allowed``: as in ``run``."""
     # transformers announces that torch is missing, which is meant.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    run_process(Settings, run)
+    run_process(Settings, partial(run, is_allowed=is_allowed))
 
 
 if __name__ == "__main__":

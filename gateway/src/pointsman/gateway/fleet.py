@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from pointsman.api.protocol.control import EndpointsReport, EndpointState
 from pointsman.api.protocol.names import Role
+from pointsman.gateway.core.encode_choice import Encoder, choose_encoder
 from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.load_book import Entry, LoadBook
 from pointsman.gateway.core.router import CostFunction, choose
@@ -20,6 +21,9 @@ from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.local_remote import RoutingRule
 
 log = logging.getLogger(__name__)
+
+MAX_IMAGE_BLOCKS: Final = 200_000
+"""Bound of the index of prompts with images, in blocks summed over the workers (about 200 bytes each)."""
 
 MOST_SUSPECT_TIMES: Final = 30
 """An ejection lasts at most so many times the first one's time."""
@@ -59,6 +63,14 @@ class Pick:
     known_down: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderPick:
+    """An encode worker chosen for one image. ``entry`` must be ended by whoever got it."""
+
+    worker: Worker
+    entry: Entry
+
+
 class Fleet:
     """The routable set. Discovery replaces it as a whole; everything else annotates its members.
 
@@ -78,6 +90,7 @@ class Fleet:
         suspect_seconds: float,
     ) -> None:
         self.index = index
+        self.image_index = KvIndex(max_blocks=MAX_IMAGE_BLOCKS)
         self.book = LoadBook()
         self.synced = False
         self.rule: RoutingRule | None = None
@@ -85,6 +98,7 @@ class Fleet:
         self.service_uid: str | None = None
         self._members: dict[WorkerKey, Member] = {}
         self._usable: tuple[_Usable, ...] = ()
+        self._encoders: tuple[Member, ...] = ()
         self._model: Model | None = None
         self._adapters: frozenset[str] = frozenset()
         self._same_model = True
@@ -102,7 +116,7 @@ class Fleet:
 
     @property
     def workers(self) -> tuple[Worker, ...]:
-        """The routable set, of both roles."""
+        """The routable set, of all roles."""
         return tuple(member.worker for member in self._members.values())
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -123,6 +137,7 @@ class Fleet:
             self._members[worker.key] = Member(worker, old.model, old.health) if keep and old else Member(worker)
         for key in before.keys() - self._members.keys():
             self.index.cleared(key)
+            self.image_index.cleared(key)
             log.info("worker left", extra={"worker": before[key].worker.name, "role": before[key].worker.role})
         for key in self._members.keys() - before.keys():
             worker = self._members[key].worker
@@ -183,6 +198,7 @@ class Fleet:
         *,
         prompt_tokens: int,
         chain: Sequence[int],
+        image_chain: Sequence[int] = (),
         digest: str | None,
         avoid: Collection[WorkerKey],
         streamed: bool = True,
@@ -190,6 +206,7 @@ class Fleet:
     ) -> Pick | None:
         """A worker for one attempt, or None when nobody may take it now.
 
+        ``image_chain``: block hashes of a prompt with images, by this gateway's own stand-ins for them;
         ``digest``: only workers of this model (the prompt was tokenised with it); ``avoid``: tried already;
         ``streamed``: the first token will be seen; ``adapter``: only workers that have this LoRA adapter, for while
         one is being added some have it and others answer 404.
@@ -206,6 +223,10 @@ class Fleet:
         if not usable:
             return None
         matches, uses = self.index.find_matches(chain)
+        if image_chain:
+            # No worker reports blocks with images. Where this gateway sent such a prompt, its prefix probably still is.
+            for key, held in self.image_index.matches(image_chain).items():
+                matches[key] = max(matches.get(key, 0), held)
         candidates = []
         for key, member, model, _digest in usable:
             totals = self.book.of(key)
@@ -227,6 +248,8 @@ class Fleet:
             )
         choice = choose(self._cost, prompt_tokens, candidates, self._rng)
         chosen = choice.chosen
+        if image_chain:
+            self.image_index.stored_chain(chosen.key, image_chain, parent=None)
         entry = self.book.begin(
             chosen.key, prompt_tokens=prompt_tokens, overlap_tokens=chosen.overlap_tokens, streamed=streamed
         )
@@ -248,6 +271,34 @@ class Fleet:
             spared = {one.key for one in failing[:excess]}
             good = [one for one in usable if one.key in spared or not one.member.health.avoided(now_s)]
         return good or usable
+
+    @property
+    def has_encoders(self) -> bool:
+        """Whether there are encode workers, however they do."""
+        return bool(self._encoders)
+
+    def has_encoder(self, key: WorkerKey) -> bool:
+        """Whether ``key`` is an encode worker that is used now."""
+        member = self._members.get(key)
+        return member is not None and member.worker.role is Role.ENCODE and not member.health.avoided(self._clock())
+
+    def pick_encoder(
+        self, image: str, tokens: int, *, holder: WorkerKey | None, avoid: Collection[WorkerKey]
+    ) -> EncoderPick | None:
+        """An encode worker for ``image``, of so many tokens; None: there is none that was not tried and works.
+
+        ``holder``: the one that has its embedding; ``avoid``: tried already. One that is ejected is not used, because
+        the worker that prefills encodes too.
+        """
+        now_s = self._clock()
+        usable = [m for m in self._encoders if m.worker.key not in avoid and not m.health.avoided(now_s)]
+        if not usable:
+            return None
+        loads = [Encoder(m.worker.key, self.book.of(m.worker.key).pending_tokens) for m in usable]
+        key = choose_encoder(image, tokens, loads, holder)
+        member = self._members[key]
+        self._ejection.chosen(member.health, now_s)
+        return EncoderPick(member.worker, self.book.begin(key, prompt_tokens=tokens, overlap_tokens=0, streamed=False))
 
     def under_way(self) -> UnderWay:
         """What this gateway has at the workers, for flow control.
@@ -335,6 +386,7 @@ class Fleet:
             for key, member in self._members.items()
             if member.worker.role is Role.DECODE and member.model is not None
         )
+        self._encoders = tuple(m for m in self._members.values() if m.worker.role is Role.ENCODE)
         self._prefill_workers = sum(member.worker.role is Role.PREFILL for member in self._members.values())
         models = {one.digest: one.model for one in self._usable}
         self._same_model = len(models) < 2

@@ -15,7 +15,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -65,15 +65,24 @@ BACKOFF_FIRST_SECONDS = 0.05
 BACKOFF_MOST_SECONDS = 1.0
 
 
+class Embeddings(Protocol):
+    """The embeddings of a request's images."""
+
+    async def params(self) -> bytes:
+        """JSON of the ``ec_transfer_params``, the same in every call; empty: the worker encodes the images itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class Leg:
     """What the answers to one prompt (or a verbatim body) need from a worker.
 
     ``prompt_tokens`` is exact when the gateway tokenised (``digest`` set), else an estimate; ``chain`` are the prompt's
-    block hashes for the index, empty when unknown. ``resumption``: how a broken stream goes on at another worker, None:
+    block hashes for the index, empty when unknown; ``image_chain`` those of a prompt with images, which only this
+    gateway knows. ``resumption``: how a broken stream goes on at another worker, None:
     not at all, because of ``not_resumable``; of the model ``resume_digest`` where ``digest`` is None. ``repeats``: the
     worker must repeat and resume.
-    ``adapter``: the LoRA adapter that the worker must have; None: none.
+    ``adapter``: the LoRA adapter that the worker must have; None: none. ``embeddings``: of the body's images, computed
+    when a worker takes the request; None: it has no images.
     """
 
     request_id: str
@@ -81,12 +90,14 @@ class Leg:
     body: bytes
     prompt_tokens: int
     chain: Sequence[int] = ()
+    image_chain: Sequence[int] = ()
     digest: str | None = None
     resumption: Resumption | None = None
     resume_digest: str | None = None
     not_resumable: str | None = None
     repeats: bool = False
     adapter: str | None = None
+    embeddings: Embeddings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +372,7 @@ class Forwarder:
             return self._fleet.pick(
                 prompt_tokens=leg.prompt_tokens,
                 chain=leg.chain,
+                image_chain=leg.image_chain,
                 digest=leg.digest,
                 adapter=leg.adapter,
                 avoid=avoid,
@@ -515,6 +527,7 @@ class Forwarder:
         self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout, moves: AnswerMoves
     ) -> aiohttp.ClientResponse:
         """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
+        body = leg.body if leg.embeddings is None else await self._with_embeddings(leg.body, leg.embeddings)
         sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id, **to_worker()}
         sent[headers.DEATHS] = str(moves.deaths)
         if pick.rule is not None:
@@ -522,9 +535,9 @@ class Forwarder:
             sent[headers.MAX_PREFILL_QUEUE_SIZE] = str(pick.rule.max_prefill_queue_size)
         if (deadline := DEADLINE.get()) is not None:
             sent[headers.DEADLINE_MS] = str(deadline.left_ms)
-        if leg.chain:
+        if leg.chain and not leg.image_chain:  # what only this gateway believes is no hint
             sent[headers.EXPECTED_CACHED_TOKENS] = str(pick.choice.chosen.overlap_tokens)
-        data = in_pieces(leg.body, sent)
+        data = in_pieces(body, sent)
         try:
             response = await self._session.post(
                 pick.worker.url + leg.path, data=data, headers=sent, timeout=timeout, allow_redirects=False
@@ -563,6 +576,15 @@ class Forwarder:
         if response.status in (408, 429):
             raise Unsuitable(f"http-{response.status}")
         raise RefusedByEngine(response.status, data)
+
+    async def _with_embeddings(self, body: bytes, embeddings: Embeddings) -> bytes:
+        """``body`` with where the embeddings of its images are, which may have to be computed first."""
+        from pointsman.gateway.core.encode_body import with_embeddings
+
+        params = await embeddings.params()
+        if not params:
+            return body
+        return await self._off_loop.run(len(body), lambda: with_embeddings(body, params))
 
 
 USES_LOGGED = 16

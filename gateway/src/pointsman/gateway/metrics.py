@@ -1,6 +1,7 @@
 """The gateway's Prometheus metrics, by the names and labels of the wire contract."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -25,6 +26,24 @@ SERVERS_FAULTS = (
     *(kind.reason for kind in (NoWorkerAvailable, WorkersFailed, TimedOut, StreamBroken, GatewayError)),
 )
 """Reasons of failed requests that are not the client's mistake."""
+
+
+class ImagePath(StrEnum):
+    """Where the embedding of an image comes from; the value is a metric label."""
+
+    ENCODE = "encode"  # an encode worker computed it for this request
+    CACHE = "cache"  # an encode worker has it from an earlier one
+    BYPASS = "bypass"  # the worker that prefills: the images are small
+    LOCAL = "local"  # the worker that prefills: no encode worker did it
+
+
+_IMAGE_REASONS = (
+    (ImagePath.ENCODE, "encoded"),
+    (ImagePath.CACHE, "remembered"),
+    (ImagePath.BYPASS, "small"),
+    (ImagePath.LOCAL, "no-encode-worker"),
+    (ImagePath.LOCAL, "timed-out"),
+)
 
 
 class GatewayMetrics:
@@ -61,6 +80,22 @@ class GatewayMetrics:
         ).labels(service)
         self.holds = _counter(names.GATEWAY_HOLDS, self.registry).labels(service)
         self.hold_seconds = _histogram(names.GATEWAY_HOLD_SECONDS, _LATENCY_S, self.registry).labels(service)
+        self.images = _counter(names.GATEWAY_IMAGES, self.registry)
+        for path, image_reason in _IMAGE_REASONS:
+            self.images.labels(service, path, image_reason)
+        self.images_refused = _counter(names.GATEWAY_IMAGES_REFUSED, self.registry)
+        self.image_bytes = _counter(names.GATEWAY_IMAGE_BYTES, self.registry).labels(service)
+        self.image_fetch_seconds = _histogram(names.GATEWAY_IMAGE_FETCH_SECONDS, _LATENCY_S, self.registry).labels(
+            service
+        )
+        self.encode_seconds = _histogram(names.GATEWAY_ENCODE_SECONDS, _LATENCY_S, self.registry).labels(service)
+        self.encode_failures = _counter(names.GATEWAY_ENCODE_FAILURES, self.registry)
+        self.encode_requests = _counter(names.GATEWAY_ENCODE_REQUESTS, self.registry).labels(service)
+        self.encode_images_squared = _counter(names.GATEWAY_ENCODE_IMAGES_SQUARED, self.registry).labels(service)
+        self.encode_in_flight = Gauge(
+            names.GATEWAY_ENCODE_IN_FLIGHT.name, names.GATEWAY_ENCODE_IN_FLIGHT.help, ["service"],
+            registry=self.registry,
+        ).labels(service)  # fmt: skip
         self.workers = Gauge(
             names.GATEWAY_WORKERS.name, names.GATEWAY_WORKERS.help, names.GATEWAY_WORKERS.labels, registry=self.registry
         )
@@ -92,6 +127,23 @@ class GatewayMetrics:
     def ejected(self, reason: str) -> None:
         """A worker is left alone for a while."""
         self.ejections.labels(self._service, reason).inc()
+
+    def image_went(self, path: ImagePath, reason: str) -> None:
+        """The embedding of an image comes from ``path``."""
+        self.images.labels(self._service, path, reason).inc()
+
+    def image_refused(self, reason: str) -> None:
+        """A request was refused because of an image."""
+        self.images_refused.labels(self._service, reason).inc()
+
+    def encode_failed(self, reason: str) -> None:
+        """An encode worker did not encode an image."""
+        self.encode_failures.labels(self._service, reason).inc()
+
+    def to_encode(self, images: int) -> None:
+        """A request has so many images encoded by encode workers, none of them twice."""
+        self.encode_requests.inc()
+        self.encode_images_squared.inc(images**2)
 
     def set_workers(self, counts: dict[tuple[str, str], int]) -> None:
         """Workers by (role, state)."""

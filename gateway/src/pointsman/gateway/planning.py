@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pointsman.gateway.core import resume
 from pointsman.gateway.core.requests import (
@@ -28,6 +29,9 @@ from pointsman.gateway.errors import ContextLengthExceeded, RequestInvalid
 from pointsman.gateway.forward import Leg
 from pointsman.gateway.processor import INLINE_CHARACTERS, Model, TextProcessor
 from pointsman.serving.block_hashes import chained_block_hashes
+
+if TYPE_CHECKING:
+    from pointsman.gateway.images.request_images import RequestImages  # imported with the first image
 
 CHARACTERS_PER_TOKEN = 4
 """Only to estimate prompts that the engine tokenises."""
@@ -64,14 +68,14 @@ class Plan:
         return self.ask.n * max(len(self.ask.prompts), 1)
 
 
-async def plan(ask: Ask, model: Model, *, request_id: str, created: int) -> Plan:
-    """The legs of ``ask``. Raises RequestInvalid and its kinds.
+async def plan(ask: Ask, model: Model, *, request_id: str, created: int, images: "RequestImages | None" = None) -> Plan:
+    """The legs of ``ask``. ``images``: those it has, loaded. Raises RequestInvalid and its kinds.
 
     What is large is rendered, tokenised and hashed in a thread, so that it stalls nobody's stream.
     """
-    if ask.body_bytes <= INLINE_CHARACTERS:
-        return _plan(ask, model, request_id, created)
-    return await asyncio.to_thread(_plan_large, ask, model, request_id, created)
+    if ask.body_bytes <= INLINE_CHARACTERS and images is None:
+        return _plan(ask, model, request_id, created, None)
+    return await asyncio.to_thread(_plan_large, ask, model, request_id, created, images)
 
 
 def new_request_id() -> str:
@@ -79,20 +83,23 @@ def new_request_id() -> str:
     return uuid.uuid4().hex
 
 
-def _plan_large(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
+def _plan_large(ask: Ask, model: Model, request_id: str, created: int, images: "RequestImages | None") -> Plan:
     """``_plan``. Empties the body of ``ask``, because the loop would take 20 ms to free 200 000 objects."""
     try:
-        return _plan(ask, model, request_id, created)
+        return _plan(ask, model, request_id, created, images)
     finally:
         ask.body.clear()
 
 
-def _plan(ask: Ask, model: Model, request_id: str, created: int) -> Plan:
+def _plan(ask: Ask, model: Model, request_id: str, created: int, images: "RequestImages | None") -> Plan:
     identity = Identity(ask.endpoint.id_prefix + request_id, created, ask.body["model"], with_usage=ask.include_usage)
     verbatim = needs_engine(ask) or _unproved(ask, model)
-    make = _token_jobs if verbatim is None else _verbatim_jobs
     try:
-        return Plan(ask, identity, make(ask, model, identity, request_id), verbatim)
+        if verbatim is None:
+            jobs = _token_jobs(ask, model, identity, request_id)
+        else:
+            jobs = _verbatim_jobs(ask, model, request_id, images)
+        return Plan(ask, identity, jobs, verbatim)
     except RecursionError as error:
         raise RequestInvalid("The request body is nested too deeply.") from error
 
@@ -127,20 +134,31 @@ def _reader(ask: Ask, identity: Identity, first_index: int) -> Callable[[], Tran
     return lambda: kind(identity, first_index=first_index, choices=ask.n, with_token_ids=ask.with_token_ids)
 
 
-def _verbatim_jobs(ask: Ask, model: Model, _identity: Identity, request_id: str) -> tuple[Job, ...]:
-    body = plain_body(ask)
-    token_ids = _likely_token_ids(ask, model)
-    estimate = min(len(body) // CHARACTERS_PER_TOKEN, model.info.max_model_len)
+def _verbatim_jobs(ask: Ask, model: Model, request_id: str, images: "RequestImages | None") -> tuple[Job, ...]:
+    with_images: list[int] = []
+    if images is None:
+        body = plain_body(ask)
+        token_ids = _likely_token_ids(ask, model)
+        prompt_tokens = len(token_ids) or max(min(len(body) // CHARACTERS_PER_TOKEN, model.info.max_model_len), 1)
+    else:
+        token_ids, with_images = _likely_with_images(ask, model, images)
+        slots = images.slots(ask.body)  # also so that no client's id of an image reaches an engine
+        body = plain_body(ask)
+        prompt_tokens = len(with_images) or images.tokens + len(body) // CHARACTERS_PER_TOKEN
+        prompt_tokens = min(prompt_tokens, model.info.max_model_len)
+        body = images.filled(slots, body)
     leg = Leg(
         request_id,
         ask.endpoint.path,
         body,
-        prompt_tokens=len(token_ids) or max(estimate, 1),
+        prompt_tokens=prompt_tokens,
         chain=_chain(ask, model, token_ids),
+        image_chain=_chain(ask, model, with_images),
         resumption=resume.way(ask, verbatim=True),
         not_resumable=resume.why_not(ask) or ("several prompts" if len(ask.prompts) > 1 else None),
         resume_digest=model.digest,
         adapter=ask.adapter,
+        embeddings=images,
     )
     choices = ask.n * max(len(ask.prompts), 1)
     return (Job(leg, lambda: VerbatimTranslator(choices=choices, with_token_ids=ask.with_token_ids)),)
@@ -172,6 +190,39 @@ def _likely_token_ids(ask: Ask, model: Model) -> list[int]:
         return _prompt_ids(ask.prompts[0], processor, model, ask.body.get("add_special_tokens") is not False)
     except (RequestInvalid, RecursionError):
         return []
+
+
+def _likely_with_images(ask: Ask, model: Model, images: "RequestImages") -> tuple[list[int], list[int]]:
+    """What the engine will probably make of a chat with images, as `_likely_token_ids`.
+
+    First the ids before the message with the first image: their blocks are in the index. Then those of the whole prompt
+    with stand-ins for its images, which only this gateway knows: equal prefixes have equal ids.
+    """
+    processor = model.processor
+    if processor is None:
+        return [], []
+    mark = f"pointsman-{uuid.uuid4().hex}-"
+    messages = [dict(message) for message in ask.body["messages"]]
+    for number, part in enumerate(ask.images):
+        message = messages[part.message]
+        message["content"] = list(message["content"])
+        message["content"][part.part] = {"type": "text", "text": f"{mark}{number};"}
+    first = messages[ask.images[0].message]
+    # Engines may put an image before the text of its message.
+    first["content"].insert(0, {"type": "text", "text": f"{mark}first;"})
+    try:
+        text = processor.render_text(processor.without_media(messages), tools=ask.body.get("tools"))
+        before, *pieces = text.split(mark)
+        known = _encode(processor, before, model, "messages", add_special_tokens=False)
+        whole = list(known)
+        for piece in pieces:
+            name, _, behind = piece.partition(";")
+            if name != "first":
+                whole += images.images[int(name)].stand_in
+            whole += _encode(processor, behind, model, "messages", add_special_tokens=False)
+    except (RequestInvalid, RecursionError):
+        return [], []
+    return known, whole
 
 
 def _unproved(ask: Ask, model: Model) -> Verbatim | None:

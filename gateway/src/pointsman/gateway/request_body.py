@@ -26,7 +26,7 @@ async def read_body(
     if announced > max_bytes:
         raise BodyTooLarge(max_bytes)
     if not place.has_room_for(announced):
-        raise _no_room()
+        raise no_room()
     body, structure = ArrivingBody(), Structure(max_bytes)
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -37,7 +37,7 @@ async def read_body(
                 for start in range(0, len(piece), _PIECE_BYTES):
                     structure.feed(piece[start : start + _PIECE_BYTES])
                 if not place.take(body.size_bytes + structure.decoded_bytes):
-                    raise _no_room()
+                    raise no_room()
     except TimeoutError as error:
         raise BodyTooSlow(
             f"The request body did not arrive within {timeout_seconds:g} s; "
@@ -51,9 +51,10 @@ async def read_body(
     return await body.whole(off_loop)
 
 
-def _no_room() -> Overloaded:
+def no_room() -> Overloaded:
+    """The bodies and images of all requests take too much."""
     return Overloaded(
-        "The request bodies in this gateway use all the memory that is allowed for them; "
+        "The requests in this gateway use all the memory that is allowed for their bodies and images; "
         f"the limit is {gateway_limit('max_in_flight_mib')} of the service. Try again later.",
         reason="overloaded",
         retry_after_seconds=1,

@@ -7,9 +7,9 @@ import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from aiohttp import web
@@ -49,6 +49,9 @@ from pointsman.gateway.processor import Model
 from pointsman.gateway.request_body import read_body
 from pointsman.gateway.tracing import remember
 
+if TYPE_CHECKING:  # imported with the first image
+    from pointsman.gateway.images.request_images import ImageService, RequestImages
+
 log = logging.getLogger(__name__)
 access = logging.getLogger("pointsman.gateway.access")
 
@@ -77,6 +80,7 @@ class Record:
     held_s: float | None = None
     verbatim: str | None = None
     provenance: Provenance | None = None
+    images: "RequestImages | None" = field(default=None, repr=False)
     outcome: str = "ok"
     itl: Any = field(default=None, repr=False)
 
@@ -117,7 +121,10 @@ class ServerLimits:
 
 
 class GatewayServer:
-    """Handlers over a fleet and a forwarder. ``clock`` is monotonic seconds, ``wall`` Unix seconds for ``created``."""
+    """Handlers over a fleet and a forwarder. ``clock`` is monotonic seconds, ``wall`` Unix seconds for ``created``.
+
+    ``images``: gives the service for images, which is made for the first request that has one.
+    """
 
     def __init__(
         self,
@@ -129,6 +136,7 @@ class GatewayServer:
         control_token: str,
         limits: ServerLimits,
         off_loop: OffLoop,
+        images: Callable[[], Awaitable["ImageService"]],
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -139,6 +147,7 @@ class GatewayServer:
         self._token = control_token
         self._limits = limits
         self._off_loop = off_loop
+        self._images = images
         self._bound = InFlightBound(limits.max_in_flight_requests, limits.max_in_flight_bytes)
         self._clock = clock
         self._wall = wall
@@ -247,7 +256,11 @@ class GatewayServer:
         if ask.adapter is not None and ask.adapter not in model.info.adapters:
             model = self._fleet.draw_model(ask.adapter) or model
         record.stream = ask.stream
-        planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()))
+        if ask.images:
+            images = await self._images()
+            record.images = await images.load(ask, place, request_id=record.request_id, model=model.info.served_name)
+            ask = replace(ask, images=record.images.parts)
+        planned = await plan(ask, model, request_id=record.request_id, created=int(self._wall()), images=record.images)
         if planned.verbatim is not None:
             record.verbatim = planned.verbatim.detail[:MAX_DETAIL]
             self._metrics.sent_verbatim(planned.verbatim.reason)
@@ -430,6 +443,7 @@ class GatewayServer:
                 "held_ms": _ms(record.held_s, 0.0),
                 "ttft_ms": _ms(record.first_token_s, record.arrived_s),
                 "total_ms": _ms(now_s, record.arrived_s),
+                **({} if record.images is None else _of_images(record.images)),
             },
         )
 
@@ -609,6 +623,17 @@ async def _all(work: Any) -> list[Any]:
     except ExceptionGroup as failures:
         raise failures.exceptions[0] from failures
     return [task.result() for task in tasks]
+
+
+def _of_images(images: "RequestImages") -> dict[str, Any]:
+    """What the access line says about them."""
+    return {
+        "images": len(images.images),
+        "image_tokens": images.tokens,
+        "image_paths": dict(images.paths),
+        "image_load_ms": _ms(images.load_s, 0.0),
+        "encode_ms": _ms(images.encode_s, 0.0),
+    }
 
 
 def _ms(later_s: float | None, earlier_s: float) -> float | None:

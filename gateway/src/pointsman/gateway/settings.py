@@ -1,14 +1,17 @@
 """Settings of the gateway process: environment (``POINTSMAN_*``) and flags of the same names."""
 
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from pydantic import AliasChoices, Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.multimodal import MultimodalSpec
 from pointsman.gateway.core.router import RouterName
 from pointsman.process.settings import ProcessSettings
+
+IMAGES: Final = MultimodalSpec()
 
 
 class Settings(ProcessSettings):
@@ -106,6 +109,38 @@ class Settings(ProcessSettings):
         ge=1,
         le=1_048_576,
         description="memory for request bodies, MiB, with the JSON decoded from them; more are answered 429",
+    )
+    max_images: int = Field(default=IMAGES.max_images, ge=1, le=1024, description="images in one request")
+    max_image_mib: int = Field(
+        default=IMAGES.max_image_mib, ge=1, le=1024, description="largest image, MiB as fetched or sent"
+    )
+    max_image_megapixels: int = Field(
+        default=IMAGES.max_image_megapixels, ge=1, le=4096, description="most pixels of an image, millions"
+    )
+    image_allowed_domains: tuple[str, ...] = Field(
+        default=IMAGES.allowed_domains,
+        max_length=64,
+        description="hosts from which images are fetched, subdomains included, as a JSON list; empty: any host with a "
+        "public address",
+    )
+    image_fetch_timeout_seconds: float = Field(
+        default=IMAGES.fetch_timeout_seconds, ge=1, le=300, description="longest time to fetch an image"
+    )
+    image_max_redirects: int = Field(
+        default=IMAGES.max_redirects, ge=0, le=20, description="redirects that a fetch follows"
+    )
+    encode_bypass_below_tokens: int = Field(
+        default=IMAGES.bypass_below_tokens,
+        ge=0,
+        le=1_000_000,
+        description="images of a request that have at most so many tokens in all are encoded by the worker that "
+        "prefills; 0: every image goes to an encode worker",
+    )
+    encode_cache_mib: int = Field(
+        default=IMAGES.cache_mib,
+        ge=0,
+        le=65_536,
+        description="embeddings that an encode worker keeps, MiB: the gateway remembers so many of each; 0: none",
     )
     linger_seconds: float = Field(
         default=0.0,

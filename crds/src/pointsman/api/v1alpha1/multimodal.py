@@ -92,6 +92,7 @@ MULTIMODAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "allowed_domains": "image_allowed_domains",
         "fetch_timeout_seconds": "image_fetch_timeout_seconds",
         "max_redirects": "image_max_redirects",
+        "cache_mib": "encode_cache_mib",
         "bypass_below_tokens": "encode_bypass_below_tokens",
     }
 )

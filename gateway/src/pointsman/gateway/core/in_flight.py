@@ -47,6 +47,10 @@ class Place:
         self._bytes = total_bytes
         return True
 
+    def take_more(self, more_bytes: int) -> bool:
+        """The request holds so many bytes more. False: there is no room for them."""
+        return self.take(self._bytes + more_bytes)
+
     def leave(self) -> None:
         """The request ended. Leaving twice is leaving once."""
         if not self._left:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from pointsman.api.protocol.resume import RESUME_FIELD
+from pointsman.gateway.core.image_parts import ImagePart, image_parts
 from pointsman.gateway.core.json_body import decode_body
 from pointsman.gateway.errors import ContextLengthExceeded, ModelNotFound, RequestInvalid
 
@@ -51,6 +52,7 @@ class VerbatimReason(StrEnum):
 
     TOOLS = "tools"
     LOGPROBS = "logprobs"
+    IMAGES = "images"
     MESSAGE_CONTENT = "message-content"
     MESSAGE_ROLE = "message-role"
     MESSAGE_FIELD = "message-field"
@@ -153,6 +155,7 @@ class Ask:
     with_token_ids: bool
     body_bytes: int = 0
     adapter: str | None = None  # the LoRA adapter asked for; None: the model itself
+    images: tuple[ImagePart, ...] = ()
 
 
 def read(
@@ -186,8 +189,7 @@ def read(
     n = _at_least_one(body, "n") or 1
     _check_best_of(_at_least_one(body, "best_of"), n)
     prompts = () if endpoint is Endpoint.CHAT else _prompts(body.get("prompt"))
-    if endpoint is Endpoint.CHAT:
-        _check_messages(body.get("messages"))
+    has_parts = endpoint is Endpoint.CHAT and _check_messages(body.get("messages"))
     count = max(len(prompts), 1)
     if n * count > max_answers:
         # The product is not told: of two numbers that can be told it may be one with more digits than Python tells.
@@ -206,6 +208,7 @@ def read(
         with_token_ids=_boolean(body, "return_token_ids"),
         body_bytes=len(data),
         adapter=None if model == served_name else model,
+        images=image_parts(body["messages"]) if has_parts else (),
     )
 
 
@@ -226,6 +229,8 @@ def needs_engine(ask: Ask) -> Verbatim | None:
         if field not in known and not _asks_for_nothing(field, value):
             return Verbatim(_REASONS.get(field, VerbatimReason.OTHER_FIELD), field)
     if ask.endpoint is Endpoint.CHAT:
+        if ask.images:
+            return Verbatim(VerbatimReason.IMAGES, f"{len(ask.images)} images")
         for message in body["messages"]:
             reason = _message_needs_engine(message)
             if reason is not None:
@@ -333,7 +338,9 @@ def _token_prompt(ids: list[Any]) -> Prompt:
     return Prompt(token_ids=tuple(ids))
 
 
-def _check_messages(messages: Any) -> None:
+def _check_messages(messages: Any) -> bool:
+    """Whether the content of a message is a list of parts. Raises RequestInvalid."""
+    has_parts = False
     if messages is None or messages == []:
         raise RequestInvalid("'messages' is missing or empty; give at least one message.", param="messages")
     if not isinstance(messages, list):
@@ -349,12 +356,14 @@ def _check_messages(messages: Any) -> None:
                 f"'messages[{number}].role' must be a string; got {_json_type(message.get('role'))}.",
                 param=f"messages[{number}].role",
             )
-        _check_content(message.get("content"), f"messages[{number}].content")
+        content = message.get("content")
+        if content is not None and not isinstance(content, str):
+            _check_parts(content, f"messages[{number}].content")
+            has_parts = True
+    return has_parts
 
 
-def _check_content(content: Any, param: str) -> None:
-    if content is None or isinstance(content, str):
-        return
+def _check_parts(content: Any, param: str) -> None:
     if not isinstance(content, list):
         raise RequestInvalid(
             f"'{param}' is a JSON {_json_type(content)}; it must be a text or a list of parts.", param=param

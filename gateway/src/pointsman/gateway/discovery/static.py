@@ -5,7 +5,7 @@
     workers:
       - name: decode-0
         url: http://127.0.0.1:8100
-        role: Decode                      # or Prefill
+        role: Decode                      # or Prefill, Encode
     routing:                              # optional
       maxLocalPrefillTokens: 512
       maxPrefillQueueSize: 8

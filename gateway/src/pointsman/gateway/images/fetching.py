@@ -1,0 +1,184 @@
+"""Fetches images from URLs that clients send: bounded in time, size and redirects, and from public addresses only.
+
+The address is checked where the socket is made, so it is the one that is connected to: a name that resolves to another
+address the second time, an address written into the URL and every redirect pass the same check. The resolver leaves
+other addresses out before, so that a host with some public addresses is reached there.
+"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import aiohttp
+import yarl
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from pointsman.gateway.core import image_limits
+from pointsman.gateway.core.image_limits import ImageLimits
+from pointsman.gateway.core.public_addresses import is_allowed_host, is_public
+from pointsman.gateway.large_body import ArrivingBody
+from pointsman.gateway.off_loop import OffLoop
+
+MAX_URL_CHARACTERS: Final = 8192
+MAX_CONNECTIONS: Final = 256
+"""Fetches at one time; the wait for a free one counts against the fetch's time."""
+
+RESOLVER_THREADS: Final = 8
+"""Of their own, so that names that resolve slowly delay no other work of the gateway."""
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_HEADERS: Final = {
+    "Accept": "image/png, image/jpeg, image/webp, image/gif",
+    "Accept-Encoding": "identity",
+    "User-Agent": "pointsman-gateway",
+}
+
+IsAllowed = Callable[[str], bool]
+"""Whether the gateway connects to an IP address."""
+
+
+class AddressRefused(OSError):
+    """The connection would go to an address that is not public."""
+
+
+class ImageFetcher:
+    """One per process. ``is_allowed`` is a seam for tests, whose servers are on loopback; ``close`` it in the end."""
+
+    def __init__(self, limits: ImageLimits, off_loop: OffLoop, *, is_allowed: IsAllowed = is_public) -> None:
+        self._limits = limits
+        self._off_loop = off_loop
+        self._resolver = _Resolver(is_allowed)
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                limit=MAX_CONNECTIONS,
+                force_close=True,
+                use_dns_cache=False,
+                resolver=self._resolver,
+                socket_factory=lambda address: _socket(address, is_allowed),
+            ),
+            timeout=aiohttp.ClientTimeout(total=None),  # `fetch` bounds the whole
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            trust_env=False,
+        )
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self._session.close()
+        await self._resolver.close()
+
+    async def fetch(self, url: str, param: str, arrived: Callable[[int], None]) -> bytes:
+        """The content behind ``url``, which ``param`` of the request names. Raises ImageInvalid.
+
+        ``arrived`` gets the bytes so far, piece by piece, and may raise to end it.
+        """
+        try:
+            async with asyncio.timeout(self._limits.fetch_timeout_seconds):
+                return await self._follow(url, param, arrived)
+        except TimeoutError as error:
+            raise image_limits.timed_out(param, self._limits) from error
+        except aiohttp.ClientConnectorDNSError as error:
+            raise image_limits.address_not_public(param) from error
+        except aiohttp.ClientConnectorError as error:
+            if isinstance(error.os_error, AddressRefused):
+                raise image_limits.address_not_public(param) from error
+            raise image_limits.fetch_failed(param, "the connection failed") from error
+        except aiohttp.InvalidURL as error:
+            raise image_limits.bad_url(param, "is not a URL") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            # Only the kind of error: its text may name addresses.
+            raise image_limits.fetch_failed(param, f"the connection failed ({type(error).__name__})") from error
+
+    async def _follow(self, url: str, param: str, arrived: Callable[[int], None]) -> bytes:
+        target = self._checked(url, param, base=None)
+        for _ in range(self._limits.max_redirects + 1):
+            async with self._get(target) as response:
+                location = response.headers.get("Location")
+                if response.status not in _REDIRECTS or location is None:
+                    return await self._content(response, param, arrived)
+            target = self._checked(location, param, base=target)
+        raise image_limits.too_many_redirects(param, self._limits)
+
+    @asynccontextmanager
+    async def _get(self, url: yarl.URL) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Closed and not read to its end: what a redirect or an error has as content is nobody's concern."""
+        response = await self._session.get(url, headers=_HEADERS, allow_redirects=False)
+        try:
+            yield response
+        finally:
+            response.close()
+
+    def _checked(self, text: str, param: str, *, base: yarl.URL | None) -> yarl.URL:
+        """The URL that is requested: checked on the same object, so no other parser can read it differently."""
+        if len(text) > MAX_URL_CHARACTERS:
+            raise image_limits.bad_url(param, f"has more than {MAX_URL_CHARACTERS} characters")
+        try:
+            url = yarl.URL(text) if base is None else base.join(yarl.URL(text))
+            host, scheme, user = url.raw_host, url.scheme, url.raw_user
+            _ = url.port
+        except ValueError as error:
+            raise image_limits.bad_url(param, "is not a URL") from error
+        if scheme not in ("http", "https") or not host:
+            raise image_limits.bad_url(param, "has no scheme and host that the service fetches from")
+        if user is not None or url.raw_password is not None:
+            raise image_limits.bad_url(param, "has a user name or password")
+        if not is_allowed_host(host, self._limits.domains):
+            raise image_limits.domain_not_allowed(param)
+        return url
+
+    async def _content(self, response: aiohttp.ClientResponse, param: str, arrived: Callable[[int], None]) -> bytes:
+        if response.status != 200:
+            raise image_limits.fetch_failed(param, f"its server answered {response.status}")
+        if (response.content_length or 0) > self._limits.max_bytes:
+            raise image_limits.too_large(param, self._limits)
+        body = ArrivingBody()
+        async for piece in response.content.iter_any():
+            if body.size_bytes + len(piece) > self._limits.max_bytes:
+                raise image_limits.too_large(param, self._limits)
+            body.add(piece)
+            arrived(body.size_bytes)
+        return await body.whole(self._off_loop)
+
+
+class _Resolver(AbstractResolver):
+    """The system's resolver in threads of its own, without the addresses that are not allowed."""
+
+    def __init__(self, is_allowed: IsAllowed) -> None:
+        self._is_allowed = is_allowed
+        self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="image hosts")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await asyncio.get_running_loop().run_in_executor(
+            self._threads, lambda: socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
+        )
+        allowed = [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=int(address[1]),
+                family=kind,
+                proto=protocol,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _type, protocol, _name, address in found
+            if self._is_allowed(str(address[0]))
+        ]
+        if not allowed:
+            raise AddressRefused("no address of the host is public")
+        return allowed
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _socket(address: Any, is_allowed: IsAllowed) -> socket.socket:
+    """The socket of a connection to ``address``, an entry of getaddrinfo. Raises AddressRefused."""
+    family, kind, protocol, _name, target = address
+    if not is_allowed(str(target[0])):
+        raise AddressRefused("the address is not public")
+    return socket.socket(family=family, type=kind, proto=protocol)
