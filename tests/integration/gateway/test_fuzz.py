@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.gateways import Gateway
+from fixtures.images import data_url, gif, jpeg, png, png_header, webp
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, StandInWorker, running
 from pointsman.gateway.core.relayed import RelayedEndpoint
@@ -88,15 +89,40 @@ FIELDS = (
     "stop", "logprobs", "echo", "best_of", "tools", "tool_choice", "response_format", "logit_bias", "temperature",
     "user", "cache_salt", "return_token_ids", "add_special_tokens", "role", "content", "type", "text",
     "image_url", "url", "prompt_embeds", "kv_transfer_params", "include_usage", "chat_template_kwargs",
+    "media_io_kwargs", "mm_processor_kwargs",
     "reasoning_effort", "unknown", "input", "store", "previous_response_id", "background", "documents", "query",
 )  # fmt: skip
+
+
+MEDIA = ("image_url", "input_image", "video_url", "input_audio", "image_embeds", "file", "text", "unknown", None, 5)
+PICTURES = (png(), jpeg(9, 9), gif(9, 9), webp(9, 9), png_header(2**31 - 1, 2**31 - 1), b"", b"GIF89a", b"text")
+URLS = (
+    "http://127.0.0.1:1/x", "http://169.254.169.254/", "https://[::ffff:127.0.0.1]/", "file:///etc/passwd", "http://[",
+    "data:", "data:,", "data:image/png;base64,", "data:image/png;base64,A", "data:image/png;base64,AAAA", "x", "",
+)  # fmt: skip
+
+
+def media(rng: random.Random) -> Any:
+    """A part of a message that is nearly an image."""
+    picture = bytearray(rng.choice(PICTURES))
+    if picture and rng.random() < 0.3:
+        picture[rng.randrange(len(picture))] ^= 1 << rng.randrange(8)
+    url: Any = rng.choice((data_url(bytes(picture)), rng.choice(URLS)))
+    if rng.random() < 0.2:
+        url = value(rng)
+    kind = "image_url" if rng.random() < 0.7 else rng.choice(MEDIA)
+    part = {"type": kind, kind if isinstance(kind, str) else "image_url": rng.choice(({"url": url}, url))}
+    if rng.random() < 0.2:
+        part[rng.choice((*FIELDS, "uuid", "video_url"))] = value(rng)
+    return part
 
 
 def asked(rng: random.Random, path: str) -> Any:
     """A body that is nearly right."""
     body: dict[str, Any] = {"model": SERVED_NAME, "max_tokens": rng.choice((1, 2, 3))}
     if "chat" in path:
-        content = rng.choice(("hello", 5, True, None, [], [{"type": "text", "text": "a"}], {"a": 1}, ["a"], ""))
+        texts: tuple[Any, ...] = ("hello", 5, True, None, [], [{"type": "text", "text": "a"}], {"a": 1}, ["a"], "")
+        content = rng.choice(texts) if rng.random() < 0.6 else [media(rng) for _ in range(rng.randrange(1, 4))]
         body["messages"] = [{"role": rng.choice(("user", "system", "developer", "tool", 5)), "content": content}]
     elif path in RELAYED:
         body |= {

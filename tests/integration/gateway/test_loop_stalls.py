@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from fixtures.gateways import Gateway, connected, gateway_process
+from fixtures.images import data_url, png
 from integration.gateway import measured_gateway
 from integration.gateway.conftest import Room
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, StandInWorker, running
@@ -84,6 +85,15 @@ def tools(count: int, levels: int) -> bytes:
     return chat(1, "go", tools=[{"type": "function", "function": function}] * count)
 
 
+def pictures(count: int, size_bytes: int) -> bytes:
+    """A chat with so many different images."""
+    parts = [
+        {"type": "image_url", "image_url": {"url": data_url(png(seed=seed) + bytes(size_bytes))}}
+        for seed in range(count)
+    ]
+    return body(messages=[{"role": "user", "content": parts}])
+
+
 LARGE: dict[str, tuple[str, int, Callable[[], bytes]]] = {
     "a text that fits": (COMPLETIONS, 200, lambda: prompt("signal " * 25_000)),
     "a text of 95 MiB": (COMPLETIONS, 400, lambda: prompt("signal " * 14_000_000)),
@@ -98,6 +108,7 @@ LARGE: dict[str, tuple[str, int, Callable[[], bytes]]] = {
     "its stream": (CHATS, 200, lambda: chat(1, "track " * 25_000, reasoning_effort="low", stream=True)),
     "the log-probabilities of a prompt": (COMPLETIONS, 200, lambda: prompt_told(stream=False)),
     "their stream": (COMPLETIONS, 200, lambda: prompt_told(stream=True)),
+    "six images of 15 MiB": (CHATS, 200, lambda: pictures(6, 15 * 2**20)),
     "tools of many levels": (CHATS, 200, lambda: tools(300, 300)),
     "a response of 95 MiB": (RESPONSES, 200, lambda: body(input="red " * 25_000_000)),
     "embeddings of 95 MiB": (EMBEDDINGS, 200, lambda: body(input="red")),
