@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
@@ -15,7 +16,7 @@ from pointsman.api.v1alpha1.limits import (
     WorkerLimits,
     gateway_limit,
 )
-from pointsman.api.v1alpha1.llmservice import Router
+from pointsman.api.v1alpha1.llmservice import LLMService, Router
 from pointsman.api.v1alpha1.multimodal import (
     MULTIMODAL_SETTINGS,
     MultimodalSpec,
@@ -115,3 +116,10 @@ def test_what_the_operator_renders_the_gateway_reads(monkeypatch: pytest.MonkeyP
     settings = Settings(_cli_parse_args=[])
     assert settings.image_allowed_domains == ("a.example.com", "b.example.com")
     assert (settings.max_images, settings.encode_bypass_below_tokens, settings.encode_cache_mib) == (3, 0, 512)
+
+
+def test_the_example_of_the_page_of_images_is_a_service_with_the_defaults() -> None:
+    example = re.search(r"```yaml\n(.*?)```", IMAGES_PAGE, re.S)
+    assert example is not None
+    service = LLMService.model_validate(yaml.safe_load(example[1]))
+    assert service.spec.multimodal == MultimodalSpec()
