@@ -42,7 +42,10 @@ class ControlApi:
 
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> ControlAnswer:
         """Answer one request; ``headers`` have lower-case names."""
-        if not authorized(headers, self._sidecar.settings.control_token.get_secret_value()):
+        token = self._sidecar.settings.control_token.get_secret_value()
+        if method == "GET" and path.startswith(f"{wire.PREFILL_CHATS_PATH}/"):
+            return self._chat(path.removeprefix(f"{wire.PREFILL_CHATS_PATH}/"), headers, token)
+        if not authorized(headers, token):
             return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "the control API needs the service's control token")
         try:
             return await self.route(method, path, body)
@@ -50,6 +53,15 @@ class ControlApi:
             return _error(error.status, error.reason, error.message)
         except ValidationError as error:
             return _error(HTTPStatus.BAD_REQUEST, "BadRequest", str(error))
+
+    def _chat(self, request_id: str, headers: Mapping[str, str], token: str) -> ControlAnswer:
+        """A prompt with images, for the prefill worker that has taken it off the queue."""
+        if not authorized(headers, wire.chat_credential(token, request_id)):
+            return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "a chat needs the credential of its request")
+        chat = self._sidecar.remote.chat(request_id)
+        if chat is None:
+            return _error(HTTPStatus.NOT_FOUND, "NoSuchChat", f"no request {request_id} waits for its prefill")
+        return ControlAnswer(HTTPStatus.OK, chat)
 
     async def route(self, method: str, path: str, body: bytes) -> ControlAnswer:
         """Answer one authorized request. Raises ControlRefusedError or ValidationError."""

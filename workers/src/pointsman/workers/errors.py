@@ -23,6 +23,10 @@ class QueueFullError(WorkerError):
     """The prefill queue holds as many requests as it may."""
 
 
+class ChatUnavailableError(WorkerError):
+    """The chat of a prefill request cannot be got from its decode worker; says why."""
+
+
 class PromptTooLargeError(WorkerError):
     """The request is larger than one NATS message may be."""
 

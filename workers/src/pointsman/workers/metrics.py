@@ -49,6 +49,9 @@ class WorkerMetrics:
             named.WORKER_PREFILL_SECONDS.name, named.WORKER_PREFILL_SECONDS.help, registry=registry, buckets=_SECONDS
         )
         self._prefill_engine_seconds = counter(named.WORKER_PREFILL_ENGINE_SECONDS)
+        self._encode_seconds = Histogram(
+            named.WORKER_ENCODE_SECONDS.name, named.WORKER_ENCODE_SECONDS.help, registry=registry, buckets=_SECONDS
+        )
         self._late_leases = counter(named.WORKER_LATE_LEASES)
         self._events_lost = counter(named.WORKER_KV_EVENTS_LOST)
         for reason in PrefillReason:
@@ -94,6 +97,10 @@ class WorkerMetrics:
         self._prefills.labels(outcome=outcome.value).inc()
         if seconds is not None:
             self._prefill_seconds.observe(seconds)
+
+    def encoded(self, seconds: float) -> None:
+        """The images of one request were encoded."""
+        self._encode_seconds.observe(seconds)
 
     def lost_kv_events(self, batches: int) -> None:
         """So many batches of the engine's KV events are gone."""

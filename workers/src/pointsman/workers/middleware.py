@@ -14,6 +14,7 @@ from typing import Any
 
 from pointsman.api.protocol import headers as names
 from pointsman.api.protocol.control import MAX_DEATHS, RetryReason, WorkerPhase
+from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
@@ -200,9 +201,12 @@ class _Exchange:
             await self._engine(self._body, PrefillPath(PrefillReason.UNSUPPORTED))
             return
         try:
-            raw, body = _cleaned(self._body)
+            raw, body = _cleaned(self._body, fetches_embeddings=self._sidecar.settings.embedding_role is not None)
         except RecursionError:
             await _respond_bad_request(self._send, "the request body is nested too deeply to be read")
+            return
+        if self._sidecar.role is Role.ENCODE:
+            await self._encode(raw)
             return
         if body is None or self._path not in _PREFILLABLE:
             await self._engine(raw, PrefillPath(PrefillReason.INVALID if body is None else PrefillReason.UNSUPPORTED))
@@ -216,12 +220,14 @@ class _Exchange:
             self._request_id,
             self._path,
             body,
-            body_bytes=len(raw),
+            raw=raw,
             rule=self._rule(),
             cached_tokens_hint=self._number(names.EXPECTED_CACHED_TOKENS) or 0,
             deaths=deaths or 0,
         )
         prompts = await request.prompts()
+        if isinstance(prompts, Prompts) and prompts.images and self._resume is not None:
+            prompts = PrefillReason.MEDIA  # its tokens so far cannot be prefilled without the images
         if isinstance(prompts, PrefillReason):
             path = PrefillPath(prompts)
             self._decided(path, 0)
@@ -242,6 +248,12 @@ class _Exchange:
             await _refuse(self._send, self._sidecar.settings.worker, RetryReason.PREFILL_DIED, died)
             return
         await self._decode(raw, request, prompts, paths)
+
+    async def _encode(self, raw: bytes) -> None:
+        """Have the engine encode the images; the answer says where their embeddings are."""
+        begun_s = time.monotonic()
+        await self._engine(raw, None)
+        self._sidecar.encoded(self._request_id, time.monotonic() - begun_s)
 
     async def _prefilled(self, request: RequestPrefill, prompts: Prompts) -> list[PrefillPath] | None:
         """Where the prompts are prefilled; None when the client left meanwhile."""
@@ -305,13 +317,16 @@ class _Exchange:
         return int(value) if value.isascii() and value.isdigit() else None
 
     async def _engine(
-        self, body: bytes, path: PrefillPath, *, kv: RemoteKv | None = None, cached_tokens: int | None = None
+        self, body: bytes, path: PrefillPath | None, *, kv: RemoteKv | None = None, cached_tokens: int | None = None
     ) -> bool:
-        """Pass the request on; ``kv`` is what ``body`` pulls, ``cached_tokens`` what the answer has to say of them.
+        """Pass the request on. ``path``: where it is prefilled; None: it is not. ``kv`` is what ``body`` pulls,
+        ``cached_tokens`` what the answer has to say of them.
 
         False: the remote leg failed before anything was sent, and the client still waits.
         """
-        untold = path.reason is PrefillReason.SHORT and path.new_tokens is None  # a text too short to be tokenised here
+        untold = (
+            path is not None and path.reason is PrefillReason.SHORT and path.new_tokens is None
+        )  # a text too short to be tokenised here
         answer = _Answer(
             self._send,
             self._sidecar,
@@ -328,14 +343,14 @@ class _Exchange:
             await answer.kv_is_settled()
         return not answer.discarded
 
-    def _answer_headers(self, path: PrefillPath) -> list[tuple[bytes, bytes]]:
+    def _answer_headers(self, path: PrefillPath | None) -> list[tuple[bytes, bytes]]:
         told = {names.WORKER: self._sidecar.settings.worker}
-        if self._path in _PREFILLABLE:
+        if path is not None and self._path in _PREFILLABLE:
             told[names.PREFILL] = "remote" if path.remote else "local"
             told[names.PREFILL_REASON] = path.reason.value
         if self._resume is not None:
             told[names.RESUMED] = "1"
-        if path.kv is not None:
+        if path is not None and path.kv is not None:
             told[names.PREFILL_WORKER] = path.kv.prefill_worker
         return [(name.lower().encode(), value.encode()) for name, value in told.items()]
 
@@ -419,7 +434,7 @@ def _is_abort(chunk: bytes) -> bool:
     return any(choice.get("finish_reason") == "abort" for choice in body.get("choices") or ())
 
 
-def _cleaned(raw: bytes) -> tuple[bytes, dict[str, Any] | None]:
+def _cleaned(raw: bytes, *, fetches_embeddings: bool) -> tuple[bytes, dict[str, Any] | None]:
     """A client's request as it is passed on, and the object in it, without what no client may say.
 
     Raises RecursionError for one that is nested too deeply.
@@ -427,7 +442,7 @@ def _cleaned(raw: bytes) -> tuple[bytes, dict[str, Any] | None]:
     body = json_object(raw)
     if body is None:
         return raw, None
-    cleaned = without_client_transfer_params(body)
+    cleaned = without_client_transfer_params(body, fetches_embeddings=fetches_embeddings)
     return (as_utf8(raw, body) if cleaned == body else dump(cleaned)), cleaned
 
 

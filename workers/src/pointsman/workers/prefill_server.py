@@ -29,18 +29,26 @@ from pointsman.api.protocol.prefill import (
     PrefillSignal,
     PrefillWait,
     SignalKind,
+    with_images,
 )
 from pointsman.process.ending import end
 from pointsman.serving.ejection import EjectionRule, Health
 from pointsman.serving.engine_death import reports_engine_death
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
+from pointsman.workers.chat_source import ChatSource
 from pointsman.workers.core.admission import PrefillLimits
 from pointsman.workers.core.duplicates import SeenRequests
 from pointsman.workers.core.engine_time import EngineTime
 from pointsman.workers.core.leases import LeaseLedger, LeaseStart
-from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
+from pointsman.workers.core.prompts import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    KV_TRANSFER_PARAMS,
+    chat_prefill_leg,
+    prefill_leg,
+)
 from pointsman.workers.engine import Engine
-from pointsman.workers.errors import EngineUnavailableError, QueueUnavailableError
+from pointsman.workers.errors import ChatUnavailableError, EngineUnavailableError, QueueUnavailableError
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.prefill_queue import PrefillPuller
@@ -105,6 +113,7 @@ class PrefillServer:
         self._budget_tokens = DEFAULT_PREFILL_TOKEN_BUDGET
         self._engine_time = EngineTime()
         self._health = Health()  # of the own engine
+        self._chats = ChatSource(settings)
         link.on_connected(self._subscribe)
 
     @property
@@ -156,6 +165,7 @@ class PrefillServer:
     async def stop(self) -> None:
         """End what is being computed at once; requests in hand are redelivered to others after the ack wait."""
         await end(self._tasks)
+        await self._chats.close()
 
     async def run(self) -> None:
         """Take requests until cancelled."""
@@ -305,9 +315,15 @@ class PrefillServer:
         """The prefill leg against the own engine."""
         request = job.request
         begun_s = self._clock()
-        body = prefill_leg(request.model, request.token_ids, request.cache_salt)
         try:
-            answer = await self._engine.post(COMPLETIONS_PATH, body, request_id=f"prefill-{request.request_id}")
+            if request.chat_at is None:
+                path, leg = COMPLETIONS_PATH, prefill_leg(request.model, request.token_ids, request.cache_salt)
+            else:
+                chat = await self._chats.fetch(request.chat_at, request.request_id)
+                path, leg = CHAT_PATH, chat_prefill_leg(chat)
+            answer = await self._engine.post(path, leg, request_id=f"prefill-{request.request_id}")
+        except ChatUnavailableError as error:
+            return self._reply(request, PrefillOutcome.FAILED, str(error))
         except EngineUnavailableError as error:
             return self._failure(request, str(error))
         now_s = self._clock()
@@ -321,6 +337,9 @@ class PrefillServer:
                 return self._reply(request, PrefillOutcome.FAILED, detail)
             return self._failure(request, detail)
         PAUSES.answered(self._health, now_s)
+        if request.chat_at is not None and answer.body.get("prompt_token_ids") != list(request.token_ids):
+            detail = "this engine makes another prompt of the chat than the decode worker's engine"
+            return self._reply(request, PrefillOutcome.FAILED, detail)
         self._ledger.begin(request.request_id, now_s)
         return self._reply(request, PrefillOutcome.DONE).model_copy(
             update={
@@ -388,11 +407,12 @@ class PrefillServer:
         """
         settings, request = self._settings, job.request
         deliveries = job.delivery.metadata.num_delivered
+        compatibility = settings.kv_compatibility if request.chat_at is None else with_images(settings.kv_compatibility)
         if request.wait_seconds is not None and self._clock() - job.taken_s >= request.wait_seconds:
             return self._reply(request, PrefillOutcome.EXPIRED, f"expired after {request.wait_seconds:g} s here")
         for field, theirs, ours in (
             ("block size", request.block_size, settings.block_size),
-            ("KV compatibility", request.kv_compatibility, settings.kv_compatibility),
+            ("KV compatibility", request.kv_compatibility, compatibility),
         ):
             if theirs != ours:
                 return self._reply(request, PrefillOutcome.REFUSED, f"{field} is {theirs}, this engine's is {ours}")

@@ -32,6 +32,7 @@ from pointsman.api.protocol.prefill import (
     PrefillSignal,
     PrefillWait,
     SignalKind,
+    with_images,
 )
 from pointsman.process.ending import end
 from pointsman.serving.local_remote import PrefillReason, RoutingRule, decide
@@ -59,7 +60,7 @@ REMOTE_SHARE_OF_DEADLINE = 0.5
 class PromptToPrefill:
     """A prompt at the moment of decision. ``time_left_s``: how long it may wait for its KV (None: no deadline).
 
-    ``deaths``: workers that died with the client's request elsewhere.
+    ``deaths``: workers that died with the client's request elsewhere. ``chat``: the request as JSON if it has images.
     """
 
     client_request_id: str
@@ -69,6 +70,7 @@ class PromptToPrefill:
     cached_tokens: int
     time_left_s: float | None
     deaths: int = 0
+    chat: bytes | None = None
 
 
 @dataclass(slots=True)
@@ -120,6 +122,7 @@ class RemotePrefill:
         self._numbers = itertools.count()
         self._asked: dict[str, _Asked] = {}  # by reply subject: somebody waits for the answer
         self._over: dict[str, _Asked] = {}  # nobody waits any more, in that order, until a lease of it would be over
+        self._chats: dict[str, bytes] = {}  # by request: prompts with images, for the prefill worker that takes them
         self._present: dict[str, _Present] = {}  # prefill workers of this group
         self._background: set[asyncio.Task[None]] = set()
         link.on_connected(self._subscribe)
@@ -160,6 +163,10 @@ class RemotePrefill:
     def usable(self, kv: RemoteKv) -> bool:
         """Whether ``kv`` may be pulled now: well within its lease."""
         return self._clock() < kv.usable_until_s
+
+    def chat(self, request_id: str) -> bytes | None:
+        """The chat of a request that waits for a prefill worker, as JSON; None: nobody waits for it, or any more."""
+        return self._chats.get(request_id)
 
     async def pulled(self, request_id: str) -> None:
         """Tell the prefill workers that the engine here has dealt with this KV."""
@@ -221,15 +228,23 @@ class RemotePrefill:
             reply_to=reply_to,
             model=prompt.model,
             block_size=settings.block_size,
-            kv_compatibility=settings.kv_compatibility,
+            kv_compatibility=settings.kv_compatibility
+            if prompt.chat is None
+            else with_images(settings.kv_compatibility),
             decode_worker=settings.worker,
             wait_seconds=wait_s,
             asked_at_seconds=published_s,
             cache_salt=prompt.cache_salt,
             deaths=prompt.deaths,
             token_ids=prompt.token_ids,
+            chat_at=None if prompt.chat is None else settings.own_server,
         )
-        reason, kv = await self._kv_of(request, asked, wait_s)
+        if prompt.chat is not None:
+            self._chats[request_id] = prompt.chat
+        try:
+            reason, kv = await self._kv_of(request, asked, wait_s)
+        finally:
+            self._chats.pop(request_id, None)
         computed = reason in (PrefillReason.REMOTE, PrefillReason.LEASE_SPENT)  # so it kills no worker
         return reason, kv, frozenset() if computed else await self._dead_of(asked)
 

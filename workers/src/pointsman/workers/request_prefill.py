@@ -13,12 +13,15 @@ from typing import Any
 
 from pointsman.api.protocol.resume import Resume
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
+from pointsman.workers.core.bodies import json_object
 from pointsman.workers.core.prompts import (
+    CHAT_PATH,
     COMPLETIONS_PATH,
     ChatPrompt,
     LocalPrompt,
     TextPrompts,
     TokenPrompts,
+    chat_pull_leg,
     needs_kv_first,
     pull_leg,
     read_prompt,
@@ -37,13 +40,15 @@ log = logging.getLogger(__name__)
 class Prompts:
     """The prompts of one request. ``in_request``: their ids stand in it already; ``kv_first``: see the module.
 
-    ``resumed``: they end with tokens of the answer, which are not in the request.
+    ``resumed``: they end with tokens of the answer, which are not in the request. ``images``: their ids are not enough
+    to compute them, because some stand for tokens of images.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     in_request: bool
     kv_first: bool
     resumed: bool = False
+    images: bool = False
 
     def with_sampled(self, resume: Resume) -> "Prompts":
         """What the engine computes to resume: the one prompt with the tokens so far of each choice that goes on."""
@@ -56,8 +61,8 @@ class Prompts:
 
 
 class RequestPrefill:
-    """``body`` is the request, ``body_bytes`` its length as JSON, ``cached_tokens_hint`` what its sender takes to be
-    cached here, ``deaths`` the workers that died with it elsewhere."""
+    """``body`` is the request, ``raw`` the same as JSON, ``cached_tokens_hint`` what its sender takes to be cached
+    here, ``deaths`` the workers that died with it elsewhere."""
 
     def __init__(
         self,
@@ -66,7 +71,7 @@ class RequestPrefill:
         path: str,
         body: Mapping[str, Any],
         *,
-        body_bytes: int,
+        raw: bytes,
         rule: RoutingRule,
         cached_tokens_hint: int,
         deaths: int,
@@ -75,7 +80,7 @@ class RequestPrefill:
         self._request_id = request_id
         self._path = path
         self._body = body
-        self._body_bytes = body_bytes
+        self._raw = raw
         self._rule = rule
         self._hint = cached_tokens_hint
         self._deaths = deaths
@@ -98,15 +103,15 @@ class RequestPrefill:
                 found = await asyncio.gather(*(self._tokenised(text) for text in texts))
                 token_ids = tuple(ids for ids in found if ids is not None)
                 return self._as(token_ids) if len(token_ids) == len(texts) else PrefillReason.INVALID
-            case ChatPrompt():
+            case ChatPrompt(images):
                 # A tokenizer makes at most one token of a byte. What a template adds of its own is not counted here:
                 # it is alike in all chats, so the engine has it cached.
-                if self._body_bytes <= self._rule.max_local_prefill_tokens:
+                if not images and len(self._raw) <= self._rule.max_local_prefill_tokens:
                     return PrefillReason.SHORT
                 chat = await self._sidecar.engine.render_chat(self._body)
                 if chat is None:
                     return PrefillReason.INVALID
-                return self._as((chat.token_ids,)) if chat.only_local is None else chat.only_local
+                return self._as((chat.token_ids,), images=chat.images) if chat.only_local is None else chat.only_local
 
     async def prefill(self, prompts: Prompts, time_left_s: Callable[[], float | None]) -> list[PrefillPath]:
         """Where each prompt is prefilled; where the KV comes first, it is here. May be cancelled at any time.
@@ -115,10 +120,10 @@ class RequestPrefill:
         """
         hint = self._hint if len(prompts.token_ids) == 1 else 0
         if not prompts.kv_first:
-            return [await self._prefill(prompts.token_ids[0], time_left_s(), hint)]
+            return [await self._prefill(prompts.token_ids[0], time_left_s(), hint, images=prompts.images)]
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(self._bring(ids, time_left_s, hint, number))
+                group.create_task(self._bring(ids, time_left_s, hint, number, images=prompts.images))
                 for number, ids in enumerate(prompts.token_ids)
             ]
         return [task.result() for task in tasks]
@@ -128,17 +133,21 @@ class RequestPrefill:
         if prompts.resumed or not takes_token_ids(self._body):
             return {}
         ids: Sequence[Any] = prompts.token_ids[0] if len(prompts.token_ids) == 1 else prompts.token_ids
-        return token_fields(self._path, ids, given=prompts.in_request, kv_transfer_params=kv_transfer_params)
+        return token_fields(
+            self._path, ids, given=prompts.in_request, images=prompts.images, kv_transfer_params=kv_transfer_params
+        )
 
     def release(self, path: PrefillPath) -> None:
         """Have KV freed that is not pulled; returns at once."""
         if path.kv is not None:
             self._sidecar.remote.release(path.kv, self._model)
 
-    def _as(self, token_ids: tuple[tuple[int, ...], ...], *, in_request: bool = False) -> Prompts:
-        return Prompts(token_ids, in_request, needs_kv_first(self._body, len(token_ids)))
+    def _as(self, token_ids: tuple[tuple[int, ...], ...], *, in_request: bool = False, images: bool = False) -> Prompts:
+        return Prompts(token_ids, in_request, needs_kv_first(self._body, len(token_ids)), images=images)
 
-    async def _prefill(self, token_ids: tuple[int, ...], time_left_s: float | None, hint: int) -> PrefillPath:
+    async def _prefill(
+        self, token_ids: tuple[int, ...], time_left_s: float | None, hint: int, *, images: bool
+    ) -> PrefillPath:
         prompt = PromptToPrefill(
             client_request_id=self._request_id,
             model=self._model,
@@ -147,6 +156,7 @@ class RequestPrefill:
             cached_tokens=self._sidecar.cached_tokens(token_ids, self._salt, model=self._model, hint=hint),
             time_left_s=time_left_s,
             deaths=self._deaths,
+            chat=self._raw if images else None,
         )
         path = await self._sidecar.remote.prefill(prompt, self._rule)
         if path.kv is None or self._sidecar.remote.usable(path.kv):
@@ -155,18 +165,26 @@ class RequestPrefill:
         return PrefillPath(PrefillReason.LEASE_SPENT, path.new_tokens)
 
     async def _bring(
-        self, token_ids: tuple[int, ...], time_left_s: Callable[[], float | None], hint: int, number: int
+        self,
+        token_ids: tuple[int, ...],
+        time_left_s: Callable[[], float | None],
+        hint: int,
+        number: int,
+        *,
+        images: bool,
     ) -> PrefillPath:
         """Prefill one prompt and, if another worker did it, pull its KV into the prefix cache here."""
         async with self._asking:
-            path = await self._prefill(token_ids, time_left_s(), hint)
+            path = await self._prefill(token_ids, time_left_s(), hint, images=images)
             if path.kv is None:
                 return path
-            leg = pull_leg(self._model, token_ids, self._salt, path.kv.kv_transfer_params)
+            params = path.kv.kv_transfer_params
+            if images:
+                endpoint, leg = CHAT_PATH, chat_pull_leg(json_object(self._raw) or {}, params)
+            else:
+                endpoint, leg = COMPLETIONS_PATH, pull_leg(self._model, token_ids, self._salt, params)
             try:
-                answer = await self._sidecar.engine.post(
-                    COMPLETIONS_PATH, leg, request_id=f"pull-{number}-{self._request_id}"
-                )
+                answer = await self._sidecar.engine.post(endpoint, leg, request_id=f"pull-{number}-{self._request_id}")
             except EngineUnavailableError as error:
                 log.warning("request %s: its KV was not pulled: %s", self._request_id, error)
                 return PrefillPath(PrefillReason.PREFILL_FAILED, path.new_tokens)

@@ -3,7 +3,7 @@
 from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 
 from pointsman.api.protocol import names, prefill
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import LANGUAGE_ROLES, EmbeddingRole, Role
 from pointsman.process.settings import ProcessSettings
 from pointsman.serving.local_remote import DEFAULT_RULE
 from pointsman.serving.token_budget import DEFAULT_MAX_CONCURRENT_PREFILLS
@@ -41,6 +41,9 @@ class WorkerSettings(NatsSettings):
     gpus: int = Field(default=0, ge=0)
     control_token: SecretStr = Field(min_length=16)
     drain_timeout_seconds: float = Field(default=300.0, gt=0)
+    embedding_role: EmbeddingRole | None = Field(
+        default=None, description="what it does with embeddings of images; none: the service has no encode workers"
+    )
     role: Role | None = Field(
         default=None, description="which it starts in; none: it waits for the operator to give one"
     )
@@ -74,6 +77,17 @@ class WorkerSettings(NatsSettings):
         if ack_wait is not None and value > ack_wait / 2:
             raise ValueError(f"heartbeat_seconds is {value}: it must be at most half of ack_wait_seconds ({ack_wait})")
         return value
+
+    @property
+    def possible_roles(self) -> tuple[Role, ...]:
+        """The roles that this worker's engine can take: the engine of an encode worker has no language model."""
+        return (Role.ENCODE,) if self.embedding_role is EmbeddingRole.PRODUCER else LANGUAGE_ROLES
+
+    @property
+    def own_server(self) -> str:
+        """Host and port at which other pods reach this one's server."""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"{host}:{names.ENGINE_PORT}"
 
     @property
     def own_host(self) -> str:

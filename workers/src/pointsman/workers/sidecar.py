@@ -42,6 +42,7 @@ from pointsman.workers.verification import Verifier
 
 log = logging.getLogger(__name__)
 
+EMBEDDING_LEASE_SECONDS = 5.0
 LOOK_SECONDS = 0.5  # at the engine's health and the queue's depth
 
 
@@ -71,7 +72,9 @@ class Sidecar:
         self._roles = RoleState(settings.role)
         self._verified: Role | None = None
         self._clients: set[ClientRequest] = set()
-        self._ledger = LeaseLedger(settings.lease_seconds)
+        # An embedding is fetched at once, or never: so long a drained encode worker stays.
+        encodes = Role.ENCODE in settings.possible_roles
+        self._ledger = LeaseLedger(EMBEDDING_LEASE_SECONDS if encodes else settings.lease_seconds)
         self._index = PrefixIndex(settings.block_size)
         self.kv_feed = KvFeedPublisher(
             self._index, instance=self.instance, block_size=settings.block_size, known=lambda: self._feed.live
@@ -110,11 +113,13 @@ class Sidecar:
         self._link.start()
         self._supervise(self._server.run(), "prefill queue")
         self._supervise(self._watch(), "engine health")
-        if self.settings.prefix_cache:
+        language = Role.ENCODE not in self.settings.possible_roles
+        if self.settings.prefix_cache and language:
             self._supervise(self._feed.run(), "KV events")
         if self.settings.nats_url is not None:
             self._supervise(self._publisher.run(), "KV metrics")
-            self._supervise(self._server.announce(), "prefill presence")
+            if language:
+                self._supervise(self._server.announce(), "prefill presence")
 
     async def stop(self) -> None:
         """End everything that ``start`` began."""
@@ -157,6 +162,11 @@ class Sidecar:
             return min(hint, len(token_ids))
         return self._index.cached_tokens(token_ids, salt, None if model == self.settings.served_name else model)
 
+    def encoded(self, request_id: str, seconds: float) -> None:
+        """The images of a request were encoded, and their embeddings can be fetched."""
+        self.metrics.encoded(seconds)
+        self._ledger.begin(request_id, self._clock())
+
     def engine_aborted(self) -> None:
         """The engine answered "abort": it is shutting down and does not do what it accepts. Take nothing new."""
         if not self._roles.draining:
@@ -198,6 +208,13 @@ class Sidecar:
                 HTTPStatus.CONFLICT,
                 "EngineNotUp",
                 f"the engine is {self._roles.engine.name.lower()}: no role can be taken",
+            )
+        if request.role is not None and request.role not in self.settings.possible_roles:
+            possible = " or ".join(self.settings.possible_roles)
+            raise ControlRefusedError(
+                HTTPStatus.CONFLICT,
+                "WrongEngine",
+                f"role is {request.role}: this worker's engine was started for {possible}",
             )
         if request.role is Role.PREFILL and self.settings.nats_url is None:
             raise ControlRefusedError(

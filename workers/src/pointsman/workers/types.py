@@ -48,10 +48,14 @@ class EngineAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The token ids the chat endpoint makes of a request, or why its prompt is not token ids alone."""
+    """The token ids the chat endpoint makes of a request, or why it cannot be prefilled elsewhere.
+
+    ``images``: some of the ids stand for tokens of images.
+    """
 
     token_ids: tuple[int, ...]
     only_local: PrefillReason | None = None
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True)

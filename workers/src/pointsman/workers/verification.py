@@ -1,9 +1,12 @@
 """Proving a role with a real request, before any client's request depends on it."""
 
 import asyncio
+import base64
 import logging
 import random
+import struct
 import uuid
+import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,7 +16,14 @@ from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import VerifyRequest, VerifyResult
 from pointsman.api.protocol.names import Role
 from pointsman.workers.core.leases import LeaseLedger
-from pointsman.workers.core.prompts import COMPLETIONS_PATH, KV_TRANSFER_PARAMS, prefill_leg
+from pointsman.workers.core.prompts import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    EC_TRANSFER_PARAMS,
+    KV_TRANSFER_PARAMS,
+    encode_leg,
+    prefill_leg,
+)
 from pointsman.workers.engine import Engine
 from pointsman.workers.errors import EngineUnavailableError, WorkerError
 from pointsman.workers.settings import WorkerSettings
@@ -45,7 +55,9 @@ class Verifier:
         begun_s = self._clock()
         try:
             async with asyncio.timeout(request.timeout_seconds):
-                if request.role is Role.PREFILL and request.partner_url is not None:
+                if request.role is Role.ENCODE:
+                    detail = await self._encode()
+                elif request.role is Role.PREFILL and request.partner_url is not None:
                     detail = await self._round_trip(request.partner_url)
                 else:
                     detail = await self._one_token()
@@ -65,6 +77,28 @@ class Verifier:
         answer = await self._engine.post(COMPLETIONS_PATH, self._local_leg(await self._prompt()), request_id=_new_id())
         _token(answer, "this engine")
         return "this engine answered one token"
+
+    async def _encode(self) -> str:
+        """Encode an image that no cache has seen, and fetch its embedding as a prefill worker does."""
+        # only here: a worker of a service without encode workers loads none of it
+        from pointsman.workers.multimodal.exchange.probe import fetch_once
+        from pointsman.workers.multimodal.exchange.references import references
+        from pointsman.workers.multimodal.transfer.errors import TransferError
+
+        answer = await self._engine.post(
+            CHAT_PATH, encode_leg(self._settings.served_name, _image()), request_id=_new_id()
+        )
+        if answer.status != 200:
+            raise VerificationFailedError(f"this engine: HTTP {answer.status}: {answer.body.get('error', '')}")
+        token = self._settings.control_token.get_secret_value()
+        found = references(answer.body.get(EC_TRANSFER_PARAMS), token).values()
+        if not found:
+            raise VerificationFailedError("the engine's answer has no ec_transfer_params of this service")
+        try:
+            tokens = [(await fetch_once(reference, token)).num_tokens for reference in found]
+        except (TransferError, OSError) as error:
+            raise VerificationFailedError(f"the embedding cannot be fetched: {error}") from error
+        return f"this engine encoded an image, and its {sum(tokens)} tokens were fetched"
 
     async def _round_trip(self, partner_url: str) -> str:
         seen: list[tuple[int, int]] = []
@@ -116,6 +150,19 @@ class Verifier:
         leg = prefill_leg(self._settings.served_name, prompt, None)
         del leg[KV_TRANSFER_PARAMS]
         return leg
+
+
+def _image() -> str:
+    """A small PNG of random pixels, as a data URI."""
+    side = 32
+    rows = b"".join(b"\0" + random.randbytes(3 * side) for _ in range(side))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack("!I", len(data)) + kind + data + struct.pack("!I", zlib.crc32(kind + data))
+
+    header = struct.pack("!IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def _new_id() -> str:

@@ -9,13 +9,16 @@ POST  /pointsman/v1/drain                 DrainRequest -> WorkerState; takes no 
 POST  /pointsman/v1/verify                VerifyRequest -> VerifyResult
 GET   /pointsman/v1/model                 -> ModelInfo
 GET   /pointsman/v1/model/files/{sha256}  -> the file's bytes (tokenizer and template files of ModelInfo)
+GET   /pointsman/v1/prefill-chats/{id}    -> the chat of a PrefillRequest with images, while it is waited for
 GET   /pointsman/v1/kv-events             -> a stream of frames that does not end, see pointsman.api.protocol.kv_feed
 GET   /pointsman/v1/endpoints             gateway only -> EndpointsReport
 ===== =================================== ========================================================================
 
-Every path of a worker needs ``Authorization: Bearer <control token>``; so does the gateway's report.
+Every path of a worker needs ``Authorization: Bearer <control token>``; so does the gateway's report. A prefill worker
+gets a chat from an address that came over NATS, so it sends ``chat_credential`` in place of the token.
 """
 
+import hmac
 from enum import StrEnum
 from typing import Final
 
@@ -30,8 +33,14 @@ DRAIN_PATH: Final = "/pointsman/v1/drain"
 VERIFY_PATH: Final = "/pointsman/v1/verify"
 MODEL_PATH: Final = "/pointsman/v1/model"
 MODEL_FILES_PATH: Final = "/pointsman/v1/model/files"
+PREFILL_CHATS_PATH: Final = "/pointsman/v1/prefill-chats"
 KV_EVENTS_PATH: Final = "/pointsman/v1/kv-events"
 ENDPOINTS_PATH: Final = "/pointsman/v1/endpoints"
+
+
+def chat_credential(control_token: str, request_id: str) -> str:
+    """Proves that who has it knows the service's control token; good for the chat of one request only."""
+    return hmac.digest(control_token.encode(), f"prefill chat {request_id}".encode(), "sha256").hex()
 
 
 class Wire(BaseModel):

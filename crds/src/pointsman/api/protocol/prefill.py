@@ -25,6 +25,11 @@ FIRST_TOKEN_SECONDS: Final = 120.0  # time for the first token of a request that
 LONGEST_WAIT_SECONDS: Final = 600.0  # for a remote prefill, whatever the deadline; a message lives longer in its stream
 
 
+def with_images(kv_compatibility: str) -> str:
+    """What a request of this group names as its KV compatibility if its prompt has images."""
+    return f"{kv_compatibility}+images"
+
+
 class MalformedPrefillRequest(ValueError):
     """A frame that is no PrefillRequest; says what is wrong with it."""
 
@@ -41,6 +46,7 @@ class _Head(Wire):
     asked_at_seconds: float | None = None
     cache_salt: str | None = None
     deaths: int = Field(default=0, ge=0)
+    chat_at: str | None = None
 
 
 class PrefillRequest(_Head):
@@ -52,6 +58,9 @@ class PrefillRequest(_Head):
     absent from decode workers of earlier versions. Their ``deadline_unix_ms`` is not read, because it is of a clock
     that may differ: they withdraw a request that nobody waits for, as present ones do.
     ``deaths``: workers that died with the client's request before this one was published.
+    ``chat_at``: the prompt has images, so its tokens alone are not enough. The prefill worker gets the chat, with the
+    images, from this host and port (``PREFILL_CHATS_PATH``) while the decode worker waits. ``kv_compatibility`` is then
+    ``with_images`` of the group's: a worker of an earlier version, which would prefill the tokens alone, refuses it.
     """
 
     token_ids: tuple[int, ...] = Field(min_length=1)

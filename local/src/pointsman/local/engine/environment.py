@@ -26,6 +26,7 @@ from pointsman.local.cache import cache_directory
 from pointsman.local.errors import EngineEnvironmentError
 
 LOCK_FILE: Final = Path(__file__).with_name("requirements.lock")
+IMAGES_LOCK_FILE: Final = LOCK_FILE.with_name("images.lock")
 PYTHON_VERSION: Final = "3.11"  # the lock is resolved for it
 ROOMS: Final = (
     "api",
@@ -41,10 +42,14 @@ Report = Callable[[str], None]
 
 @dataclass(frozen=True)
 class EngineEnvironment:
-    """An installed engine environment, seen from one checkout."""
+    """An installed engine environment, seen from one checkout.
+
+    ``images``: the folder of the packages that engines need for images; None: its engines serve text.
+    """
 
     root: Path
     rooms: Path
+    images: Path | None = None
 
     @property
     def python(self) -> Path:
@@ -59,7 +64,7 @@ class EngineEnvironment:
         would wait for a C++ compiler, in every engine anew.
         """
         return {
-            "PYTHONPATH": str(self.rooms),
+            "PYTHONPATH": str(self.rooms) if self.images is None else f"{self.rooms}{os.pathsep}{self.images}",
             "VLLM_CACHE_ROOT": str(self.root.parent / "vllm"),
             "TORCH_COMPILE_DISABLE": "1",
         }
@@ -74,9 +79,12 @@ class EngineEnvironment:
         return environment
 
 
-def ensure_engine_environment(cache: Path | None = None, report: Report = print) -> EngineEnvironment:
+def ensure_engine_environment(
+    cache: Path | None = None, report: Report = print, *, images: bool = False
+) -> EngineEnvironment:
     """The engine environment, installed now if this computer does not have it yet (some 2.5 GB to download).
 
+    ``images``: with what engines need for images (torchvision). A text engine would import it, so it is kept apart.
     Raises EngineEnvironmentError if the installation fails. Several processes may call this at once:
     one installs, the others wait.
     """
@@ -84,14 +92,24 @@ def ensure_engine_environment(cache: Path | None = None, report: Report = print)
     engines.mkdir(parents=True, exist_ok=True)
     key = hashlib.sha256(LOCK_FILE.read_bytes() + PYTHON_VERSION.encode()).hexdigest()[:16]
     root = engines / key
-    complete = root / "complete"
-    if not complete.exists():
-        with _exclusively(engines / f"{key}.lock", report):
-            if not complete.exists():
-                _install(root, report)
-                complete.touch()
+    _once(root, report, lambda: _install(root, report))
     _name_vllm(root)  # also in an environment that an older Pointsman installed
-    return EngineEnvironment(root=root, rooms=_link_rooms(engines / "rooms"))
+    packages: Path | None = None
+    if images:
+        packages = folder = engines / f"{key}-images-{hashlib.sha256(IMAGES_LOCK_FILE.read_bytes()).hexdigest()[:8]}"
+        _once(folder, report, lambda: _install_images(folder, root, report))
+    return EngineEnvironment(root=root, rooms=_link_rooms(engines / "rooms"), images=packages)
+
+
+def _once(folder: Path, report: Report, install: Callable[[], None]) -> None:
+    """Install into ``folder`` unless it is complete; of several processes one installs and the others wait."""
+    complete = folder / "complete"
+    if complete.exists():
+        return
+    with _exclusively(folder.with_name(f"{folder.name}.lock"), report):
+        if not complete.exists():
+            install()
+            complete.touch()
 
 
 def _install(root: Path, report: Report) -> None:
@@ -108,6 +126,15 @@ def _install(root: Path, report: Report) -> None:
         "--python", str(root / "bin" / "python"), str(LOCK_FILE),
     )  # fmt: skip
     report(f"engine installed in {time.monotonic() - started:.0f} s")
+
+
+def _install_images(folder: Path, root: Path, report: Report) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    report(f"installing what the engine needs for images into {folder}")
+    _uv(
+        report, "pip", "install", "--quiet", "--require-hashes", "--no-deps", "--compile-bytecode",
+        "--python", str(root / "bin" / "python"), "--target", str(folder), "--requirement", str(IMAGES_LOCK_FILE),
+    )  # fmt: skip
 
 
 def _interpreter() -> str:

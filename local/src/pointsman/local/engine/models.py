@@ -1,4 +1,4 @@
-"""Models made on the spot: small random Llamas whose answers depend on the whole context.
+"""Models made on the spot: small random Llamas and a LLaVA, whose answers depend on the whole context.
 
 No download, no licence, and better than real weights for one purpose: with ordinary small random weights the output
 hardly depends on the context, so equal tokens would prove nothing about a KV transfer. These weights are large
@@ -24,7 +24,21 @@ class ModelSize(StrEnum):
     """What the model is for."""
 
     TINY = "tiny"  # tests: 0.9 M parameters, 2 ms a token
+    VISION = "vision"  # images: the tiny one behind a vision tower, 64 tokens an image
     SMALL = "small"  # latency: 26 M parameters, a 2 000-token prompt takes half a second on one core
+
+
+@dataclass(frozen=True)
+class VisionRecipe:
+    """Shape of a random CLIP vision tower. Sizes in pixels; an image has one token for each patch."""
+
+    image_size: int
+    patch_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    initializer_range: float
 
 
 @dataclass(frozen=True)
@@ -39,6 +53,7 @@ class ModelRecipe:
     initializer_range: float
     max_position_embeddings: int = 8192
     seed: int = 20250325
+    vision: VisionRecipe | None = None
 
 
 RECIPES: Final = {
@@ -49,6 +64,23 @@ RECIPES: Final = {
         num_attention_heads=4,
         num_key_value_heads=2,
         initializer_range=0.3,
+    ),
+    ModelSize.VISION: ModelRecipe(
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.3,
+        vision=VisionRecipe(
+            image_size=112,
+            patch_size=14,
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            initializer_range=0.3,
+        ),
     ),
     ModelSize.SMALL: ModelRecipe(
         hidden_size=512,

@@ -12,11 +12,19 @@ from pointsman.serving.local_remote import PrefillReason
 COMPLETIONS_PATH: Final = "/v1/completions"
 CHAT_PATH: Final = "/v1/chat/completions"
 KV_TRANSFER_PARAMS: Final = "kv_transfer_params"
+EC_TRANSFER_PARAMS: Final = "ec_transfer_params"
 PROMPT_TOKEN_IDS: Final = "prompt_token_ids"
 RESUMED_TOKENS: Final = "pointsman_resumed_tokens"
 """Of a request's ``extra_args``: so many of its last prompt tokens are those of the answer that is resumed."""
 TOKEN_ID_LIMIT: Final = 2**32  # ids travel as u32; no vocabulary is larger
 
+# Fields of a chat that say how it is answered, not what its prompt is.
+_OF_THE_ANSWER: Final = frozenset(
+    {
+        *("max_tokens", "max_completion_tokens", "min_tokens", "n", "best_of", "stop", "stop_token_ids", "ignore_eos"),
+        *("stream", "stream_options", "logprobs", "top_logprobs", "echo", "return_token_ids", "return_prompt_text"),
+    }
+)
 # Content parts that are text to a chat template: vLLM's TEXT_PART_TYPES and tool references. Anything else is media.
 _TEXT_PARTS: Final = frozenset({"text", "input_text", "output_text", "refusal", "thinking", "tool_reference"})
 # Keys that make a part media whatever its type says.
@@ -50,7 +58,9 @@ class TextPrompts:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages that the engine's own renderer has to render."""
+    """Messages that the engine's own renderer has to render. ``images``: some of them have images."""
+
+    images: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +93,36 @@ def read_prompt(path: str, body: Mapping[str, Any]) -> Prompt:
     return LocalPrompt(PrefillReason.UNSUPPORTED)
 
 
+def encode_leg(model: str, image: str) -> dict[str, Any]:
+    """Body for /v1/chat/completions of an encode worker: one image, as a data URI."""
+    parts = [{"type": "image_url", "image_url": {"url": image}}]
+    return {"model": model, "max_tokens": 1, "stream": False, "messages": [{"role": "user", "content": parts}]}
+
+
+def chat_prefill_leg(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The prefill leg of a chat with images, for /v1/chat/completions: one token, which nobody reads.
+
+    What decides about the prompt (messages, tools, template) and the images' embeddings stays as it is.
+    """
+    leg = {key: value for key, value in body.items() if key not in _OF_THE_ANSWER}
+    return {
+        **leg,
+        "max_tokens": 1,
+        "min_tokens": 1,
+        "temperature": 0,
+        "stream": False,
+        "return_token_ids": True,
+        KV_TRANSFER_PARAMS: {"do_remote_decode": True, "do_remote_prefill": False},
+    }
+
+
+def chat_pull_leg(body: Mapping[str, Any], kv_transfer_params: Mapping[str, Any]) -> dict[str, Any]:
+    """As ``pull_leg``, of a chat with images."""
+    leg = chat_prefill_leg(body)
+    leg.pop(EC_TRANSFER_PARAMS, None)
+    return {**leg, "return_token_ids": False, KV_TRANSFER_PARAMS: dict(kv_transfer_params)}
+
+
 def needs_kv_first(body: Mapping[str, Any], prompts: int) -> bool:
     """Whether the KV has to be in the engine's prefix cache before the request begins.
 
@@ -104,12 +144,14 @@ _NOT_OF_CLIENTS: Final = frozenset({"kv_cache_report_mode", RESUMED_TOKENS})
 """Of ``vllm_xargs``. The first has blocks reported as stored that are known already, which the prefix index counts."""
 
 
-def without_client_transfer_params(body: Mapping[str, Any]) -> dict[str, Any]:
+def without_client_transfer_params(body: Mapping[str, Any], *, fetches_embeddings: bool = False) -> dict[str, Any]:
     """``body`` without transfer parameters but for the token ids of a chat.
 
     A client that could set them would choose from which host this engine reads KV. `_NOT_OF_CLIENTS` goes too.
+    ``fetches_embeddings``: the engine follows those of embeddings with the service's seal only, so they may stay.
     """
-    cleaned = {key: value for key, value in body.items() if key not in (KV_TRANSFER_PARAMS, "ec_transfer_params")}
+    removed = {KV_TRANSFER_PARAMS} if fetches_embeddings else {KV_TRANSFER_PARAMS, EC_TRANSFER_PARAMS}
+    cleaned = {key: value for key, value in body.items() if key not in removed}
     extra = body.get("vllm_xargs")
     if isinstance(extra, Mapping) and not _NOT_OF_CLIENTS.isdisjoint(extra):
         cleaned["vllm_xargs"] = {key: value for key, value in extra.items() if key not in _NOT_OF_CLIENTS}
@@ -120,12 +162,22 @@ def without_client_transfer_params(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def token_fields(
-    path: str, token_ids: Sequence[int], *, given: bool, kv_transfer_params: Mapping[str, Any] | None = None
+    path: str,
+    token_ids: Sequence[int],
+    *,
+    given: bool,
+    images: bool = False,
+    kv_transfer_params: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Fields that make the engine use exactly ``token_ids``, the ones that were prefilled, and pull their KV.
 
-    ``given``: they stand in the request already (its prompt, or the token ids of a chat).
+    ``given``: they stand in the request already (its prompt, or the token ids of a chat). ``images``: the engine has to
+    render the chat itself; with the KV it needs no embedding, and what was fetched once cannot be fetched again.
     """
+    if images:
+        if kv_transfer_params is None:
+            return {}
+        return {KV_TRANSFER_PARAMS: kv_transfer_params, EC_TRANSFER_PARAMS: None}
     if path == CHAT_PATH:
         if given and kv_transfer_params is None:
             return {}
@@ -188,8 +240,9 @@ def _chat_prompt(body: Mapping[str, Any]) -> Prompt:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         return LocalPrompt(PrefillReason.INVALID)
-    if any(_has_media(message) for message in messages):
-        return LocalPrompt(PrefillReason.MEDIA)
+    media = [part for message in messages for part in _media(message)]
+    if media:
+        return ChatPrompt(images=True) if all(map(_is_inline_image, media)) else LocalPrompt(PrefillReason.MEDIA)
     token_ids = _given_token_ids(body)
     return ChatPrompt() if token_ids is None or not takes_token_ids(body) else TokenPrompts((token_ids,))
 
@@ -215,9 +268,17 @@ def _token_ids(value: object) -> tuple[int, ...] | None:
     return tuple(value) if min(value) >= 0 and max(value) < TOKEN_ID_LIMIT else None
 
 
-def _has_media(message: object) -> bool:
+def _media(message: object) -> list[Mapping[str, Any]]:
     content = message.get("content") if isinstance(message, Mapping) else None
-    return isinstance(content, list) and any(isinstance(part, Mapping) and _is_media(part) for part in content)
+    parts = content if isinstance(content, list) else []
+    return [part for part in parts if isinstance(part, Mapping) and _is_media(part)]
+
+
+def _is_inline_image(part: Mapping[str, Any]) -> bool:
+    """Whether two engines that are given this part see one image: its bytes are in it."""
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, Mapping) else None
+    return part.get("type") == "image_url" and isinstance(url, str) and url[:5].lower() == "data:"
 
 
 def _is_media(part: Mapping[str, Any]) -> bool:

@@ -53,7 +53,7 @@ class RoleState:
             case WorkerPhase.IDLE:
                 return RetryReason.NO_ROLE
             case WorkerPhase.SERVING:
-                return None if self.role is Role.DECODE else RetryReason.WRONG_ROLE
+                return RetryReason.WRONG_ROLE if self.role is Role.PREFILL else None
 
     def assigned(self, role: Role | None) -> "RoleState":
         """With ``role`` given (or taken away); ends a drain, so that a role switch can be rolled back."""

@@ -37,6 +37,6 @@ class VllmChatRenderer:
             return None
         prompts = rendered[1]
         kind = prompts[0]["type"] if len(prompts) == 1 else "several"
-        if kind != "token":
-            return RenderedChat((), PrefillReason.MEDIA if kind == "multimodal" else PrefillReason.UNSUPPORTED)
-        return RenderedChat(tuple(prompts[0]["prompt_token_ids"]))
+        if kind not in ("token", "multimodal"):
+            return RenderedChat((), PrefillReason.UNSUPPORTED)
+        return RenderedChat(tuple(prompts[0]["prompt_token_ids"]), images=kind == "multimodal")

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pointsman.api.protocol import kv, names
+from pointsman.api.protocol.names import EmbeddingRole
 from pointsman.api.v1alpha1.engine_flags import owned_flag
 from pointsman.workers.errors import WorkerError
 from pointsman.workers.event_sockets import kv_event_endpoints
@@ -17,6 +18,7 @@ from pointsman.workers.settings import WorkerSettings
 
 MIDDLEWARE: Final = "pointsman.workers.middleware.PointsmanMiddleware"
 MANAGER_MIDDLEWARE: Final = "pointsman.workers.elastic.manager.middleware.ManagerMiddleware"
+EC_CONNECTOR_MODULE: Final = "pointsman.workers.multimodal.exchange.connector"
 PREFIX_HASH: Final = (
     "sha256_cbor"  # of vLLM's choices the one that neither Python's pickle nor a process's seed changes
 )
@@ -41,6 +43,9 @@ def vllm_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
 
     Raises OwnedFlagError for an argument that Pointsman owns, in whatever spelling vLLM would accept.
     """
+    if settings.embedding_role is EmbeddingRole.PRODUCER:
+        return _encode_arguments(settings, user)
+    embeddings = () if settings.embedding_role is None else ("--ec-transfer-config", json.dumps(ec_transfer(settings)))
     return _arguments(
         settings,
         user,
@@ -48,6 +53,18 @@ def vllm_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
         *("--prefix-caching-hash-algo", PREFIX_HASH),
         *("--kv-transfer-config", json.dumps(kv_transfer(settings))),
         *("--kv-events-config", json.dumps(kv_events(settings))),
+        *embeddings,
+    )
+
+
+def _encode_arguments(settings: WorkerSettings, user: Sequence[str]) -> list[str]:
+    """The same for an encode worker: the encoder alone, so there is neither KV nor a prefix cache of it."""
+    return _arguments(
+        settings,
+        user,
+        "--mm-encoder-only",
+        "--no-enable-prefix-caching",
+        *("--ec-transfer-config", json.dumps(ec_transfer(settings))),
     )
 
 
@@ -104,6 +121,15 @@ def kv_transfer(settings: WorkerSettings) -> dict[str, object]:
         "kv_connector_extra_config": {"kv_lease_duration": round(settings.lease_seconds)},
     }
     return config | ({"kv_buffer_device": "cpu"} if settings.gpus == 0 else {})
+
+
+def ec_transfer(settings: WorkerSettings) -> dict[str, object]:
+    """vLLM's ``--ec-transfer-config``. The connector reads its own settings from the environment."""
+    return {
+        "ec_connector": "PointsmanECConnector",
+        "ec_connector_module_path": EC_CONNECTOR_MODULE,
+        "ec_role": settings.embedding_role,
+    }
 
 
 def kv_events(settings: WorkerSettings) -> dict[str, object]:

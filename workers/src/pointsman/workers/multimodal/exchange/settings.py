@@ -1,0 +1,33 @@
+"""Settings of the exchange of embeddings, from the environment of the worker (``POINTSMAN_*``, ``POD_IP``)."""
+
+from pydantic import AliasChoices, Field, SecretStr
+
+from pointsman.api.protocol import names
+from pointsman.workers.multimodal.transfer.settings import EmbeddingTransferSettings
+
+
+class ExchangeSettings(EmbeddingTransferSettings):
+    """Where embeddings are served, how long one is waited for, and how much memory they may take."""
+
+    pod_ip: str = Field(default="127.0.0.1", validation_alias=AliasChoices("pod_ip", names.ENV_POD_IP))
+    control_token: SecretStr = Field(min_length=16)
+    embedding_port: int = Field(
+        default=names.EMBEDDING_PORT, ge=1, le=65535, description="Where an encode worker serves its embeddings."
+    )
+    embedding_fetch_timeout_seconds: float = Field(
+        default=3.0, gt=0, description="Longest wait for an embedding; then the engine encodes the image itself."
+    )
+    embedding_cache_mib: int = Field(
+        default=512, ge=1, description="Embeddings that wait here, to be fetched or for the engine: at most so much."
+    )
+
+    @property
+    def max_bytes(self) -> int:
+        """``embedding_cache_mib`` in bytes."""
+        return self.embedding_cache_mib * 2**20
+
+    @property
+    def address(self) -> str:
+        """Of the transfer server of this pod."""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"{host}:{self.embedding_port}"
