@@ -17,6 +17,7 @@ from waiting import eventually
 TOKEN = "a-token-of-the-tests"
 LEASE_SECONDS = 6.0
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+EMBEDDING_BYTES = "pointsman_worker_embedding_bytes"
 FETCHES = "pointsman_worker_embedding_fetches_total"
 CHAT = "/v1/chat/completions"
 
@@ -30,6 +31,11 @@ class VisionWorkers:
     decode: RunningEngine
     alone: RunningEngine
     start: Callable[..., RunningEngine]
+
+    @property
+    def gateway_targets(self) -> tuple[tuple[Role, RunningEngine], tuple[Role, RunningEngine]]:
+        """The workers that a gateway sends to: encode and decode."""
+        return (Role.ENCODE, self.encode), (Role.DECODE, self.decode)
 
 
 def start_vision_workers(engines: Engines, nats_server: NatsServer, service_uid: str) -> VisionWorkers:
@@ -108,9 +114,9 @@ class Client:
         params: dict[str, Any] = answer["ec_transfer_params"]
         return params
 
-    async def ask(self, worker: RunningEngine, body: dict[str, Any]) -> Answer:
+    async def ask(self, worker: RunningEngine, body: dict[str, Any], **headers: str) -> Answer:
         """Send a chat; the whole answer."""
-        async with self._session.post(worker.url + CHAT, json=body) as response:
+        async with self._session.post(worker.url + CHAT, json=body, headers=headers) as response:
             answer = json.loads(await response.text())
             assert response.status == 200, answer
             ids = [token for choice in answer["choices"] for token in choice["token_ids"]]

@@ -33,6 +33,13 @@ def test_what_vllm_on_cpu_never_uses_is_left_out() -> None:
     assert not re.findall(r"^(torchvision|torchaudio|triton|numba|nixl-cu12)==", LOCK, re.MULTILINE)
 
 
+def test_what_images_need_is_pinned_beside_the_lock_and_not_in_it() -> None:
+    images = environment.IMAGES_LOCK_FILE.read_text()
+    packages = re.findall(r"^([a-z0-9._-]+)==[^ ]+ \\\n    --hash=sha256:[0-9a-f]{64}$", images, re.MULTILINE)
+    assert packages == ["torchvision"]
+    assert not [name for name in packages if re.search(rf"^{name}==", LOCK, re.MULTILINE)]
+
+
 def test_every_size_of_model_has_a_recipe_whose_heads_divide_it() -> None:
     assert set(RECIPES) == set(ModelSize)
     for recipe in RECIPES.values():

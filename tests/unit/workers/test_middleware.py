@@ -12,6 +12,7 @@ from fixtures.workers import AUTHORIZED, TOKEN, Worker, settings, worker
 from pointsman.api.protocol import control
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
+from pointsman.workers.errors import ControlRefusedError
 from pointsman.workers.types import EngineFacts
 from waiting import eventually
 
@@ -305,3 +306,41 @@ async def test_metrics_show_role_and_phase(fresh: Worker) -> None:
     depth = sample("pointsman_worker_prefill_queue_depth")
     assert depth is not None
     assert depth != depth, "an unknown depth is not 0"
+
+
+async def test_an_encode_worker_passes_images_to_its_engine_and_takes_no_other_role() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    body = {"messages": [{"role": "user", "content": [image]}], "max_tokens": 1, "ec_transfer_params": {"hash": {}}}
+    async with worker(settings("encode-0", embedding_role="ec_producer")) as encode:
+        await eventually(lambda: encode.state.phase is WorkerPhase.IDLE, "the engine is up")
+        await encode.take_role(Role.ENCODE)
+        answer = await encode.call(body, "/v1/chat/completions").whole()
+        assert answer.status == 200
+        assert answer.headers["x-pointsman-worker"] == "encode-0"
+        assert "x-pointsman-prefill" not in answer.headers
+        assert encode.engine.rendered == 0
+        assert encode.registry.get_sample_value("pointsman_worker_encode_seconds_count") == 1
+        assert encode.state.leases == 1, "its embedding may be fetched now"
+        for role in (Role.PREFILL, Role.DECODE):
+            with pytest.raises(ControlRefusedError, match="this worker's engine was started for Encode"):
+                encode.sidecar.assign(control.RoleRequest(role=role))
+    async with worker(settings("decode-0")) as decode:
+        await eventually(lambda: decode.state.phase is WorkerPhase.IDLE, "the engine is up")
+        with pytest.raises(ControlRefusedError, match="this worker's engine was started for Prefill or Decode"):
+            decode.sidecar.assign(control.RoleRequest(role=Role.ENCODE))
+
+
+async def test_a_chat_that_waits_for_its_prefill_is_given_to_who_proves_to_be_of_the_service(fresh: Worker) -> None:
+    fresh.sidecar.remote._chats["a/b c"] = b'{"messages":[]}'
+    credential = control.chat_credential(TOKEN, "a/b c")
+    for authorization, path, status in (
+        (f"Bearer {credential}", "a/b c", 200),
+        (f"Bearer {TOKEN}", "a/b c", 401),
+        (f"Bearer {credential}", "other", 401),
+        (f"Bearer {control.chat_credential(TOKEN, 'other')}", "other", 404),
+    ):
+        call = Call(
+            fresh.app, f"{control.PREFILL_CHATS_PATH}/{path}", method="GET", headers={"authorization": authorization}
+        )
+        answer = await call.whole()
+        assert answer.status == status, path

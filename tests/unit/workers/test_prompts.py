@@ -12,6 +12,8 @@ from pointsman.workers.core.prompts import (
     LocalPrompt,
     TextPrompts,
     TokenPrompts,
+    chat_prefill_leg,
+    chat_pull_leg,
     needs_kv_first,
     prefill_leg,
     pull_leg,
@@ -91,7 +93,8 @@ def test_transfer_parameters_are_for_one_sequence_and_for_prompts_that_may_be_to
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "image_url", "image_url": {"url": "data:"}},
+        {"type": "image_url", "image_url": {"url": "https://elsewhere/image.png"}},
+        {"type": "image_url", "image_url": "data:image/png;base64,"},
         {"type": "input_audio", "input_audio": {}},
         {"type": "video_url"},
         {"image_url": "http://x"},
@@ -104,6 +107,49 @@ def test_a_chat_with_media_stays_here(part: dict[str, Any]) -> None:
     parts = [{"type": "text", "text": "what is it"}, part]
     body = {"messages": [{"role": "user", "content": parts}], "kv_transfer_params": IDS}
     assert read_prompt(CHAT_PATH, body) == LocalPrompt(PrefillReason.MEDIA)
+
+
+def test_a_chat_with_images_in_it_can_be_prefilled_elsewhere_if_it_has_no_other_media() -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}, "uuid": "hash"}
+    video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
+    text = {"type": "text", "text": "what is it"}
+    body = {"messages": [*MESSAGES, {"role": "user", "content": [image, text, image]}], "kv_transfer_params": IDS}
+    assert read_prompt(CHAT_PATH, body) == ChatPrompt(images=True), "its tokens alone would not do"
+    body["messages"].append({"role": "user", "content": [image, video]})
+    assert read_prompt(CHAT_PATH, body) == LocalPrompt(PrefillReason.MEDIA)
+
+
+def test_the_prefill_leg_of_a_chat_with_images_changes_nothing_of_its_prompt() -> None:
+    prompt = {"model": "m", "messages": MESSAGES, "tools": [{}], "cache_salt": "a", "ec_transfer_params": {"hash": {}}}
+    answer = {"max_completion_tokens": 9, "n": 3, "stream": True, "stream_options": {}, "logprobs": True, "stop": "x"}
+    leg = chat_prefill_leg(prompt | answer | {"kv_transfer_params": IDS, "temperature": 1})
+    assert leg == prompt | {
+        "max_tokens": 1,
+        "min_tokens": 1,
+        "temperature": 0,
+        "stream": False,
+        "return_token_ids": True,
+        "kv_transfer_params": {"do_remote_decode": True, "do_remote_prefill": False},
+    }
+    pull = chat_pull_leg(prompt | answer, {"remote_host": "p"})
+    assert pull["kv_transfer_params"] == {"remote_host": "p"}
+    assert "ec_transfer_params" not in pull
+
+
+def test_the_decode_leg_of_a_chat_with_images_pulls_kv_and_no_embeddings() -> None:
+    kv = {"remote_host": "p"}
+    assert token_fields(CHAT_PATH, (1, 2), given=False, images=True) == {}
+    fields = token_fields(CHAT_PATH, (1, 2), given=False, images=True, kv_transfer_params=kv)
+    assert fields == {"kv_transfer_params": kv, "ec_transfer_params": None}
+
+
+def test_an_engine_that_checks_where_embeddings_are_is_told_by_whoever_asks() -> None:
+    body = {"messages": MESSAGES, "ec_transfer_params": {"hash": {}}, "kv_transfer_params": {"remote_host": "evil"}}
+    assert without_client_transfer_params(body) == {"messages": MESSAGES}
+    assert without_client_transfer_params(body, fetches_embeddings=True) == {
+        "messages": MESSAGES,
+        "ec_transfer_params": {"hash": {}},
+    }
 
 
 @pytest.mark.parametrize("part", [{"type": "text", "text": "x"}, {"text": "x"}, "x", {"type": "refusal"}])

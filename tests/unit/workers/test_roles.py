@@ -27,6 +27,7 @@ def test_a_worker_starts_without_a_role_and_takes_no_work() -> None:
     ("state", "refusal"),
     [
         (RoleState(Role.DECODE, False, EngineCondition.UP), None),
+        (RoleState(Role.ENCODE, False, EngineCondition.UP), None),
         (RoleState(Role.PREFILL, False, EngineCondition.UP), RetryReason.WRONG_ROLE),
         (RoleState(Role.DECODE, True, EngineCondition.UP), RetryReason.DRAINING),
         (RoleState(None, False, EngineCondition.UP), RetryReason.NO_ROLE),

@@ -1,5 +1,6 @@
 """The command line and environment of vLLM."""
 
+import importlib.util
 import json
 import tempfile
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import OWNED_FLAGS
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
@@ -141,3 +143,29 @@ def test_a_users_variable_stays_where_pointsman_has_no_say() -> None:
 def test_no_secret_is_on_the_command_line() -> None:
     arguments = vllm_arguments(settings(nats_password="hidden-password"), [])
     assert not [a for a in arguments if "0123456789abcdef" in a or "hidden-password" in a]
+
+
+def test_a_service_without_encode_workers_has_nothing_of_them() -> None:
+    assert not [
+        argument for argument in vllm_arguments(settings(), []) if "ec" in argument.split("-") or "mm" in argument
+    ]
+
+
+def test_an_encode_worker_runs_the_encoder_alone_and_publishes_what_it_computes() -> None:
+    arguments = vllm_arguments(settings(embedding_role="ec_producer"), ["--max-model-len=4096"])
+    assert {"--mm-encoder-only", "--no-enable-prefix-caching"} <= set(arguments)
+    assert not [argument for argument in arguments if argument.startswith(("--kv-", "--enable-prefix", "--prefix"))]
+    config = json_of(arguments, "--ec-transfer-config")
+    assert config["ec_role"] == "ec_producer"
+    module = importlib.util.find_spec(config["ec_connector_module_path"])
+    assert module is not None and module.origin is not None
+    assert f"class {config['ec_connector']}" in Path(module.origin).read_text()
+    assert settings(embedding_role="ec_producer").possible_roles == (Role.ENCODE,)
+
+
+def test_workers_of_a_service_with_encode_workers_fetch_embeddings_beside_their_kv() -> None:
+    consumer = settings(embedding_role="ec_consumer")
+    arguments = vllm_arguments(consumer, [])
+    assert json_of(arguments, "--ec-transfer-config")["ec_role"] == "ec_consumer"
+    assert json_of(arguments, "--kv-transfer-config")["kv_role"] == "kv_both"
+    assert consumer.possible_roles == (Role.PREFILL, Role.DECODE)

@@ -4,6 +4,7 @@ The decode worker keeps the chat while it waits; see PREFILL_CHATS_PATH in point
 """
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import aiohttp
 
@@ -30,9 +31,8 @@ class ChatSource:
             self._session = aiohttp.ClientSession(timeout=timeout)
         credential = {"Authorization": f"Bearer {chat_credential(self._token, request_id)}"}
         try:
-            async with self._session.get(
-                f"http://{at}{PREFILL_CHATS_PATH}/{request_id}", headers=credential, allow_redirects=False
-            ) as response:
+            url = f"http://{at}{PREFILL_CHATS_PATH}/{quote(request_id, safe='')}"
+            async with self._session.get(url, headers=credential, allow_redirects=False) as response:
                 if response.status != 200 or (response.content_length or 0) > MAX_CHAT_BYTES:
                     raise ChatUnavailableError(f"{at}: HTTP {response.status}, {response.content_length} bytes")
                 chat = json_object(await response.read())

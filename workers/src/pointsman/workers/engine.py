@@ -45,8 +45,8 @@ class Engine(Protocol):
         Raises EngineUnavailableError if there is no well-formed answer at all.
         """
 
-    async def render_chat(self, body: Mapping[str, Any]) -> RenderedChat | None:
-        """The prompt that the chat endpoint makes of ``body``, which may be changed by it.
+    async def render_chat(self, body: Mapping[str, Any], *, images: bool = False) -> RenderedChat | None:
+        """The prompt that the chat endpoint makes of ``body``, which may be changed by it. ``images``: it has some.
 
         None: the endpoint will refuse the request.
         """
@@ -68,7 +68,7 @@ class Engine(Protocol):
 class ChatRenderer(Protocol):
     """Makes the prompts of chats; see Engine."""
 
-    async def render(self, body: Mapping[str, Any]) -> RenderedChat | None:
+    async def render(self, body: Mapping[str, Any], *, images: bool) -> RenderedChat | None:
         """See Engine.render_chat."""
 
 
@@ -112,11 +112,11 @@ class AsgiEngine:
         """Call the application in this task's name; see Engine."""
         return await self._call("POST", path, _encoded(body), request_id)
 
-    async def render_chat(self, body: Mapping[str, Any]) -> RenderedChat | None:
+    async def render_chat(self, body: Mapping[str, Any], *, images: bool = False) -> RenderedChat | None:
         """See Engine; a server without a renderer that is known here prefills its chats itself."""
         if self._renderer is None:
             return RenderedChat((), PrefillReason.UNSUPPORTED)
-        return await self._renderer.render(body)
+        return await self._renderer.render(body, images=images)
 
     async def healthy(self) -> bool:
         """What the server's /health says."""

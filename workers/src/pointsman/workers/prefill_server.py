@@ -330,7 +330,9 @@ class PrefillServer:
         params = answer.body.get(KV_TRANSFER_PARAMS)
         if answer.finish_reason == "abort":
             self._on_engine_abort()
-        if answer.status != 200 or answer.finish_reason != "length" or not isinstance(params, dict):
+        # A chat may name another reason for an answer that was cut: a tool that it had to call.
+        cut = answer.finish_reason == "length" or (request.chat_at is not None and answer.finish_reason != "abort")
+        if answer.status != 200 or not cut or not isinstance(params, dict):
             detail = f"HTTP {answer.status}, finish_reason {answer.finish_reason}: {answer.body.get('error', '')}"
             if 400 <= answer.status < 500:  # the request is at fault, and the engine answered
                 PAUSES.answered(self._health, now_s)

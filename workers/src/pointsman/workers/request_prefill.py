@@ -108,7 +108,7 @@ class RequestPrefill:
                 # it is alike in all chats, so the engine has it cached.
                 if not images and len(self._raw) <= self._rule.max_local_prefill_tokens:
                     return PrefillReason.SHORT
-                chat = await self._sidecar.engine.render_chat(self._body)
+                chat = await self._sidecar.engine.render_chat(self._body, images=images)
                 if chat is None:
                     return PrefillReason.INVALID
                 return self._as((chat.token_ids,), images=chat.images) if chat.only_local is None else chat.only_local

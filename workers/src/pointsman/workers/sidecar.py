@@ -179,7 +179,7 @@ class Sidecar:
         """This worker about itself."""
         load = self.engine.load()
         server = self._server
-        held = None if load.kv_usage is None else load.kv_usage > 0
+        held = None if load.kv_usage is None or Role.ENCODE in self.settings.possible_roles else load.kv_usage > 0
         leases = self._ledger.outstanding(self._clock(), engine_holds_blocks=held)
         return WorkerState(
             worker=self.settings.worker,

@@ -20,16 +20,22 @@ class VllmChatRenderer:
     def __init__(self, serving: Any) -> None:
         self._serving = serving
 
-    async def render(self, body: Mapping[str, Any]) -> RenderedChat | None:
+    async def render(self, body: Mapping[str, Any], *, images: bool) -> RenderedChat | None:
         """The prompt of ``body``, which may be changed by it; None: the engine refuses the request.
 
-        vLLM fills the template and tokenises in a thread of its own.
+        vLLM fills the template and tokenises in a thread of its own. Its server and its engine each cache images that
+        were processed, and the server takes the engine to have what itself has. So ``images`` that are rendered here,
+        which the engine never sees, stay out of that cache.
         """
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
         from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
         try:
-            rendered = await self._serving.render_chat_request(ChatCompletionRequest.model_validate(body))
+            request = ChatCompletionRequest.model_validate(body)
+            if images:
+                rendered = await self._serving.online_renderer.render_chat(request, skip_mm_cache=True)
+            else:
+                rendered = await self._serving.render_chat_request(request)
         except Exception as error:  # noqa: BLE001  # whatever it is, the endpoint answers the client with it
             log.debug("a chat that cannot be rendered: %s: %s", type(error).__name__, error)
             return None
