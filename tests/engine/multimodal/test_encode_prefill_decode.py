@@ -89,9 +89,10 @@ async def encoded(client: Client, encode: RunningEngine, images: list[Image]) ->
 async def test_three_engines_answer_as_one(client: Client, workers: VisionWorkers, dice: random.Random) -> None:
     before = await client.metric(workers.prefill, FETCHES, SUCCEEDED)
     distinct = 0
-    for count, letters, answers in ((1, 40, 1), (2, 300, 2), (3, 700, 1)):
+    several = {"n": 2, "temperature": 1.0, "seed": 7}
+    for count, letters, more in ((1, 40, {}), (2, 300, several), (3, 700, {})):
         images = [image_of(dice) for _ in range(count)]
-        body = chat_of([*images, images[0]], words_of(dice, letters), n=answers)  # one of them twice
+        body = chat_of([*images, images[0]], words_of(dice, letters), **more)  # one of them twice
         fields = await encoded(client, workers.encode, images)
         assert fields["ec_transfer_params"].keys() == {image.item for image in images}
         answer = await client.ask(workers.decode, body | fields)
