@@ -166,13 +166,15 @@ async def test_without_a_prefill_worker_the_decode_worker_fetches_the_embeddings
     image = image_of(dice)
     body = chat_of([image], words_of(dice, 200), stream=False)
     before = await client.metric(workers.decode, FETCHES, SUCCEEDED)
+    at_prefill = await client.metric(workers.prefill, FETCHES, SUCCEEDED)
     fields = await encoded(client, workers.encode, [image])
     answer = await client.ask(workers.decode, body | fields, **{"X-Pointsman-Max-Local-Prefill-Tokens": "4096"})
     assert (answer.token_ids, answer.prefill) == ((await client.ask(workers.alone, body)).token_ids, "short")
     assert await client.metric(workers.decode, FETCHES, SUCCEEDED) - before == 1
     again = chat_of([image], words_of(dice, 200))
-    repeated = await client.ask(workers.decode, again | fields)  # the embedding was given away
-    assert repeated.token_ids == (await client.ask(workers.alone, again)).token_ids
+    repeated = await client.ask(workers.decode, again | fields)  # the prefill worker fetches it once more
+    assert (repeated.token_ids, repeated.prefill) == ((await client.ask(workers.alone, again)).token_ids, "remote")
+    assert await client.metric(workers.prefill, FETCHES, SUCCEEDED) - at_prefill == 1
     await nothing_left(client, workers.prefill, workers.decode)
 
 

@@ -87,7 +87,7 @@ def fetched(fetcher: EmbeddingFetcher, needed: list[EmbeddingReference], request
     return [each.item for each in ready]
 
 
-def test_an_embedding_is_fetched_once_for_two_requests_and_not_again(own: ExchangeSettings) -> None:
+def test_an_embedding_is_fetched_once_for_two_requests_and_again_for_a_later_one(own: ExchangeSettings) -> None:
     with publishing(own) as publisher, fetching() as fetcher:
         publisher.publish("a", 2000, vectors("a", 2000))
         item = reference("a", 2000, own)
@@ -96,10 +96,11 @@ def test_an_embedding_is_fetched_once_for_two_requests_and_not_again(own: Exchan
         until(lambda: fetcher.admit("first", [item]) and fetcher.admit("second", [item]), "both have it")
         assert fetcher.take("a")[1] == vectors("a", 2000)
         assert fetcher.reserved_bytes == 0
-        assert fetched(fetcher, [item], "third") == [], "it was given away"
+        assert fetched(fetcher, [item], "third") == ["a"]
+        assert fetched(fetcher, [reference("b", 2000, own)], "fourth") == [], "nobody has encoded it"
         counts, seconds = fetcher.outcomes()
-        assert counts == {"succeeded": 1, "failed": 1}
-        assert len(seconds) == 1
+        assert counts == {"succeeded": 2, "failed": 1}
+        assert len(seconds) == 2
         until(lambda: publisher.usage.used_blocks == 0, "the blocks are free")
 
 

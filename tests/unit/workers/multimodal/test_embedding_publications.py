@@ -1,41 +1,33 @@
 """Which embeddings can be fetched from an encode worker."""
 
-from itertools import count
-
-from pointsman.workers.multimodal.exchange.publications import HeldBytes, Outstanding, Publication, RequestKeys
-
-
-def test_each_request_publishes_its_items_under_keys_of_its_own() -> None:
-    numbers = count()
-    keys = RequestKeys(lambda: f"key {next(numbers)}")
-    assert keys.publish("one", ["a", "b", "a"]) == [Publication("one", "a", "key 0"), Publication("one", "b", "key 1")]
-    assert keys.publish("one", ["a", "b", "a"]) == [], "it was preempted and begins again"
-    assert keys.publish("two", ["a"]) == [Publication("two", "a", "key 2")]
-    assert keys.finished("one") == {"a": "key 0", "b": "key 1"}
-    assert keys.finished("one") == {}
-    assert keys.finished("two") == {"a": "key 2"}
+from pointsman.workers.multimodal.exchange.publications import EmbeddingCache, Outstanding, Publication
+from pointsman.workers.multimodal.transfer.buffers import Embedding
 
 
-def test_an_item_is_published_in_the_step_that_has_it() -> None:
+def embedding(size_bytes: int) -> Embedding:
+    """One token of this size."""
+    return Embedding(1, bytes(size_bytes), bytes(4), bytes(12))
+
+
+def test_an_item_is_published_once_in_the_step_that_has_it() -> None:
     outstanding = Outstanding()
-    one, two, other = (Publication(*each) for each in (("one", "a", "0"), ("two", "a", "1"), ("two", "b", "2")))
-    outstanding.add([one, two, other])
-    assert outstanding.computed({"a", "c"}) == [one, two]
+    outstanding.add([Publication("one", "a"), Publication("two", "a"), Publication("two", "b")])
+    assert outstanding.computed({"a", "c"}) == ["a"]
     assert outstanding.computed({"a"}) == []
     outstanding.finished({"two"})
     assert len(outstanding) == 0, "an aborted request leaves nothing"
 
 
-def test_the_oldest_embeddings_go_when_there_is_no_memory_for_a_new_one() -> None:
-    held = HeldBytes(100, timeout_s=30.0)
-    assert held.put("a", 40, 0.0) == []
-    assert held.put("b", 40, 1.0) == []
-    assert held.put("c", 40, 2.0) == ["a"]
-    assert held.put("d", 90, 3.0) == ["b", "c"]
-    assert held.put("e", 500, 4.0) == ["d"], "one that is larger than all has room for itself alone"
-
-
-def test_what_the_server_has_dropped_by_itself_counts_no_more() -> None:
-    held = HeldBytes(100, timeout_s=30.0)
-    held.put("a", 90, 0.0)
-    assert held.put("b", 90, 30.0) == []
+def test_the_embeddings_used_last_stay_when_there_is_no_memory_for_all() -> None:
+    cache = EmbeddingCache(100)
+    for item in ("a", "b"):
+        cache.put(item, embedding(40))
+    assert cache.get("a") == embedding(40)
+    cache.put("c", embedding(40))
+    assert [item for item in "abc" if cache.get(item)] == ["a", "c"]
+    cache.put("a", embedding(10))
+    assert cache.size_bytes == 50, "of an item it has the newest"
+    cache.put("d", embedding(500))
+    assert [item for item in "abcd" if cache.get(item)] == ["d"], "one that is larger than all has room for itself"
+    cache.put("e", embedding(1))
+    assert cache.size_bytes == 1

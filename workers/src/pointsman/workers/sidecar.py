@@ -72,7 +72,7 @@ class Sidecar:
         self._roles = RoleState(settings.role)
         self._verified: Role | None = None
         self._clients: set[ClientRequest] = set()
-        # An embedding is fetched at once, or never: so long a drained encode worker stays.
+        # Most embeddings are fetched at once, and none is lost that the engines could not compute: so long it stays.
         encodes = Role.ENCODE in settings.possible_roles
         self._ledger = LeaseLedger(EMBEDDING_LEASE_SECONDS if encodes else settings.lease_seconds)
         self._index = PrefixIndex(settings.block_size)

@@ -172,7 +172,7 @@ def token_fields(
     """Fields that make the engine use exactly ``token_ids``, the ones that were prefilled, and pull their KV.
 
     ``given``: they stand in the request already (its prompt, or the token ids of a chat). ``images``: the engine has to
-    render the chat itself; with the KV it needs no embedding, and what was fetched once cannot be fetched again.
+    render the chat itself; with the KV it needs no embedding.
     """
     if images:
         if kv_transfer_params is None:

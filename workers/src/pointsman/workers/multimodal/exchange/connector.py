@@ -7,7 +7,6 @@ embedding goes to the model with the step that needs it. Whatever fails, the eng
 """
 
 import logging
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,7 +21,7 @@ from vllm.v1.request import Request
 
 from pointsman.workers.multimodal.exchange.fetcher import EmbeddingFetcher
 from pointsman.workers.multimodal.exchange.metrics import ExchangeMetrics, ExchangeStats
-from pointsman.workers.multimodal.exchange.publications import Outstanding, Publication, RequestKeys
+from pointsman.workers.multimodal.exchange.publications import Outstanding, Publication
 from pointsman.workers.multimodal.exchange.publisher import EmbeddingPublisher
 from pointsman.workers.multimodal.exchange.references import EmbeddingReference, references
 from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
@@ -138,31 +137,30 @@ class _EncodeScheduler:
         self._config = vllm_config
         self._settings = settings
         self._token = settings.control_token.get_secret_value()
-        self._keys = RequestKeys(lambda: uuid.uuid4().hex)
         self._dtype: torch.dtype = vllm_config.model_config.dtype
 
     def metadata(self, scheduler_output: SchedulerOutput) -> ExchangeMetadata:
-        found: list[Publication] = []
-        for new in scheduler_output.scheduled_new_reqs:
-            found += self._keys.publish(new.req_id, [feature.identifier for feature in new.mm_features])
-        return ExchangeMetadata(publications=found)
+        return ExchangeMetadata(
+            publications=[
+                Publication(new.req_id, feature.identifier)
+                for new in scheduler_output.scheduled_new_reqs
+                for feature in new.mm_features
+            ]
+        )
 
     def finished(self, request: Request) -> dict[str, Any] | None:
-        keys = self._keys.finished(request.request_id)
-        if not keys:
-            return None
-        return {
+        found = {
             feature.identifier: EmbeddingReference(
                 feature.identifier,
                 self._settings.address,
-                keys[feature.identifier],
+                feature.identifier,
                 feature.mm_position.get_num_embeds(),
                 get_encoder_output_width(self._config, feature.modality) * self._dtype.itemsize,
                 str(self._dtype).removeprefix("torch."),
             ).sealed(self._token)
             for feature in request.mm_features
-            if feature.identifier in keys
         }
+        return found or None
 
     def close(self) -> None:
         pass
@@ -183,17 +181,19 @@ class _EncodeModel:
     def end(self, finished_requests: set[str]) -> None:
         computed = self._outstanding.computed(self._cache.keys()) if len(self._outstanding) else []
         if get_tp_group().is_first_rank:  # each rank has the whole embedding
-            for each in computed:
-                self._publish(each.key, self._cache[each.item])
+            for item in computed:
+                self._publish(item, self._cache[item])
         self._outstanding.finished(finished_requests)
 
-    def _publish(self, key: str, embedding: torch.Tensor) -> None:
+    def _publish(self, item: str, embedding: torch.Tensor) -> None:
         vectors = embedding.detach().to("cpu").contiguous()
+        if vectors.untyped_storage().nbytes() != vectors.nbytes:
+            vectors = vectors.clone()  # else it would keep the embeddings of a whole batch
         if self._publisher is None:
             width = vectors.shape[-1] * vectors.element_size()
             self._publisher = EmbeddingPublisher(self._settings, width, _max_item_tokens(self._config))
             log.info("embeddings are served at %s", self._settings.address)
-        self._publisher.publish(key, vectors.shape[0], memoryview(vectors.view(torch.uint8).numpy()).cast("B"))
+        self._publisher.publish(item, vectors.shape[0], memoryview(vectors.view(torch.uint8).numpy()).cast("B"))
 
     def close(self) -> None:
         if self._publisher is not None:

@@ -1,44 +1,22 @@
-"""Which embeddings can be fetched from this engine. No I/O; the clock is an argument.
+"""Which embeddings can be fetched from this engine. No I/O."""
 
-Each request of an encode worker publishes its items under keys of its own. The transfer server gives an embedding away
-once, and two requests with the same image are prefilled by different workers. The engine has it encoded once.
-"""
-
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+
+from pointsman.workers.multimodal.transfer.buffers import Embedding
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Have the embedding of ``item`` fetched under ``key``, for the request with this id of the engine."""
+    """Have the embedding of ``item`` fetched, for the request with this id of the engine."""
 
     request: str
     item: str
-    key: str
-
-
-class RequestKeys:
-    """Scheduler's side: the keys of the requests under way. ``new_key`` returns one that was never used."""
-
-    def __init__(self, new_key: Callable[[], str]) -> None:
-        self._new_key = new_key
-        self._keys: dict[str, dict[str, str]] = {}
-
-    def publish(self, request: str, items: Iterable[str]) -> list[Publication]:
-        """A request begins; nothing if it is known, as after a preemption."""
-        if request in self._keys:
-            return []
-        keys = self._keys[request] = {item: self._new_key() for item in dict.fromkeys(items)}
-        return [Publication(request, item, key) for item, key in keys.items()]
-
-    def finished(self, request: str) -> Mapping[str, str]:
-        """The request has ended: its keys by item."""
-        return self._keys.pop(request, {})
 
 
 class Outstanding:
-    """Model's side: publications whose embedding the engine has not computed yet."""
+    """Publications whose embedding the engine does not have yet."""
 
     def __init__(self) -> None:
         self._publications: list[Publication] = []
@@ -47,14 +25,14 @@ class Outstanding:
         return len(self._publications)
 
     def add(self, publications: Iterable[Publication]) -> None:
-        """The scheduler wants these."""
+        """A request begins."""
         self._publications += publications
 
-    def computed(self, items: Collection[str]) -> list[Publication]:
-        """Those of ``items``, which the engine has now."""
-        found = [each for each in self._publications if each.item in items]
+    def computed(self, items: Collection[str]) -> list[str]:
+        """Those of ``items``, which the engine has now, that are to be published."""
+        found = [each.item for each in self._publications if each.item in items]
         self._publications = [each for each in self._publications if each.item not in items]
-        return found
+        return list(dict.fromkeys(found))
 
     def finished(self, requests: Collection[str]) -> None:
         """These requests have ended, some of them before they were encoded."""
@@ -62,27 +40,34 @@ class Outstanding:
             self._publications = [each for each in self._publications if each.request not in requests]
 
 
-class HeldBytes:
-    """Bounds the embeddings that wait to be fetched. The server drops each after ``timeout_s`` on its own.
+class EmbeddingCache:
+    """The embeddings used last, of at most ``max_bytes``; the last one stays even if it is larger."""
 
-    What was fetched counts until then, so the bound errs towards less memory.
-    """
-
-    def __init__(self, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._timeout_s = timeout_s
-        self._held: deque[tuple[float, str, int]] = deque()  # (until when, key, bytes), oldest first
-        self._bytes = 0
+        self._embeddings: OrderedDict[str, Embedding] = OrderedDict()
+        self.size_bytes = 0
 
-    def put(self, key: str, size_bytes: int, now_s: float) -> list[str]:
-        """One more is held; returns the keys of the oldest that have to go for it. It stays even if it is larger."""
-        while self._held and self._held[0][0] <= now_s:
-            self._bytes -= self._held.popleft()[2]
-        dropped = []
-        while self._held and self._bytes + size_bytes > self._max_bytes:
-            _, oldest, size = self._held.popleft()
-            self._bytes -= size
-            dropped.append(oldest)
-        self._held.append((now_s + self._timeout_s, key, size_bytes))
-        self._bytes += size_bytes
-        return dropped
+    def put(self, item: str, embedding: Embedding) -> None:
+        """The embedding of ``item``; others make room for it."""
+        self._drop(item)
+        self._embeddings[item] = embedding
+        self.size_bytes += _bytes_of(embedding)
+        while self.size_bytes > self._max_bytes and len(self._embeddings) > 1:
+            self._drop(next(iter(self._embeddings)))
+
+    def get(self, item: str) -> Embedding | None:
+        """The embedding of ``item``, which is the last to go now; None: it is not here."""
+        embedding = self._embeddings.get(item)
+        if embedding is not None:
+            self._embeddings.move_to_end(item)
+        return embedding
+
+    def _drop(self, item: str) -> None:
+        embedding = self._embeddings.pop(item, None)
+        if embedding is not None:
+            self.size_bytes -= _bytes_of(embedding)
+
+
+def _bytes_of(embedding: Embedding) -> int:
+    return memoryview(embedding.embeddings).nbytes

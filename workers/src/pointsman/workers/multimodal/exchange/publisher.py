@@ -1,21 +1,36 @@
-"""The encode side: offers embeddings of an engine to the engines that prefill."""
+"""The encode side: a cache of an engine's embeddings, from which the engines that prefill fetch them."""
 
 import logging
-import time
-from collections.abc import Callable
 from typing import Final
 
 from pointsman.workers.multimodal.exchange.background import BackgroundLoop
-from pointsman.workers.multimodal.exchange.publications import HeldBytes
+from pointsman.workers.multimodal.exchange.publications import EmbeddingCache
 from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
 from pointsman.workers.multimodal.transfer.allocator import BlockUsage
 from pointsman.workers.multimodal.transfer.buffers import FILL_ID_BYTES, MROPE_BYTES, Buffer, Embedding
-from pointsman.workers.multimodal.transfer.errors import AllocationError
+from pointsman.workers.multimodal.transfer.data_paths import EncodePath
+from pointsman.workers.multimodal.transfer.messages import Failed, Fetch, Message
 from pointsman.workers.multimodal.transfer.server import EmbeddingServer
+from pointsman.workers.multimodal.transfer.shell import Link
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS: Final = 10.0
+
+
+class _CacheServer(EmbeddingServer):
+    """Sends what is in ``cache``, as often as it is fetched. A Fetch of what is not there fails at once."""
+
+    cache: EmbeddingCache
+
+    async def _receive(self, link: Link[EncodePath], message: Message) -> None:
+        if isinstance(message, Fetch):
+            embedding = self.cache.get(message.request_id)
+            if embedding is None:
+                link.outgoing.put_nowait(Failed(message.transfer, "the encode worker does not have this embedding"))
+                return
+            self.put(message.request_id, embedding)  # for this fetch
+        await super()._receive(link, message)
 
 
 class EmbeddingPublisher:
@@ -24,18 +39,10 @@ class EmbeddingPublisher:
     ``max_item_tokens``: the longest embedding. Raises OSError if the address is taken.
     """
 
-    def __init__(
-        self,
-        settings: ExchangeSettings,
-        token_bytes: int,
-        max_item_tokens: int,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, settings: ExchangeSettings, token_bytes: int, max_item_tokens: int) -> None:
         self._settings = settings
         self._token_bytes = token_bytes
         self._max_item_tokens = max_item_tokens
-        self._clock = clock
-        self._held = HeldBytes(settings.max_bytes, settings.embedding_transfer_timeout_seconds)
         self._loop = BackgroundLoop("embedding-server")
         try:
             self._server = self._loop.start(self._open()).result(OPEN_SECONDS)
@@ -44,45 +51,32 @@ class EmbeddingPublisher:
             raise
 
     @property
-    def token_bytes(self) -> int:
-        """Width of the embeddings, bytes."""
-        return self._token_bytes
-
-    @property
     def usage(self) -> BlockUsage:
         """Of the buffer that embeddings are sent from."""
         return self._server.usage
 
-    def publish(self, key: str, num_tokens: int, vectors: Buffer) -> None:
-        """Have an embedding fetched under ``key``; ``vectors`` must not change until then.
-
-        The oldest ones are dropped if there is no memory for it.
-        """
-        for dropped in self._held.put(key, num_tokens * self._token_bytes, self._clock()):
-            self._loop.call(self._server.fail, dropped, "the encode worker needed its memory")
+    def publish(self, item: str, num_tokens: int, vectors: Buffer) -> None:
+        """Have the embedding of ``item`` fetched, until others need its memory. ``vectors`` must not change."""
+        if (size := memoryview(vectors).nbytes) != num_tokens * self._token_bytes:
+            log.error("an embedding of %d bytes is not published: its tokens have not the width of the first", size)
+            return
         # the engine that fetches it knows its prompt, with ids and positions
         embedding = Embedding(num_tokens, vectors, bytes(FILL_ID_BYTES * num_tokens), bytes(MROPE_BYTES * num_tokens))
-        self._loop.call(self._put, key, embedding)
+        self._loop.call(self._server.cache.put, item, embedding)
 
     def close(self) -> None:
         """End all transfers and release the address."""
         self._loop.stop(self._server.close())
 
-    def _put(self, key: str, embedding: Embedding) -> None:
-        try:
-            self._server.put(key, embedding)
-        except AllocationError as error:  # another width than the first one's
-            log.error("an embedding cannot be published: %s", error)
-
-    async def _open(self) -> EmbeddingServer:
+    async def _open(self) -> _CacheServer:
         settings = self._settings
-        server = EmbeddingServer(
+        server = _CacheServer(
             settings.allocator(self._max_item_tokens),
             self._token_bytes,
             settings.control_token.get_secret_value(),
             settings.embedding_transfer_timeout_seconds,
-            encoded_first=True,
         )
+        server.cache = EmbeddingCache(settings.max_bytes)
         try:
             server.listen_tcp(settings.pod_ip, settings.embedding_port)
         except OSError:

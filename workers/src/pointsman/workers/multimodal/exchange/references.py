@@ -19,7 +19,7 @@ _SEAL: Final = "seal"
 class EmbeddingReference:
     """The embedding of the item with hash ``item``: ``num_tokens`` vectors of ``token_bytes`` bytes in ``dtype``.
 
-    ``address``: of the transfer server, ``host:port``. ``key``: the name under which it is fetched there, once.
+    ``address``: of the transfer server, ``host:port``. ``key``: the name under which it is fetched there.
     """
 
     item: str

@@ -51,20 +51,12 @@ class _Unclaimed:
 class EmbeddingSender:
     """All transfers out of one buffer. Times are seconds of one clock; a state lasts at most ``timeout_s``.
 
-    ``encoded_first``: an embedding is fetched only after ``put``. A Fetch that finds none fails at once: it was
-    fetched before, or dropped.
     ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
     """
 
     def __init__(
-        self,
-        allocator: ReqToMetadataBlockAllocator,
-        buffers: MultimodalDataBuffers,
-        timeout_s: float,
-        *,
-        encoded_first: bool = False,
+        self, allocator: ReqToMetadataBlockAllocator, buffers: MultimodalDataBuffers, timeout_s: float
     ) -> None:
-        self._encoded_first = encoded_first
         self._allocator = allocator
         self._buffers = buffers
         self._timeout_s = timeout_s
@@ -112,8 +104,6 @@ class EmbeddingSender:
                     return []
                 self._transfers[key] = _Transfer(message.request_id, now_s + self._timeout_s, message.allocation)
                 ready = self._unclaimed.pop(message.request_id, None)
-                if ready is None and self._encoded_first:
-                    return self._end(key, f"there is no embedding of request {message.request_id}", "failed")
                 return self._claim(key, ready.embedding, now_s) if ready is not None else []
             case Resume():
                 if (

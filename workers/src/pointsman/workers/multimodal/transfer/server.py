@@ -28,10 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
-    """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks.
-
-    ``encoded_first``: see EmbeddingSender.
-    """
+    """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks."""
 
     def __init__(
         self,
@@ -41,11 +38,10 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         timeout_s: float,
         *,
         sizes_first: bool = True,
-        encoded_first: bool = False,
     ) -> None:
         self._region = SharedRegion(MultimodalDataBuffers.region_bytes(allocator, embedding_bytes))
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes, self._region.view)
-        super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s, encoded_first=encoded_first))
+        super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s))
         self._allocator = allocator
         self._token = token
         self._sizes_first = sizes_first
