@@ -58,8 +58,9 @@ def start_vision_workers(engines: Engines, nats_server: NatsServer, service_uid:
     encode = start("encode-0", EmbeddingRole.PRODUCER)
     prefill, decode = (start(name, EmbeddingRole.CONSUMER) for name in ("prefill-0", "decode-0"))
     alone = engines.plain(engines.settings("vision-alone"))
-    made = (encode, prefill, decode, alone)
-    return VisionWorkers(*(engine.wait_until_healthy() for engine in made), start)
+    for engine in (encode, prefill, decode, alone):
+        engine.wait_until_healthy()
+    return VisionWorkers(encode, prefill, decode, alone, start)
 
 
 @dataclass(frozen=True)

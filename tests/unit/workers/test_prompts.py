@@ -113,10 +113,11 @@ def test_a_chat_with_images_in_it_can_be_prefilled_elsewhere_if_it_has_no_other_
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}, "uuid": "hash"}
     video = {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}
     text = {"type": "text", "text": "what is it"}
-    body = {"messages": [*MESSAGES, {"role": "user", "content": [image, text, image]}], "kv_transfer_params": IDS}
-    assert read_prompt(CHAT_PATH, body) == ChatPrompt(images=True), "its tokens alone would not do"
-    body["messages"].append({"role": "user", "content": [image, video]})
-    assert read_prompt(CHAT_PATH, body) == LocalPrompt(PrefillReason.MEDIA)
+    messages = [*MESSAGES, {"role": "user", "content": [image, text, image]}]
+    prompt = read_prompt(CHAT_PATH, {"messages": messages, "kv_transfer_params": IDS})
+    assert prompt == ChatPrompt(images=True), "its tokens alone would not do"
+    more = [*messages, {"role": "user", "content": [image, video]}]
+    assert read_prompt(CHAT_PATH, {"messages": more}) == LocalPrompt(PrefillReason.MEDIA)
 
 
 def test_the_prefill_leg_of_a_chat_with_images_changes_nothing_of_its_prompt() -> None:

@@ -22,7 +22,7 @@ BLOCKS = {"multimodal_block_size": 128, "default_multimodal_blocks": 8, "embeddi
 
 def settings(address: str, port: int, **changes: Any) -> ExchangeSettings:
     """Of a worker at ``address``."""
-    own = {"pod_ip": address, "embedding_port": port, "control_token": TOKEN}
+    own: dict[str, Any] = {"pod_ip": address, "embedding_port": port, "control_token": TOKEN}
     return ExchangeSettings(**(own | BLOCKS | changes))
 
 

@@ -30,7 +30,9 @@ def test_an_entry_that_was_changed_is_not_followed() -> None:
 def test_what_is_no_entry_is_not_followed() -> None:
     entry = REFERENCE.sealed(TOKEN)
     without = [{name: value for name, value in entry.items() if name != missing} for missing in entry]
-    for wrong in (*without, None, "text", [], {**entry, "seal": "ü"}, {**entry, "num_tokens": True}):
+    wrongs: list[object] = [*without, None, "text", [], {**entry, "seal": "ü"}, {**entry, "num_tokens": True}]
+    for wrong in wrongs:
         assert references({"item": wrong}, TOKEN) == {}, wrong
-    for params in (None, [], "text", 7):
+    others: list[object] = [None, [], "text", 7]
+    for params in others:
         assert references(params, TOKEN) == {}

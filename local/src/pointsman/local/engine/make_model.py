@@ -174,7 +174,7 @@ def make(recipe: dict[str, Any], folder: Path) -> None:
     tensors = weights(recipe, printable)
     more: dict[str, Any] = {}
     if vision:
-        config = with_vision(config, vision, made.token_to_id(IMAGE))
+        config = with_vision(config, vision, int(made.token_to_id(IMAGE) or 0))
         tensors = {f"language_model.{name}": value for name, value in tensors.items()}
         tensors |= vision_weights(vision, recipe["hidden_size"], recipe["seed"])
         more["preprocessor_config.json"] = image_processor(vision)

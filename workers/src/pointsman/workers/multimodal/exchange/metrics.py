@@ -45,7 +45,7 @@ class ExchangeStats(ECConnectorStats):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget them."""
-        self.data = {}
+        self.data: dict[str, Any] = {}
 
     def aggregate(self, other: ECConnectorStats) -> ECConnectorStats:
         """Both together."""

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+import msgspec
+
 EC_TRANSFER_PARAMS: Final = "ec_transfer_params"
-_SEAL: Final = "seal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class EmbeddingReference:
         """The entry of ``ec_transfer_params``."""
         entry = asdict(self)
         del entry["item"]
-        return {**entry, _SEAL: _seal(self, token)}
+        return {**entry, "seal": _seal(self, token)}
 
 
 def references(params: object, token: str) -> dict[str, EmbeddingReference]:
@@ -49,20 +50,24 @@ def references(params: object, token: str) -> dict[str, EmbeddingReference]:
     return {item: reference for item, reference in read.items() if reference is not None}
 
 
-def _read(item: object, entry: object, token: str) -> EmbeddingReference | None:
-    if not isinstance(item, str) or not isinstance(entry, Mapping):
+class _Entry(msgspec.Struct):
+    address: str
+    key: str
+    num_tokens: int
+    token_bytes: int
+    dtype: str
+    seal: str
+
+
+def _read(item: object, content: object, token: str) -> EmbeddingReference | None:
+    try:
+        entry = msgspec.convert(content, _Entry)
+    except msgspec.ValidationError:
         return None
-    values = {name: entry.get(name) for name in ("address", "key", "num_tokens", "token_bytes", "dtype")}
-    texts, numbers = ("address", "key", "dtype"), ("num_tokens", "token_bytes")
-    if not all(isinstance(values[name], str) for name in texts) or not all(
-        type(values[name]) is int for name in numbers
-    ):
+    if not isinstance(item, str) or not entry.seal.isascii():
         return None
-    reference = EmbeddingReference(item, **values)
-    seal = entry.get(_SEAL)
-    if not isinstance(seal, str) or not seal.isascii() or not hmac.compare_digest(seal, _seal(reference, token)):
-        return None
-    return reference
+    reference = EmbeddingReference(item, entry.address, entry.key, entry.num_tokens, entry.token_bytes, entry.dtype)
+    return reference if hmac.compare_digest(entry.seal, _seal(reference, token)) else None
 
 
 def _seal(reference: EmbeddingReference, token: str) -> str:
