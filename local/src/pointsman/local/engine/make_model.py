@@ -146,9 +146,10 @@ def image_processor(vision: dict[str, Any]) -> dict[str, Any]:
 def make(recipe: dict[str, Any], folder: Path) -> None:
     """Write the model to ``folder``, which appears whole or not at all."""
     vision = recipe.get("vision")
-    made = tokenizer((*SPECIAL, IMAGE) if vision else SPECIAL)
+    special = (*SPECIAL, IMAGE) if vision else SPECIAL
+    made = tokenizer(special)
     printable = made.encode("".join(chr(code) for code in range(0x20, 0x7F))).ids
-    ids = {text: made.token_to_id(text) for text in SPECIAL}
+    ids: dict[str, Any] = {text: made.token_to_id(text) for text in special}
     config = {key: value for key, value in recipe.items() if key not in ("seed", "vision")} | {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -174,7 +175,7 @@ def make(recipe: dict[str, Any], folder: Path) -> None:
     tensors = weights(recipe, printable)
     more: dict[str, Any] = {}
     if vision:
-        config = with_vision(config, vision, int(made.token_to_id(IMAGE) or 0))
+        config = with_vision(config, vision, ids[IMAGE])
         tensors = {f"language_model.{name}": value for name, value in tensors.items()}
         tensors |= vision_weights(vision, recipe["hidden_size"], recipe["seed"])
         more["preprocessor_config.json"] = image_processor(vision)
