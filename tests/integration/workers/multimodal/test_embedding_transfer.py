@@ -12,7 +12,13 @@ from random import Random
 
 import pytest
 
-from integration.workers.multimodal.transfer_process import BLOCK_SIZE, EMBEDDING_BYTES, TOKEN, embedding
+from integration.workers.multimodal.transfer_process import (
+    BLOCK_SIZE,
+    EMBEDDING_BYTES,
+    MAX_REQUEST_TOKENS,
+    TOKEN,
+    embedding,
+)
 from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
@@ -69,7 +75,9 @@ async def sides(
 ) -> AsyncIterator[tuple[EmbeddingServer, EmbeddingClient, str]]:  # fmt: skip
     """Both sides in this process."""
     server = EmbeddingServer(encode, EMBEDDING_BYTES, TOKEN, timeout_s)
-    client = EmbeddingClient(language, embedding_bytes, token, timeout_s, sizes_first=sizes_first)
+    client = EmbeddingClient(
+        language, embedding_bytes, token, timeout_s, max_request_tokens=MAX_REQUEST_TOKENS, sizes_first=sizes_first
+    )
     if path == "unix":
         server.listen_unix(folder / "encode.sock")
         address = f"unix:{folder / 'encode.sock'}"
@@ -132,7 +140,9 @@ async def test_a_killed_encode_worker_frees_the_language_worker(
 ) -> None:
     rng = Random(f"{seed}{path}{sizes_first}")
     requests = {f"r{number}": rng.randint(100, 2000) for number in range(10)}
-    client = EmbeddingClient(allocator(20), EMBEDDING_BYTES, TOKEN, 30, sizes_first=sizes_first)
+    client = EmbeddingClient(
+        allocator(20), EMBEDDING_BYTES, TOKEN, 30, max_request_tokens=MAX_REQUEST_TOKENS, sizes_first=sizes_first
+    )
     shared_before = set(Path("/dev/shm").iterdir())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
@@ -219,7 +229,9 @@ async def test_a_language_worker_that_stands_still_is_left_after_the_time_out(
 async def test_an_encode_worker_that_stands_still_is_left_after_the_time_out(
     tmp_path: Path, path: str, sizes_first: bool
 ) -> None:
-    client = EmbeddingClient(allocator(20), EMBEDDING_BYTES, TOKEN, 0.5, sizes_first=sizes_first)
+    client = EmbeddingClient(
+        allocator(20), EMBEDDING_BYTES, TOKEN, 0.5, max_request_tokens=MAX_REQUEST_TOKENS, sizes_first=sizes_first
+    )
     async with process("serve", str(tmp_path), {"first": 100, "second": 100}, sizes_first) as child:
         port = (await line(child, "port"))["port"]
         address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
@@ -267,7 +279,7 @@ async def test_a_client_without_the_token_or_of_another_model_is_refused_with_th
 
 async def test_a_server_without_the_token_gets_no_request(tmp_path: Path) -> None:
     server = EmbeddingServer(allocator(9), EMBEDDING_BYTES, "another token", 5)
-    client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5)
+    client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5, max_request_tokens=MAX_REQUEST_TOKENS)
     host, port = server.listen_tcp("127.0.0.1")
     with pytest.raises(HandshakeRefusedError):
         await client.fetch(f"{host}:{port}", "r")
@@ -279,12 +291,12 @@ async def test_an_encode_worker_that_does_not_prove_the_token_is_refused() -> No
     here, there = socket.socketpair(socket.AF_UNIX)
     encode, language = Connection(here), Connection(there)
     greeting = asyncio.create_task(
-        greet_encode_side(language, TOKEN, embedding_bytes=EMBEDDING_BYTES, sizes_first=True, paths=("stream",))
+        greet_encode_side(language, TOKEN, embedding_bytes=EMBEDDING_BYTES, sizes_first=True, paths=("tcp",))
     )
     await encode.send(Challenge(b"nonce"))
     hello = await encode.receive()
     assert isinstance(hello, LanguageHello)
-    await encode.send(EncodeHello(hello.proof, "stream", sizes_first=True, region=b""))  # it can only repeat this one
+    await encode.send(EncodeHello(hello.proof, "tcp", sizes_first=True))  # it can only repeat this one
     with pytest.raises(HandshakeRefusedError, match="does not have the service's control token"):
         await greeting
     encode.close()
@@ -328,7 +340,7 @@ async def test_a_failed_encoding_is_told_to_who_waits_and_nonsense_is_hung_up_on
 
 
 async def test_an_encode_worker_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
-    client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5)
+    client = EmbeddingClient(allocator(9), EMBEDDING_BYTES, TOKEN, 5, max_request_tokens=MAX_REQUEST_TOKENS)
     with pytest.raises(LinkClosedError, match="cannot be reached"):
         await client.fetch(f"unix:{tmp_path / 'none'}", "r")
     await client.close()

@@ -17,6 +17,7 @@ from pointsman.workers.multimodal.transfer.server import EmbeddingServer
 
 EMBEDDING_BYTES = 1000
 BLOCK_SIZE = 8
+MAX_REQUEST_TOKENS = 4000
 TOKEN = "a token of the service"
 
 
@@ -45,7 +46,14 @@ async def serve(folder: Path, requests: dict[str, int], *, sizes_first: bool) ->
 async def fetch(address: str, requests: dict[str, int], *, sizes_first: bool) -> None:
     """Fetch ``requests``, all at once."""
     allocator = ReqToMetadataBlockAllocator(20 * BLOCK_SIZE, BLOCK_SIZE, 1)
-    client = EmbeddingClient(allocator, EMBEDDING_BYTES, TOKEN, timeout_s=30, sizes_first=sizes_first)
+    client = EmbeddingClient(
+        allocator,
+        EMBEDDING_BYTES,
+        TOKEN,
+        timeout_s=30,
+        max_request_tokens=MAX_REQUEST_TOKENS,
+        sizes_first=sizes_first,
+    )
 
     async def one(request_id: str, tokens: int) -> None:
         try:

@@ -48,6 +48,7 @@ EMBEDDING_BYTES = 5
 TIMEOUT_S = 10.0
 LONG_TIMEOUT_S = 1e6  # a schedule without faults never needs it, unless transfers wait for each other
 MAX_DELAY_S = 2.0
+MAX_REQUEST_TOKENS = 8192
 FAULTY_SCHEDULES = 400  # of 25 transfers each
 SCHEDULES = 100  # of 60
 
@@ -56,6 +57,17 @@ def embedding(request_id: str, tokens: int) -> Embedding:
     """Other bytes for each request."""
     rng = Random(request_id)
     return Embedding(tokens, *(rng.randbytes(tokens * size) for size in (EMBEDDING_BYTES, 4, 12)))
+
+
+def machine(
+    kind: type[EmbeddingSender | EmbeddingReceiver],
+    allocator: ReqToMetadataBlockAllocator,
+    buffers: MultimodalDataBuffers,
+    timeout_s: float,
+) -> EmbeddingSender | EmbeddingReceiver:
+    if issubclass(kind, EmbeddingReceiver):
+        return kind(allocator, buffers, timeout_s, MAX_REQUEST_TOKENS)
+    return kind(allocator, buffers, timeout_s)
 
 
 @dataclass
@@ -77,7 +89,7 @@ class Host:
             blocks = max(default + 1, -(-tokens // size)) + rng.choice((0, 0, 5))
         allocator = ReqToMetadataBlockAllocator(blocks * size, size, default)
         buffers = MultimodalDataBuffers(allocator, EMBEDDING_BYTES)
-        return cls(name, allocator, kind(allocator, buffers, timeout_s), buffers)
+        return cls(name, allocator, machine(kind, allocator, buffers, timeout_s), buffers)
 
 
 @dataclass
@@ -338,7 +350,7 @@ def pair() -> Pair:
     for kind in (EmbeddingSender, EmbeddingReceiver):
         allocator = ReqToMetadataBlockAllocator(8192)
         buffers = MultimodalDataBuffers(allocator, EMBEDDING_BYTES)
-        hosts.append(Host(kind.__name__, allocator, kind(allocator, buffers, TIMEOUT_S), buffers))
+        hosts.append(Host(kind.__name__, allocator, machine(kind, allocator, buffers, TIMEOUT_S), buffers))
     encode, language = hosts
     assert isinstance(encode.machine, EmbeddingSender)
     assert isinstance(language.machine, EmbeddingReceiver)
@@ -448,6 +460,28 @@ def test_a_part_that_cannot_be_right_ends_the_transfer(pair: Pair, part: Part) -
     assert language.allocator.usage.used_blocks == 0
 
 
+@pytest.mark.parametrize("reported", [0, -1, 8193, 2**31 - 1])
+@pytest.mark.parametrize("sizes_first", [True, False])
+def test_a_length_that_no_request_has_ends_the_transfer_before_memory_is_allocated(
+    pair: Pair, sizes_first: bool, reported: int
+) -> None:
+    _, receiver, _, language = pair
+    receiver.fetch(0, "r", 0, sizes_first=sizes_first)
+    if sizes_first:
+        cancel, ended = receiver.receive(0, Offer(1, reported), 0)
+    else:
+        places = receiver.place(0, 1, 0, 9)
+        assert places is not None
+        places[3][:4] = reported.to_bytes(4, "little", signed=True)
+        cancel, ended = receiver.receive(0, Part(1, 0, 9, is_last=False), 0)
+    assert cancel == Send(0, Cancel(1))
+    assert isinstance(ended, Ended)
+    assert str(reported) in ended.reason
+    assert not receiver._transfers[0, 1].fields
+    receiver.receive(0, Failed(1, "cancelled"), 0)
+    assert language.allocator.usage.used_blocks == 0
+
+
 def test_a_message_is_read_as_it_was_written() -> None:
     told: list[ToEncode | ToLanguage] = [
         Fetch(1, "r", MetadataAllocation(1, 2, 3)), Fetch(1, "r"), Offer(1, 5), Cancel(1), Failed(1, "why"),
@@ -491,7 +525,9 @@ def test_a_closed_connection_frees_the_encode_side_as_soon_as_no_write_reads(pai
 def test_default_reservations_leave_a_block_for_what_lies_ready() -> None:
     """Or this embedding, and those that the encode side has no blocks for because of it, wait for each other."""
     allocator = ReqToMetadataBlockAllocator(3, block_size=1, default_num_blocks=1)
-    receiver = EmbeddingReceiver(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
+    receiver = EmbeddingReceiver(
+        allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S, MAX_REQUEST_TOKENS
+    )
     receiver.fetch(0, "ready", 0, sizes_first=True)
     for number in range(3):
         receiver.fetch(1, f"waits {number}", 0, sizes_first=False)

@@ -119,7 +119,6 @@ async def greet_language_side(
     embedding_bytes: int,
     sizes_first: bool,
     choose_path: Callable[[Sequence[str]], str | None],
-    region: bytes,
 ) -> EncodeHello:
     """Handshake of the encode side; returns what was agreed.
 
@@ -143,7 +142,7 @@ async def greet_language_side(
             refusal = f"paths is {list(hello.paths)}: none of them is possible on this connection"
         else:
             proof = _proof(token, "encode", nonce, hello.nonce)
-            agreed = EncodeHello(proof, path, sizes_first and hello.sizes_first, region)
+            agreed = EncodeHello(proof, path, sizes_first and hello.sizes_first)
             await connection.send(agreed)
             return agreed
         await connection.send(Refused(refusal))

@@ -5,6 +5,7 @@ connection. A ``write`` that ends early raises. After ``close`` of the language 
 """
 
 import asyncio
+import fcntl
 import mmap
 import os
 import socket
@@ -15,18 +16,24 @@ from pointsman.workers.multimodal.transfer.actions import Write
 from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection
 from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError
-from pointsman.workers.multimodal.transfer.messages import Payload, Pull, Pulled
+from pointsman.workers.multimodal.transfer.messages import Incoming, Landed, Payload, Pull, Pulled
 
-STREAM: Final = "stream"
 SHARED_MEMORY: Final = "shared_memory"
+NIXL: Final = "nixl"
+TCP: Final = "tcp"
+DEFAULT_TRANSPORTS: Final = (SHARED_MEMORY, TCP)
+TRANSPORTS: Final = (SHARED_MEMORY, NIXL, TCP)
+"""All of them, best first."""
 
-PathMessage = Payload | Pull | Pulled
+PathMessage = Payload | Pull | Pulled | Incoming | Landed
 Place = Callable[[int, int, int], tuple[memoryview, ...] | None]
 """(transfer, start_token, num_tokens) to where the part belongs; None: nobody waits for it."""
 
 
 class EncodePath(Protocol):
-    """The encode side's end, for one connection."""
+    """The encode side's end, for one connection. ``name``: of the data path."""
+
+    name: str
 
     async def write(self, write: Write) -> None:
         """Carry out ``write``. Raises LinkClosedError."""
@@ -39,17 +46,21 @@ class EncodePath(Protocol):
 
 
 class LanguagePath(Protocol):
-    """The language side's end, for one connection."""
+    """The language side's end, for one connection. ``name``: of the data path."""
+
+    name: str
 
     async def receive(self, message: PathMessage, place: Place) -> None:
         """A message of the path. Raises ProtocolError and LinkClosedError."""
 
     def close(self) -> None:
-        """Let go of the peer's memory."""
+        """The connection is closed: nothing lands in the blocks any more."""
 
 
 class StreamEncodePath:
     """Sends the bytes on the connection itself."""
+
+    name = TCP
 
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
@@ -63,7 +74,7 @@ class StreamEncodePath:
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
-        raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {STREAM}")
+        raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
 
     def close(self) -> None:
         """Nothing waits."""
@@ -72,6 +83,8 @@ class StreamEncodePath:
 class StreamLanguagePath:
     """Reads the bytes from the connection into their blocks."""
 
+    name = TCP
+
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
         self._buffers = buffers
@@ -79,7 +92,9 @@ class StreamLanguagePath:
     async def receive(self, message: PathMessage, place: Place) -> None:
         """See LanguagePath."""
         if not isinstance(message, Payload):
-            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {STREAM}")
+            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
+        if not 0 < message.num_tokens <= self._buffers.layout.num_tokens:
+            raise ProtocolError(f"{message}: num_tokens must be 1 to {self._buffers.layout.num_tokens}")
         views = place(message.transfer, message.start_token, message.num_tokens)
         if views is None:
             await self._connection.discard(self._buffers.part_bytes(message.num_tokens))
@@ -94,8 +109,9 @@ class SharedRegion:
     """``size_bytes`` of memory without a name, which the kernel frees with its last process, however that ends."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._fd = os.memfd_create("pointsman-embeddings", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("pointsman-embeddings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size_bytes)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.view = memoryview(mmap.mmap(self._fd, size_bytes))
 
     def hand_over(self, connection: Connection) -> None:
@@ -112,6 +128,8 @@ class SharedRegion:
 
 class SharedMemoryEncodePath:
     """Tells the peer, which has the region mapped, what to copy, and waits until it has."""
+
+    name = SHARED_MEMORY
 
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
@@ -147,19 +165,26 @@ class SharedMemoryEncodePath:
 class SharedMemoryLanguagePath:
     """Copies out of the encode side's region, which it can read only. Use ``open``."""
 
+    name = SHARED_MEMORY
+
     def __init__(self, connection: Connection, region: mmap.mmap) -> None:
         self._connection = connection
         self._region = region
         self._view = memoryview(region)
 
     @classmethod
-    async def open(cls, connection: Connection, size_bytes: int) -> "SharedMemoryLanguagePath":
-        """Take the region that the peer hands over. Raises ProtocolError and LinkClosedError."""
+    async def open(cls, connection: Connection) -> "SharedMemoryLanguagePath":
+        """Take the region that the peer hands over. Raises ProtocolError and LinkClosedError.
+
+        The kernel ends a process that reads past the end of a file, so the file must be one that cannot shrink.
+        """
         fd = await _received_fd(connection.sock)
         try:
-            return cls(connection, mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ))
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise ProtocolError("the encode worker handed a region over that can shrink")
+            return cls(connection, mmap.mmap(fd, 0, prot=mmap.PROT_READ))
         except (OSError, ValueError) as error:
-            raise ProtocolError(f"the region of {size_bytes} bytes cannot be mapped: {error}") from error
+            raise ProtocolError(f"the region cannot be mapped: {error}") from error
         finally:
             os.close(fd)
 
@@ -171,6 +196,8 @@ class SharedMemoryLanguagePath:
         if views is not None:
             try:
                 for view, (offset, size) in zip(views, message.chunks, strict=True):
+                    if not 0 <= offset <= len(self._view) - size:
+                        raise ValueError
                     view[:] = self._view[offset : offset + size]
             except ValueError as error:
                 raise ProtocolError(f"{message} does not fit the region of {len(self._view)} bytes") from error

@@ -42,15 +42,22 @@ class _Transfer:
 class EmbeddingReceiver:
     """All transfers into one buffer. Times are seconds of one clock; a state lasts at most ``timeout_s``.
 
+    ``max_request_tokens``: what an encode worker reports beyond it is not believed, or a wrong one would have any
+    amount of memory allocated here.
     ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
     """
 
     def __init__(
-        self, allocator: ReqToMetadataBlockAllocator, buffers: MultimodalDataBuffers, timeout_s: float
+        self,
+        allocator: ReqToMetadataBlockAllocator,
+        buffers: MultimodalDataBuffers,
+        timeout_s: float,
+        max_request_tokens: int,
     ) -> None:
         self._allocator = allocator
         self._buffers = buffers
         self._timeout_s = timeout_s
+        self._max_request_tokens = max_request_tokens
         self._transfers: dict[Key, _Transfer] = {}  # in the order in which they began
         self._begun = 0
         self.counts: Counter[str] = Counter()
@@ -156,6 +163,8 @@ class EmbeddingReceiver:
         ):
             reason = f"the encode worker sent {part} of {total} tokens, after {each.received_tokens} tokens"
             return self._fail(key, reason, "failed", now_s)
+        if total > self._max_request_tokens:
+            return self._fail(key, self._too_long(total), "failed", now_s)
         if not each.fields:
             each.total_tokens = total
             each.fields = tuple(bytearray(total * size) for size in self._buffers.token_bytes)
@@ -174,12 +183,15 @@ class EmbeddingReceiver:
     def _sized(self, key: Key, total_tokens: int, now_s: float) -> list[ReceiverAction]:
         """The length is known: nothing is held until there are blocks for what is missing."""
         each = self._transfers[key]
-        if total_tokens < 1:
-            return self._fail(key, f"the encode worker offered {total_tokens} tokens", "failed", now_s)
+        if not 0 < total_tokens <= self._max_request_tokens:
+            return self._fail(key, self._too_long(total_tokens), "failed", now_s)
         self._release(each)
         each.total_tokens = total_tokens
         each.state, each.deadline_s = ReceiverState.AWAITING_BLOCKS, now_s + self._timeout_s
         return []
+
+    def _too_long(self, total_tokens: int) -> str:
+        return f"the encode worker reported {total_tokens} tokens: a request has 1 to {self._max_request_tokens}"
 
     def _admit(self, now_s: float) -> list[ReceiverAction]:
         """Give free blocks away: first to what lies ready on an encode side, then to default reservations."""

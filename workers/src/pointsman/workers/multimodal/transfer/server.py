@@ -12,23 +12,38 @@ from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMet
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection, greet_language_side
 from pointsman.workers.multimodal.transfer.data_paths import (
+    DEFAULT_TRANSPORTS,
+    NIXL,
     SHARED_MEMORY,
-    STREAM,
     EncodePath,
     SharedMemoryEncodePath,
     SharedRegion,
     StreamEncodePath,
 )
 from pointsman.workers.multimodal.transfer.errors import ProtocolError, TransferError
-from pointsman.workers.multimodal.transfer.messages import Cancel, Fetch, Message, Payload, Pull, Pulled, Resume
+from pointsman.workers.multimodal.transfer.messages import (
+    Cancel,
+    Fetch,
+    Incoming,
+    Landed,
+    Message,
+    Payload,
+    Pull,
+    Pulled,
+    Resume,
+)
+from pointsman.workers.multimodal.transfer.nixl_path import NIXL_SECONDS, NixlEncodePath
 from pointsman.workers.multimodal.transfer.sender import EmbeddingSender
-from pointsman.workers.multimodal.transfer.shell import Link, Shell
+from pointsman.workers.multimodal.transfer.shell import Link, Shell, possible_paths
 
 log = logging.getLogger(__name__)
 
 
 class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
-    """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks."""
+    """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks.
+
+    ``transports``: the data paths that may be used; the language side chooses.
+    """
 
     def __init__(
         self,
@@ -38,6 +53,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         timeout_s: float,
         *,
         sizes_first: bool = True,
+        transports: Sequence[str] = DEFAULT_TRANSPORTS,
     ) -> None:
         self._region = SharedRegion(MultimodalDataBuffers.region_bytes(allocator, embedding_bytes))
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes, self._region.view)
@@ -45,6 +61,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         self._allocator = allocator
         self._token = token
         self._sizes_first = sizes_first
+        self._transports = frozenset(transports)
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -109,14 +126,8 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
                 embedding_bytes=self._buffers.token_bytes[0],
                 sizes_first=self._sizes_first,
                 choose_path=lambda paths: self._path(connection, paths),
-                region=len(self._buffers.region).to_bytes(8, "big"),
             )
-            path: EncodePath
-            if agreed.path == SHARED_MEMORY:
-                self._region.hand_over(connection)
-                path = SharedMemoryEncodePath(connection, self._buffers)
-            else:
-                path = StreamEncodePath(connection, self._buffers)
+            path = await self._opened(connection, agreed.path)
         except (TransferError, TimeoutError) as error:
             log.warning("a language worker is refused", extra={"reason": str(error) or "it was silent"})
             connection.close()
@@ -128,16 +139,26 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         self._links[number] = Link(number, connection, path, sizes_first=agreed.sizes_first)
         await self._serve(self._links[number])
 
-    @staticmethod
-    def _path(connection: Connection, paths: Sequence[str]) -> str | None:
-        possible = (SHARED_MEMORY, STREAM) if connection.same_host else (STREAM,)
+    def _path(self, connection: Connection, paths: Sequence[str]) -> str | None:
+        possible = possible_paths(connection) & self._transports
         return next((path for path in paths if path in possible), None)
+
+    async def _opened(self, connection: Connection, name: str) -> EncodePath:
+        if name == SHARED_MEMORY:
+            self._region.hand_over(connection)
+            return SharedMemoryEncodePath(connection, self._buffers)
+        if name == NIXL:
+            async with asyncio.timeout(NIXL_SECONDS):
+                path = await NixlEncodePath.open(connection, self._buffers)
+            if path is not None:
+                return path
+        return StreamEncodePath(connection, self._buffers)
 
     async def _receive(self, link: Link[EncodePath], message: Message) -> None:
         match message:
             case Fetch() | Resume() | Cancel():
                 self._perform(self._machine.receive(link.number, message, self._loop.time()))
-            case Payload() | Pull() | Pulled():
+            case Payload() | Pull() | Pulled() | Incoming() | Landed():
                 link.path.receive(message)
             case _:
                 raise ProtocolError(f"a {type(message).__name__} came from a language worker")

@@ -10,9 +10,10 @@ from typing import Generic, TypeVar
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import ReceiverAction, Send, SenderAction
 from pointsman.workers.multimodal.transfer.connection import Connection
-from pointsman.workers.multimodal.transfer.data_paths import EncodePath, LanguagePath
+from pointsman.workers.multimodal.transfer.data_paths import NIXL, SHARED_MEMORY, TCP, EncodePath, LanguagePath
 from pointsman.workers.multimodal.transfer.errors import TransferError
 from pointsman.workers.multimodal.transfer.messages import Message
+from pointsman.workers.multimodal.transfer.nixl_path import is_installed
 from pointsman.workers.multimodal.transfer.receiver import EmbeddingReceiver
 from pointsman.workers.multimodal.transfer.sender import EmbeddingSender
 
@@ -20,6 +21,13 @@ log = logging.getLogger(__name__)
 
 Machine = TypeVar("Machine", EmbeddingSender, EmbeddingReceiver)
 Path = TypeVar("Path", EncodePath, LanguagePath)
+
+
+def possible_paths(connection: Connection) -> frozenset[str]:
+    """The data paths that this side can use on ``connection``."""
+    shared = {SHARED_MEMORY} if connection.same_host else set()
+    nixl = {NIXL} if is_installed() else set()
+    return frozenset({TCP} | shared | nixl)
 
 
 class Link(Generic[Path]):
