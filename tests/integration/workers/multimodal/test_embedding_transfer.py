@@ -1,10 +1,8 @@
 """Embeddings between real processes, by TCP and by shared memory: whole, authenticated, and free again after a kill."""
 
 import asyncio
-import json
 import signal
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -12,11 +10,13 @@ from random import Random
 
 import pytest
 
+from fixtures.transfer_processes import TransferProcess, running
 from integration.workers.multimodal.transfer_process import (
     BLOCK_SIZE,
     EMBEDDING_BYTES,
     MAX_REQUEST_TOKENS,
     TOKEN,
+    Options,
     embedding,
 )
 from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
@@ -34,8 +34,6 @@ from pointsman.workers.multimodal.transfer.messages import Challenge, EncodeHell
 from pointsman.workers.multimodal.transfer.server import EmbeddingServer
 from waiting import eventually
 
-Child = asyncio.subprocess.Process
-PROCESS = Path(__file__).with_name("transfer_process.py")
 PATHS = pytest.mark.parametrize("path", ["tcp", "unix"])
 MODES = pytest.mark.parametrize("sizes_first", [True, False], ids=["sizes first", "default first"])
 
@@ -45,27 +43,22 @@ def allocator(blocks: int, default: int = 1) -> ReqToMetadataBlockAllocator:
 
 
 @asynccontextmanager
-async def process(what: str, where: str, requests: dict[str, int], sizes_first: bool) -> AsyncIterator[Child]:
-    """A process of its own; killed at the end."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, PROCESS, what, where, json.dumps(requests), str(sizes_first), stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        yield child
-    finally:
-        if child.returncode is None:
-            child.kill()
-        await child.wait()
+async def encode_process(folder: Path, requests: dict[str, int], sizes_first: bool) -> AsyncIterator[TransferProcess]:
+    """A process that serves ``requests`` (tokens of each)."""
+    options = Options("encode", blocks=4000, sizes_first=sizes_first, folder=str(folder))
+    async with running(options) as process:
+        await process.tell(put=requests)
+        for request_id in requests:
+            assert (await process.line("put"))["put"] == request_id
+        yield process
 
 
-async def line(child: Child, key: str) -> dict[str, object]:
-    """The next line with ``key``."""
-    assert child.stdout is not None
-    async for each in child.stdout:
-        said: dict[str, object] = json.loads(each)
-        if key in said:
-            return said
-    raise AssertionError(f"the process ended before it printed {key}")
+@asynccontextmanager
+async def language_process(address: str, requests: dict[str, int], sizes_first: bool) -> AsyncIterator[TransferProcess]:
+    """A process that fetches ``requests``, all at once."""
+    async with running(Options("language", blocks=20, sizes_first=sizes_first)) as process:
+        await process.tell(fetch=requests, address=address)
+        yield process
 
 
 @asynccontextmanager
@@ -146,17 +139,15 @@ async def test_a_killed_encode_worker_frees_the_language_worker(
     shared_before = set(Path("/dev/shm").iterdir())
     async with AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
-        child = await stack.enter_async_context(process("serve", str(tmp_path), requests, sizes_first))
-        port = (await line(child, "port"))["port"]
-        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
+        child = await stack.enter_async_context(encode_process(tmp_path, requests, sizes_first))
+        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{child.port}"
         # Two are never encoded: they hold or wait for blocks until the kill.
         fetching = [asyncio.create_task(client.fetch(address, each)) for each in (*requests, "never", "nor this")]
         point = rng.randrange(len(requests))
         await eventually(lambda: sum(each.done() for each in fetching) >= point, "so many have arrived")
         if not sizes_first:
             await eventually(lambda: client.usage.used_blocks > 0, "blocks are reserved")
-        child.send_signal(signal.SIGKILL)
-        await child.wait()
+        await child.kill()
         async with asyncio.timeout(15):  # far less than the time-out of the transfers
             results = await asyncio.gather(*fetching, return_exceptions=True)
         for request_id, result in zip((*requests, "never", "nor this"), results, strict=True):
@@ -169,9 +160,8 @@ async def test_a_killed_encode_worker_frees_the_language_worker(
         assert set(Path("/dev/shm").iterdir()) <= shared_before
         assert regions_mapped() == 0
 
-        again = await stack.enter_async_context(process("serve", str(tmp_path), {"new": 500}, sizes_first))
-        port = (await line(again, "port"))["port"]
-        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
+        again = await stack.enter_async_context(encode_process(tmp_path, {"new": 500}, sizes_first))
+        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{again.port}"
         assert await client.fetch(address, "new") == embedding("new", 500), "it serves on with the next one"
 
 
@@ -191,11 +181,10 @@ async def test_a_killed_language_worker_frees_the_encode_worker(
     async with sides(tmp_path, path, allocator(800), allocator(20), timeout_s=30) as (server, client, address):
         for request_id, tokens in requests.items():
             server.put(request_id, embedding(request_id, tokens))
-        async with process("fetch", address, requests, sizes_first) as child:
+        async with language_process(address, requests, sizes_first) as child:
             for _ in range(rng.randrange(len(requests) - 1)):
-                assert (await line(child, "request"))["right"]
-            child.send_signal(signal.SIGKILL)
-            await child.wait()
+                assert (await child.line("request"))["right"]
+            await child.kill()
         # Far less than the time-out of the transfers.
         await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free", timeout_s=15)
         server.put("new", embedding("new", 500))
@@ -213,14 +202,14 @@ async def test_a_language_worker_that_stands_still_is_left_after_the_time_out(
             sides(tmp_path, path, allocator(800), allocator(20), timeout_s=2)
         )
         server.put("first", embedding("first", 10))
-        child = await stack.enter_async_context(process("fetch", address, requests, sizes_first))
-        await line(child, "right")  # so both are fetched
-        child.send_signal(signal.SIGSTOP)
+        child = await stack.enter_async_context(language_process(address, requests, sizes_first))
+        await child.line("right")  # so both are fetched
+        child.child.send_signal(signal.SIGSTOP)
         server.put("r", embedding("r", 4000))
         await eventually(lambda: server.usage.used_blocks > 0, "the transfer has begun")
         await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free")
-        child.send_signal(signal.SIGCONT)
-        said = await line(child, "request")
+        child.child.send_signal(signal.SIGCONT)
+        said = await child.line("request")
         assert "error" in said, "it must not take a part for the whole"
 
 
@@ -232,11 +221,10 @@ async def test_an_encode_worker_that_stands_still_is_left_after_the_time_out(
     client = EmbeddingClient(
         allocator(20), EMBEDDING_BYTES, TOKEN, 0.5, max_request_tokens=MAX_REQUEST_TOKENS, sizes_first=sizes_first
     )
-    async with process("serve", str(tmp_path), {"first": 100, "second": 100}, sizes_first) as child:
-        port = (await line(child, "port"))["port"]
-        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{port}"
+    async with encode_process(tmp_path, {"first": 100, "second": 100}, sizes_first) as child:
+        address = f"unix:{tmp_path / 'encode.sock'}" if path == "unix" else f"127.0.0.1:{child.port}"
         assert await client.fetch(address, "first") == embedding("first", 100)
-        child.send_signal(signal.SIGSTOP)
+        child.child.send_signal(signal.SIGSTOP)
         with pytest.raises(TransferFailedError, match=r"waiting for the encode worker for 0.5 s"):
             await client.fetch(address, "second")
         await eventually(lambda: client.usage.used_blocks == 0, "the blocks are free")

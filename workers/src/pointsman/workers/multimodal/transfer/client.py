@@ -8,7 +8,7 @@ from typing import Final
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, SenderAction
-from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import HANDSHAKE_SECONDS, Connection, greet_encode_side
 from pointsman.workers.multimodal.transfer.data_paths import (
@@ -58,19 +58,13 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         transports: Sequence[str] = DEFAULT_TRANSPORTS,
     ) -> None:
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes)
-        super().__init__(EmbeddingReceiver(allocator, self._buffers, timeout_s, max_request_tokens))
-        self._allocator = allocator
+        super().__init__(EmbeddingReceiver(allocator, self._buffers, timeout_s, max_request_tokens), allocator)
         self._token = token
         self._sizes_first = sizes_first
         self._transports = tuple(transports)
         self._connecting: dict[str, asyncio.Task[Link[LanguagePath]]] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._results: dict[tuple[int, int], asyncio.Future[Embedding]] = {}
-
-    @property
-    def usage(self) -> BlockUsage:
-        """Blocks of the buffer now."""
-        return self._allocator.usage
 
     async def fetch(self, address: str, request_id: str) -> Embedding:
         """The embedding of a request from the encode worker at ``address``: ``host:port`` or ``unix:path``.
@@ -181,6 +175,8 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
     async def _receive(self, link: Link[LanguagePath], message: Message) -> None:
         match message:
             case Offer() | Part() | Failed():
+                if isinstance(message, Part) and message.num_tokens > 0:
+                    self._bytes[link.path.name] += self._buffers.part_bytes(message.num_tokens)
                 self._perform(self._machine.receive(link.number, message, self._loop.time()))
             case Payload() | Pull() | Pulled() | Incoming() | Landed():
                 peer = link.number

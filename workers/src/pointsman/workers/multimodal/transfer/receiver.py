@@ -4,16 +4,18 @@ Default reservations, which wait for the encode side, leave at least one block f
 lies ready on the encode side, can always have that block. So no two transfers wait for each other's blocks.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import Final
 
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, Send
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToLanguage
 
+MAX_SECONDS: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
 
@@ -31,6 +33,7 @@ class ReceiverState(Enum):
 @dataclass(slots=True)
 class _Transfer:
     request_id: str
+    begun_s: float
     deadline_s: float
     state: ReceiverState = ReceiverState.QUEUED
     allocation: MetadataAllocation | None = None
@@ -45,6 +48,7 @@ class EmbeddingReceiver:
     ``max_request_tokens``: what an encode worker reports beyond it is not believed, or a wrong one would have any
     amount of memory allocated here.
     ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
+    ``seconds``: of the last transfers that succeeded, from ``fetch`` to the last part.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class EmbeddingReceiver:
         self._transfers: dict[Key, _Transfer] = {}  # in the order in which they began
         self._begun = 0
         self.counts: Counter[str] = Counter()
+        self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
 
     @property
     def next_deadline_s(self) -> float:
@@ -71,7 +76,7 @@ class EmbeddingReceiver:
         """Begin a transfer; returns its number. ``sizes_first``: what both sides of the connection can do."""
         self._begun += 1
         key = (peer, self._begun)
-        self._transfers[key] = _Transfer(request_id, now_s + self._timeout_s)
+        self._transfers[key] = _Transfer(request_id, now_s, now_s + self._timeout_s)
         if sizes_first:
             self._transfers[key].state = ReceiverState.FETCHING
             return self._begun, [Send(peer, Fetch(self._begun, request_id))]
@@ -177,6 +182,7 @@ class EmbeddingReceiver:
         if not part.is_last:
             return self._sized(key, total, now_s)
         self.counts["succeeded"] += 1
+        self.seconds.append(now_s - each.begun_s)
         self._drop(key)
         return [Delivered(*key, Embedding(total, *each.fields))]
 

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import Final
 
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Send, SenderAction, Write
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
@@ -15,6 +16,7 @@ from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalD
 from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToEncode
 
+MAX_SECONDS: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
 
@@ -39,6 +41,7 @@ class _Transfer:
     embedding: Embedding | None = None  # until it has blocks
     source: MetadataAllocation | None = None
     sent_tokens: int = 0
+    claimed_s: float = 0.0  # when it had its embedding
     failure: str = ""  # why it is STOPPING
 
 
@@ -52,6 +55,7 @@ class EmbeddingSender:
     """All transfers out of one buffer. Times are seconds of one clock; a state lasts at most ``timeout_s``.
 
     ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
+    ``seconds``: of the last transfers that succeeded, since the embedding and the Fetch for it were both here.
     """
 
     def __init__(
@@ -64,6 +68,7 @@ class EmbeddingSender:
         self._unclaimed: dict[str, _Unclaimed] = {}
         self._queue: deque[Key] = deque()  # AWAITING_BLOCKS, first come first served
         self.counts: Counter[str] = Counter()
+        self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
 
     @property
     def next_deadline_s(self) -> float:
@@ -141,6 +146,7 @@ class EmbeddingSender:
         self._release(each)
         each.state = SenderState.ENDED
         self.counts["succeeded"] += 1
+        self.seconds.append(now_s - each.claimed_s)
         return [part, *self._admit(now_s)]
 
     def write_failed(self, peer: int, transfer: int, reason: str, now_s: float) -> list[SenderAction]:
@@ -192,7 +198,7 @@ class EmbeddingSender:
             self._allocator.blocks_of(embedding.num_tokens)
         except AllocationError as error:
             return self._end(key, str(error), "failed")
-        each.state, each.embedding = SenderState.AWAITING_BLOCKS, embedding
+        each.state, each.embedding, each.claimed_s = SenderState.AWAITING_BLOCKS, embedding, now_s
         each.deadline_s = now_s + self._timeout_s
         self._queue.append(key)
         return self._admit(now_s)

@@ -8,7 +8,7 @@ from pathlib import Path as FilePath
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import CloseLink, ReceiverAction, SenderAction, Write
-from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection, greet_language_side
 from pointsman.workers.multimodal.transfer.data_paths import (
@@ -57,18 +57,12 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
     ) -> None:
         self._region = SharedRegion(MultimodalDataBuffers.region_bytes(allocator, embedding_bytes))
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes, self._region.view)
-        super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s))
-        self._allocator = allocator
+        super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s), allocator)
         self._token = token
         self._sizes_first = sizes_first
         self._transports = frozenset(transports)
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def usage(self) -> BlockUsage:
-        """Blocks of the buffer now."""
-        return self._allocator.usage
 
     def listen_tcp(self, host: str, port: int = 0) -> tuple[str, int]:
         """Listen on this address only; returns it with its port. Raises OSError."""
@@ -184,6 +178,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
             if task.cancelled() or error is not None:
                 self._write_failed(write, str(error) if error is not None else "the connection was closed")
             else:
+                self._bytes[link.path.name] += self._buffers.part_bytes(write.num_tokens)
                 self._perform(self._machine.written(write.peer, write.transfer, self._loop.time()))
 
         task.add_done_callback(report)
