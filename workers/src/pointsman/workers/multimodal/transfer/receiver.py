@@ -5,6 +5,7 @@ lies ready on the encode side, can always have that block. So no two transfers w
 """
 
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
@@ -18,6 +19,7 @@ from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch
 MAX_SECONDS: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
+Allocate = Callable[[int], bytearray | memoryview]
 
 
 class ReceiverState(Enum):
@@ -39,7 +41,8 @@ class _Transfer:
     allocation: MetadataAllocation | None = None
     total_tokens: int = 0  # 0: unknown
     received_tokens: int = 0
-    fields: tuple[bytearray, ...] = ()  # of the whole embedding, once its length is known
+    fields: tuple[memoryview, ...] = ()  # of the whole embedding, once its length is known
+    placed: tuple[int, int] | None = None  # first and number of the tokens that are in fields, without a Part yet
 
 
 class EmbeddingReceiver:
@@ -47,6 +50,7 @@ class EmbeddingReceiver:
 
     ``max_request_tokens``: what an encode worker reports beyond it is not believed, or a wrong one would have any
     amount of memory allocated here.
+    ``allocate``: memory of so many bytes, writable, for an embedding to be delivered in.
     ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
     ``seconds``: of the last transfers that succeeded, from ``fetch`` to the last part.
     """
@@ -57,11 +61,13 @@ class EmbeddingReceiver:
         buffers: MultimodalDataBuffers,
         timeout_s: float,
         max_request_tokens: int,
+        allocate: Allocate = bytearray,
     ) -> None:
         self._allocator = allocator
         self._buffers = buffers
         self._timeout_s = timeout_s
         self._max_request_tokens = max_request_tokens
+        self._allocate = allocate
         self._transfers: dict[Key, _Transfer] = {}  # in the order in which they began
         self._begun = 0
         self.counts: Counter[str] = Counter()
@@ -113,7 +119,8 @@ class EmbeddingReceiver:
     def place(self, peer: int, transfer: int, start_token: int, num_tokens: int) -> tuple[memoryview, ...] | None:
         """Where to put a part: embeddings, fill ids, M-RoPE, aux; None: no transfer waits for it.
 
-        The views stay the transfer's own until its next message or ``closed``.
+        Once the length is known, that is where the embedding is delivered, so that the part is copied once. The views
+        stay the transfer's own until its next message or ``closed``.
         """
         each = self._transfers.get((peer, transfer))
         if each is None or not self._expects(each, start_token):
@@ -121,7 +128,13 @@ class EmbeddingReceiver:
         assert each.allocation is not None
         if not 0 < num_tokens <= each.allocation.num_tokens:
             return None
-        return self._buffers.views(self._buffers.get_buf_chunk_info(each.allocation, 0, num_tokens))
+        *blocks, aux = self._buffers.views(self._buffers.get_buf_chunk_info(each.allocation, 0, num_tokens))
+        if not each.fields:
+            return (*blocks, aux)
+        if start_token + num_tokens > each.total_tokens:
+            return None
+        each.placed = (start_token, num_tokens)
+        return (*self._slices(each, start_token, num_tokens), aux)
 
     def closed(self, peer: int, now_s: float) -> list[ReceiverAction]:
         """The connection is closed, and nothing of it can be written any more: its transfers are over."""
@@ -171,13 +184,15 @@ class EmbeddingReceiver:
         if total > self._max_request_tokens:
             return self._fail(key, self._too_long(total), "failed", now_s)
         if not each.fields:
-            each.total_tokens = total
-            each.fields = tuple(bytearray(total * size) for size in self._buffers.token_bytes)
-        chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
-        for whole, view in zip(each.fields, self._buffers.views(chunks[:3]), strict=True):
-            start = part.start_token * (len(whole) // total)
-            # By a view: a slice of a bytearray is assigned by way of a copy, at a tenth of the speed.
-            memoryview(whole)[start : start + len(view)] = view
+            self._allocate_fields(each, total)
+        if each.placed is None:
+            chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
+            places = self._slices(each, part.start_token, part.num_tokens)
+            for place, view in zip(places, self._buffers.views(chunks[:3]), strict=True):
+                place[:] = view
+        elif each.placed != (part.start_token, part.num_tokens):
+            return self._fail(key, f"the encode worker sent {part} of other tokens", "failed", now_s)
+        each.placed = None
         each.received_tokens = received
         if not part.is_last:
             return self._sized(key, total, now_s)
@@ -185,6 +200,19 @@ class EmbeddingReceiver:
         self.seconds.append(now_s - each.begun_s)
         self._drop(key)
         return [Delivered(*key, Embedding(total, *each.fields))]
+
+    def _allocate_fields(self, each: _Transfer, total_tokens: int) -> None:
+        each.total_tokens = total_tokens
+        # Views: a slice of a bytearray is assigned by way of a copy, at a tenth of the speed.
+        each.fields = tuple(
+            memoryview(self._allocate(total_tokens * size)).cast("B") for size in self._buffers.token_bytes
+        )
+
+    def _slices(self, each: _Transfer, start_token: int, num_tokens: int) -> tuple[memoryview, ...]:
+        return tuple(
+            whole[start_token * size : (start_token + num_tokens) * size]
+            for whole, size in zip(each.fields, self._buffers.token_bytes, strict=True)
+        )
 
     def _sized(self, key: Key, total_tokens: int, now_s: float) -> list[ReceiverAction]:
         """The length is known: nothing is held until there are blocks for what is missing."""
@@ -208,6 +236,8 @@ class EmbeddingReceiver:
                 each.allocation = self._allocator.alloc_up_to(rest, each.request_id)
                 if each.allocation is None:
                     return actions
+                if not each.fields:
+                    self._allocate_fields(each, each.total_tokens)
                 each.state, each.deadline_s = ReceiverState.RESUMING, now_s + self._timeout_s
                 if each.received_tokens:
                     self.counts["resumes"] += 1

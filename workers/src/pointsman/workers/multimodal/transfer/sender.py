@@ -1,7 +1,8 @@
 """The encode side of embedding transfers: decides what is written where, and when blocks are free again. No I/O.
 
-An embedding gets blocks only once a language worker has asked for it, in the order in which both were there. So what
-holds blocks here waits for nothing but a write, or for the rest that the language side always has a block for.
+An embedding gets blocks of its own only once a language worker has asked for it, in the order in which both were
+there. So what holds blocks here waits for nothing but a write, or for the rest that the language side always has a
+block for. Before that it is copied into blocks that nobody needs, and loses them to who does.
 """
 
 from collections import Counter, deque
@@ -45,10 +46,11 @@ class _Transfer:
     failure: str = ""  # why it is STOPPING
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Unclaimed:
     embedding: Embedding
     deadline_s: float
+    source: MetadataAllocation | None = None  # blocks that it has already been copied into
 
 
 class EmbeddingSender:
@@ -83,14 +85,19 @@ class EmbeddingSender:
         """
         self._buffers.check(embedding)
         key = self._awaiting(request_id)
-        if key is None:
-            self._unclaimed[request_id] = _Unclaimed(embedding, now_s + self._timeout_s)
-            return []
-        return self._claim(key, embedding, now_s)
+        if key is not None:
+            return self._claim(key, embedding, now_s)
+        self._forget(request_id)
+        unclaimed = self._unclaimed[request_id] = _Unclaimed(embedding, now_s + self._timeout_s)
+        if not self._queue and embedding.num_tokens <= self._buffers.layout.num_tokens:
+            unclaimed.source = self._allocator.alloc(embedding.num_tokens, request_id)
+            if unclaimed.source is not None:
+                self._buffers.set_buf(embedding, unclaimed.source)
+        return []
 
     def fail(self, request_id: str, reason: str) -> list[SenderAction]:
         """The embedding of a request will not come."""
-        self._unclaimed.pop(request_id, None)
+        self._forget(request_id)
         key = self._awaiting(request_id)
         return self._end(key, reason, "failed") if key is not None else []
 
@@ -109,7 +116,13 @@ class EmbeddingSender:
                     return []
                 self._transfers[key] = _Transfer(message.request_id, now_s + self._timeout_s, message.allocation)
                 ready = self._unclaimed.pop(message.request_id, None)
-                return self._claim(key, ready.embedding, now_s) if ready is not None else []
+                if ready is None:
+                    return []
+                if ready.source is None:
+                    return self._claim(key, ready.embedding, now_s)
+                transfer = self._transfers[key]
+                transfer.source, transfer.claimed_s = ready.source, now_s
+                return self._begin(key, now_s)
             case Resume():
                 if (
                     transfer is None
@@ -171,7 +184,7 @@ class EmbeddingSender:
         """End what has waited too long."""
         actions: list[SenderAction] = []
         for request_id in [each for each, unclaimed in self._unclaimed.items() if unclaimed.deadline_s <= now_s]:
-            del self._unclaimed[request_id]
+            self._forget(request_id)
             self.counts["timed_out"] += 1
         for key in [key for key, each in self._transfers.items() if each.deadline_s <= now_s]:
             each = self._transfers[key]
@@ -210,18 +223,40 @@ class EmbeddingSender:
             key = self._queue[0]
             each = self._transfers[key]
             assert each.embedding is not None
-            each.source = self._allocator.alloc(each.embedding.num_tokens, each.request_id)
+            each.source = self._allocated(each.embedding.num_tokens, each.request_id)
             if each.source is None:
                 break
             self._queue.popleft()
             self._buffers.set_buf(each.embedding, each.source)
             each.embedding = None
-            if each.target is not None:
-                actions += self._write(key, now_s)
-            else:
-                each.state, each.deadline_s = SenderState.AWAITING_TARGET, now_s + self._timeout_s
-                actions.append(Send(key[0], Offer(key[1], each.source.num_tokens)))
+            actions += self._begin(key, now_s)
         return actions
+
+    def _allocated(self, num_tokens: int, request_id: str) -> MetadataAllocation | None:
+        """Blocks, if need be those of embeddings that nobody has asked for; the oldest one loses them first."""
+        allocation = self._allocator.alloc(num_tokens, request_id)
+        for other, unclaimed in self._unclaimed.items():
+            if allocation is not None:
+                break
+            if unclaimed.source is not None:
+                self._allocator.free(unclaimed.source, other)
+                unclaimed.source = None
+                allocation = self._allocator.alloc(num_tokens, request_id)
+        return allocation
+
+    def _forget(self, request_id: str) -> None:
+        unclaimed = self._unclaimed.pop(request_id, None)
+        if unclaimed is not None and unclaimed.source is not None:
+            self._allocator.free(unclaimed.source, request_id)
+
+    def _begin(self, key: Key, now_s: float) -> list[SenderAction]:
+        """The transfer has its blocks, with the embedding in them."""
+        each = self._transfers[key]
+        assert each.source is not None
+        if each.target is not None:
+            return self._write(key, now_s)
+        each.state, each.deadline_s = SenderState.AWAITING_TARGET, now_s + self._timeout_s
+        return [Send(key[0], Offer(key[1], each.source.num_tokens))]
 
     def _write(self, key: Key, now_s: float) -> list[SenderAction]:
         each = self._transfers[key]
