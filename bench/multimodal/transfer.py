@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -28,6 +29,29 @@ MIN_SHARE: Final = 0.8  # of a copy's bandwidth, by shared memory
 TRANSPORTS: Final = {"shared_memory": "shared memory", "nixl": "NIXL", "tcp": "TCP"}
 WARM_UP_ROUNDS: Final = 3
 END_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How embeddings are transferred, ``at_once`` of them."""
+
+    transport: str
+    sizes_first: bool = True
+    at_once: int = 1
+
+    @property
+    def in_words(self) -> str:
+        """The name of the row."""
+        many = "one image" if self.at_once == 1 else f"{self.at_once} images at once"
+        return f"{TRANSPORTS[self.transport]}, {many}, {'sizes first' if self.sizes_first else '1 024 + 976 tokens'}"
+
+
+COPY: Final = Way("memcpy")
+WAYS: Final = (
+    COPY,
+    *(Way(transport, at_once=at_once) for transport in TRANSPORTS for at_once in (1, 4)),
+    *(Way(transport, sizes_first=False) for transport in TRANSPORTS),
+)
 
 
 class Side:
@@ -85,43 +109,40 @@ def sides() -> Iterator[tuple[Side, Side]]:
         yield encode, language
 
 
-def measure(rounds: int, seed: int) -> dict[tuple[str, bool], list[float]]:
-    """GB/s of each round, by transport and whether sizes come first; ``("copy", True)``: the plain copy."""
+def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
+    """GB/s of each round."""
     rng = Random(seed)
-    found: dict[tuple[str, bool], list[float]] = {}
+    found: dict[Way, list[float]] = {}
     with sides() as (encode, language):
         for number in range(WARM_UP_ROUNDS + rounds):
-            ways = [(transport, first) for transport in TRANSPORTS for first in (True, False)] + [("copy", True)]
-            for way in rng.sample(ways, len(ways)):
-                transport, sizes_first = way
-                if transport == "copy":
+            for way in rng.sample(WAYS, len(WAYS)):
+                if way == COPY:
                     seconds = language.perform({"copy": True})["seconds"]
                 else:
-                    request = f"{number} {transport} {sizes_first}"
-                    encode.perform({"put": request})
-                    command = {"fetch": request, "transport": transport, "sizes_first": sizes_first}
+                    requests = [f"{number} {way} {each}" for each in range(way.at_once)]
+                    encode.perform({"put": requests})
+                    command = {"fetch": requests, "transport": way.transport, "sizes_first": way.sizes_first}
                     seconds = language.perform(command)["seconds"]
                 if number >= WARM_UP_ROUNDS:
-                    found.setdefault(way, []).append(SIZE_BYTES / seconds / 1e9)
+                    found.setdefault(way, []).append(way.at_once * SIZE_BYTES / seconds / 1e9)
     return found
 
 
-def rows(found: Mapping[tuple[str, bool], list[float]], command: str) -> list[Row]:
+def rows(found: Mapping[Way, list[float]], command: str) -> list[Row]:
     """The rows of the benchmark."""
-    copies = found["copy", True]
     return [
         row(
-            f"{name}, {'sizes first' if sizes_first else '1 024 + 976 tokens'}",
+            way.in_words,
             "GB/s",
-            found[transport, sizes_first],
+            found[way],
             command=command,
-            peer=copies,
+            peer=found[COPY],
             peer_name="memcpy",
-            at_least=MIN_SHARE if transport == "shared_memory" and sizes_first else 0.0,
+            at_least=MIN_SHARE if way.transport == "shared_memory" and way.sizes_first else 0.0,
             of_ratio=True,
         )
-        for transport, name in TRANSPORTS.items()
-        for sizes_first in (True, False)
+        for way in WAYS
+        if way != COPY
     ]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
-from pointsman.workers.multimodal.transfer.buffers import Embedding
+from pointsman.workers.multimodal.transfer.buffers import Buffer, Embedding
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
 from pointsman.workers.multimodal.transfer.server import EmbeddingServer
 
@@ -39,19 +39,19 @@ class Memory:
         self._free: dict[int, list[memoryview]] = {}
 
     def lend(self, size_bytes: int) -> memoryview:
-        """So many bytes."""
+        """So many bytes; used longest ago."""
         free = self._free.get(size_bytes)
-        return free.pop() if free else memoryview(bytearray(b"\1" * size_bytes))
+        return free.pop(0) if free else memoryview(bytearray(b"\1" * size_bytes))
 
-    def take_back(self, embedding: Embedding) -> None:
-        """The embedding is not needed any more."""
-        for each in (embedding.embeddings, embedding.fill_ids, embedding.mrope_positions):
+    def take_back(self, *buffers: Buffer) -> None:
+        """They are not needed any more."""
+        for each in buffers:
             view = memoryview(each)
             self._free.setdefault(len(view), []).append(view)
 
 
 def encode_side(folder: Path) -> Perform:
-    """``{"put": request}``: the embedding is ready."""
+    """``{"put": requests}``: their embeddings are ready."""
     allocator = ReqToMetadataBlockAllocator(BUFFER_TOKENS)
     server = EmbeddingServer(
         allocator, EMBEDDING_BYTES, TOKEN, TIMEOUT_SECONDS, transports=("shared_memory", "nixl", "tcp")
@@ -66,14 +66,15 @@ def encode_side(folder: Path) -> Perform:
     say({"port": port})
 
     async def perform(command: Mapping[str, Any]) -> Mapping[str, Any]:
-        server.put(command["put"], embedding)
-        return {"put": command["put"]}
+        for request in command["put"]:
+            server.put(request, embedding)
+        return {"put": len(command["put"])}
 
     return perform
 
 
 def language_side(unix: str, tcp: str) -> Perform:
-    """``{"transport": …, "fetch": request}`` and ``{"copy": true}``: the seconds that it took."""
+    """``{"transport": …, "fetch": requests}`` and ``{"copy": true}``: the seconds that it took."""
     memory = Memory()
     clients = {
         (transport, sizes_first): EmbeddingClient(
@@ -89,28 +90,34 @@ def language_side(unix: str, tcp: str) -> Perform:
         for transport in ("shared_memory", "nixl", "tcp")
         for sizes_first in (True, False)
     }
-    source, target = bytearray(b"\1" * SIZE_BYTES), bytearray(b"\2" * SIZE_BYTES)
+    pattern, source = (bytearray(bytes([value]) * SIZE_BYTES) for value in (1, 2))
     say({"ready": True})
+
+    def copy() -> float:
+        memoryview(source)[:] = pattern  # the encode side has written, too, what is transferred
+        target = memory.lend(SIZE_BYTES)
+        began_s = time.perf_counter()
+        target[:] = source
+        seconds = time.perf_counter() - began_s
+        memory.take_back(target)
+        return seconds
 
     async def perform(command: Mapping[str, Any]) -> Mapping[str, Any]:
         if "copy" in command:
-            seconds = []
-            for _ in range(COPIES):
-                began_s = time.perf_counter()
-                memoryview(target)[:] = source
-                seconds.append(time.perf_counter() - began_s)
-            return {"seconds": statistics.median(seconds)}
+            return {"seconds": statistics.median(copy() for _ in range(COPIES))}
         transport = command["transport"]
         client = clients[transport, command["sizes_first"]]
+        address = unix if transport == "shared_memory" else tcp
         began_s = time.perf_counter()
-        embedding = await client.fetch(unix if transport == "shared_memory" else tcp, command["fetch"])
-        seconds_taken = time.perf_counter() - began_s
+        embeddings = await asyncio.gather(*(client.fetch(address, each) for each in command["fetch"]))
+        seconds = time.perf_counter() - began_s
         used = client.statistics().sent_bytes
         assert list(used) == [transport], f"{transport} was measured, {used} was used"
-        assert embedding.num_tokens == TOKENS
-        assert bytes(memoryview(embedding.embeddings)[-256:]) == bytes(range(256)), "other bytes"
-        memory.take_back(embedding)
-        return {"seconds": seconds_taken}
+        for embedding in embeddings:
+            assert embedding.num_tokens == TOKENS
+            assert bytes(memoryview(embedding.embeddings)[-256:]) == bytes(range(256)), "other bytes"
+            memory.take_back(embedding.embeddings, embedding.fill_ids, embedding.mrope_positions)
+        return {"seconds": seconds}
 
     return perform
 

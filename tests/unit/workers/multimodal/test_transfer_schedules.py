@@ -2,8 +2,9 @@
 
 Time is model time.
 
-A write here goes straight into the other side's memory, piece by piece, as RDMA does. At each piece, the blocks on both
-sides must still be those of its request.
+Half of the connections write straight into the other side's memory, piece by piece, as RDMA does. At each piece, the
+blocks on both sides must still be those of its request. On the others the language side takes a whole part where it
+wants it, as with TCP and shared memory.
 """
 
 import heapq
@@ -99,6 +100,7 @@ class Link:
     encode: Host
     language: Host
     sizes_first: bool
+    one_sided: bool
     open: bool = True
     writes: set[int] = field(default_factory=set)
 
@@ -138,7 +140,9 @@ class World:
             if each.open and each.encode is encode and each.language is language:
                 return number
         number = next(self.numbers)
-        self.links[number] = Link(encode, language, self.rng.random() < self.sizes_first_share)
+        self.links[number] = Link(
+            encode, language, self.rng.random() < self.sizes_first_share, one_sided=self.rng.random() < 0.5
+        )
         return number
 
     def request(self) -> None:
@@ -169,6 +173,7 @@ class World:
         self.results[peer, number] = self.requests[peer, number] = request_id
         self.act(language, actions)
         if self.faults and self.rng.random() < 0.1:
+            self.counts["cancelled"] += 1
             self.after(self.rng.uniform(0, 3), lambda: self.act(language, machine.cancel(peer, number, self.now_s)))
 
     def act(self, host: Host, actions: Sequence[SenderAction | ReceiverAction]) -> None:
@@ -195,6 +200,16 @@ class World:
                 case Ended():
                     self.end(action)
                     self.counts["failed"] += 1
+        if host.allocator.usage.used_blocks == host.allocator.num_blocks:
+            way = (
+                "sizes first"
+                if self.sizes_first_share == 1
+                else "default first"
+                if not self.sizes_first_share
+                else "both"
+            )
+            self.counts["full"] += 1
+            self.counts[f"full, {way}, {type(host.machine).__name__}"] += 1
         deadline_s = host.machine.next_deadline_s
         if self.timers.get(host.name, inf) > deadline_s:
             self.timers[host.name] = deadline_s
@@ -240,12 +255,16 @@ class World:
             return
         request_id = self.requests[action.peer, action.transfer]
         assert link.encode.allocator._owners.get(action.source) == request_id, "blocks are read that were freed"
+        if not link.one_sided:
+            self.take(action, link)
+            self.after(self.delay_s(), lambda: self.write(action, link, action.num_tokens))
+            return
         assert link.language.allocator._owners.get(action.target) == request_id, "blocks are written that were freed"
         source = link.encode.buffers.get_buf_chunk_info(action.source, action.start_token + done, 1)
         target = link.language.buffers.get_buf_chunk_info(action.target, done, 1)
         for to, from_ in zip(link.language.buffers.views(target), link.encode.buffers.views(source), strict=True):
             to[:] = from_
-        if self.faults and self.rng.random() < 0.005:
+        if self.faults and self.rng.random() < 0.01:
             self.counts["stuck"] += 1
             return
         slow = self.faults and self.rng.random() < 0.1
@@ -253,6 +272,17 @@ class World:
             self.rng.uniform(0, 1.0 if slow else 0.005),
             lambda: self.write(action, link, done + 1),
         )
+
+    def take(self, action: Write, link: Link) -> None:
+        """The language side copies the part where it wants it, if it still does."""
+        assert isinstance(link.language.machine, EmbeddingReceiver)
+        places = link.language.machine.place(action.peer, action.transfer, action.start_token, action.num_tokens)
+        if places is None:
+            self.counts["unwanted"] += 1
+            return
+        chunks = link.encode.buffers.get_buf_chunk_info(action.source, action.start_token, action.num_tokens)
+        for place, view in zip(places, link.encode.buffers.views(chunks), strict=True):
+            place[:] = view
 
     def close(self, peer: int) -> None:
         """No write of the connection lands any more; each side hears of it in its own time."""
@@ -325,8 +355,22 @@ def test_every_schedule_ends_with_the_right_bytes_and_no_block_lost_whatever_bre
         world = World(seed, faults=True)
         world.run(requests=25)
         total += world.counts
-    for what in ("delivered", "failed", "lost", "stuck", "closed", "crashed", "resumes", "timed_out"):
+    for what in (
+        "delivered",
+        "failed",
+        "lost",
+        "stuck",
+        "closed",
+        "crashed",
+        "cancelled",
+        "full",
+        "resumes",
+        "timed_out",
+    ):
         assert total[what] > FAULTY_SCHEDULES / 4, (what, total)
+    for way in ("default first", "sizes first"):
+        for side in ("EmbeddingSender", "EmbeddingReceiver"):
+            assert total[f"full, {way}, {side}"] > FAULTY_SCHEDULES, total
 
 
 def test_without_faults_every_transfer_succeeds_however_small_the_buffers() -> None:
@@ -375,9 +419,8 @@ def transmit(pair: Pair, number: int, first: list[ReceiverAction]) -> tuple[list
                 chunks = encode.buffers.get_buf_chunk_info(action.source, action.start_token, action.num_tokens)
                 places = receiver.place(0, number, action.start_token, action.num_tokens)
                 assert places is not None
-                assert places == language.buffers.views(
-                    language.buffers.get_buf_chunk_info(action.target, 0, action.num_tokens)
-                )
+                blocks = language.buffers.get_buf_chunk_info(action.target, 0, action.num_tokens)
+                assert [len(place) for place in places] == [size for _, size in blocks]
                 for place, view in zip(places, encode.buffers.views(chunks), strict=True):
                     place[:] = view
                 todo += sender.written(0, number, 0)
@@ -520,6 +563,44 @@ def test_a_closed_connection_frees_the_encode_side_as_soon_as_no_write_reads(pai
         assert encode.allocator.usage.used_blocks == 16
         sender.write_failed(0, 1, "the connection was closed", 0)
     assert encode.allocator.usage.used_blocks == 0
+
+
+def test_an_embedding_that_nobody_asked_for_leaves_its_blocks_to_one_that_was() -> None:
+    allocator = ReqToMetadataBlockAllocator(3, block_size=1, default_num_blocks=1)
+    sender = EmbeddingSender(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
+    for request_id in ("first", "second", "third"):
+        sender.put(request_id, embedding(request_id, 2), 0)
+    assert allocator.usage.used_blocks == 2, "the first one is copied before it is asked for"
+    assert sender.receive(0, Fetch(1, "second"), 0) == [Send(0, Offer(1, 2))]
+    assert sender.receive(0, Fetch(2, "first"), 0) == [], "now it waits for its turn"
+    sender.put("second", embedding("second", 1), 0)
+    assert sender.receive(0, Cancel(1), 0)[1:] == [Send(0, Offer(2, 2))]
+    assert allocator.usage.used_blocks == 2
+    sender.expire(TIMEOUT_S)
+    assert allocator.usage.used_blocks == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_embedding_that_will_not_come_leaves_no_blocks(again: bool) -> None:
+    allocator = ReqToMetadataBlockAllocator(8, block_size=1, default_num_blocks=1)
+    sender = EmbeddingSender(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
+    sender.put("r", embedding("r", 2), 0)
+    if again:
+        sender.put("r", embedding("r", 3), 0)
+    sender.fail("r", "it was dropped")
+    assert allocator.usage.used_blocks == 0
+
+
+def test_a_part_of_other_tokens_than_the_bytes_ends_the_transfer(pair: Pair) -> None:
+    _, receiver, _, _ = pair
+    receiver.fetch(0, "r", 0, sizes_first=True)
+    receiver.receive(0, Offer(1, 2000), 0)
+    places = receiver.place(0, 1, 0, 2000)
+    assert places is not None
+    places[3][:4] = (2000).to_bytes(4, "little")
+    _, ended = receiver.receive(0, Part(1, 0, 1000, is_last=False), 0)
+    assert isinstance(ended, Ended)
+    assert "other tokens" in ended.reason
 
 
 def test_default_reservations_leave_a_block_for_what_lies_ready() -> None:
