@@ -22,15 +22,28 @@ from integration.workers.multimodal.transfer_process import (
 from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
-from pointsman.workers.multimodal.transfer.connection import Connection, greet_encode_side
-from pointsman.workers.multimodal.transfer.data_paths import StreamLanguagePath
+from pointsman.workers.multimodal.transfer.connection import Connection, greet_encode_side, greet_language_side
+from pointsman.workers.multimodal.transfer.data_paths import SharedRegion, StreamLanguagePath
 from pointsman.workers.multimodal.transfer.errors import (
     AllocationError,
     HandshakeRefusedError,
     LinkClosedError,
+    ProtocolError,
     TransferFailedError,
 )
-from pointsman.workers.multimodal.transfer.messages import Challenge, EncodeHello, LanguageHello, Part, Payload
+from pointsman.workers.multimodal.transfer.messages import (
+    Challenge,
+    EncodeHello,
+    Fetch,
+    Incoming,
+    LanguageHello,
+    Message,
+    NixlTarget,
+    Part,
+    Payload,
+    Pull,
+    Pulled,
+)
 from pointsman.workers.multimodal.transfer.server import EmbeddingServer
 from waiting import eventually
 
@@ -332,3 +345,147 @@ async def test_an_encode_worker_that_is_not_there_is_an_error_at_once(tmp_path: 
     with pytest.raises(LinkClosedError, match="cannot be reached"):
         await client.fetch(f"unix:{tmp_path / 'none'}", "r")
     await client.close()
+
+
+class HostileEncodeSide:
+    """Has the token, and sends what it must not."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"unix:{folder / 'hostile.sock'}"
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(str(folder / "hostile.sock"))
+        self._listening.listen()
+        self._listening.setblocking(False)
+
+    async def greeted(self, path: str, *, sizes_first: bool = False) -> Connection:
+        """A connection of a language side, past the handshake."""
+        sock, _ = await asyncio.get_running_loop().sock_accept(self._listening)
+        self._listening.close()
+        connection = Connection(sock)
+        await greet_language_side(
+            connection,
+            TOKEN,
+            embedding_bytes=EMBEDDING_BYTES,
+            sizes_first=sizes_first,
+            choose_path=lambda _: path,
+        )
+        return connection
+
+
+def client_of(transports: tuple[str, ...] = ("shared_memory", "tcp"), *, sizes_first: bool = False) -> EmbeddingClient:
+    return EmbeddingClient(
+        allocator(9), EMBEDDING_BYTES, TOKEN, 5, max_request_tokens=100, sizes_first=sizes_first, transports=transports
+    )
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        Payload(1, 0, 10**12), Payload(1, 0, 0), Payload(1, 0, -5), Pulled(1, 0), Incoming(1, 0, 1),
+        NixlTarget(b""), Fetch(1, "r"), Challenge(b""),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_message_that_is_wrong_at_its_place_ends_the_connection(tmp_path: Path, hostile: Message) -> None:
+    side, client = HostileEncodeSide(tmp_path), client_of(("tcp",))
+    fetching = asyncio.create_task(client.fetch(side.address, "r"))
+    connection = await side.greeted("tcp")
+    assert isinstance(await connection.receive(), Fetch)
+    await connection.send(hostile)
+    with pytest.raises(TransferFailedError, match="was closed"):
+        await fetching
+    assert client.usage.used_blocks == 0
+    connection.close()
+    await client.close()
+
+
+@pytest.mark.parametrize("chunk", [(-100, 50), (0, 10**9), (10**15, 50), (960, 50)])
+async def test_a_place_outside_the_shared_region_ends_the_connection(tmp_path: Path, chunk: tuple[int, int]) -> None:
+    side, client = HostileEncodeSide(tmp_path), client_of()
+    fetching = asyncio.create_task(client.fetch(side.address, "r"))
+    connection = await side.greeted("shared_memory")
+    SharedRegion(1000).hand_over(connection)
+    assert isinstance(await connection.receive(), Fetch)
+    await connection.send(Pull(1, 0, 1, (chunk, (0, 4), (0, 12), (0, 64))))
+    with pytest.raises(TransferFailedError, match="was closed"):
+        await fetching
+    connection.close()
+    await client.close()
+
+
+async def test_a_region_that_can_shrink_is_refused(tmp_path: Path) -> None:
+    """Who reads past the end of a file that was cut is killed by the kernel."""
+    side, client = HostileEncodeSide(tmp_path), client_of()
+    fetching = asyncio.create_task(client.fetch(side.address, "r"))
+    connection = await side.greeted("shared_memory")
+    with (tmp_path / "file").open("wb") as file:
+        file.truncate(1000)
+        socket.send_fds(connection.sock, [b"\0"], [file.fileno()])
+    with pytest.raises(ProtocolError, match=r"cannot be mapped|can shrink"):
+        await fetching
+    connection.close()
+    await client.close()
+
+
+async def test_a_data_path_that_was_not_offered_is_refused(tmp_path: Path) -> None:
+    side, client = HostileEncodeSide(tmp_path), client_of(("tcp",))
+    fetching = asyncio.create_task(client.fetch(side.address, "r"))
+    connection = await side.greeted("nixl")
+    with pytest.raises(ProtocolError, match="chose the data path nixl, which was not offered"):
+        await fetching
+    connection.close()
+    await client.close()
+
+
+async def test_strangers_that_prove_nothing_leave_room_for_others_and_are_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pointsman.workers.multimodal.transfer.server.MAX_HANDSHAKES", 3)
+    async with sides(tmp_path, "tcp", allocator(9), allocator(9)) as (server, client, address):
+        host, port = address.split(":")
+        strangers = [socket.create_connection((host, int(port))) for _ in range(5)]
+        for each in strangers:
+            each.setblocking(False)
+        received = [await asyncio.get_running_loop().sock_recv(each, 100) for each in strangers]
+        assert [bool(each) for each in received] == [True, True, True, False, False]
+        for each in strangers:
+            each.close()
+        server.put("r", embedding("r", 5))
+        await eventually(lambda: not server._handshakes, "the strangers are gone")
+        assert await client.fetch(address, "r") == embedding("r", 5)
+
+
+async def test_what_was_transferred_is_counted_once_on_both_sides(tmp_path: Path) -> None:
+    async with sides(tmp_path, "tcp", allocator(9), allocator(9), sizes_first=False) as (server, client, address):
+        server.put("r", embedding("r", 20))
+        assert server.statistics().used_blocks == 3, "it is copied before it is asked for"
+        await client.fetch(address, "r")
+        await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free")
+        for side in (client, server):
+            statistics = side.statistics()
+            assert statistics.ended == {"succeeded": 1}
+            assert statistics.resumes == 1
+            assert statistics.sent_bytes == {"tcp": 20 * (EMBEDDING_BYTES + 16) + 2 * 64}
+            assert len(statistics.seconds) == 1
+            assert not side.statistics().ended
+
+
+async def test_an_address_that_is_none_is_an_error_at_once() -> None:
+    client = client_of()
+    for address in ("no-such-host.invalid:1", "127.0.0.1", "127.0.0.1:http!"):
+        with pytest.raises(LinkClosedError, match="there is no encode worker at"):
+            await client.fetch(address, "r")
+    await client.close()
+
+
+async def test_nixl_that_does_not_work_here_is_replaced_by_tcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides believe that it is installed; this environment does not have it."""
+    monkeypatch.setattr("pointsman.workers.multimodal.transfer.shell.is_installed", lambda: True)
+    server = EmbeddingServer(allocator(9), EMBEDDING_BYTES, TOKEN, 5, transports=("nixl", "tcp"))
+    client = client_of(("nixl", "tcp"))
+    host, port = server.listen_tcp("127.0.0.1")
+    server.put("r", embedding("r", 20))
+    assert await client.fetch(f"{host}:{port}", "r") == embedding("r", 20)
+    assert list(client.statistics().sent_bytes) == ["tcp"]
+    await client.close()
+    await server.close()

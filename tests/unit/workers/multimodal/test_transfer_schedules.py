@@ -565,6 +565,20 @@ def test_a_closed_connection_frees_the_encode_side_as_soon_as_no_write_reads(pai
     assert encode.allocator.usage.used_blocks == 0
 
 
+def test_a_connection_with_too_many_transfers_is_a_breach_of_protocol(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, _, _, _ = pair
+    monkeypatch.setattr("pointsman.workers.multimodal.transfer.sender.MAX_TRANSFERS", 3)
+    for number in range(3):
+        sender.receive(0, Cancel(number), 0)
+    sender.receive(1, Fetch(1, "of another connection"), 0)
+    with pytest.raises(ProtocolError, match="3 transfers"):
+        sender.receive(0, Fetch(3, "r"), 0)
+    sender.expire(TIMEOUT_S)
+    sender.receive(0, Fetch(3, "r"), TIMEOUT_S)
+
+
 def test_an_embedding_that_nobody_asked_for_leaves_its_blocks_to_one_that_was() -> None:
     allocator = ReqToMetadataBlockAllocator(3, block_size=1, default_num_blocks=1)
     sender = EmbeddingSender(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)

@@ -161,7 +161,10 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
             family, where = socket.AF_UNIX, address.removeprefix(UNIX)
         else:
             host, _, port = address.rpartition(":")
-            found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            try:
+                found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            except (OSError, ValueError) as error:
+                raise LinkClosedError(f"there is no encode worker at {address}: {error}") from error
             family, where = found[0][0], (str(found[0][4][0]), int(port))
         sock = socket.socket(family)
         sock.setblocking(False)

@@ -17,6 +17,7 @@ from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalD
 from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToEncode
 
+MAX_TRANSFERS: Final = 4096  # of one connection, with those that ended within one time-out
 MAX_SECONDS: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
@@ -104,12 +105,14 @@ class EmbeddingSender:
     def receive(self, peer: int, message: ToEncode, now_s: float) -> list[SenderAction]:
         """A message of a language worker; one that repeats or comes too late changes nothing.
 
-        Raises ProtocolError if there is no token in an allocation.
+        Raises ProtocolError if there is no token in an allocation, or for too many transfers at once.
         """
         if not isinstance(message, Cancel) and message.allocation is not None and message.allocation.num_tokens < 1:
             raise ProtocolError(f"{message}: num_tokens must be at least 1")
         key = (peer, message.transfer)
         transfer = self._transfers.get(key)
+        if transfer is None and sum(each[0] == peer for each in self._transfers) >= MAX_TRANSFERS:
+            raise ProtocolError(f"the connection has {MAX_TRANSFERS} transfers, which is the most at once")
         match message:
             case Fetch():
                 if transfer is not None:

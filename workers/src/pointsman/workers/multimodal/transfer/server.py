@@ -5,6 +5,7 @@ import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from pathlib import Path as FilePath
+from typing import Final
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import CloseLink, ReceiverAction, SenderAction, Write
@@ -38,6 +39,9 @@ from pointsman.workers.multimodal.transfer.shell import Link, Shell, possible_pa
 
 log = logging.getLogger(__name__)
 
+MAX_HANDSHAKES: Final = 64  # at once: whoever connects costs memory before it has proved anything
+ACCEPT_AGAIN_SECONDS: Final = 0.2
+
 
 class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
     """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks.
@@ -61,6 +65,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         self._token = token
         self._sizes_first = sizes_first
         self._transports = frozenset(transports)
+        self._handshakes = 0
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -109,7 +114,16 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
-            sock, _ = await self._loop.sock_accept(listening)
+            try:
+                sock, _ = await self._loop.sock_accept(listening)
+            except OSError as error:  # too many open files: it may be over soon
+                log.error("language workers cannot connect", extra={"reason": str(error)})
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            if self._handshakes >= MAX_HANDSHAKES:
+                sock.close()
+                continue
+            self._handshakes += 1
             self._start(self._welcome(Connection(sock)))
 
     async def _welcome(self, connection: Connection) -> None:
@@ -126,9 +140,11 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
             log.warning("a language worker is refused", extra={"reason": str(error) or "it was silent"})
             connection.close()
             return
-        except asyncio.CancelledError:
+        except BaseException:
             connection.close()
             raise
+        finally:
+            self._handshakes -= 1
         number = next(self._numbers)
         self._links[number] = Link(number, connection, path, sizes_first=agreed.sizes_first)
         await self._serve(self._links[number])
