@@ -198,6 +198,8 @@ async def test_a_killed_language_worker_frees_the_encode_worker(
             for _ in range(rng.randrange(len(requests) - 1)):
                 assert (await child.line("request"))["right"]
             await child.kill()
+        for request_id in requests:
+            server.fail(request_id, "nobody has asked for it")
         # Far less than the time-out of the transfers.
         await eventually(lambda: server.usage.used_blocks == 0, "the blocks are free", timeout_s=15)
         server.put("new", embedding("new", 500))
