@@ -62,7 +62,7 @@ def say(**what: object) -> None:
 
 
 class EncodeSide:
-    """Commands: ``{"put": {request: tokens}}``, ``{"drop": requests}`` (that nobody has asked for), ``{"usage": …}``."""
+    """Commands: ``{"put": {request: tokens}}``, ``{"drop": requests}`` (not asked for), ``{"usage": …}``."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

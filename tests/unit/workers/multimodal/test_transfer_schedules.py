@@ -169,7 +169,10 @@ class World:
         peer = self.link(encode, language)
         machine = language.machine
         assert isinstance(machine, EmbeddingReceiver)
-        number, actions = machine.fetch(peer, request_id, self.now_s, sizes_first=self.links[peer].sizes_first)
+        known = self.lengths[request_id] if self.rng.random() < 0.3 else None
+        number, actions = machine.fetch(
+            peer, request_id, self.now_s, sizes_first=self.links[peer].sizes_first, num_tokens=known
+        )
         self.results[peer, number] = self.requests[peer, number] = request_id
         self.act(language, actions)
         if self.faults and self.rng.random() < 0.1:
@@ -250,8 +253,8 @@ class World:
         if action.transfer not in link.writes:
             return  # the connection was closed, and this reported
         if done == action.num_tokens:
-            link.writes.remove(action.transfer)
-            self.act(link.encode, machine.written(action.peer, action.transfer, self.now_s))
+            self.send(Send(action.peer, action.part), link)
+            self.after(self.delay_s(), lambda: self.written(action, link))
             return
         request_id = self.requests[action.peer, action.transfer]
         assert link.encode.allocator._owners.get(action.source) == request_id, "blocks are read that were freed"
@@ -272,6 +275,15 @@ class World:
             self.rng.uniform(0, 1.0 if slow else 0.005),
             lambda: self.write(action, link, done + 1),
         )
+
+    def written(self, action: Write, link: Link) -> None:
+        """Some time after its Part, nothing reads the source of a write any more."""
+        machine = link.encode.machine
+        assert isinstance(machine, EmbeddingSender)
+        if action.transfer in link.writes:
+            link.writes.remove(action.transfer)
+            assert link.encode.allocator._owners.get(action.source) == self.requests[action.peer, action.transfer]
+            self.act(link.encode, machine.written(action.peer, action.transfer, self.now_s))
 
     def take(self, action: Write, link: Link) -> None:
         """The language side copies the part where it wants it, if it still does."""
@@ -423,6 +435,8 @@ def transmit(pair: Pair, number: int, first: list[ReceiverAction]) -> tuple[list
                 assert [len(place) for place in places] == [size for _, size in blocks]
                 for place, view in zip(places, encode.buffers.views(chunks), strict=True):
                     place[:] = view
+                seen.append(action.part)
+                todo += receiver.receive(0, action.part, 0)
                 todo += sender.written(0, number, 0)
             case Delivered():
                 assert not todo
@@ -460,6 +474,51 @@ def test_with_sizes_first_there_is_no_resume(pair: Pair) -> None:
     ]
     assert delivered == what
     assert receiver.counts == {"succeeded": 1}
+
+
+def test_with_a_known_length_there_is_no_offer_either(pair: Pair) -> None:
+    sender, receiver, encode, language = pair
+    what = embedding("r", 2000)
+    sender.put("r", what, 0)
+    number, actions = receiver.fetch(0, "r", 0, sizes_first=True, num_tokens=2000)
+    seen, delivered = transmit(pair, number, actions)
+    assert seen == [Fetch(1, "r", MetadataAllocation(0, 16, 2000)), Part(1, 0, 2000, is_last=True)]
+    assert delivered == what
+    assert encode.allocator.usage.used_blocks == language.allocator.usage.used_blocks == 0
+
+
+@pytest.mark.parametrize("num_tokens", [0, -1, 8193, 63 * 128 + 1])
+def test_a_known_length_that_cannot_be_reserved_now_waits_for_the_offer(pair: Pair, num_tokens: int) -> None:
+    """The last one would take the block that is left for what lies ready."""
+    _, receiver, _, language = pair
+    _, actions = receiver.fetch(0, "r", 0, sizes_first=True, num_tokens=num_tokens)
+    assert actions == [Send(0, Fetch(1, "r"))]
+    assert language.allocator.usage.used_blocks == 0
+
+
+def test_another_length_than_the_known_one_ends_the_transfer(pair: Pair) -> None:
+    _, receiver, _, _ = pair
+    receiver.fetch(0, "r", 0, sizes_first=True, num_tokens=2000)
+    places = receiver.place(0, 1, 0, 1500)
+    assert places is not None
+    places[3][:4] = (1500).to_bytes(4, "little")
+    _, ended = receiver.receive(0, Part(1, 0, 1500, is_last=True), 0)
+    assert isinstance(ended, Ended)
+    assert "of 1500 tokens" in ended.reason
+
+
+def test_a_resume_that_overtakes_the_report_of_a_write_is_not_lost(pair: Pair) -> None:
+    sender, _, encode, _ = pair
+    sender.put("r", embedding("r", 2000), 0)
+    sender.receive(0, Fetch(1, "r", MetadataAllocation(0, 8, 1024)), 0)
+    resume = Resume(1, MetadataAllocation(0, 8, 976), sent_tokens=1024)
+    assert sender.receive(0, resume, 0) == []
+    assert sender.receive(0, resume, 0) == [], "it may repeat"
+    last = Part(1, 1024, 976, is_last=True)
+    assert sender.written(0, 1, 0) == [Write(0, last, MetadataAllocation(0, 16, 2000), resume.allocation)]
+    assert sender.receive(0, Resume(1, resume.allocation, sent_tokens=2000), 0) == []
+    assert sender.written(0, 1, 0) == []
+    assert encode.allocator.usage.used_blocks == 0
 
 
 def test_an_embedding_that_the_encode_buffer_never_holds_fails_at_once(pair: Pair) -> None:
@@ -554,7 +613,8 @@ def test_a_closed_connection_frees_the_encode_side_as_soon_as_no_write_reads(pai
     sender, _, encode, _ = pair
     sender.put("r", embedding("r", 2000), 0)
     (write,) = sender.receive(0, Fetch(1, "r", MetadataAllocation(0, 8, 1024)), 0)
-    assert write == Write(0, 1, 0, 1024, MetadataAllocation(0, 16, 2000), MetadataAllocation(0, 8, 1024))
+    part = Part(1, 0, 1024, is_last=False)
+    assert write == Write(0, part, MetadataAllocation(0, 16, 2000), MetadataAllocation(0, 8, 1024))
     if not writing:
         sender.written(0, 1, 0)
     assert encode.allocator.usage.used_blocks == 16

@@ -70,16 +70,19 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         self._serving: set[asyncio.Task[None]] = set()
         self._results: dict[tuple[int, int], asyncio.Future[Embedding]] = {}
 
-    async def fetch(self, address: str, request_id: str) -> Embedding:
+    async def fetch(self, address: str, request_id: str, num_tokens: int | None = None) -> Embedding:
         """The embedding of a request from the encode worker at ``address``: ``host:port`` or ``unix:path``.
 
+        ``num_tokens``: its length, if that is known: it saves a round trip, and another length then is an error.
         Shared memory is used on a Unix socket. Raises TransferFailedError, and what the connection raises:
         HandshakeRefusedError, LinkClosedError, ProtocolError.
         """
         link = await self._link(address)
         if link.number not in self._links:
             raise LinkClosedError(f"the connection to the encode worker at {address} was closed")
-        number, actions = self._machine.fetch(link.number, request_id, self._loop.time(), sizes_first=link.sizes_first)
+        number, actions = self._machine.fetch(
+            link.number, request_id, self._loop.time(), sizes_first=link.sizes_first, num_tokens=num_tokens
+        )
         key = (link.number, number)
         result: asyncio.Future[Embedding] = self._loop.create_future()
         self._results[key] = result

@@ -1,7 +1,8 @@
 """How the bytes of a part get from the encode side's region into the language side's: one seam, several paths.
 
-A path promises three things. ``write`` returns once all bytes are in the peer's blocks, or in front of ``Part`` on the
-connection. A ``write`` that ends early raises. After ``close`` of the language side's end nothing lands in its blocks.
+A path promises three things. ``write`` sends ``Part`` once all bytes are in the peer's blocks, or in front of it on the
+connection, and returns when nothing reads the source any more. A ``write`` that ends early raises. After ``close`` of
+the language side's end nothing lands in its blocks.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class EncodePath(Protocol):
     name: str
 
     async def write(self, write: Write) -> None:
-        """Carry out ``write``. Raises LinkClosedError."""
+        """Carry out ``write``, and send its ``Part``. Raises LinkClosedError."""
 
     def receive(self, message: PathMessage) -> None:
         """A message of the path. Raises ProtocolError."""
@@ -71,6 +72,7 @@ class StreamEncodePath:
         chunks = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         payload = Payload(write.transfer, write.start_token, write.num_tokens)
         await self._connection.send(payload, self._buffers.views(chunks))
+        await self._connection.send(write.part)
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
@@ -143,6 +145,7 @@ class SharedMemoryEncodePath:
         chunks = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         try:
             await self._connection.send(Pull(*key, write.num_tokens, chunks))
+            await self._connection.send(write.part)  # it is read after the copy
             await pulled
         finally:
             del self._pulls[key]

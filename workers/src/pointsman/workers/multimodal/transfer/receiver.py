@@ -78,11 +78,19 @@ class EmbeddingReceiver:
         """When ``expire`` has something to do; infinity: never."""
         return min((each.deadline_s for each in self._transfers.values()), default=inf)
 
-    def fetch(self, peer: int, request_id: str, now_s: float, *, sizes_first: bool) -> tuple[int, list[ReceiverAction]]:
-        """Begin a transfer; returns its number. ``sizes_first``: what both sides of the connection can do."""
+    def fetch(
+        self, peer: int, request_id: str, now_s: float, *, sizes_first: bool, num_tokens: int | None = None
+    ) -> tuple[int, list[ReceiverAction]]:
+        """Begin a transfer; returns its number.
+
+        ``sizes_first``: what both sides of the connection can do. ``num_tokens``: the length, if it is known; another
+        one then is an error.
+        """
         self._begun += 1
         key = (peer, self._begun)
-        self._transfers[key] = _Transfer(request_id, now_s, now_s + self._timeout_s)
+        each = self._transfers[key] = _Transfer(request_id, now_s, now_s + self._timeout_s)
+        if num_tokens is not None and self._reserve(each, num_tokens):
+            return self._begun, [Send(peer, Fetch(self._begun, request_id, each.allocation))]
         if sizes_first:
             self._transfers[key].state = ReceiverState.FETCHING
             return self._begun, [Send(peer, Fetch(self._begun, request_id))]
@@ -158,6 +166,21 @@ class EmbeddingReceiver:
                 reason = f"the transfer was {each.state.value} for {self._timeout_s:g} s"
                 actions += self._fail(key, reason, "timed_out", now_s)
         return [*actions, *self._admit(now_s)]
+
+    def _reserve(self, each: _Transfer, num_tokens: int) -> bool:
+        """Blocks for the whole embedding, under the rule of default reservations; False: not now."""
+        blocks = -(-num_tokens // self._allocator.block_size)
+        if not 0 < num_tokens <= self._max_request_tokens or not self._may_reserve(blocks):
+            return False
+        each.allocation = self._allocator.alloc(num_tokens, each.request_id)
+        if each.allocation is None:
+            return False
+        each.state = ReceiverState.FETCHING
+        self._allocate_fields(each, num_tokens)
+        return True
+
+    def _may_reserve(self, blocks: int) -> bool:
+        return self._reserved_blocks() + blocks < self._allocator.num_blocks
 
     def _expects(self, each: _Transfer, start_token: int) -> bool:
         waits = each.state in (ReceiverState.FETCHING, ReceiverState.RESUMING)
@@ -244,7 +267,7 @@ class EmbeddingReceiver:
                 actions.append(Send(peer, Resume(transfer, each.allocation, each.received_tokens)))
         for (peer, transfer), each in self._transfers.items():
             if each.state is ReceiverState.QUEUED:
-                if self._default_blocks() + self._allocator.default_num_blocks >= self._allocator.num_blocks:
+                if not self._may_reserve(self._allocator.default_num_blocks):
                     return actions
                 each.allocation = self._allocator.alloc_default(each.request_id)
                 if each.allocation is None:
@@ -253,8 +276,8 @@ class EmbeddingReceiver:
                 actions.append(Send(peer, Fetch(transfer, each.request_id, each.allocation)))
         return actions
 
-    def _default_blocks(self) -> int:
-        """Blocks of default reservations, those included whose encode side has not confirmed the end."""
+    def _reserved_blocks(self) -> int:
+        """Blocks of reservations made before the encode side reported, or whose end it has not confirmed."""
         states = (ReceiverState.FETCHING, ReceiverState.STOPPING)
         held = (each.allocation for each in self._transfers.values() if each.state in states)
         return sum(allocation.num_blocks for allocation in held if allocation is not None)

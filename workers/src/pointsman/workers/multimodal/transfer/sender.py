@@ -42,6 +42,7 @@ class _Transfer:
     state: SenderState = SenderState.AWAITING_EMBEDDING
     embedding: Embedding | None = None  # until it has blocks
     source: MetadataAllocation | None = None
+    next_target: MetadataAllocation | None = None  # for the rest, if it comes before the write is reported
     sent_tokens: int = 0
     claimed_s: float = 0.0  # when it had its embedding
     failure: str = ""  # why it is STOPPING
@@ -127,43 +128,34 @@ class EmbeddingSender:
                 transfer.source, transfer.claimed_s = ready.source, now_s
                 return self._begin(key, now_s)
             case Resume():
-                if (
-                    transfer is None
-                    or transfer.state is not SenderState.AWAITING_TARGET
-                    or message.sent_tokens != transfer.sent_tokens
-                ):
-                    return []
-                if message.sent_tokens:
-                    self.counts["resumes"] += 1
-                transfer.target = message.allocation
-                return self._write(key, now_s)
+                return self._resume(key, message, now_s)
             case Cancel():
                 if transfer is None:
-                    self._transfers[key] = _Transfer("", now_s + self._timeout_s, None, SenderState.ENDED)
+                    self._transfers[key] = _Transfer("", now_s + self._timeout_s, None, state=SenderState.ENDED)
                 if transfer is None or transfer.state is SenderState.ENDED:
                     return [Send(peer, Failed(message.transfer, "the transfer had ended"))]
                 return [*self._end(key, "the language worker cancelled", "failed"), *self._admit(now_s)]
 
     def written(self, peer: int, transfer: int, now_s: float) -> list[SenderAction]:
-        """A Write was carried out: all of it is in the peer's blocks."""
+        """A Write was carried out."""
         key = (peer, transfer)
         each = self._transfers[key]
         if each.state is SenderState.STOPPING:
             return [*self._stopped(key), *self._admit(now_s)]
         assert each.source is not None
-        assert each.target is not None
-        start, each.sent_tokens = each.sent_tokens, each.sent_tokens + self._tokens_of_part(each)
-        is_last = each.sent_tokens == each.source.num_tokens
-        part = Send(peer, Part(transfer, start, each.sent_tokens - start, is_last))
+        each.sent_tokens += self._tokens_of_part(each)
+        each.target, each.next_target = each.next_target, None
+        if each.target is not None:
+            return self._write(key, now_s)
         each.deadline_s = now_s + self._timeout_s
-        if not is_last:
-            each.state, each.target = SenderState.AWAITING_TARGET, None
-            return [part]
+        if each.sent_tokens < each.source.num_tokens:
+            each.state = SenderState.AWAITING_TARGET
+            return []
         self._release(each)
         each.state = SenderState.ENDED
         self.counts["succeeded"] += 1
         self.seconds.append(now_s - each.claimed_s)
-        return [part, *self._admit(now_s)]
+        return self._admit(now_s)
 
     def write_failed(self, peer: int, transfer: int, reason: str, now_s: float) -> list[SenderAction]:
         """A Write ended early; nothing reads the blocks any more."""
@@ -200,6 +192,24 @@ class EmbeddingSender:
                 actions.append(CloseLink(key[0], reason))
             actions += self._end(key, reason, "timed_out")
         return [*actions, *self._admit(now_s)]
+
+    def _resume(self, key: Key, message: Resume, now_s: float) -> list[SenderAction]:
+        each = self._transfers.get(key)
+        if each is None or each.source is None:
+            return []
+        writing = each.state is SenderState.WRITING and each.next_target is None
+        sent_tokens = each.sent_tokens + (self._tokens_of_part(each) if writing else 0)
+        if not writing and each.state is not SenderState.AWAITING_TARGET:
+            return []
+        if message.sent_tokens != sent_tokens or sent_tokens == each.source.num_tokens:
+            return []
+        if message.sent_tokens:
+            self.counts["resumes"] += 1
+        if writing:
+            each.next_target = message.allocation
+            return []
+        each.target = message.allocation
+        return self._write(key, now_s)
 
     def _awaiting(self, request_id: str) -> Key | None:
         for key, each in self._transfers.items():
@@ -266,7 +276,9 @@ class EmbeddingSender:
         assert each.source is not None
         assert each.target is not None
         each.state, each.deadline_s = SenderState.WRITING, now_s + self._timeout_s
-        return [Write(*key, each.sent_tokens, self._tokens_of_part(each), each.source, each.target)]
+        tokens = self._tokens_of_part(each)
+        is_last = each.sent_tokens + tokens == each.source.num_tokens
+        return [Write(key[0], Part(key[1], each.sent_tokens, tokens, is_last), each.source, each.target)]
 
     @staticmethod
     def _tokens_of_part(each: _Transfer) -> int:
