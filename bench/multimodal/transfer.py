@@ -27,30 +27,31 @@ from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_
 COMMAND: Final = "make bench-multimodal"
 MIN_SHARE: Final = 0.8  # of a copy's bandwidth, by shared memory
 TRANSPORTS: Final = {"shared_memory": "shared memory", "nixl": "NIXL", "tcp": "TCP"}
+KNOWN, SIZES_FIRST, DEFAULT_FIRST = "length known", "sizes first", "1 024 + 976 tokens"
 WARM_UP_ROUNDS: Final = 3
 END_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Way:
-    """How embeddings are transferred, ``at_once`` of them."""
+    """How embeddings are transferred, ``at_once`` of them. ``length``: how the language side comes to know it."""
 
     transport: str
-    sizes_first: bool = True
+    length: str = KNOWN
     at_once: int = 1
 
     @property
     def in_words(self) -> str:
         """The name of the row."""
         many = "one image" if self.at_once == 1 else f"{self.at_once} images at once"
-        return f"{TRANSPORTS[self.transport]}, {many}, {'sizes first' if self.sizes_first else '1 024 + 976 tokens'}"
+        return f"{TRANSPORTS[self.transport]}, {many}, {self.length}"
 
 
 COPY: Final = Way("memcpy")
 WAYS: Final = (
     COPY,
     *(Way(transport, at_once=at_once) for transport in TRANSPORTS for at_once in (1, 4)),
-    *(Way(transport, sizes_first=False) for transport in TRANSPORTS),
+    *(Way(transport, length) for transport in TRANSPORTS for length in (SIZES_FIRST, DEFAULT_FIRST)),
 )
 
 
@@ -121,7 +122,12 @@ def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
                 else:
                     requests = [f"{number} {way} {each}" for each in range(way.at_once)]
                     encode.perform({"put": requests})
-                    command = {"fetch": requests, "transport": way.transport, "sizes_first": way.sizes_first}
+                    command = {
+                        "fetch": requests,
+                        "transport": way.transport,
+                        "sizes_first": way.length != DEFAULT_FIRST,
+                        "known": way.length == KNOWN,
+                    }
                     seconds = language.perform(command)["seconds"]
                 if number >= WARM_UP_ROUNDS:
                     found.setdefault(way, []).append(way.at_once * SIZE_BYTES / seconds / 1e9)
@@ -138,7 +144,7 @@ def rows(found: Mapping[Way, list[float]], command: str) -> list[Row]:
             command=command,
             peer=found[COPY],
             peer_name="memcpy",
-            at_least=MIN_SHARE if way.transport == "shared_memory" and way.sizes_first else 0.0,
+            at_least=MIN_SHARE if way.transport == "shared_memory" and way.length == KNOWN else 0.0,
             of_ratio=True,
         )
         for way in WAYS

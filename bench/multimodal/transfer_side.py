@@ -108,8 +108,9 @@ def language_side(unix: str, tcp: str) -> Perform:
         transport = command["transport"]
         client = clients[transport, command["sizes_first"]]
         address = unix if transport == "shared_memory" else tcp
+        num_tokens = TOKENS if command["known"] else None
         began_s = time.perf_counter()
-        embeddings = await asyncio.gather(*(client.fetch(address, each) for each in command["fetch"]))
+        embeddings = await asyncio.gather(*(client.fetch(address, each, num_tokens) for each in command["fetch"]))
         seconds = time.perf_counter() - began_s
         used = client.statistics().sent_bytes
         assert list(used) == [transport], f"{transport} was measured, {used} was used"

@@ -159,7 +159,7 @@ class World:
         machine = host.machine
         assert isinstance(machine, EmbeddingSender)
         if self.faults and self.rng.random() < 0.05:
-            self.act(host, machine.fail(request_id, "the image cannot be decoded"))
+            self.act(host, machine.fail(request_id, "the image cannot be decoded", self.now_s))
         else:
             self.act(host, machine.put(request_id, embedding(request_id, self.lengths[request_id]), self.now_s))
 
@@ -358,6 +358,8 @@ class World:
         for host in (*self.encoders, *self.languages):
             assert host.allocator.usage.used_blocks == 0, f"{host.name} leaked"
             assert host.machine.next_deadline_s == inf
+            if isinstance(host.machine, EmbeddingSender):
+                assert not host.machine._of_peer, "ended transfers are forgotten"
             self.counts += Counter({name: number for name, number in host.machine.counts.items() if number})
 
 
@@ -661,7 +663,7 @@ def test_an_embedding_that_will_not_come_leaves_no_blocks(again: bool) -> None:
     sender.put("r", embedding("r", 2), 0)
     if again:
         sender.put("r", embedding("r", 3), 0)
-    sender.fail("r", "it was dropped")
+    sender.fail("r", "it was dropped", 0)
     assert allocator.usage.used_blocks == 0
 
 

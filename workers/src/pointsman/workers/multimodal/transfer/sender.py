@@ -31,7 +31,6 @@ class SenderState(Enum):
     AWAITING_TARGET = "awaiting target"  # the language side allocates the rest
     WRITING = "writing"
     STOPPING = "stopping"  # over, but a write may still read the blocks
-    ENDED = "ended"  # remembered for one time-out, so that a late Fetch does not begin it again
 
 
 @dataclass(slots=True)
@@ -69,6 +68,9 @@ class EmbeddingSender:
         self._buffers = buffers
         self._timeout_s = timeout_s
         self._transfers: dict[Key, _Transfer] = {}
+        # When to forget each that has ended: a late Fetch must not begin it again. The first in it ended first.
+        self._ended: dict[Key, float] = {}
+        self._of_peer: Counter[int] = Counter()  # transfers of each connection, with those that have ended
         self._unclaimed: dict[str, _Unclaimed] = {}
         self._queue: deque[Key] = deque()  # AWAITING_BLOCKS, first come first served
         self.counts: Counter[str] = Counter()
@@ -77,8 +79,12 @@ class EmbeddingSender:
     @property
     def next_deadline_s(self) -> float:
         """When ``expire`` has something to do; infinity: never."""
-        transfers = (each.deadline_s for each in self._transfers.values())
-        return min((*transfers, *(each.deadline_s for each in self._unclaimed.values())), default=inf)
+        return min(
+            *(each.deadline_s for each in self._transfers.values()),
+            *(each.deadline_s for each in self._unclaimed.values()),
+            next(iter(self._ended.values()), inf),
+            inf,
+        )
 
     def put(self, request_id: str, embedding: Embedding, now_s: float) -> list[SenderAction]:
         """The embedding of a request is encoded. It is sent to the first transfer that fetches it, once.
@@ -97,11 +103,11 @@ class EmbeddingSender:
                 self._buffers.set_buf(embedding, unclaimed.source)
         return []
 
-    def fail(self, request_id: str, reason: str) -> list[SenderAction]:
+    def fail(self, request_id: str, reason: str, now_s: float) -> list[SenderAction]:
         """The embedding of a request will not come."""
         self._forget(request_id)
         key = self._awaiting(request_id)
-        return self._end(key, reason, "failed") if key is not None else []
+        return self._end(key, reason, "failed", now_s) if key is not None else []
 
     def receive(self, peer: int, message: ToEncode, now_s: float) -> list[SenderAction]:
         """A message of a language worker; one that repeats or comes too late changes nothing.
@@ -111,37 +117,25 @@ class EmbeddingSender:
         if not isinstance(message, Cancel) and message.allocation is not None and message.allocation.num_tokens < 1:
             raise ProtocolError(f"{message}: num_tokens must be at least 1")
         key = (peer, message.transfer)
-        transfer = self._transfers.get(key)
-        if transfer is None and sum(each[0] == peer for each in self._transfers) >= MAX_TRANSFERS:
-            raise ProtocolError(f"the connection has {MAX_TRANSFERS} transfers, which is the most at once")
         match message:
             case Fetch():
-                if transfer is not None:
-                    return []
-                self._transfers[key] = _Transfer(message.request_id, now_s + self._timeout_s, message.allocation)
-                ready = self._unclaimed.pop(message.request_id, None)
-                if ready is None:
-                    return []
-                if ready.source is None:
-                    return self._claim(key, ready.embedding, now_s)
-                transfer = self._transfers[key]
-                transfer.source, transfer.claimed_s = ready.source, now_s
-                return self._begin(key, now_s)
+                return self._fetch(key, message, now_s)
             case Resume():
                 return self._resume(key, message, now_s)
             case Cancel():
-                if transfer is None:
-                    self._transfers[key] = _Transfer("", now_s + self._timeout_s, None, state=SenderState.ENDED)
-                if transfer is None or transfer.state is SenderState.ENDED:
-                    return [Send(peer, Failed(message.transfer, "the transfer had ended"))]
-                return [*self._end(key, "the language worker cancelled", "failed"), *self._admit(now_s)]
+                if key in self._transfers:
+                    return [*self._end(key, "the language worker cancelled", "failed", now_s), *self._admit(now_s)]
+                if key not in self._ended:
+                    self._count(key)
+                    self._ended[key] = now_s + self._timeout_s
+                return [Send(peer, Failed(message.transfer, "the transfer had ended"))]
 
     def written(self, peer: int, transfer: int, now_s: float) -> list[SenderAction]:
         """A Write was carried out."""
         key = (peer, transfer)
         each = self._transfers[key]
         if each.state is SenderState.STOPPING:
-            return [*self._stopped(key), *self._admit(now_s)]
+            return [*self._stopped(key, now_s), *self._admit(now_s)]
         assert each.source is not None
         each.sent_tokens += self._tokens_of_part(each)
         each.target, each.next_target = each.next_target, None
@@ -151,10 +145,9 @@ class EmbeddingSender:
         if each.sent_tokens < each.source.num_tokens:
             each.state = SenderState.AWAITING_TARGET
             return []
-        self._release(each)
-        each.state = SenderState.ENDED
         self.counts["succeeded"] += 1
         self.seconds.append(now_s - each.claimed_s)
+        self._drop(key, now_s)
         return self._admit(now_s)
 
     def write_failed(self, peer: int, transfer: int, reason: str, now_s: float) -> list[SenderAction]:
@@ -163,16 +156,15 @@ class EmbeddingSender:
         each = self._transfers[key]
         if each.state is SenderState.WRITING:
             each.state = SenderState.AWAITING_TARGET  # so the blocks are free at once
-            return [*self._end(key, reason, "failed"), *self._admit(now_s)]
-        return [*self._stopped(key), *self._admit(now_s)]
+            return [*self._end(key, reason, "failed", now_s), *self._admit(now_s)]
+        return [*self._stopped(key, now_s), *self._admit(now_s)]
 
     def closed(self, peer: int, now_s: float) -> list[SenderAction]:
         """The connection is closed: its transfers are over. A Write under way is still reported."""
         for key in [key for key in self._transfers if key[0] == peer]:
-            if self._transfers[key].state is not SenderState.ENDED:
-                self._end(key, "the connection to the language worker was closed", "failed")
-            if self._transfers[key].state is SenderState.ENDED:
-                del self._transfers[key]
+            self._end(key, "the connection to the language worker was closed", "failed", now_s)
+        for key in [key for key in self._ended if key[0] == peer]:
+            self._discard(key)
         return self._admit(now_s)
 
     def expire(self, now_s: float) -> list[SenderAction]:
@@ -184,14 +176,26 @@ class EmbeddingSender:
         for key in [key for key, each in self._transfers.items() if each.deadline_s <= now_s]:
             each = self._transfers[key]
             each.deadline_s = now_s + self._timeout_s
-            if each.state is SenderState.ENDED:
-                del self._transfers[key]
-                continue
             reason = f"the transfer was {each.state.value} for {self._timeout_s:g} s"
             if each.state in (SenderState.WRITING, SenderState.STOPPING):
                 actions.append(CloseLink(key[0], reason))
-            actions += self._end(key, reason, "timed_out")
+            actions += self._end(key, reason, "timed_out", now_s)
+        while self._ended and next(iter(self._ended.values())) <= now_s:
+            self._discard(next(iter(self._ended)))
         return [*actions, *self._admit(now_s)]
+
+    def _fetch(self, key: Key, message: Fetch, now_s: float) -> list[SenderAction]:
+        if key in self._transfers or key in self._ended:
+            return []
+        self._count(key)
+        each = self._transfers[key] = _Transfer(message.request_id, now_s + self._timeout_s, message.allocation)
+        ready = self._unclaimed.pop(message.request_id, None)
+        if ready is None:
+            return []
+        if ready.source is None:
+            return self._claim(key, ready.embedding, now_s)
+        each.source, each.claimed_s = ready.source, now_s
+        return self._begin(key, now_s)
 
     def _resume(self, key: Key, message: Resume, now_s: float) -> list[SenderAction]:
         each = self._transfers.get(key)
@@ -223,7 +227,7 @@ class EmbeddingSender:
         try:
             self._allocator.blocks_of(embedding.num_tokens)
         except AllocationError as error:
-            return self._end(key, str(error), "failed")
+            return self._end(key, str(error), "failed", now_s)
         each.state, each.embedding, each.claimed_s = SenderState.AWAITING_BLOCKS, embedding, now_s
         each.deadline_s = now_s + self._timeout_s
         self._queue.append(key)
@@ -286,7 +290,7 @@ class EmbeddingSender:
         assert each.target is not None
         return min(each.target.num_tokens, each.source.num_tokens - each.sent_tokens)
 
-    def _end(self, key: Key, reason: str, count: str) -> list[SenderAction]:
+    def _end(self, key: Key, reason: str, count: str, now_s: float) -> list[SenderAction]:
         """End a transfer; its blocks are free at once unless a write may still read them."""
         each = self._transfers[key]
         if each.state is SenderState.STOPPING:
@@ -298,15 +302,27 @@ class EmbeddingSender:
         if each.state is SenderState.WRITING:
             each.state = SenderState.STOPPING
             return []
-        return self._stopped(key)
+        return self._stopped(key, now_s)
 
-    def _stopped(self, key: Key) -> list[SenderAction]:
-        each = self._transfers[key]
-        self._release(each)
-        each.state = SenderState.ENDED
-        return [Send(key[0], Failed(key[1], each.failure))]
+    def _stopped(self, key: Key, now_s: float) -> list[SenderAction]:
+        failure = self._transfers[key].failure
+        self._drop(key, now_s)
+        return [Send(key[0], Failed(key[1], failure))]
 
-    def _release(self, each: _Transfer) -> None:
+    def _drop(self, key: Key, now_s: float) -> None:
+        each = self._transfers.pop(key)
         if each.source is not None:
             self._allocator.free(each.source, each.request_id)
-            each.source = None
+        self._ended[key] = now_s + self._timeout_s
+
+    def _count(self, key: Key) -> None:
+        peer = key[0]
+        if self._of_peer[peer] >= MAX_TRANSFERS:
+            raise ProtocolError(f"the connection has {MAX_TRANSFERS} transfers, which is the most at once")
+        self._of_peer[peer] += 1
+
+    def _discard(self, key: Key) -> None:
+        del self._ended[key]
+        self._of_peer[key[0]] -= 1
+        if not self._of_peer[key[0]]:
+            del self._of_peer[key[0]]

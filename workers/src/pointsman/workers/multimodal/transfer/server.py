@@ -91,7 +91,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
 
     def fail(self, request_id: str, reason: str) -> None:
         """The embedding of a request will not come: who fetches it now is told."""
-        self._perform(self._machine.fail(request_id, reason))
+        self._perform(self._machine.fail(request_id, reason, self._loop.time()))
 
     async def close(self) -> None:
         """End all connections, and with them all transfers."""
