@@ -13,6 +13,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -34,7 +35,8 @@ log = logging.getLogger(__name__)
 
 PROBE_SECONDS: Final = 5.0  # the first write also connects: 0.05 s on an idle computer
 PROBE_BYTES: Final = 64
-BUSY_SECONDS: Final = 0.1  # of a write: a larger embedding is slow anyway, or its peer stands still
+SLICE_SECONDS: Final = 0.0005  # of the event loop that a write may have at once, as a copy would
+BUSY_SECONDS: Final = 1.0  # of a write; then its peer stands still
 POLL_SECONDS: Final = 0.001
 NIXL_SECONDS: Final = 15.0  # to make both agents and try a write
 MAX_WRITES: Final = 1024  # under way on one connection
@@ -122,7 +124,9 @@ class NixlAgent:
                 await pauses.next()
                 if self._agent is None:
                     raise LinkClosedError("the connection was closed")
-                state = self._agent.check_xfer_state(self._writes[number])
+                until_s = time.perf_counter() + SLICE_SECONDS
+                while state == "PROC" and time.perf_counter() < until_s:
+                    state = self._agent.check_xfer_state(self._writes[number])
             if state != "DONE":
                 raise LinkClosedError("a write by NIXL failed")
             self._writes.pop(number).release()
@@ -130,9 +134,11 @@ class NixlAgent:
             raise LinkClosedError(f"a write by NIXL failed: {error!r}") from error
 
     def progress(self) -> None:
-        """Let a write of the peer go on. Raises LinkClosedError."""
+        """Let a write of the peer go on, for a while. Raises LinkClosedError."""
+        until_s = time.perf_counter() + SLICE_SECONDS
         try:
-            self._agent.get_new_notifs()
+            while time.perf_counter() < until_s:
+                self._agent.get_new_notifs()
         except self._errors as error:
             raise LinkClosedError(f"NIXL failed: {error!r}") from error
 
