@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from bench.multimodal.transfer import WAYS, measure, rows
 
 from fixtures.transfer_processes import TransferProcess, running
 from integration.workers.multimodal.transfer_process import Options
@@ -158,6 +159,12 @@ async def test_no_kill_of_200_leaves_a_block_or_a_wrong_byte(
         blocks_lost=0,
         seed=SEED,
     )
+
+
+def test_a_round_of_the_benchmark_measures_every_way(engine_environment: EngineEnvironment) -> None:
+    found = measure(rounds=1, seed=1)
+    assert len(rows(found, "make bench-multimodal")) == len(WAYS) - 1
+    assert all(len(each) == 1 for each in found.values())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

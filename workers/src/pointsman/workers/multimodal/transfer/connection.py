@@ -49,16 +49,18 @@ class Connection:
         """Whether file descriptors can be handed over."""
         return self.sock.family == socket.AF_UNIX
 
-    async def send(self, message: Message, payload: Sequence[memoryview] = ()) -> None:
-        """Send a frame and the raw bytes that follow it. Raises LinkClosedError."""
-        frame = encode(message)
-        if len(frame) > MAX_FRAME_BYTES:
-            raise ProtocolError(f"a {type(message).__name__} has {len(frame)} bytes: at most {MAX_FRAME_BYTES}")
+    async def send(self, message: Message, payload: Sequence[memoryview] = (), *, then: Message | None = None) -> None:
+        """Send a frame, the raw bytes that follow it, and the frame of ``then``. Raises LinkClosedError."""
+        first, last = _frame(message), _frame(then) if then is not None else b""
         async with self._sending:
             try:
-                await self._loop.sock_sendall(self.sock, _LENGTH.pack(len(frame)) + frame)
-                for view in payload:
-                    await self._loop.sock_sendall(self.sock, view)
+                if payload:
+                    await self._loop.sock_sendall(self.sock, first)
+                    for view in payload:
+                        await self._loop.sock_sendall(self.sock, view)
+                    await self._loop.sock_sendall(self.sock, last)
+                else:  # at once, or the peer wakes up twice
+                    await self._loop.sock_sendall(self.sock, first + last)
             except OSError as error:
                 raise LinkClosedError(f"the connection broke: {error}") from error
 
@@ -106,6 +108,13 @@ class Connection:
     def close(self) -> None:
         """Release the socket; no task may use it any more."""
         self.sock.close()
+
+
+def _frame(message: Message) -> bytes:
+    frame = encode(message)
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a {type(message).__name__} has {len(frame)} bytes: at most {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(frame)) + frame
 
 
 def _proof(token: str, side: str, encode_nonce: bytes, language_nonce: bytes) -> bytes:

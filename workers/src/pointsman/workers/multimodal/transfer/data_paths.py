@@ -71,8 +71,7 @@ class StreamEncodePath:
         """See EncodePath."""
         chunks = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         payload = Payload(write.transfer, write.start_token, write.num_tokens)
-        await self._connection.send(payload, self._buffers.views(chunks))
-        await self._connection.send(write.part)
+        await self._connection.send(payload, self._buffers.views(chunks), then=write.part)
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
@@ -144,8 +143,7 @@ class SharedMemoryEncodePath:
         pulled = self._pulls[key] = asyncio.get_running_loop().create_future()
         chunks = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         try:
-            await self._connection.send(Pull(*key, write.num_tokens, chunks))
-            await self._connection.send(write.part)  # it is read after the copy
+            await self._connection.send(Pull(*key, write.num_tokens, chunks), then=write.part)  # read after the copy
             await pulled
         finally:
             del self._pulls[key]

@@ -228,8 +228,7 @@ class NixlEncodePath:
         target = self._layout.get_buf_chunk_info(write.target, 0, write.num_tokens)
         await self._connection.send(Incoming(write.transfer, write.start_token, write.num_tokens))
         await self._agent.write(_moved(source, self._agent.address), _moved(target, self._base))
-        await self._connection.send(Landed(write.transfer, write.start_token))
-        await self._connection.send(write.part)
+        await self._connection.send(Landed(write.transfer, write.start_token), then=write.part)
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
