@@ -171,7 +171,12 @@ class World:
         assert isinstance(machine, EmbeddingReceiver)
         known = self.lengths[request_id] if self.rng.random() < 0.3 else None
         number, actions = machine.fetch(
-            peer, request_id, self.now_s, sizes_first=self.links[peer].sizes_first, num_tokens=known
+            peer,
+            request_id,
+            self.now_s,
+            sizes_first=self.links[peer].sizes_first,
+            one_sided=self.links[peer].one_sided,
+            num_tokens=known,
         )
         self.results[peer, number] = self.requests[peer, number] = request_id
         self.act(language, actions)
@@ -676,7 +681,17 @@ def test_a_part_of_other_tokens_than_the_bytes_ends_the_transfer(pair: Pair) -> 
     places[3][:4] = (2000).to_bytes(4, "little")
     _, ended = receiver.receive(0, Part(1, 0, 1000, is_last=False), 0)
     assert isinstance(ended, Ended)
-    assert "other tokens" in ended.reason
+    assert "without its bytes" in ended.reason
+
+
+def test_a_part_whose_bytes_did_not_come_is_not_taken_from_the_blocks(pair: Pair) -> None:
+    """They may still have the bytes of another request."""
+    _, receiver, _, language = pair
+    receiver.fetch(0, "r", 0, sizes_first=False)
+    language.buffers.get_buf(MetadataAllocation(0, 8, 1024))[3][:4] = (9).to_bytes(4, "little")
+    _, ended = receiver.receive(0, Part(1, 0, 9, is_last=True), 0)
+    assert isinstance(ended, Ended)
+    assert "without its bytes" in ended.reason
 
 
 def test_default_reservations_leave_a_block_for_what_lies_ready() -> None:

@@ -81,7 +81,12 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         if link.number not in self._links:
             raise LinkClosedError(f"the connection to the encode worker at {address} was closed")
         number, actions = self._machine.fetch(
-            link.number, request_id, self._loop.time(), sizes_first=link.sizes_first, num_tokens=num_tokens
+            link.number,
+            request_id,
+            self._loop.time(),
+            sizes_first=link.sizes_first,
+            one_sided=link.path.one_sided,
+            num_tokens=num_tokens,
         )
         key = (link.number, number)
         result: asyncio.Future[Embedding] = self._loop.create_future()

@@ -47,9 +47,13 @@ class EncodePath(Protocol):
 
 
 class LanguagePath(Protocol):
-    """The language side's end, for one connection. ``name``: of the data path."""
+    """The language side's end, for one connection.
+
+    ``name``: of the data path. ``one_sided``: the peer writes into the blocks; else ``receive`` puts a part in place.
+    """
 
     name: str
+    one_sided: bool
 
     async def receive(self, message: PathMessage, place: Place) -> None:
         """A message of the path. Raises ProtocolError and LinkClosedError."""
@@ -85,6 +89,7 @@ class StreamLanguagePath:
     """Reads the bytes from the connection into their blocks."""
 
     name = TCP
+    one_sided = False
 
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
@@ -167,6 +172,7 @@ class SharedMemoryLanguagePath:
     """Copies out of the encode side's region, which it can read only. Use ``open``."""
 
     name = SHARED_MEMORY
+    one_sided = False
 
     def __init__(self, connection: Connection, region: mmap.mmap) -> None:
         self._connection = connection

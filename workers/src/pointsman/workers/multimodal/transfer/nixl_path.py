@@ -2,9 +2,9 @@
 
 Each connection has an agent of its own on both sides. Neither releasing a transfer nor forgetting its peer stops a
 write that is under way: only the end of the agent does, so ``close`` destroys it. Reads by the language side instead of
-writes would need a live encode side as well, and UCX 1.20 aborts the process that is read from over TCP when its reader
-is killed. No agent has a progress thread, for each of these keeps a core busy; a write is driven from both sides while
-it is under way, and only then.
+writes would need a live encode side as well, and the UCX of NIXL 1.5.1 may abort a process that is read from over TCP
+when its reader is killed. No agent has a progress thread, for each of these keeps a core busy; a write is driven from
+both sides while it is under way, and only then.
 """
 
 import asyncio
@@ -243,6 +243,7 @@ class NixlLanguagePath:
     """Lets the peer's writes go on while there are any. Use ``open``."""
 
     name = NIXL
+    one_sided = True
 
     def __init__(self, agent: NixlAgent) -> None:
         self._agent = agent

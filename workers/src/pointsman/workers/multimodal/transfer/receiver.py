@@ -42,7 +42,9 @@ class _Transfer:
     total_tokens: int = 0  # 0: unknown
     received_tokens: int = 0
     fields: tuple[memoryview, ...] = ()  # of the whole embedding, once its length is known
-    placed: tuple[int, int] | None = None  # first and number of the tokens that are in fields, without a Part yet
+    one_sided: bool = False
+    placed: tuple[int, int] | None = None  # first and number of the tokens that came, without a Part yet
+    in_place: bool = False  # they are in fields, not in the blocks
 
 
 class EmbeddingReceiver:
@@ -79,20 +81,29 @@ class EmbeddingReceiver:
         return min((each.deadline_s for each in self._transfers.values()), default=inf)
 
     def fetch(
-        self, peer: int, request_id: str, now_s: float, *, sizes_first: bool, num_tokens: int | None = None
+        self,
+        peer: int,
+        request_id: str,
+        now_s: float,
+        *,
+        sizes_first: bool,
+        one_sided: bool = False,
+        num_tokens: int | None = None,
     ) -> tuple[int, list[ReceiverAction]]:
         """Begin a transfer; returns its number.
 
-        ``sizes_first``: what both sides of the connection can do. ``num_tokens``: the length, if it is known; another
-        one then is an error.
+        ``sizes_first``: what both sides of the connection can do. ``one_sided``: the encode side writes into the
+        blocks; else each part is put where ``place`` says before its Part. ``num_tokens``: the length, if it is known;
+        another one then is an error.
         """
         self._begun += 1
         key = (peer, self._begun)
-        each = self._transfers[key] = _Transfer(request_id, now_s, now_s + self._timeout_s)
+        each = _Transfer(request_id, now_s, now_s + self._timeout_s, one_sided=one_sided)
+        self._transfers[key] = each
         if num_tokens is not None and self._reserve(each, num_tokens):
             return self._begun, [Send(peer, Fetch(self._begun, request_id, each.allocation))]
         if sizes_first:
-            self._transfers[key].state = ReceiverState.FETCHING
+            each.state = ReceiverState.FETCHING
             return self._begun, [Send(peer, Fetch(self._begun, request_id))]
         return self._begun, self._admit(now_s)
 
@@ -137,11 +148,11 @@ class EmbeddingReceiver:
         if not 0 < num_tokens <= each.allocation.num_tokens:
             return None
         *blocks, aux = self._buffers.views(self._buffers.get_buf_chunk_info(each.allocation, 0, num_tokens))
-        if not each.fields:
-            return (*blocks, aux)
-        if start_token + num_tokens > each.total_tokens:
+        if each.fields and start_token + num_tokens > each.total_tokens:
             return None
-        each.placed = (start_token, num_tokens)
+        each.placed, each.in_place = (start_token, num_tokens), bool(each.fields)
+        if not each.in_place:
+            return (*blocks, aux)
         return (*self._slices(each, start_token, num_tokens), aux)
 
     def closed(self, peer: int, now_s: float) -> list[ReceiverAction]:
@@ -206,16 +217,16 @@ class EmbeddingReceiver:
             return self._fail(key, reason, "failed", now_s)
         if total > self._max_request_tokens:
             return self._fail(key, self._too_long(total), "failed", now_s)
+        if not each.one_sided and each.placed != (part.start_token, part.num_tokens):
+            return self._fail(key, f"the encode worker sent {part} without its bytes", "failed", now_s)
         if not each.fields:
             self._allocate_fields(each, total)
-        if each.placed is None:
+        if not each.in_place:
             chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
             places = self._slices(each, part.start_token, part.num_tokens)
             for place, view in zip(places, self._buffers.views(chunks[:3]), strict=True):
                 place[:] = view
-        elif each.placed != (part.start_token, part.num_tokens):
-            return self._fail(key, f"the encode worker sent {part} of other tokens", "failed", now_s)
-        each.placed = None
+        each.placed, each.in_place = None, False
         each.received_tokens = received
         if not part.is_last:
             return self._sized(key, total, now_s)
