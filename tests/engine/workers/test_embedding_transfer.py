@@ -126,12 +126,10 @@ async def kill_round(both: Pair, victim: str, rng: Random, number: str) -> Count
     return seen
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-async def test_a_killed_side_frees_the_other_side(
-    engine_environment: EngineEnvironment, tmp_path: Path, transport: str
-) -> None:
-    rng = Random(f"{SEED} {transport}")
-    async with pair(engine_environment, tmp_path, transport, sizes_first=False) as both:
+async def test_a_killed_side_frees_the_other_side(engine_environment: EngineEnvironment, tmp_path: Path) -> None:
+    """By NIXL; the integration tests and the long form have the others."""
+    rng = Random(SEED)
+    async with pair(engine_environment, tmp_path, "nixl", sizes_first=False) as both:
         for number, victim in enumerate(("encode", "language", "encode", "language")):
             await kill_round(both, victim, rng, f"r{number}")
 
@@ -167,12 +165,11 @@ def test_a_round_of_the_benchmark_measures_every_way(engine_environment: EngineE
     assert all(len(each) == 1 for each in found.values())
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_nothing_lands_in_freed_blocks_when_a_stopped_encode_worker_goes_on(
-    engine_environment: EngineEnvironment, tmp_path: Path, transport: str
+    engine_environment: EngineEnvironment, tmp_path: Path
 ) -> None:
     """The language side has closed the connection meanwhile, and others have its blocks."""
-    async with pair(engine_environment, tmp_path, transport, sizes_first=True, max_request_tokens=9000) as both:
+    async with pair(engine_environment, tmp_path, "nixl", sizes_first=True, max_request_tokens=9000) as both:
         both.options["timeout_s"] = 1.0
         await both.start("language")
         await both.arrives("first", 100)  # so the connection is there
