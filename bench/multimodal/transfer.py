@@ -1,9 +1,9 @@
 """How fast an embedding gets from an encode worker to the worker that prefills: ``make bench-multimodal``.
 
 Two processes with the code of the workers. Measured is the whole transfer of 2 000 tokens of 4 096 bfloat16, from the
-request of the language side to the embedding in its memory, by shared memory, NIXL and TCP (loopback), beside a plain
-copy of as many bytes in the language side's process, between buffers that are in no cache. All are measured in turns, round after round, in another order
-each time.
+request of the language side to the embedding in its memory, by shared memory, NIXL and TCP (loopback). Beside it is a
+plain copy of as many bytes in the language side's process, by one thread, between buffers that are in no cache. All are
+measured in turns, round after round, in another order each time.
 """
 
 import argparse

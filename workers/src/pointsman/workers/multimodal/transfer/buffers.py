@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.copying import copy
 from pointsman.workers.multimodal.transfer.errors import AllocationError
 
 FILL_ID_BYTES: Final = 4  # int32, one a token
@@ -149,7 +150,7 @@ class MultimodalDataBuffers:
         self.check(embedding)
         *fields, aux = self.get_buf(allocation)
         for name, target in zip(_FIELDS, fields, strict=True):
-            target[:] = memoryview(getattr(embedding, name)).cast("B")
+            copy(target, memoryview(getattr(embedding, name)).cast("B"))
         struct.pack_into("=i", aux, 0, embedding.num_tokens)
 
     def total_tokens(self, allocation: MetadataAllocation) -> int:

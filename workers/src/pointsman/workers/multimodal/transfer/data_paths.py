@@ -16,6 +16,7 @@ from typing import Final, Protocol
 from pointsman.workers.multimodal.transfer.actions import Write
 from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection
+from pointsman.workers.multimodal.transfer.copying import Copier
 from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import Incoming, Landed, Payload, Pull, Pulled
 
@@ -178,6 +179,7 @@ class SharedMemoryLanguagePath:
         self._connection = connection
         self._region = region
         self._view = memoryview(region)
+        self._copier = Copier()
 
     @classmethod
     async def open(cls, connection: Connection) -> "SharedMemoryLanguagePath":
@@ -201,17 +203,17 @@ class SharedMemoryLanguagePath:
             raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {SHARED_MEMORY}")
         views = place(message.transfer, message.start_token, message.num_tokens)
         if views is not None:
-            try:
-                for view, (offset, size) in zip(views, message.chunks, strict=True):
-                    if not 0 <= offset <= len(self._view) - size:
-                        raise ValueError
-                    view[:] = self._view[offset : offset + size]
-            except ValueError as error:
-                raise ProtocolError(f"{message} does not fit the region of {len(self._view)} bytes") from error
+            chunks = message.chunks
+            fit = all(0 <= offset <= len(self._view) - size for offset, size in chunks)
+            if not fit or [size for _, size in chunks] != [len(view) for view in views]:
+                raise ProtocolError(f"{message} does not fit the region of {len(self._view)} bytes")
+            sources = (self._view[offset : offset + size] for offset, size in chunks)
+            self._copier.copy(zip(views, sources, strict=True))
         await self._connection.send(Pulled(message.transfer, message.start_token))
 
     def close(self) -> None:
         """See LanguagePath."""
+        self._copier.close()
         self._view.release()
         self._region.close()
 

@@ -14,6 +14,7 @@ from typing import Final
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, Send
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
+from pointsman.workers.multimodal.transfer.copying import copy
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToLanguage
 
 MAX_SECONDS: Final = 1000  # remembered, should nobody take them
@@ -225,7 +226,7 @@ class EmbeddingReceiver:
             chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
             places = self._slices(each, part.start_token, part.num_tokens)
             for place, view in zip(places, self._buffers.views(chunks[:3]), strict=True):
-                place[:] = view
+                copy(place, view)
         each.placed, each.in_place = None, False
         each.received_tokens = received
         if not part.is_last:
@@ -237,7 +238,6 @@ class EmbeddingReceiver:
 
     def _allocate_fields(self, each: _Transfer, total_tokens: int) -> None:
         each.total_tokens = total_tokens
-        # Views: a slice of a bytearray is assigned by way of a copy, at a tenth of the speed.
         each.fields = tuple(
             memoryview(self._allocate(total_tokens * size)).cast("B") for size in self._buffers.token_bytes
         )
