@@ -227,7 +227,11 @@ class NixlEncodePath:
         source = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         target = self._layout.get_buf_chunk_info(write.target, 0, write.num_tokens)
         await self._connection.send(Incoming(write.transfer, write.start_token, write.num_tokens))
-        await self._agent.write(_moved(source, self._agent.address), _moved(target, self._base))
+        try:
+            await self._agent.write(_moved(source, self._agent.address), _moved(target, self._base))
+        except LinkClosedError:
+            self._connection.shut_down()  # the rest of it may still land until the peer has destroyed its agent
+            raise
         await self._connection.send(Landed(write.transfer, write.start_token), then=write.part)
 
     def receive(self, message: PathMessage) -> None:
