@@ -116,8 +116,6 @@ async def kill_round(both: Pair, victim: str, rng: Random, number: str) -> Count
             said = await both.language.line("request")
             assert said.get("right", True), said
             seen["succeeded" if "right" in said else "failed"] += 1
-    else:
-        await both.encode.tell(drop=list(requests))
     await both.free(getattr(both, survivor))
     await both.start(victim)
     await both.arrives(f"{number}.again", 1500)

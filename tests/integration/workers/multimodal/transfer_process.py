@@ -62,7 +62,7 @@ def say(**what: object) -> None:
 
 
 class EncodeSide:
-    """Commands: ``{"put": {request: tokens}}``, ``{"drop": requests}`` (not asked for), ``{"usage": …}``."""
+    """Commands: ``{"put": {request: tokens}}``, ``{"usage": …}``."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -79,8 +79,6 @@ class EncodeSide:
         for request_id, tokens in command.get("put", {}).items():
             self._server.put(request_id, embedding(request_id, tokens, self._options.embedding_bytes))
             say(put=request_id)
-        for request_id in command.get("drop", ()):
-            self._server.fail(request_id, "nobody has asked for it")
         if "usage" in command:
             say(usage=self._server.usage.used_blocks)
 

@@ -27,7 +27,11 @@ from pointsman.workers.multimodal.transfer.actions import (
     SenderAction,
     Write,
 )
-from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import (
+    BlockUsage,
+    MetadataAllocation,
+    ReqToMetadataBlockAllocator,
+)
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import (
@@ -651,7 +655,8 @@ def test_an_embedding_that_nobody_asked_for_leaves_its_blocks_to_one_that_was() 
     sender = EmbeddingSender(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
     for request_id in ("first", "second", "third"):
         sender.put(request_id, embedding(request_id, 2), 0)
-    assert allocator.usage.used_blocks == 2, "the first one is copied before it is asked for"
+    assert sender.usage == BlockUsage(3, 0, 1, lent_blocks=2), "the first one is copied before it is asked for"
+    assert (sender.usage.occupancy, sender.usage.fragmentation) == (0, 0)
     assert sender.receive(0, Fetch(1, "second"), 0) == [Send(0, Offer(1, 2))]
     assert sender.receive(0, Fetch(2, "first"), 0) == [], "now it waits for its turn"
     sender.put("second", embedding("second", 1), 0)

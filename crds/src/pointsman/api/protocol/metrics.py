@@ -194,7 +194,7 @@ WORKER_LATE_LEASES: Final = Metric(
     "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."
 )
 EMBEDDING_TRANSFER_USED_BLOCKS: Final = Metric(
-    "pointsman_embedding_transfer_used_blocks", "gauge", ("side",), "Blocks of the embedding buffer that are in use."
+    "pointsman_embedding_transfer_used_blocks", "gauge", ("side",), "Blocks of the embedding buffer that transfers use."
 )
 EMBEDDING_TRANSFER_BLOCKS: Final = Metric(
     "pointsman_embedding_transfer_blocks", "gauge", ("side",), "Blocks of the embedding buffer, used or free."

@@ -60,9 +60,7 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         allocate: Allocate = bytearray,
     ) -> None:
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes)
-        super().__init__(
-            EmbeddingReceiver(allocator, self._buffers, timeout_s, max_request_tokens, allocate), allocator
-        )
+        super().__init__(EmbeddingReceiver(allocator, self._buffers, timeout_s, max_request_tokens, allocate))
         self._token = token
         self._sizes_first = sizes_first
         self._transports = tuple(transports)

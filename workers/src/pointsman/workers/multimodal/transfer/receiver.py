@@ -12,7 +12,11 @@ from math import inf
 from typing import Final
 
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, Send
-from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import (
+    BlockUsage,
+    MetadataAllocation,
+    ReqToMetadataBlockAllocator,
+)
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.copying import copy
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToLanguage
@@ -75,6 +79,11 @@ class EmbeddingReceiver:
         self._begun = 0
         self.counts: Counter[str] = Counter()
         self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
+
+    @property
+    def usage(self) -> BlockUsage:
+        """Blocks of the buffer now."""
+        return self._allocator.usage
 
     @property
     def next_deadline_s(self) -> float:

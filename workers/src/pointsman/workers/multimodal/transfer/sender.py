@@ -6,13 +6,17 @@ block for. Before that it is copied into blocks that nobody needs, and loses the
 """
 
 from collections import Counter, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import inf
 from typing import Final
 
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Send, SenderAction, Write
-from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import (
+    BlockUsage,
+    MetadataAllocation,
+    ReqToMetadataBlockAllocator,
+)
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToEncode
@@ -75,6 +79,13 @@ class EmbeddingSender:
         self._queue: deque[Key] = deque()  # AWAITING_BLOCKS, first come first served
         self.counts: Counter[str] = Counter()
         self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
+
+    @property
+    def usage(self) -> BlockUsage:
+        """Blocks of the buffer now."""
+        usage = self._allocator.usage
+        lent = sum(each.source.num_blocks for each in self._unclaimed.values() if each.source is not None)
+        return replace(usage, used_blocks=usage.used_blocks - lent, lent_blocks=lent)
 
     @property
     def next_deadline_s(self) -> float:

@@ -61,7 +61,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
     ) -> None:
         self._region = SharedRegion(MultimodalDataBuffers.region_bytes(allocator, embedding_bytes))
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes, self._region.view)
-        super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s), allocator)
+        super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s))
         self._token = token
         self._sizes_first = sizes_first
         self._transports = frozenset(transports)

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import ReceiverAction, Send, SenderAction
-from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import BlockUsage
 from pointsman.workers.multimodal.transfer.connection import Connection
 from pointsman.workers.multimodal.transfer.data_paths import NIXL, SHARED_MEMORY, TCP, EncodePath, LanguagePath
 from pointsman.workers.multimodal.transfer.errors import TransferError
@@ -48,10 +48,9 @@ class Link(Generic[Path]):
 class Shell(ABC, Generic[Machine, Path]):
     """Carries out what ``machine`` decides. Lives in the event loop that makes it."""
 
-    def __init__(self, machine: Machine, allocator: ReqToMetadataBlockAllocator) -> None:
+    def __init__(self, machine: Machine) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine: Machine = machine
-        self._allocator = allocator
         self._bytes: Counter[str] = Counter()  # by transport
         self._shown: Counter[str] = Counter()
         self._links: dict[int, Link[Path]] = {}
@@ -61,7 +60,7 @@ class Shell(ABC, Generic[Machine, Path]):
     @property
     def usage(self) -> BlockUsage:
         """Blocks of the buffer now."""
-        return self._allocator.usage
+        return self._machine.usage
 
     def statistics(self) -> TransferStatistics:
         """Blocks now, and what happened since the last call."""
