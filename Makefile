@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-elastic test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-elastic test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -84,7 +84,7 @@ verify-elastic: programs ## the long form of elastic groups: parts killed at 50 
 verify-multimodal: programs ## the long forms of images: kills of encode workers, of transfers and of broadcasts; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_multimodal --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -121,6 +121,9 @@ bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our
 
 bench-elastic-simulated: sync ## goodput of two elastic instances in simulated time, some minutes; writes bench/results/elastic_simulated.json
 	@$(RUN) python -m bench.elastic.simulated_goodput
+
+bench-multimodal: sync ## embeddings between workers by shared memory, NIXL and TCP, a minute; writes bench/results/embedding_transfer.json
+	@$(RUN) python -m bench.multimodal.transfer $(ARGS)
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json
 	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page

@@ -2,8 +2,9 @@
 
 Time is model time.
 
-A write here goes straight into the other side's memory, piece by piece, as RDMA does. At each piece, the blocks on both
-sides must still be those of its request.
+Half of the connections write straight into the other side's memory, piece by piece, as RDMA does. At each piece, the
+blocks on both sides must still be those of its request. On the others the language side takes a whole part where it
+wants it, as with TCP and shared memory.
 """
 
 import heapq
@@ -26,7 +27,11 @@ from pointsman.workers.multimodal.transfer.actions import (
     SenderAction,
     Write,
 )
-from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import (
+    BlockUsage,
+    MetadataAllocation,
+    ReqToMetadataBlockAllocator,
+)
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.errors import AllocationError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import (
@@ -48,6 +53,7 @@ EMBEDDING_BYTES = 5
 TIMEOUT_S = 10.0
 LONG_TIMEOUT_S = 1e6  # a schedule without faults never needs it, unless transfers wait for each other
 MAX_DELAY_S = 2.0
+MAX_REQUEST_TOKENS = 8192
 FAULTY_SCHEDULES = 400  # of 25 transfers each
 SCHEDULES = 100  # of 60
 
@@ -56,6 +62,17 @@ def embedding(request_id: str, tokens: int) -> Embedding:
     """Other bytes for each request."""
     rng = Random(request_id)
     return Embedding(tokens, *(rng.randbytes(tokens * size) for size in (EMBEDDING_BYTES, 4, 12)))
+
+
+def machine(
+    kind: type[EmbeddingSender | EmbeddingReceiver],
+    allocator: ReqToMetadataBlockAllocator,
+    buffers: MultimodalDataBuffers,
+    timeout_s: float,
+) -> EmbeddingSender | EmbeddingReceiver:
+    if issubclass(kind, EmbeddingReceiver):
+        return kind(allocator, buffers, timeout_s, MAX_REQUEST_TOKENS)
+    return kind(allocator, buffers, timeout_s)
 
 
 @dataclass
@@ -77,7 +94,7 @@ class Host:
             blocks = max(default + 1, -(-tokens // size)) + rng.choice((0, 0, 5))
         allocator = ReqToMetadataBlockAllocator(blocks * size, size, default)
         buffers = MultimodalDataBuffers(allocator, EMBEDDING_BYTES)
-        return cls(name, allocator, kind(allocator, buffers, timeout_s), buffers)
+        return cls(name, allocator, machine(kind, allocator, buffers, timeout_s), buffers)
 
 
 @dataclass
@@ -87,6 +104,7 @@ class Link:
     encode: Host
     language: Host
     sizes_first: bool
+    one_sided: bool
     open: bool = True
     writes: set[int] = field(default_factory=set)
 
@@ -126,7 +144,9 @@ class World:
             if each.open and each.encode is encode and each.language is language:
                 return number
         number = next(self.numbers)
-        self.links[number] = Link(encode, language, self.rng.random() < self.sizes_first_share)
+        self.links[number] = Link(
+            encode, language, self.rng.random() < self.sizes_first_share, one_sided=self.rng.random() < 0.5
+        )
         return number
 
     def request(self) -> None:
@@ -143,7 +163,7 @@ class World:
         machine = host.machine
         assert isinstance(machine, EmbeddingSender)
         if self.faults and self.rng.random() < 0.05:
-            self.act(host, machine.fail(request_id, "the image cannot be decoded"))
+            self.act(host, machine.fail(request_id, "the image cannot be decoded", self.now_s))
         else:
             self.act(host, machine.put(request_id, embedding(request_id, self.lengths[request_id]), self.now_s))
 
@@ -153,10 +173,19 @@ class World:
         peer = self.link(encode, language)
         machine = language.machine
         assert isinstance(machine, EmbeddingReceiver)
-        number, actions = machine.fetch(peer, request_id, self.now_s, sizes_first=self.links[peer].sizes_first)
+        known = self.lengths[request_id] if self.rng.random() < 0.3 else None
+        number, actions = machine.fetch(
+            peer,
+            request_id,
+            self.now_s,
+            sizes_first=self.links[peer].sizes_first,
+            one_sided=self.links[peer].one_sided,
+            num_tokens=known,
+        )
         self.results[peer, number] = self.requests[peer, number] = request_id
         self.act(language, actions)
         if self.faults and self.rng.random() < 0.1:
+            self.counts["cancelled"] += 1
             self.after(self.rng.uniform(0, 3), lambda: self.act(language, machine.cancel(peer, number, self.now_s)))
 
     def act(self, host: Host, actions: Sequence[SenderAction | ReceiverAction]) -> None:
@@ -183,6 +212,16 @@ class World:
                 case Ended():
                     self.end(action)
                     self.counts["failed"] += 1
+        if host.allocator.usage.used_blocks == host.allocator.num_blocks:
+            way = (
+                "sizes first"
+                if self.sizes_first_share == 1
+                else "default first"
+                if not self.sizes_first_share
+                else "both"
+            )
+            self.counts["full"] += 1
+            self.counts[f"full, {way}, {type(host.machine).__name__}"] += 1
         deadline_s = host.machine.next_deadline_s
         if self.timers.get(host.name, inf) > deadline_s:
             self.timers[host.name] = deadline_s
@@ -223,17 +262,21 @@ class World:
         if action.transfer not in link.writes:
             return  # the connection was closed, and this reported
         if done == action.num_tokens:
-            link.writes.remove(action.transfer)
-            self.act(link.encode, machine.written(action.peer, action.transfer, self.now_s))
+            self.send(Send(action.peer, action.part), link)
+            self.after(self.delay_s(), lambda: self.written(action, link))
             return
         request_id = self.requests[action.peer, action.transfer]
         assert link.encode.allocator._owners.get(action.source) == request_id, "blocks are read that were freed"
+        if not link.one_sided:
+            self.take(action, link)
+            self.after(self.delay_s(), lambda: self.write(action, link, action.num_tokens))
+            return
         assert link.language.allocator._owners.get(action.target) == request_id, "blocks are written that were freed"
         source = link.encode.buffers.get_buf_chunk_info(action.source, action.start_token + done, 1)
         target = link.language.buffers.get_buf_chunk_info(action.target, done, 1)
         for to, from_ in zip(link.language.buffers.views(target), link.encode.buffers.views(source), strict=True):
             to[:] = from_
-        if self.faults and self.rng.random() < 0.005:
+        if self.faults and self.rng.random() < 0.01:
             self.counts["stuck"] += 1
             return
         slow = self.faults and self.rng.random() < 0.1
@@ -241,6 +284,26 @@ class World:
             self.rng.uniform(0, 1.0 if slow else 0.005),
             lambda: self.write(action, link, done + 1),
         )
+
+    def written(self, action: Write, link: Link) -> None:
+        """Some time after its Part, nothing reads the source of a write any more."""
+        machine = link.encode.machine
+        assert isinstance(machine, EmbeddingSender)
+        if action.transfer in link.writes:
+            link.writes.remove(action.transfer)
+            assert link.encode.allocator._owners.get(action.source) == self.requests[action.peer, action.transfer]
+            self.act(link.encode, machine.written(action.peer, action.transfer, self.now_s))
+
+    def take(self, action: Write, link: Link) -> None:
+        """The language side copies the part where it wants it, if it still does."""
+        assert isinstance(link.language.machine, EmbeddingReceiver)
+        places = link.language.machine.place(action.peer, action.transfer, action.start_token, action.num_tokens)
+        if places is None:
+            self.counts["unwanted"] += 1
+            return
+        chunks = link.encode.buffers.get_buf_chunk_info(action.source, action.start_token, action.num_tokens)
+        for place, view in zip(places, link.encode.buffers.views(chunks), strict=True):
+            place[:] = view
 
     def close(self, peer: int) -> None:
         """No write of the connection lands any more; each side hears of it in its own time."""
@@ -304,6 +367,8 @@ class World:
         for host in (*self.encoders, *self.languages):
             assert host.allocator.usage.used_blocks == 0, f"{host.name} leaked"
             assert host.machine.next_deadline_s == inf
+            if isinstance(host.machine, EmbeddingSender):
+                assert not host.machine._of_peer, "ended transfers are forgotten"
             self.counts += Counter({name: number for name, number in host.machine.counts.items() if number})
 
 
@@ -313,8 +378,22 @@ def test_every_schedule_ends_with_the_right_bytes_and_no_block_lost_whatever_bre
         world = World(seed, faults=True)
         world.run(requests=25)
         total += world.counts
-    for what in ("delivered", "failed", "lost", "stuck", "closed", "crashed", "resumes", "timed_out"):
+    for what in (
+        "delivered",
+        "failed",
+        "lost",
+        "stuck",
+        "closed",
+        "crashed",
+        "cancelled",
+        "full",
+        "resumes",
+        "timed_out",
+    ):
         assert total[what] > FAULTY_SCHEDULES / 4, (what, total)
+    for way in ("default first", "sizes first"):
+        for side in ("EmbeddingSender", "EmbeddingReceiver"):
+            assert total[f"full, {way}, {side}"] > FAULTY_SCHEDULES, total
 
 
 def test_without_faults_every_transfer_succeeds_however_small_the_buffers() -> None:
@@ -338,7 +417,7 @@ def pair() -> Pair:
     for kind in (EmbeddingSender, EmbeddingReceiver):
         allocator = ReqToMetadataBlockAllocator(8192)
         buffers = MultimodalDataBuffers(allocator, EMBEDDING_BYTES)
-        hosts.append(Host(kind.__name__, allocator, kind(allocator, buffers, TIMEOUT_S), buffers))
+        hosts.append(Host(kind.__name__, allocator, machine(kind, allocator, buffers, TIMEOUT_S), buffers))
     encode, language = hosts
     assert isinstance(encode.machine, EmbeddingSender)
     assert isinstance(language.machine, EmbeddingReceiver)
@@ -363,11 +442,12 @@ def transmit(pair: Pair, number: int, first: list[ReceiverAction]) -> tuple[list
                 chunks = encode.buffers.get_buf_chunk_info(action.source, action.start_token, action.num_tokens)
                 places = receiver.place(0, number, action.start_token, action.num_tokens)
                 assert places is not None
-                assert places == language.buffers.views(
-                    language.buffers.get_buf_chunk_info(action.target, 0, action.num_tokens)
-                )
+                blocks = language.buffers.get_buf_chunk_info(action.target, 0, action.num_tokens)
+                assert [len(place) for place in places] == [size for _, size in blocks]
                 for place, view in zip(places, encode.buffers.views(chunks), strict=True):
                     place[:] = view
+                seen.append(action.part)
+                todo += receiver.receive(0, action.part, 0)
                 todo += sender.written(0, number, 0)
             case Delivered():
                 assert not todo
@@ -405,6 +485,51 @@ def test_with_sizes_first_there_is_no_resume(pair: Pair) -> None:
     ]
     assert delivered == what
     assert receiver.counts == {"succeeded": 1}
+
+
+def test_with_a_known_length_there_is_no_offer_either(pair: Pair) -> None:
+    sender, receiver, encode, language = pair
+    what = embedding("r", 2000)
+    sender.put("r", what, 0)
+    number, actions = receiver.fetch(0, "r", 0, sizes_first=True, num_tokens=2000)
+    seen, delivered = transmit(pair, number, actions)
+    assert seen == [Fetch(1, "r", MetadataAllocation(0, 16, 2000)), Part(1, 0, 2000, is_last=True)]
+    assert delivered == what
+    assert encode.allocator.usage.used_blocks == language.allocator.usage.used_blocks == 0
+
+
+@pytest.mark.parametrize("num_tokens", [0, -1, 8193, 63 * 128 + 1])
+def test_a_known_length_that_cannot_be_reserved_now_waits_for_the_offer(pair: Pair, num_tokens: int) -> None:
+    """The last one would take the block that is left for what lies ready."""
+    _, receiver, _, language = pair
+    _, actions = receiver.fetch(0, "r", 0, sizes_first=True, num_tokens=num_tokens)
+    assert actions == [Send(0, Fetch(1, "r"))]
+    assert language.allocator.usage.used_blocks == 0
+
+
+def test_another_length_than_the_known_one_ends_the_transfer(pair: Pair) -> None:
+    _, receiver, _, _ = pair
+    receiver.fetch(0, "r", 0, sizes_first=True, num_tokens=2000)
+    places = receiver.place(0, 1, 0, 1500)
+    assert places is not None
+    places[3][:4] = (1500).to_bytes(4, "little")
+    _, ended = receiver.receive(0, Part(1, 0, 1500, is_last=True), 0)
+    assert isinstance(ended, Ended)
+    assert "of 1500 tokens" in ended.reason
+
+
+def test_a_resume_that_overtakes_the_report_of_a_write_is_not_lost(pair: Pair) -> None:
+    sender, _, encode, _ = pair
+    sender.put("r", embedding("r", 2000), 0)
+    sender.receive(0, Fetch(1, "r", MetadataAllocation(0, 8, 1024)), 0)
+    resume = Resume(1, MetadataAllocation(0, 8, 976), sent_tokens=1024)
+    assert sender.receive(0, resume, 0) == []
+    assert sender.receive(0, resume, 0) == [], "it may repeat"
+    last = Part(1, 1024, 976, is_last=True)
+    assert sender.written(0, 1, 0) == [Write(0, last, MetadataAllocation(0, 16, 2000), resume.allocation)]
+    assert sender.receive(0, Resume(1, resume.allocation, sent_tokens=2000), 0) == []
+    assert sender.written(0, 1, 0) == []
+    assert encode.allocator.usage.used_blocks == 0
 
 
 def test_an_embedding_that_the_encode_buffer_never_holds_fails_at_once(pair: Pair) -> None:
@@ -448,6 +573,28 @@ def test_a_part_that_cannot_be_right_ends_the_transfer(pair: Pair, part: Part) -
     assert language.allocator.usage.used_blocks == 0
 
 
+@pytest.mark.parametrize("reported", [0, -1, 8193, 2**31 - 1])
+@pytest.mark.parametrize("sizes_first", [True, False])
+def test_a_length_that_no_request_has_ends_the_transfer_before_memory_is_allocated(
+    pair: Pair, sizes_first: bool, reported: int
+) -> None:
+    _, receiver, _, language = pair
+    receiver.fetch(0, "r", 0, sizes_first=sizes_first)
+    if sizes_first:
+        cancel, ended = receiver.receive(0, Offer(1, reported), 0)
+    else:
+        places = receiver.place(0, 1, 0, 9)
+        assert places is not None
+        places[3][:4] = reported.to_bytes(4, "little", signed=True)
+        cancel, ended = receiver.receive(0, Part(1, 0, 9, is_last=False), 0)
+    assert cancel == Send(0, Cancel(1))
+    assert isinstance(ended, Ended)
+    assert str(reported) in ended.reason
+    assert not receiver._transfers[0, 1].fields
+    receiver.receive(0, Failed(1, "cancelled"), 0)
+    assert language.allocator.usage.used_blocks == 0
+
+
 def test_a_message_is_read_as_it_was_written() -> None:
     told: list[ToEncode | ToLanguage] = [
         Fetch(1, "r", MetadataAllocation(1, 2, 3)), Fetch(1, "r"), Offer(1, 5), Cancel(1), Failed(1, "why"),
@@ -477,7 +624,8 @@ def test_a_closed_connection_frees_the_encode_side_as_soon_as_no_write_reads(pai
     sender, _, encode, _ = pair
     sender.put("r", embedding("r", 2000), 0)
     (write,) = sender.receive(0, Fetch(1, "r", MetadataAllocation(0, 8, 1024)), 0)
-    assert write == Write(0, 1, 0, 1024, MetadataAllocation(0, 16, 2000), MetadataAllocation(0, 8, 1024))
+    part = Part(1, 0, 1024, is_last=False)
+    assert write == Write(0, part, MetadataAllocation(0, 16, 2000), MetadataAllocation(0, 8, 1024))
     if not writing:
         sender.written(0, 1, 0)
     assert encode.allocator.usage.used_blocks == 16
@@ -488,10 +636,75 @@ def test_a_closed_connection_frees_the_encode_side_as_soon_as_no_write_reads(pai
     assert encode.allocator.usage.used_blocks == 0
 
 
+def test_a_connection_with_too_many_transfers_is_a_breach_of_protocol(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, _, _, _ = pair
+    monkeypatch.setattr("pointsman.workers.multimodal.transfer.sender.MAX_TRANSFERS", 3)
+    for number in range(3):
+        sender.receive(0, Cancel(number), 0)
+    sender.receive(1, Fetch(1, "of another connection"), 0)
+    with pytest.raises(ProtocolError, match="3 transfers"):
+        sender.receive(0, Fetch(3, "r"), 0)
+    sender.expire(TIMEOUT_S)
+    sender.receive(0, Fetch(3, "r"), TIMEOUT_S)
+
+
+def test_an_embedding_that_nobody_asked_for_leaves_its_blocks_to_one_that_was() -> None:
+    allocator = ReqToMetadataBlockAllocator(3, block_size=1, default_num_blocks=1)
+    sender = EmbeddingSender(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
+    for request_id in ("first", "second", "third"):
+        sender.put(request_id, embedding(request_id, 2), 0)
+    assert sender.usage == BlockUsage(3, 0, 1, lent_blocks=2), "the first one is copied before it is asked for"
+    assert (sender.usage.occupancy, sender.usage.fragmentation) == (0, 0)
+    assert sender.receive(0, Fetch(1, "second"), 0) == [Send(0, Offer(1, 2))]
+    assert sender.receive(0, Fetch(2, "first"), 0) == [], "now it waits for its turn"
+    sender.put("second", embedding("second", 1), 0)
+    assert sender.receive(0, Cancel(1), 0)[1:] == [Send(0, Offer(2, 2))]
+    assert allocator.usage.used_blocks == 2
+    sender.expire(TIMEOUT_S)
+    assert allocator.usage.used_blocks == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_embedding_that_will_not_come_leaves_no_blocks(again: bool) -> None:
+    allocator = ReqToMetadataBlockAllocator(8, block_size=1, default_num_blocks=1)
+    sender = EmbeddingSender(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
+    sender.put("r", embedding("r", 2), 0)
+    if again:
+        sender.put("r", embedding("r", 3), 0)
+    sender.fail("r", "it was dropped", 0)
+    assert allocator.usage.used_blocks == 0
+
+
+def test_a_part_of_other_tokens_than_the_bytes_ends_the_transfer(pair: Pair) -> None:
+    _, receiver, _, _ = pair
+    receiver.fetch(0, "r", 0, sizes_first=True)
+    receiver.receive(0, Offer(1, 2000), 0)
+    places = receiver.place(0, 1, 0, 2000)
+    assert places is not None
+    places[3][:4] = (2000).to_bytes(4, "little")
+    _, ended = receiver.receive(0, Part(1, 0, 1000, is_last=False), 0)
+    assert isinstance(ended, Ended)
+    assert "without its bytes" in ended.reason
+
+
+def test_a_part_whose_bytes_did_not_come_is_not_taken_from_the_blocks(pair: Pair) -> None:
+    """They may still have the bytes of another request."""
+    _, receiver, _, language = pair
+    receiver.fetch(0, "r", 0, sizes_first=False)
+    language.buffers.get_buf(MetadataAllocation(0, 8, 1024))[3][:4] = (9).to_bytes(4, "little")
+    _, ended = receiver.receive(0, Part(1, 0, 9, is_last=True), 0)
+    assert isinstance(ended, Ended)
+    assert "without its bytes" in ended.reason
+
+
 def test_default_reservations_leave_a_block_for_what_lies_ready() -> None:
     """Or this embedding, and those that the encode side has no blocks for because of it, wait for each other."""
     allocator = ReqToMetadataBlockAllocator(3, block_size=1, default_num_blocks=1)
-    receiver = EmbeddingReceiver(allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S)
+    receiver = EmbeddingReceiver(
+        allocator, MultimodalDataBuffers(allocator, EMBEDDING_BYTES), TIMEOUT_S, MAX_REQUEST_TOKENS
+    )
     receiver.fetch(0, "ready", 0, sizes_first=True)
     for number in range(3):
         receiver.fetch(1, f"waits {number}", 0, sizes_first=False)

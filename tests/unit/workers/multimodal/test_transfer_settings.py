@@ -22,6 +22,9 @@ def test_the_environment_sets_each(monkeypatch: pytest.MonkeyPatch) -> None:
     allocator = settings.allocator(max_request_tokens=100)
     assert (allocator.num_blocks, allocator.block_size, allocator.default_num_blocks) == (12, 16, 3)
     assert settings.embedding_transfer_timeout_seconds == 1.5
+    assert settings.transports == ("shared_memory", "nixl", "tcp")
+    monkeypatch.setenv("POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS", "tcp")
+    assert EmbeddingTransferSettings.read().transports == ("tcp",)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +34,7 @@ def test_the_environment_sets_each(monkeypatch: pytest.MonkeyPatch) -> None:
         ("DEFAULT_MULTIMODAL_BLOCKS", "eight", r"a valid integer.*\(got 'eight'\)"),
         ("EMBEDDING_CACHE_BUFFER_SIZE", "-1", r"greater than or equal to 1 \(got '-1'\)"),
         ("EMBEDDING_TRANSFER_TIMEOUT_SECONDS", "0", r"greater than 0 \(got '0'\)"),
+        ("EMBEDDING_TRANSFER_TRANSPORTS", "tcp,rdma", r"names of shared_memory, nixl, tcp.*\(got 'tcp,rdma'\)"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_name_and_what_is_right(

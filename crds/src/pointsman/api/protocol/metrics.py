@@ -254,6 +254,42 @@ WORKER_KV_EVENTS_LOST: Final = Metric(
 WORKER_LATE_LEASES: Final = Metric(
     "pointsman_worker_late_leases_total", "counter", (), "Remote prefills thrown away because the lease was too old."
 )
+EMBEDDING_TRANSFER_USED_BLOCKS: Final = Metric(
+    "pointsman_embedding_transfer_used_blocks", "gauge", ("side",), "Blocks of the embedding buffer that transfers use."
+)
+EMBEDDING_TRANSFER_BLOCKS: Final = Metric(
+    "pointsman_embedding_transfer_blocks", "gauge", ("side",), "Blocks of the embedding buffer, used or free."
+)
+EMBEDDING_TRANSFER_FRAGMENTATION: Final = Metric(
+    "pointsman_embedding_transfer_fragmentation_ratio",
+    "gauge",
+    ("side",),
+    "Share of the free blocks that are outside the largest free run.",
+)
+EMBEDDING_TRANSFER_TRANSFERS: Final = Metric(
+    "pointsman_embedding_transfer_transfers_total",
+    "counter",
+    ("side", "result"),
+    "Transfers of embeddings that ended; result: succeeded, failed or timed_out.",
+)
+EMBEDDING_TRANSFER_RESUMES: Final = Metric(
+    "pointsman_embedding_transfer_resumes_total",
+    "counter",
+    ("side",),
+    "Times a transfer went on with new blocks because the blocks before were too few.",
+)
+EMBEDDING_TRANSFER_BYTES: Final = Metric(
+    "pointsman_embedding_transfer_bytes_total",
+    "counter",
+    ("side", "transport"),
+    "Bytes of embeddings that arrived; transport: shared_memory, nixl or tcp.",
+)
+EMBEDDING_TRANSFER_SECONDS: Final = Metric(
+    "pointsman_embedding_transfer_seconds",
+    "histogram",
+    ("side",),
+    "Time of a transfer that succeeded; encode side: without the wait for the encoder or for the language side.",
+)
 ELASTIC_SLOTS: Final = Metric(
     "pointsman_elastic_slots", "gauge", ("state",), "Tokens of KV that the instances keep, and how many more fit."
 )

@@ -111,9 +111,8 @@ class EmbeddingFetcher:
         begun_s = time.monotonic()
         vectors: Buffer | None = None
         try:
-            embedding = await self._client(reference.token_bytes).fetch(reference.address, reference.key)
-            if embedding.num_tokens != reference.num_tokens:
-                raise TransferFailedError(f"it has {embedding.num_tokens} tokens, not {reference.num_tokens}")
+            client = self._client(reference.token_bytes)
+            embedding = await client.fetch(reference.address, reference.key, reference.num_tokens)
             vectors = embedding.embeddings
         except (TransferError, TimeoutError, OSError, ValueError) as error:
             log.warning(
@@ -134,5 +133,7 @@ class EmbeddingFetcher:
                 token_bytes,
                 settings.control_token.get_secret_value(),
                 settings.embedding_transfer_timeout_seconds,
+                max_request_tokens=self._max_item_tokens,
+                transports=settings.transports,
             )
         return client

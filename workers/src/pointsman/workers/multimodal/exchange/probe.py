@@ -13,8 +13,10 @@ async def fetch_once(reference: EmbeddingReference, token: str) -> Embedding:
     """The embedding, over a connection of its own. Raises TransferError."""
     blocks = -(-reference.num_tokens // _BLOCK_TOKENS)
     allocator = ReqToMetadataBlockAllocator((blocks + 1) * _BLOCK_TOKENS, _BLOCK_TOKENS, blocks)
-    client = EmbeddingClient(allocator, reference.token_bytes, token, _TIMEOUT_SECONDS)
+    client = EmbeddingClient(
+        allocator, reference.token_bytes, token, _TIMEOUT_SECONDS, max_request_tokens=reference.num_tokens
+    )
     try:
-        return await client.fetch(reference.address, reference.key)
+        return await client.fetch(reference.address, reference.key, reference.num_tokens)
     finally:
         await client.close()

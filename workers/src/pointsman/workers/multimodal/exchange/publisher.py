@@ -75,6 +75,7 @@ class EmbeddingPublisher:
             self._token_bytes,
             settings.control_token.get_secret_value(),
             settings.embedding_transfer_timeout_seconds,
+            transports=settings.transports,
         )
         server.cache = EmbeddingCache(settings.max_bytes)
         try:

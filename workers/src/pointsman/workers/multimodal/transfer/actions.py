@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation
 from pointsman.workers.multimodal.transfer.buffers import Embedding
-from pointsman.workers.multimodal.transfer.messages import ToEncode, ToLanguage
+from pointsman.workers.multimodal.transfer.messages import Part, ToEncode, ToLanguage
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,17 +17,30 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write tokens of ``source`` into the peer's ``target``, then report: ``written`` or ``write_failed``, once.
+    """Write tokens of ``source`` into the peer's ``target`` and send it ``part`` after them.
 
-    ``start_token``: the first one, counted in the request; ``num_tokens``: how many.
+    Report once, when nothing reads ``source`` any more: ``written``, or ``write_failed``.
     """
 
     peer: int
-    transfer: int
-    start_token: int
-    num_tokens: int
+    part: Part
     source: MetadataAllocation
     target: MetadataAllocation
+
+    @property
+    def transfer(self) -> int:
+        """The number of the transfer."""
+        return self.part.transfer
+
+    @property
+    def start_token(self) -> int:
+        """The first token, counted in the request."""
+        return self.part.start_token
+
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens."""
+        return self.part.num_tokens
 
 
 @dataclass(frozen=True, slots=True)

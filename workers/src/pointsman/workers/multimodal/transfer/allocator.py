@@ -21,11 +21,15 @@ class MetadataAllocation:
 
 @dataclass(frozen=True, slots=True)
 class BlockUsage:
-    """Blocks of a buffer at one moment."""
+    """Blocks of a buffer at one moment.
+
+    lent_blocks: neither used nor free, but free as soon as they are needed; of the encode side.
+    """
 
     total_blocks: int
     used_blocks: int
     largest_free_blocks: int
+    lent_blocks: int = 0
 
     @property
     def occupancy(self) -> float:
@@ -35,7 +39,7 @@ class BlockUsage:
     @property
     def fragmentation(self) -> float:
         """Share of the free blocks that are outside the largest free run, 0..1. 0: one run, or none."""
-        free = self.total_blocks - self.used_blocks
+        free = self.total_blocks - self.used_blocks - self.lent_blocks
         return 1 - self.largest_free_blocks / free if free else 0.0
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.copying import copy
 from pointsman.workers.multimodal.transfer.errors import AllocationError
 
 FILL_ID_BYTES: Final = 4  # int32, one a token
@@ -36,37 +37,28 @@ class Embedding:
     mrope_positions: Buffer
 
 
-class MultimodalDataBuffers:
-    """The areas embeddings, fill ids, M-RoPE positions and aux, in ``region`` (None: a ``bytearray`` of its own).
+class RegionLayout:
+    """Where each area of a region of ``num_blocks`` blocks lies, also of one in another process.
 
-    ``aux[0]`` of an allocation is the total number of tokens of its request, sent or not.
-    Raises AllocationError if the region has not exactly ``region_bytes``.
+    Raises AllocationError if a number is not positive.
     """
 
-    def __init__(
-        self, allocator: ReqToMetadataBlockAllocator, embedding_bytes: int, region: bytearray | memoryview | None = None
-    ) -> None:
+    def __init__(self, num_blocks: int, block_size: int, embedding_bytes: int) -> None:
         if embedding_bytes < 1:
             raise AllocationError(f"embedding_bytes is {embedding_bytes}: it must be at least 1, the bytes of a token")
-        self._block_size = allocator.block_size
+        if num_blocks < 1 or block_size < 1:
+            raise AllocationError(f"a region of {num_blocks} blocks of {block_size} tokens holds nothing")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
         self.token_bytes = (embedding_bytes, FILL_ID_BYTES, MROPE_BYTES)
-        tokens = allocator.num_blocks * allocator.block_size
-        ends, end = [], 0
+        self.num_tokens = num_blocks * block_size
+        areas, end = [], 0
         for size in self.token_bytes:
-            ends.append(end)
-            end += size * tokens
-        self._areas = tuple(ends)
+            areas.append(end)
+            end += size * self.num_tokens
+        self._areas = tuple(areas)
         self._aux_area = end
-        needed = self.region_bytes(allocator, embedding_bytes)
-        self.region = memoryview(bytearray(needed) if region is None else region).cast("B")
-        if len(self.region) != needed:
-            raise AllocationError(f"region has {len(self.region)} bytes: it must have {needed}")
-
-    @staticmethod
-    def region_bytes(allocator: ReqToMetadataBlockAllocator, embedding_bytes: int) -> int:
-        """Size of the region for all blocks of ``allocator``, bytes."""
-        tokens = allocator.num_blocks * allocator.block_size
-        return tokens * (embedding_bytes + FILL_ID_BYTES + MROPE_BYTES) + allocator.num_blocks * AUX_BYTES
+        self.size_bytes = end + num_blocks * AUX_BYTES
 
     def get_buf_chunk_info(
         self, allocation: MetadataAllocation, offset_tokens: int = 0, max_tokens: int | None = None
@@ -82,11 +74,48 @@ class MultimodalDataBuffers:
                 f"offset_tokens is {offset_tokens} and max_tokens {max_tokens}: the allocation has the tokens 0 to "
                 f"{allocation.num_tokens - 1}, and at least one of them must be meant"
             )
-        first = allocation.start_block * self._block_size + offset_tokens
+        first = allocation.start_block * self.block_size + offset_tokens
         embeddings, fill_ids, mrope = (
             (area + first * size, tokens * size) for area, size in zip(self._areas, self.token_bytes, strict=True)
         )
         return embeddings, fill_ids, mrope, (self._aux_area + allocation.start_block * AUX_BYTES, AUX_BYTES)
+
+    def check(self, allocation: MetadataAllocation) -> None:
+        """Raises AllocationError unless the tokens of ``allocation`` lie in its blocks, and these in the region."""
+        start, blocks, tokens = allocation.start_block, allocation.num_blocks, allocation.num_tokens
+        if start < 0 or not 0 < tokens <= blocks * self.block_size or start + blocks > self.num_blocks:
+            raise AllocationError(
+                f"{allocation} is not possible: there are {self.num_blocks} blocks of {self.block_size} tokens"
+            )
+
+
+class MultimodalDataBuffers:
+    """The areas embeddings, fill ids, M-RoPE positions and aux, in ``region`` (None: a ``bytearray`` of its own).
+
+    ``aux[0]`` of an allocation is the total number of tokens of its request, sent or not.
+    Raises AllocationError if the region has not exactly ``region_bytes``.
+    """
+
+    def __init__(
+        self, allocator: ReqToMetadataBlockAllocator, embedding_bytes: int, region: bytearray | memoryview | None = None
+    ) -> None:
+        self.layout = RegionLayout(allocator.num_blocks, allocator.block_size, embedding_bytes)
+        self.token_bytes = self.layout.token_bytes
+        needed = self.layout.size_bytes
+        self.region = memoryview(bytearray(needed) if region is None else region).cast("B")
+        if len(self.region) != needed:
+            raise AllocationError(f"region has {len(self.region)} bytes: it must have {needed}")
+
+    @staticmethod
+    def region_bytes(allocator: ReqToMetadataBlockAllocator, embedding_bytes: int) -> int:
+        """Size of the region for all blocks of ``allocator``, bytes."""
+        return RegionLayout(allocator.num_blocks, allocator.block_size, embedding_bytes).size_bytes
+
+    def get_buf_chunk_info(
+        self, allocation: MetadataAllocation, offset_tokens: int = 0, max_tokens: int | None = None
+    ) -> tuple[Chunk, Chunk, Chunk, Chunk]:
+        """See RegionLayout."""
+        return self.layout.get_buf_chunk_info(allocation, offset_tokens, max_tokens)
 
     def views(self, chunks: Iterable[Chunk]) -> tuple[memoryview, ...]:
         """The bytes of ``chunks``, writable, without a copy."""
@@ -121,7 +150,7 @@ class MultimodalDataBuffers:
         self.check(embedding)
         *fields, aux = self.get_buf(allocation)
         for name, target in zip(_FIELDS, fields, strict=True):
-            target[:] = memoryview(getattr(embedding, name)).cast("B")
+            copy(target, memoryview(getattr(embedding, name)).cast("B"))
         struct.pack_into("=i", aux, 0, embedding.num_tokens)
 
     def total_tokens(self, allocation: MetadataAllocation) -> int:

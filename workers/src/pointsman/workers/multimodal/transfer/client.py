@@ -3,24 +3,37 @@
 import asyncio
 import logging
 import socket
+from collections.abc import Sequence
 from typing import Final
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, SenderAction
-from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import HANDSHAKE_SECONDS, Connection, greet_encode_side
 from pointsman.workers.multimodal.transfer.data_paths import (
+    DEFAULT_TRANSPORTS,
+    NIXL,
     SHARED_MEMORY,
-    STREAM,
     LanguagePath,
     SharedMemoryLanguagePath,
     StreamLanguagePath,
 )
 from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError, TransferFailedError
-from pointsman.workers.multimodal.transfer.messages import Failed, Message, Offer, Part, Payload, Pull, Pulled
-from pointsman.workers.multimodal.transfer.receiver import EmbeddingReceiver
-from pointsman.workers.multimodal.transfer.shell import Link, Shell
+from pointsman.workers.multimodal.transfer.messages import (
+    Failed,
+    Incoming,
+    Landed,
+    Message,
+    Offer,
+    Part,
+    Payload,
+    Pull,
+    Pulled,
+)
+from pointsman.workers.multimodal.transfer.nixl_path import NIXL_SECONDS, NixlLanguagePath
+from pointsman.workers.multimodal.transfer.receiver import Allocate, EmbeddingReceiver
+from pointsman.workers.multimodal.transfer.shell import Link, Shell, possible_paths
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +41,11 @@ UNIX: Final = "unix:"
 
 
 class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
-    """Fetches embeddings of ``embedding_bytes`` a token into one buffer of ``allocator``'s blocks."""
+    """Fetches embeddings of ``embedding_bytes`` a token into one buffer of ``allocator``'s blocks.
+
+    ``max_request_tokens``: no embedding is longer. ``transports``: the data paths that may be used, best first.
+    ``allocate``: memory for an embedding, of so many bytes; memory that was in use before is several times faster.
+    """
 
     def __init__(
         self,
@@ -37,32 +54,38 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
         token: str,
         timeout_s: float,
         *,
+        max_request_tokens: int,
         sizes_first: bool = True,
+        transports: Sequence[str] = DEFAULT_TRANSPORTS,
+        allocate: Allocate = bytearray,
     ) -> None:
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes)
-        super().__init__(EmbeddingReceiver(allocator, self._buffers, timeout_s))
-        self._allocator = allocator
+        super().__init__(EmbeddingReceiver(allocator, self._buffers, timeout_s, max_request_tokens, allocate))
         self._token = token
         self._sizes_first = sizes_first
+        self._transports = tuple(transports)
         self._connecting: dict[str, asyncio.Task[Link[LanguagePath]]] = {}
         self._serving: set[asyncio.Task[None]] = set()
         self._results: dict[tuple[int, int], asyncio.Future[Embedding]] = {}
 
-    @property
-    def usage(self) -> BlockUsage:
-        """Blocks of the buffer now."""
-        return self._allocator.usage
-
-    async def fetch(self, address: str, request_id: str) -> Embedding:
+    async def fetch(self, address: str, request_id: str, num_tokens: int | None = None) -> Embedding:
         """The embedding of a request from the encode worker at ``address``: ``host:port`` or ``unix:path``.
 
+        ``num_tokens``: its length, if that is known: it saves a round trip, and another length then is an error.
         Shared memory is used on a Unix socket. Raises TransferFailedError, and what the connection raises:
         HandshakeRefusedError, LinkClosedError, ProtocolError.
         """
         link = await self._link(address)
         if link.number not in self._links:
             raise LinkClosedError(f"the connection to the encode worker at {address} was closed")
-        number, actions = self._machine.fetch(link.number, request_id, self._loop.time(), sizes_first=link.sizes_first)
+        number, actions = self._machine.fetch(
+            link.number,
+            request_id,
+            self._loop.time(),
+            sizes_first=link.sizes_first,
+            one_sided=link.path.one_sided,
+            num_tokens=num_tokens,
+        )
         key = (link.number, number)
         result: asyncio.Future[Embedding] = self._loop.create_future()
         self._results[key] = result
@@ -110,21 +133,33 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
                 self._token,
                 embedding_bytes=self._buffers.token_bytes[0],
                 sizes_first=self._sizes_first,
-                paths=(SHARED_MEMORY, STREAM) if connection.same_host else (STREAM,),
+                paths=self._paths(connection),
             )
-            path: LanguagePath
-            if agreed.path == SHARED_MEMORY:
-                async with asyncio.timeout(HANDSHAKE_SECONDS):
-                    path = await SharedMemoryLanguagePath.open(connection, int.from_bytes(agreed.region, "big"))
-            else:
-                path = StreamLanguagePath(connection, self._buffers)
+            path = await self._opened(connection, agreed.path)
         except TimeoutError as error:
             connection.close()
-            raise LinkClosedError(f"the encode worker was silent for {HANDSHAKE_SECONDS:g} s") from error
+            raise LinkClosedError("the encode worker did not finish the handshake in time") from error
         except BaseException:
             connection.close()
             raise
         return Link(next(self._numbers), connection, path, sizes_first=agreed.sizes_first)
+
+    def _paths(self, connection: Connection) -> tuple[str, ...]:
+        possible = possible_paths(connection)
+        return tuple(path for path in self._transports if path in possible)
+
+    async def _opened(self, connection: Connection, name: str) -> LanguagePath:
+        if name not in self._paths(connection):
+            raise ProtocolError(f"the encode worker chose the data path {name}, which was not offered")
+        if name == SHARED_MEMORY:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                return await SharedMemoryLanguagePath.open(connection)
+        if name == NIXL:
+            async with asyncio.timeout(NIXL_SECONDS):
+                path = await NixlLanguagePath.open(connection, self._buffers)
+            if path is not None:
+                return path
+        return StreamLanguagePath(connection, self._buffers)
 
     async def _dial(self, address: str) -> Connection:
         where: str | tuple[str, int]
@@ -132,7 +167,10 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
             family, where = socket.AF_UNIX, address.removeprefix(UNIX)
         else:
             host, _, port = address.rpartition(":")
-            found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            try:
+                found = await self._loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            except (OSError, ValueError) as error:
+                raise LinkClosedError(f"there is no encode worker at {address}: {error}") from error
             family, where = found[0][0], (str(found[0][4][0]), int(port))
         sock = socket.socket(family)
         sock.setblocking(False)
@@ -150,8 +188,10 @@ class EmbeddingClient(Shell[EmbeddingReceiver, LanguagePath]):
     async def _receive(self, link: Link[LanguagePath], message: Message) -> None:
         match message:
             case Offer() | Part() | Failed():
+                if isinstance(message, Part) and message.num_tokens > 0:
+                    self._bytes[link.path.name] += self._buffers.part_bytes(message.num_tokens)
                 self._perform(self._machine.receive(link.number, message, self._loop.time()))
-            case Payload() | Pull() | Pulled():
+            case Payload() | Pull() | Pulled() | Incoming() | Landed():
                 peer = link.number
                 await link.path.receive(message, lambda *part: self._machine.place(peer, *part))
             case _:

@@ -49,16 +49,18 @@ class Connection:
         """Whether file descriptors can be handed over."""
         return self.sock.family == socket.AF_UNIX
 
-    async def send(self, message: Message, payload: Sequence[memoryview] = ()) -> None:
-        """Send a frame and the raw bytes that follow it. Raises LinkClosedError."""
-        frame = encode(message)
-        if len(frame) > MAX_FRAME_BYTES:
-            raise ProtocolError(f"a {type(message).__name__} has {len(frame)} bytes: at most {MAX_FRAME_BYTES}")
+    async def send(self, message: Message, payload: Sequence[memoryview] = (), *, then: Message | None = None) -> None:
+        """Send a frame, the raw bytes that follow it, and the frame of ``then``. Raises LinkClosedError."""
+        first, last = _frame(message), _frame(then) if then is not None else b""
         async with self._sending:
             try:
-                await self._loop.sock_sendall(self.sock, _LENGTH.pack(len(frame)) + frame)
-                for view in payload:
-                    await self._loop.sock_sendall(self.sock, view)
+                if payload:
+                    await self._loop.sock_sendall(self.sock, first)
+                    for view in payload:
+                        await self._loop.sock_sendall(self.sock, view)
+                    await self._loop.sock_sendall(self.sock, last)
+                else:  # at once, or the peer wakes up twice
+                    await self._loop.sock_sendall(self.sock, first + last)
             except OSError as error:
                 raise LinkClosedError(f"the connection broke: {error}") from error
 
@@ -108,6 +110,13 @@ class Connection:
         self.sock.close()
 
 
+def _frame(message: Message) -> bytes:
+    frame = encode(message)
+    if len(frame) > MAX_FRAME_BYTES:
+        raise ProtocolError(f"a {type(message).__name__} has {len(frame)} bytes: at most {MAX_FRAME_BYTES}")
+    return _LENGTH.pack(len(frame)) + frame
+
+
 def _proof(token: str, side: str, encode_nonce: bytes, language_nonce: bytes) -> bytes:
     return hmac.digest(token.encode(), side.encode() + encode_nonce + language_nonce, "sha256")
 
@@ -119,7 +128,6 @@ async def greet_language_side(
     embedding_bytes: int,
     sizes_first: bool,
     choose_path: Callable[[Sequence[str]], str | None],
-    region: bytes,
 ) -> EncodeHello:
     """Handshake of the encode side; returns what was agreed.
 
@@ -143,7 +151,7 @@ async def greet_language_side(
             refusal = f"paths is {list(hello.paths)}: none of them is possible on this connection"
         else:
             proof = _proof(token, "encode", nonce, hello.nonce)
-            agreed = EncodeHello(proof, path, sizes_first and hello.sizes_first, region)
+            agreed = EncodeHello(proof, path, sizes_first and hello.sizes_first)
             await connection.send(agreed)
             return agreed
         await connection.send(Refused(refusal))

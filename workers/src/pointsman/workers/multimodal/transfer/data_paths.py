@@ -1,10 +1,12 @@
 """How the bytes of a part get from the encode side's region into the language side's: one seam, several paths.
 
-A path promises three things. ``write`` returns once all bytes are in the peer's blocks, or in front of ``Part`` on the
-connection. A ``write`` that ends early raises. After ``close`` of the language side's end nothing lands in its blocks.
+A path promises three things. ``write`` sends ``Part`` once all bytes are in the peer's blocks, or in front of it on the
+connection, and returns when nothing reads the source any more. A ``write`` that ends early raises. After ``close`` of
+the language side's end nothing lands in its blocks.
 """
 
 import asyncio
+import fcntl
 import mmap
 import os
 import socket
@@ -14,22 +16,29 @@ from typing import Final, Protocol
 from pointsman.workers.multimodal.transfer.actions import Write
 from pointsman.workers.multimodal.transfer.buffers import MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection
+from pointsman.workers.multimodal.transfer.copying import Copier
 from pointsman.workers.multimodal.transfer.errors import LinkClosedError, ProtocolError
-from pointsman.workers.multimodal.transfer.messages import Payload, Pull, Pulled
+from pointsman.workers.multimodal.transfer.messages import Incoming, Landed, Payload, Pull, Pulled
 
-STREAM: Final = "stream"
 SHARED_MEMORY: Final = "shared_memory"
+NIXL: Final = "nixl"
+TCP: Final = "tcp"
+DEFAULT_TRANSPORTS: Final = (SHARED_MEMORY, TCP)
+TRANSPORTS: Final = (SHARED_MEMORY, NIXL, TCP)
+"""All of them, best first."""
 
-PathMessage = Payload | Pull | Pulled
+PathMessage = Payload | Pull | Pulled | Incoming | Landed
 Place = Callable[[int, int, int], tuple[memoryview, ...] | None]
 """(transfer, start_token, num_tokens) to where the part belongs; None: nobody waits for it."""
 
 
 class EncodePath(Protocol):
-    """The encode side's end, for one connection."""
+    """The encode side's end, for one connection. ``name``: of the data path."""
+
+    name: str
 
     async def write(self, write: Write) -> None:
-        """Carry out ``write``. Raises LinkClosedError."""
+        """Carry out ``write``, and send its ``Part``. Raises LinkClosedError."""
 
     def receive(self, message: PathMessage) -> None:
         """A message of the path. Raises ProtocolError."""
@@ -39,17 +48,25 @@ class EncodePath(Protocol):
 
 
 class LanguagePath(Protocol):
-    """The language side's end, for one connection."""
+    """The language side's end, for one connection.
+
+    ``name``: of the data path. ``one_sided``: the peer writes into the blocks; else ``receive`` puts a part in place.
+    """
+
+    name: str
+    one_sided: bool
 
     async def receive(self, message: PathMessage, place: Place) -> None:
         """A message of the path. Raises ProtocolError and LinkClosedError."""
 
     def close(self) -> None:
-        """Let go of the peer's memory."""
+        """The connection is closed: nothing lands in the blocks any more."""
 
 
 class StreamEncodePath:
     """Sends the bytes on the connection itself."""
+
+    name = TCP
 
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
@@ -59,11 +76,11 @@ class StreamEncodePath:
         """See EncodePath."""
         chunks = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         payload = Payload(write.transfer, write.start_token, write.num_tokens)
-        await self._connection.send(payload, self._buffers.views(chunks))
+        await self._connection.send(payload, self._buffers.views(chunks), then=write.part)
 
     def receive(self, message: PathMessage) -> None:
         """There is none."""
-        raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {STREAM}")
+        raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
 
     def close(self) -> None:
         """Nothing waits."""
@@ -72,6 +89,9 @@ class StreamEncodePath:
 class StreamLanguagePath:
     """Reads the bytes from the connection into their blocks."""
 
+    name = TCP
+    one_sided = False
+
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
         self._buffers = buffers
@@ -79,7 +99,9 @@ class StreamLanguagePath:
     async def receive(self, message: PathMessage, place: Place) -> None:
         """See LanguagePath."""
         if not isinstance(message, Payload):
-            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {STREAM}")
+            raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {TCP}")
+        if not 0 < message.num_tokens <= self._buffers.layout.num_tokens:
+            raise ProtocolError(f"{message}: num_tokens must be 1 to {self._buffers.layout.num_tokens}")
         views = place(message.transfer, message.start_token, message.num_tokens)
         if views is None:
             await self._connection.discard(self._buffers.part_bytes(message.num_tokens))
@@ -94,8 +116,9 @@ class SharedRegion:
     """``size_bytes`` of memory without a name, which the kernel frees with its last process, however that ends."""
 
     def __init__(self, size_bytes: int) -> None:
-        self._fd = os.memfd_create("pointsman-embeddings", os.MFD_CLOEXEC)
+        self._fd = os.memfd_create("pointsman-embeddings", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self._fd, size_bytes)
+        fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.view = memoryview(mmap.mmap(self._fd, size_bytes))
 
     def hand_over(self, connection: Connection) -> None:
@@ -113,6 +136,8 @@ class SharedRegion:
 class SharedMemoryEncodePath:
     """Tells the peer, which has the region mapped, what to copy, and waits until it has."""
 
+    name = SHARED_MEMORY
+
     def __init__(self, connection: Connection, buffers: MultimodalDataBuffers) -> None:
         self._connection = connection
         self._buffers = buffers
@@ -124,7 +149,7 @@ class SharedMemoryEncodePath:
         pulled = self._pulls[key] = asyncio.get_running_loop().create_future()
         chunks = self._buffers.get_buf_chunk_info(write.source, write.start_token, write.num_tokens)
         try:
-            await self._connection.send(Pull(*key, write.num_tokens, chunks))
+            await self._connection.send(Pull(*key, write.num_tokens, chunks), then=write.part)  # read after the copy
             await pulled
         finally:
             del self._pulls[key]
@@ -147,19 +172,28 @@ class SharedMemoryEncodePath:
 class SharedMemoryLanguagePath:
     """Copies out of the encode side's region, which it can read only. Use ``open``."""
 
+    name = SHARED_MEMORY
+    one_sided = False
+
     def __init__(self, connection: Connection, region: mmap.mmap) -> None:
         self._connection = connection
         self._region = region
         self._view = memoryview(region)
+        self._copier = Copier()
 
     @classmethod
-    async def open(cls, connection: Connection, size_bytes: int) -> "SharedMemoryLanguagePath":
-        """Take the region that the peer hands over. Raises ProtocolError and LinkClosedError."""
+    async def open(cls, connection: Connection) -> "SharedMemoryLanguagePath":
+        """Take the region that the peer hands over. Raises ProtocolError and LinkClosedError.
+
+        The kernel ends a process that reads past the end of a file, so the file must be one that cannot shrink.
+        """
         fd = await _received_fd(connection.sock)
         try:
-            return cls(connection, mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ))
+            if not fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK:
+                raise ProtocolError("the encode worker handed a region over that can shrink")
+            return cls(connection, mmap.mmap(fd, 0, prot=mmap.PROT_READ))
         except (OSError, ValueError) as error:
-            raise ProtocolError(f"the region of {size_bytes} bytes cannot be mapped: {error}") from error
+            raise ProtocolError(f"the region cannot be mapped: {error}") from error
         finally:
             os.close(fd)
 
@@ -169,15 +203,17 @@ class SharedMemoryLanguagePath:
             raise ProtocolError(f"a {type(message).__name__} came on a connection whose data path is {SHARED_MEMORY}")
         views = place(message.transfer, message.start_token, message.num_tokens)
         if views is not None:
-            try:
-                for view, (offset, size) in zip(views, message.chunks, strict=True):
-                    view[:] = self._view[offset : offset + size]
-            except ValueError as error:
-                raise ProtocolError(f"{message} does not fit the region of {len(self._view)} bytes") from error
+            chunks = message.chunks
+            fit = all(0 <= offset <= len(self._view) - size for offset, size in chunks)
+            if not fit or [size for _, size in chunks] != [len(view) for view in views]:
+                raise ProtocolError(f"{message} does not fit the region of {len(self._view)} bytes")
+            sources = (self._view[offset : offset + size] for offset, size in chunks)
+            self._copier.copy(zip(views, sources, strict=True))
         await self._connection.send(Pulled(message.transfer, message.start_token))
 
     def close(self) -> None:
         """See LanguagePath."""
+        self._copier.close()
         self._view.release()
         self._region.close()
 

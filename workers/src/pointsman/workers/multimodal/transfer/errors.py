@@ -25,3 +25,7 @@ class LinkClosedError(TransferError):
 
 class TransferFailedError(TransferError):
     """The embedding did not arrive; says why. The request needs a new one from an encode worker."""
+
+
+class NixlUnavailableError(TransferError):
+    """NIXL cannot be used here, or not with this peer; says why."""

@@ -31,12 +31,11 @@ class LanguageHello(msgspec.Struct, frozen=True, tag="language_hello"):
 
 
 class EncodeHello(msgspec.Struct, frozen=True, tag="encode_hello"):
-    """Third message: the connection is ready. ``region``: what ``path`` needs to know of the encode side's buffer."""
+    """Third message: what was agreed. What ``path`` needs in addition follows."""
 
     proof: bytes
     path: str
     sizes_first: bool
-    region: bytes
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -120,11 +119,46 @@ class Pulled(msgspec.Struct, frozen=True, tag="pulled"):
     start_token: int
 
 
+class NixlTarget(msgspec.Struct, frozen=True, tag="nixl_target"):
+    """NIXL data path, language side, first: where to write. Empty ``metadata``: NIXL does not work here.
+
+    ``address``: of the region, which has ``num_blocks`` blocks of ``block_size`` tokens; ``probe_address``: of bytes
+    for the first write, which only tries the connection.
+    """
+
+    metadata: bytes
+    address: int = 0
+    probe_address: int = 0
+    num_blocks: int = 0
+    block_size: int = 0
+
+
+class NixlReady(msgspec.Struct, frozen=True, tag="nixl_ready"):
+    """Answer to ``NixlTarget``: whether the first write came through. If not, the data path is TCP."""
+
+    usable: bool
+
+
+class Incoming(msgspec.Struct, frozen=True, tag="incoming"):
+    """NIXL data path: a write begins. The language side lets it progress until ``Landed``."""
+
+    transfer: int
+    start_token: int
+    num_tokens: int
+
+
+class Landed(msgspec.Struct, frozen=True, tag="landed"):
+    """NIXL data path: the write is in the language side's blocks."""
+
+    transfer: int
+    start_token: int
+
+
 ToEncode = Fetch | Resume | Cancel
 ToLanguage = Offer | Part | Failed
 Message = (
     Challenge | LanguageHello | EncodeHello | Refused | Fetch | Resume | Cancel | Offer | Part | Failed
-    | Payload | Pull | Pulled
+    | Payload | Pull | Pulled | NixlTarget | NixlReady | Incoming | Landed
 )  # fmt: skip
 
 encode: Final = msgspec.msgpack.Encoder().encode

@@ -4,18 +4,27 @@ Default reservations, which wait for the encode side, leave at least one block f
 lies ready on the encode side, can always have that block. So no two transfers wait for each other's blocks.
 """
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from math import inf
+from typing import Final
 
 from pointsman.workers.multimodal.transfer.actions import CloseLink, Delivered, Ended, ReceiverAction, Send
-from pointsman.workers.multimodal.transfer.allocator import MetadataAllocation, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import (
+    BlockUsage,
+    MetadataAllocation,
+    ReqToMetadataBlockAllocator,
+)
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
+from pointsman.workers.multimodal.transfer.copying import copy
 from pointsman.workers.multimodal.transfer.messages import Cancel, Failed, Fetch, Offer, Part, Resume, ToLanguage
 
+MAX_SECONDS: Final = 1000  # remembered, should nobody take them
 Key = tuple[int, int]
 """(peer, transfer)."""
+Allocate = Callable[[int], bytearray | memoryview]
 
 
 class ReceiverState(Enum):
@@ -31,42 +40,80 @@ class ReceiverState(Enum):
 @dataclass(slots=True)
 class _Transfer:
     request_id: str
+    begun_s: float
     deadline_s: float
     state: ReceiverState = ReceiverState.QUEUED
     allocation: MetadataAllocation | None = None
     total_tokens: int = 0  # 0: unknown
     received_tokens: int = 0
-    fields: tuple[bytearray, ...] = ()  # of the whole embedding, once its length is known
+    fields: tuple[memoryview, ...] = ()  # of the whole embedding, once its length is known
+    one_sided: bool = False
+    placed: tuple[int, int] | None = None  # first and number of the tokens that came, without a Part yet
+    in_place: bool = False  # they are in fields, not in the blocks
 
 
 class EmbeddingReceiver:
     """All transfers into one buffer. Times are seconds of one clock; a state lasts at most ``timeout_s``.
 
+    ``max_request_tokens``: what an encode worker reports beyond it is not believed, or a wrong one would have any
+    amount of memory allocated here.
+    ``allocate``: memory of so many bytes, writable, for an embedding to be delivered in.
     ``counts``: transfers by how they ended (``succeeded``, ``failed``, ``timed_out``) and ``resumes``.
+    ``seconds``: of the last transfers that succeeded, from ``fetch`` to the last part.
     """
 
     def __init__(
-        self, allocator: ReqToMetadataBlockAllocator, buffers: MultimodalDataBuffers, timeout_s: float
+        self,
+        allocator: ReqToMetadataBlockAllocator,
+        buffers: MultimodalDataBuffers,
+        timeout_s: float,
+        max_request_tokens: int,
+        allocate: Allocate = bytearray,
     ) -> None:
         self._allocator = allocator
         self._buffers = buffers
         self._timeout_s = timeout_s
+        self._max_request_tokens = max_request_tokens
+        self._allocate = allocate
         self._transfers: dict[Key, _Transfer] = {}  # in the order in which they began
         self._begun = 0
         self.counts: Counter[str] = Counter()
+        self.seconds: deque[float] = deque(maxlen=MAX_SECONDS)
+
+    @property
+    def usage(self) -> BlockUsage:
+        """Blocks of the buffer now."""
+        return self._allocator.usage
 
     @property
     def next_deadline_s(self) -> float:
         """When ``expire`` has something to do; infinity: never."""
         return min((each.deadline_s for each in self._transfers.values()), default=inf)
 
-    def fetch(self, peer: int, request_id: str, now_s: float, *, sizes_first: bool) -> tuple[int, list[ReceiverAction]]:
-        """Begin a transfer; returns its number. ``sizes_first``: what both sides of the connection can do."""
+    def fetch(
+        self,
+        peer: int,
+        request_id: str,
+        now_s: float,
+        *,
+        sizes_first: bool,
+        one_sided: bool = False,
+        num_tokens: int | None = None,
+    ) -> tuple[int, list[ReceiverAction]]:
+        """Begin a transfer; returns its number.
+
+        ``sizes_first``: what both sides of the connection can do. ``one_sided``: the encode side writes into the
+        blocks; else each part is put where ``place`` says before its Part. ``num_tokens``: the length, if it is known;
+        another one then is an error.
+        """
         self._begun += 1
         key = (peer, self._begun)
-        self._transfers[key] = _Transfer(request_id, now_s + self._timeout_s)
+        each = _Transfer(request_id, now_s, now_s + self._timeout_s, one_sided=one_sided)
+        self._transfers[key] = each
+        if num_tokens is not None and self._reserve(each, num_tokens):
+            return self._begun, [Send(peer, Fetch(self._begun, request_id, each.allocation))]
         if sizes_first:
-            self._transfers[key].state = ReceiverState.FETCHING
+            each.state = ReceiverState.FETCHING
             return self._begun, [Send(peer, Fetch(self._begun, request_id))]
         return self._begun, self._admit(now_s)
 
@@ -101,7 +148,8 @@ class EmbeddingReceiver:
     def place(self, peer: int, transfer: int, start_token: int, num_tokens: int) -> tuple[memoryview, ...] | None:
         """Where to put a part: embeddings, fill ids, M-RoPE, aux; None: no transfer waits for it.
 
-        The views stay the transfer's own until its next message or ``closed``.
+        Once the length is known, that is where the embedding is delivered, so that the part is copied once. The views
+        stay the transfer's own until its next message or ``closed``.
         """
         each = self._transfers.get((peer, transfer))
         if each is None or not self._expects(each, start_token):
@@ -109,7 +157,13 @@ class EmbeddingReceiver:
         assert each.allocation is not None
         if not 0 < num_tokens <= each.allocation.num_tokens:
             return None
-        return self._buffers.views(self._buffers.get_buf_chunk_info(each.allocation, 0, num_tokens))
+        *blocks, aux = self._buffers.views(self._buffers.get_buf_chunk_info(each.allocation, 0, num_tokens))
+        if each.fields and start_token + num_tokens > each.total_tokens:
+            return None
+        each.placed, each.in_place = (start_token, num_tokens), bool(each.fields)
+        if not each.in_place:
+            return (*blocks, aux)
+        return (*self._slices(each, start_token, num_tokens), aux)
 
     def closed(self, peer: int, now_s: float) -> list[ReceiverAction]:
         """The connection is closed, and nothing of it can be written any more: its transfers are over."""
@@ -134,6 +188,21 @@ class EmbeddingReceiver:
                 actions += self._fail(key, reason, "timed_out", now_s)
         return [*actions, *self._admit(now_s)]
 
+    def _reserve(self, each: _Transfer, num_tokens: int) -> bool:
+        """Blocks for the whole embedding, under the rule of default reservations; False: not now."""
+        blocks = -(-num_tokens // self._allocator.block_size)
+        if not 0 < num_tokens <= self._max_request_tokens or not self._may_reserve(blocks):
+            return False
+        each.allocation = self._allocator.alloc(num_tokens, each.request_id)
+        if each.allocation is None:
+            return False
+        each.state = ReceiverState.FETCHING
+        self._allocate_fields(each, num_tokens)
+        return True
+
+    def _may_reserve(self, blocks: int) -> bool:
+        return self._reserved_blocks() + blocks < self._allocator.num_blocks
+
     def _expects(self, each: _Transfer, start_token: int) -> bool:
         waits = each.state in (ReceiverState.FETCHING, ReceiverState.RESUMING)
         return waits and each.allocation is not None and start_token == each.received_tokens
@@ -156,30 +225,50 @@ class EmbeddingReceiver:
         ):
             reason = f"the encode worker sent {part} of {total} tokens, after {each.received_tokens} tokens"
             return self._fail(key, reason, "failed", now_s)
+        if total > self._max_request_tokens:
+            return self._fail(key, self._too_long(total), "failed", now_s)
+        if not each.one_sided and each.placed != (part.start_token, part.num_tokens):
+            return self._fail(key, f"the encode worker sent {part} without its bytes", "failed", now_s)
         if not each.fields:
-            each.total_tokens = total
-            each.fields = tuple(bytearray(total * size) for size in self._buffers.token_bytes)
-        chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
-        for whole, view in zip(each.fields, self._buffers.views(chunks[:3]), strict=True):
-            start = part.start_token * (len(whole) // total)
-            # By a view: a slice of a bytearray is assigned by way of a copy, at a tenth of the speed.
-            memoryview(whole)[start : start + len(view)] = view
+            self._allocate_fields(each, total)
+        if not each.in_place:
+            chunks = self._buffers.get_buf_chunk_info(each.allocation, 0, part.num_tokens)
+            places = self._slices(each, part.start_token, part.num_tokens)
+            for place, view in zip(places, self._buffers.views(chunks[:3]), strict=True):
+                copy(place, view)
+        each.placed, each.in_place = None, False
         each.received_tokens = received
         if not part.is_last:
             return self._sized(key, total, now_s)
         self.counts["succeeded"] += 1
+        self.seconds.append(now_s - each.begun_s)
         self._drop(key)
         return [Delivered(*key, Embedding(total, *each.fields))]
+
+    def _allocate_fields(self, each: _Transfer, total_tokens: int) -> None:
+        each.total_tokens = total_tokens
+        each.fields = tuple(
+            memoryview(self._allocate(total_tokens * size)).cast("B") for size in self._buffers.token_bytes
+        )
+
+    def _slices(self, each: _Transfer, start_token: int, num_tokens: int) -> tuple[memoryview, ...]:
+        return tuple(
+            whole[start_token * size : (start_token + num_tokens) * size]
+            for whole, size in zip(each.fields, self._buffers.token_bytes, strict=True)
+        )
 
     def _sized(self, key: Key, total_tokens: int, now_s: float) -> list[ReceiverAction]:
         """The length is known: nothing is held until there are blocks for what is missing."""
         each = self._transfers[key]
-        if total_tokens < 1:
-            return self._fail(key, f"the encode worker offered {total_tokens} tokens", "failed", now_s)
+        if not 0 < total_tokens <= self._max_request_tokens:
+            return self._fail(key, self._too_long(total_tokens), "failed", now_s)
         self._release(each)
         each.total_tokens = total_tokens
         each.state, each.deadline_s = ReceiverState.AWAITING_BLOCKS, now_s + self._timeout_s
         return []
+
+    def _too_long(self, total_tokens: int) -> str:
+        return f"the encode worker reported {total_tokens} tokens: a request has 1 to {self._max_request_tokens}"
 
     def _admit(self, now_s: float) -> list[ReceiverAction]:
         """Give free blocks away: first to what lies ready on an encode side, then to default reservations."""
@@ -190,13 +279,15 @@ class EmbeddingReceiver:
                 each.allocation = self._allocator.alloc_up_to(rest, each.request_id)
                 if each.allocation is None:
                     return actions
+                if not each.fields:
+                    self._allocate_fields(each, each.total_tokens)
                 each.state, each.deadline_s = ReceiverState.RESUMING, now_s + self._timeout_s
                 if each.received_tokens:
                     self.counts["resumes"] += 1
                 actions.append(Send(peer, Resume(transfer, each.allocation, each.received_tokens)))
         for (peer, transfer), each in self._transfers.items():
             if each.state is ReceiverState.QUEUED:
-                if self._default_blocks() + self._allocator.default_num_blocks >= self._allocator.num_blocks:
+                if not self._may_reserve(self._allocator.default_num_blocks):
                     return actions
                 each.allocation = self._allocator.alloc_default(each.request_id)
                 if each.allocation is None:
@@ -205,8 +296,8 @@ class EmbeddingReceiver:
                 actions.append(Send(peer, Fetch(transfer, each.request_id, each.allocation)))
         return actions
 
-    def _default_blocks(self) -> int:
-        """Blocks of default reservations, those included whose encode side has not confirmed the end."""
+    def _reserved_blocks(self) -> int:
+        """Blocks of reservations made before the encode side reported, or whose end it has not confirmed."""
         states = (ReceiverState.FETCHING, ReceiverState.STOPPING)
         held = (each.allocation for each in self._transfers.values() if each.state in states)
         return sum(allocation.num_blocks for allocation in held if allocation is not None)

@@ -5,30 +5,49 @@ import logging
 import socket
 from collections.abc import Coroutine, Sequence
 from pathlib import Path as FilePath
+from typing import Final
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import CloseLink, ReceiverAction, SenderAction, Write
-from pointsman.workers.multimodal.transfer.allocator import BlockUsage, ReqToMetadataBlockAllocator
+from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.buffers import Embedding, MultimodalDataBuffers
 from pointsman.workers.multimodal.transfer.connection import Connection, greet_language_side
 from pointsman.workers.multimodal.transfer.data_paths import (
+    DEFAULT_TRANSPORTS,
+    NIXL,
     SHARED_MEMORY,
-    STREAM,
     EncodePath,
     SharedMemoryEncodePath,
     SharedRegion,
     StreamEncodePath,
 )
 from pointsman.workers.multimodal.transfer.errors import ProtocolError, TransferError
-from pointsman.workers.multimodal.transfer.messages import Cancel, Fetch, Message, Payload, Pull, Pulled, Resume
+from pointsman.workers.multimodal.transfer.messages import (
+    Cancel,
+    Fetch,
+    Incoming,
+    Landed,
+    Message,
+    Payload,
+    Pull,
+    Pulled,
+    Resume,
+)
+from pointsman.workers.multimodal.transfer.nixl_path import NIXL_SECONDS, NixlEncodePath
 from pointsman.workers.multimodal.transfer.sender import EmbeddingSender
-from pointsman.workers.multimodal.transfer.shell import Link, Shell
+from pointsman.workers.multimodal.transfer.shell import Link, Shell, possible_paths
 
 log = logging.getLogger(__name__)
 
+MAX_HANDSHAKES: Final = 64  # at once: whoever connects costs memory before it has proved anything
+ACCEPT_AGAIN_SECONDS: Final = 0.2
+
 
 class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
-    """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks."""
+    """Serves embeddings of ``embedding_bytes`` a token out of one buffer of ``allocator``'s blocks.
+
+    ``transports``: the data paths that may be used; the language side chooses.
+    """
 
     def __init__(
         self,
@@ -38,20 +57,17 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
         timeout_s: float,
         *,
         sizes_first: bool = True,
+        transports: Sequence[str] = DEFAULT_TRANSPORTS,
     ) -> None:
         self._region = SharedRegion(MultimodalDataBuffers.region_bytes(allocator, embedding_bytes))
         self._buffers = MultimodalDataBuffers(allocator, embedding_bytes, self._region.view)
         super().__init__(EmbeddingSender(allocator, self._buffers, timeout_s))
-        self._allocator = allocator
         self._token = token
         self._sizes_first = sizes_first
+        self._transports = frozenset(transports)
+        self._handshakes = 0
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def usage(self) -> BlockUsage:
-        """Blocks of the buffer now."""
-        return self._allocator.usage
 
     def listen_tcp(self, host: str, port: int = 0) -> tuple[str, int]:
         """Listen on this address only; returns it with its port. Raises OSError."""
@@ -75,7 +91,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
 
     def fail(self, request_id: str, reason: str) -> None:
         """The embedding of a request will not come: who fetches it now is told."""
-        self._perform(self._machine.fail(request_id, reason))
+        self._perform(self._machine.fail(request_id, reason, self._loop.time()))
 
     async def close(self) -> None:
         """End all connections, and with them all transfers."""
@@ -98,7 +114,16 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
 
     async def _accept(self, listening: socket.socket) -> None:
         while True:
-            sock, _ = await self._loop.sock_accept(listening)
+            try:
+                sock, _ = await self._loop.sock_accept(listening)
+            except OSError as error:  # too many open files: it may be over soon
+                log.error("language workers cannot connect", extra={"reason": str(error)})
+                await asyncio.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            if self._handshakes >= MAX_HANDSHAKES:
+                sock.close()
+                continue
+            self._handshakes += 1
             self._start(self._welcome(Connection(sock)))
 
     async def _welcome(self, connection: Connection) -> None:
@@ -109,35 +134,41 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
                 embedding_bytes=self._buffers.token_bytes[0],
                 sizes_first=self._sizes_first,
                 choose_path=lambda paths: self._path(connection, paths),
-                region=len(self._buffers.region).to_bytes(8, "big"),
             )
-            path: EncodePath
-            if agreed.path == SHARED_MEMORY:
-                self._region.hand_over(connection)
-                path = SharedMemoryEncodePath(connection, self._buffers)
-            else:
-                path = StreamEncodePath(connection, self._buffers)
+            path = await self._opened(connection, agreed.path)
         except (TransferError, TimeoutError) as error:
             log.warning("a language worker is refused", extra={"reason": str(error) or "it was silent"})
             connection.close()
             return
-        except asyncio.CancelledError:
+        except BaseException:
             connection.close()
             raise
+        finally:
+            self._handshakes -= 1
         number = next(self._numbers)
         self._links[number] = Link(number, connection, path, sizes_first=agreed.sizes_first)
         await self._serve(self._links[number])
 
-    @staticmethod
-    def _path(connection: Connection, paths: Sequence[str]) -> str | None:
-        possible = (SHARED_MEMORY, STREAM) if connection.same_host else (STREAM,)
+    def _path(self, connection: Connection, paths: Sequence[str]) -> str | None:
+        possible = possible_paths(connection) & self._transports
         return next((path for path in paths if path in possible), None)
+
+    async def _opened(self, connection: Connection, name: str) -> EncodePath:
+        if name == SHARED_MEMORY:
+            self._region.hand_over(connection)
+            return SharedMemoryEncodePath(connection, self._buffers)
+        if name == NIXL:
+            async with asyncio.timeout(NIXL_SECONDS):
+                path = await NixlEncodePath.open(connection, self._buffers)
+            if path is not None:
+                return path
+        return StreamEncodePath(connection, self._buffers)
 
     async def _receive(self, link: Link[EncodePath], message: Message) -> None:
         match message:
             case Fetch() | Resume() | Cancel():
                 self._perform(self._machine.receive(link.number, message, self._loop.time()))
-            case Payload() | Pull() | Pulled():
+            case Payload() | Pull() | Pulled() | Incoming() | Landed():
                 link.path.receive(message)
             case _:
                 raise ProtocolError(f"a {type(message).__name__} came from a language worker")
@@ -163,6 +194,7 @@ class EmbeddingServer(Shell[EmbeddingSender, EncodePath]):
             if task.cancelled() or error is not None:
                 self._write_failed(write, str(error) if error is not None else "the connection was closed")
             else:
+                self._bytes[link.path.name] += self._buffers.part_bytes(write.num_tokens)
                 self._perform(self._machine.written(write.peer, write.transfer, self._loop.time()))
 
         task.add_done_callback(report)

@@ -1,6 +1,6 @@
 """Settings of the embedding buffer, from the environment (``POINTSMAN_*``)."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pointsman.process.errors import SettingsError
 from pointsman.process.settings import ProcessSettings
@@ -9,6 +9,7 @@ from pointsman.workers.multimodal.transfer.allocator import (
     DEFAULT_BLOCKS,
     ReqToMetadataBlockAllocator,
 )
+from pointsman.workers.multimodal.transfer.data_paths import TRANSPORTS
 
 
 class EmbeddingTransferSettings(ProcessSettings):
@@ -24,6 +25,22 @@ class EmbeddingTransferSettings(ProcessSettings):
     embedding_transfer_timeout_seconds: float = Field(
         default=30.0, gt=0, description="Longest time without progress after which a transfer fails."
     )
+    embedding_transfer_transports: str = Field(
+        default=",".join(TRANSPORTS),
+        description="Transports that may be used, best first. A connection uses the first one that both sides can use.",
+    )
+
+    @field_validator("embedding_transfer_transports")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if not set(value.split(",")) <= set(TRANSPORTS):
+            raise ValueError(f"it must be names of {', '.join(TRANSPORTS)}, separated by commas")
+        return value
+
+    @property
+    def transports(self) -> tuple[str, ...]:
+        """``embedding_transfer_transports``, one by one."""
+        return tuple(self.embedding_transfer_transports.split(","))
 
     def allocator(self, max_request_tokens: int) -> ReqToMetadataBlockAllocator:
         """The blocks of a buffer for requests of at most ``max_request_tokens``.

@@ -3,16 +3,20 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
 from itertools import count
 from typing import Generic, TypeVar
 
 from pointsman.process.ending import end
 from pointsman.workers.multimodal.transfer.actions import ReceiverAction, Send, SenderAction
+from pointsman.workers.multimodal.transfer.allocator import BlockUsage
 from pointsman.workers.multimodal.transfer.connection import Connection
-from pointsman.workers.multimodal.transfer.data_paths import EncodePath, LanguagePath
+from pointsman.workers.multimodal.transfer.data_paths import NIXL, SHARED_MEMORY, TCP, EncodePath, LanguagePath
 from pointsman.workers.multimodal.transfer.errors import TransferError
 from pointsman.workers.multimodal.transfer.messages import Message
+from pointsman.workers.multimodal.transfer.metrics import RESULTS, TransferStatistics
+from pointsman.workers.multimodal.transfer.nixl_path import is_installed
 from pointsman.workers.multimodal.transfer.receiver import EmbeddingReceiver
 from pointsman.workers.multimodal.transfer.sender import EmbeddingSender
 
@@ -20,6 +24,13 @@ log = logging.getLogger(__name__)
 
 Machine = TypeVar("Machine", EmbeddingSender, EmbeddingReceiver)
 Path = TypeVar("Path", EncodePath, LanguagePath)
+
+
+def possible_paths(connection: Connection) -> frozenset[str]:
+    """The data paths that this side can use on ``connection``."""
+    shared = {SHARED_MEMORY} if connection.same_host else set()
+    nixl = {NIXL} if is_installed() else set()
+    return frozenset({TCP} | shared | nixl)
 
 
 class Link(Generic[Path]):
@@ -40,9 +51,33 @@ class Shell(ABC, Generic[Machine, Path]):
     def __init__(self, machine: Machine) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine: Machine = machine
+        self._bytes: Counter[str] = Counter()  # by transport
+        self._shown: Counter[str] = Counter()
         self._links: dict[int, Link[Path]] = {}
         self._numbers = count()
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def usage(self) -> BlockUsage:
+        """Blocks of the buffer now."""
+        return self._machine.usage
+
+    def statistics(self) -> TransferStatistics:
+        """Blocks now, and what happened since the last call."""
+        usage, news = self.usage, self._machine.counts - self._shown
+        statistics = TransferStatistics(
+            used_blocks=usage.used_blocks,
+            total_blocks=usage.total_blocks,
+            fragmentation=usage.fragmentation,
+            ended={result: news[result] for result in RESULTS if news[result]},
+            resumes=news["resumes"],
+            sent_bytes=dict(self._bytes),
+            seconds=tuple(self._machine.seconds),
+        )
+        self._shown = self._machine.counts.copy()
+        self._bytes.clear()
+        self._machine.seconds.clear()
+        return statistics
 
     @abstractmethod
     async def _receive(self, link: Link[Path], message: Message) -> None:

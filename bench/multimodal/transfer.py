@@ -1,0 +1,173 @@
+"""How fast an embedding gets from an encode worker to the worker that prefills: ``make bench-multimodal``.
+
+Two processes with the code of the workers. Measured is the whole transfer of 2 000 tokens of 4 096 bfloat16, from the
+request of the language side to the embedding in its memory, by shared memory, NIXL and TCP (loopback). Beside it is a
+plain copy of as many bytes in the language side's process, by one thread, between buffers that are in no cache. All are
+measured in turns, round after round, in another order each time.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from bench.multimodal.transfer_side import SIZE_BYTES
+from bench.rows import Row, row, write
+from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
+
+COMMAND: Final = "make bench-multimodal"
+MIN_SHARE: Final = 0.8  # of a copy's bandwidth, by shared memory
+TRANSPORTS: Final = {"shared_memory": "shared memory", "nixl": "NIXL", "tcp": "TCP"}
+KNOWN, SIZES_FIRST, DEFAULT_FIRST = "length known", "sizes first", "1 024 + 976 tokens"
+WARM_UP_ROUNDS: Final = 3
+END_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """How embeddings are transferred, ``at_once`` of them. ``length``: how the language side comes to know it."""
+
+    transport: str
+    length: str = KNOWN
+    at_once: int = 1
+
+    @property
+    def in_words(self) -> str:
+        """The name of the row."""
+        many = "one image" if self.at_once == 1 else f"{self.at_once} images at once"
+        return f"{TRANSPORTS[self.transport]}, {many}, {self.length}"
+
+
+MEMCPY: Final = "memcpy"
+WAYS: Final = (
+    *(Way(MEMCPY, at_once=at_once) for at_once in (1, 4)),
+    *(Way(transport, at_once=at_once) for transport in TRANSPORTS for at_once in (1, 4)),
+    *(Way(transport, length) for transport in TRANSPORTS for length in (SIZES_FIRST, DEFAULT_FIRST)),
+)
+
+
+class Side:
+    """A process that answers each command with a line."""
+
+    def __init__(self, environment: EngineEnvironment, *arguments: str) -> None:
+        variables = environment.variables() | {"UCX_NET_DEVICES": "lo", "UCX_TLS": "tcp,self"}
+        variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parents[2]}"
+        self._process = subprocess.Popen(
+            [environment.python, "-m", "bench.multimodal.transfer_side", *arguments],
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def answer(self) -> dict[str, Any]:
+        """The next answer; what libraries print is skipped."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise RuntimeError(f"a side ended with {self._process.wait()}")
+
+    def perform(self, command: Mapping[str, object]) -> dict[str, Any]:
+        """Have a command carried out."""
+        assert self._process.stdin is not None
+        print(json.dumps(command), file=self._process.stdin, flush=True)
+        return self.answer()
+
+    def end(self) -> None:
+        """Close its stdin and wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            raise
+
+
+@contextmanager
+def sides() -> Iterator[tuple[Side, Side]]:
+    """The encode and the language side."""
+    environment = ensure_engine_environment(report=lambda text: print(text, file=sys.stderr))
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        encode = Side(environment, "encode", folder)
+        stack.callback(encode.end)
+        port = encode.answer()["port"]
+        language = Side(environment, "language", f"unix:{folder}/encode.sock", f"127.0.0.1:{port}")
+        stack.callback(language.end)
+        language.answer()
+        yield encode, language
+
+
+def measure(rounds: int, seed: int) -> dict[Way, list[float]]:
+    """GB/s of each round."""
+    rng = Random(seed)
+    found: dict[Way, list[float]] = {}
+    with sides() as (encode, language):
+        for number in range(WARM_UP_ROUNDS + rounds):
+            for way in rng.sample(WAYS, len(WAYS)):
+                if way.transport == MEMCPY:
+                    seconds = language.perform({"copy": way.at_once})["seconds"]
+                else:
+                    requests = [f"{number} {way} {each}" for each in range(way.at_once)]
+                    encode.perform({"put": requests})
+                    command = {
+                        "fetch": requests,
+                        "transport": way.transport,
+                        "sizes_first": way.length != DEFAULT_FIRST,
+                        "known": way.length == KNOWN,
+                    }
+                    seconds = language.perform(command)["seconds"]
+                if number >= WARM_UP_ROUNDS:
+                    found.setdefault(way, []).append(way.at_once * SIZE_BYTES / seconds / 1e9)
+    return found
+
+
+def rows(found: Mapping[Way, list[float]], command: str) -> list[Row]:
+    """The rows of the benchmark."""
+    return [
+        row(
+            way.in_words,
+            "GB/s",
+            found[way],
+            command=command,
+            peer=found[Way(MEMCPY, at_once=way.at_once)],
+            peer_name=MEMCPY,
+            at_least=MIN_SHARE if way.transport == "shared_memory" and way.length == KNOWN else 0.0,
+            of_ratio=True,
+        )
+        for way in WAYS
+        if way.transport != MEMCPY
+    ]
+
+
+def main() -> int:
+    """Measure and write ``bench/results/embedding_transfer.json``; 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    given = sys.argv[1:]
+    made = rows(
+        measure(arguments.rounds, arguments.seed), f'{COMMAND} ARGS="{shlex.join(given)}"' if given else COMMAND
+    )
+    path = write("embedding_transfer", made)
+    for each in made:
+        print(f"{each.name}: {each.ours} {each.unit}, {each.ratio} of memcpy{'' if each.met else ' MISSED'}")
+    print(f"wrote {path}")
+    return 0 if all(each.met for each in made) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
