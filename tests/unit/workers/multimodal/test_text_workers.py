@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import sys
 import pointsman.workers.middleware, pointsman.workers.vllm.flags, pointsman.workers.vllm.plugin
-print(*(name for name in sys.modules if "multimodal" in name or name == "torchvision"))
+print(*(name for name in sys.modules if "workers.multimodal" in name or name == "torchvision"))
 """
 
 
