@@ -299,3 +299,48 @@ ELASTIC_DECODE_SUMS: Final = Metric(
     ("term",),
     "Sums over decode steps of single instances: steps, requests, seconds, requests_squared, request_seconds.",
 )
+INPUT_BROADCAST_REQUESTS: Final = Metric(
+    "pointsman_input_broadcast_requests_total",
+    "counter",
+    ("rank", "mode"),
+    "Requests whose multimodal inputs ended on this rank, delivered or not, by mode.",
+)
+INPUT_BROADCAST_ERRORS: Final = Metric(
+    "pointsman_input_broadcast_errors_total",
+    "counter",
+    ("rank", "reason"),
+    "Inputs that were not delivered, by reason.",
+)
+INPUT_BROADCAST_REQUEST_SECONDS: Final = Metric(
+    "pointsman_input_broadcast_request_seconds",
+    "histogram",
+    ("rank", "mode"),
+    "Time from the arrival of a request on this rank until its inputs ended there.",
+)
+INPUT_BROADCAST_SEND_SECONDS: Final = Metric(
+    "pointsman_input_broadcast_send_seconds",
+    "histogram",
+    ("rank",),
+    "Time to pack, copy and send one request's inputs.",
+)
+INPUT_BROADCAST_MATERIALISE_SECONDS: Final = Metric(
+    "pointsman_input_broadcast_materialise_seconds",
+    "histogram",
+    ("rank",),
+    "Time to materialise one request's inputs on this rank.",
+)
+INPUT_BROADCAST_BLOCKED_SECONDS: Final = Metric(
+    "pointsman_input_broadcast_blocked_seconds_total",
+    "counter",
+    ("rank",),
+    "Time that threads which schedule requests worked or waited for inputs.",
+)
+INPUT_BROADCAST_CPU_SECONDS: Final = Metric(
+    "pointsman_input_broadcast_cpu_seconds_total", "counter", ("rank",), "CPU time of this rank's input broadcasts."
+)
+INPUT_BROADCAST_PENDING_BYTES: Final = Metric(
+    "pointsman_input_broadcast_pending_bytes",
+    "gauge",
+    ("rank",),
+    "Bytes of inputs that are not read on every rank yet.",
+)
