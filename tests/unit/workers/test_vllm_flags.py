@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.api.v1alpha1.engine_flags import OWNED_FLAGS
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
@@ -100,6 +100,18 @@ def test_several_gpus_are_used_unless_the_user_says_how() -> None:
     assert "--tensor-parallel-size" not in vllm_arguments(settings(gpus=4), ["-tp", "2"])
     assert "--tensor-parallel-size" not in vllm_arguments(settings(gpus=4), ["--pipeline_parallel_size=4"])
     assert "--tensor-parallel-size" not in vllm_arguments(settings(gpus=1), [])
+
+
+def test_only_several_ranks_get_their_inputs_by_broadcast() -> None:
+    flag = "--distributed-executor-backend"
+    assert value_of(vllm_arguments(settings(gpus=2, input_broadcast=True), []), flag).endswith(".BroadcastExecutor")
+    assert flag in vllm_arguments(settings(gpus=0, input_broadcast=True), ["--tensor-parallel-size=2"])
+    assert flag not in vllm_arguments(settings(gpus=1, input_broadcast=True), [])
+    assert flag not in vllm_arguments(settings(gpus=2), [])
+    for role in EmbeddingRole:
+        assert flag in vllm_arguments(settings(gpus=2, embedding_role=role), [])
+        assert flag not in vllm_arguments(settings(gpus=2, embedding_role=role, input_broadcast=False), [])
+    assert value_of(vllm_arguments(settings(gpus=2, input_broadcast=True), [flag, "mp"]), flag) == "mp"
 
 
 def test_on_cpu_a_users_own_choice_replaces_the_default() -> None:

@@ -44,6 +44,10 @@ class WorkerSettings(NatsSettings):
     embedding_role: EmbeddingRole | None = Field(
         default=None, description="what it does with embeddings of images; none: the service has no encode workers"
     )
+    input_broadcast: bool | None = Field(
+        default=None,
+        description="whether inputs of images reach an engine's ranks beside its steps; none: with encode workers",
+    )
     role: Role | None = Field(
         default=None, description="which it starts in; none: it waits for the operator to give one"
     )
@@ -82,6 +86,11 @@ class WorkerSettings(NatsSettings):
     def possible_roles(self) -> tuple[Role, ...]:
         """The roles that this worker's engine can take: the engine of an encode worker has no language model."""
         return (Role.ENCODE,) if self.embedding_role is EmbeddingRole.PRODUCER else LANGUAGE_ROLES
+
+    @property
+    def broadcasts_inputs(self) -> bool:
+        """Whether an engine of several ranks gets the inputs of images by input broadcast."""
+        return self.embedding_role is not None if self.input_broadcast is None else self.input_broadcast
 
     @property
     def own_server(self) -> str:

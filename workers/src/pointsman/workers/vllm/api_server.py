@@ -36,6 +36,10 @@ def become_api_server(
     configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
     os.environ.update(engine_environment(settings, os.environ))
     sys.argv = ["vllm", *arguments]
+    if settings.broadcasts_inputs:
+        from pointsman.workers.multimodal.broadcast.exported_metrics import show_metrics_of_ranks
+
+        show_metrics_of_ranks()
 
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 

@@ -17,6 +17,7 @@ from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
 
 MIDDLEWARE: Final = "pointsman.workers.middleware.PointsmanMiddleware"
+BROADCAST_EXECUTOR: Final = "pointsman.workers.multimodal.broadcast.vllm_executor.BroadcastExecutor"
 MANAGER_MIDDLEWARE: Final = "pointsman.workers.elastic.manager.middleware.ManagerMiddleware"
 EC_CONNECTOR_MODULE: Final = "pointsman.workers.multimodal.exchange.connector"
 PREFIX_HASH: Final = (
@@ -95,6 +96,9 @@ def _arguments(
         *of_engine,
     ]
     given = {argument.partition("=")[0].replace("_", "-") for argument in user if argument.startswith("-")}
+    several_ranks = settings.gpus > 1 or not given.isdisjoint(_PARALLEL)
+    if settings.broadcasts_inputs and several_ranks and "--distributed-executor-backend" not in given:
+        arguments += ("--distributed-executor-backend", BROADCAST_EXECUTOR)
     for default, unless in _defaults(settings):
         if given.isdisjoint(unless):
             arguments += default
