@@ -122,8 +122,8 @@ bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our
 bench-elastic-simulated: sync ## goodput of two elastic instances in simulated time, some minutes; writes bench/results/elastic_simulated.json
 	@$(RUN) python -m bench.elastic.simulated_goodput
 
-bench-multimodal: sync ## embeddings between workers by shared memory, NIXL and TCP, a minute; writes bench/results/embedding_transfer.json
-	@$(RUN) python -m bench.multimodal.transfer $(ARGS)
+bench-multimodal: sync ## embeddings between workers by each transport, and input broadcasts between ranks in each mode, eleven minutes; writes bench/results/{embedding_transfer,input_broadcast}.json
+	@failed=0; for each in transfer broadcast; do $(RUN) python -m bench.multimodal.$$each || failed=1; done; exit $$failed
 
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json
 	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page

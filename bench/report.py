@@ -90,6 +90,9 @@ NOTES = {
     "token, simulated: see [the planner beside others](planner-evaluation.md#each-prompts-place-by-an-estimate) for "
     "the rules, GPU-hours and first tokens. Values are means over seeds, a ratio is that of the means. A row is missed "
     "where the estimate served more, by however little.",
+    "input_broadcast": "Multimodal inputs from the entry rank to all ranks of a group: ranks are processes on this "
+    "computer of two cores, materialising is decoding a JPEG with Pillow. See [how inputs are broadcast]"
+    "(design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. Of the loads, values are means over seeds, a ratio is that of the means; of speed and memory, medians. "
     "`best static` and `clairvoyant` know the trace beforehand. Speeds are in seconds of one core, on a computer that "
@@ -104,7 +107,9 @@ PICTURES = {  # of those whose rows are too many for one
     "planner": tuple(f"planner-{load}.svg" for load in SCENARIOS),
     "forecast": ("planner-forecast.svg",),
     "planner_dynamo": ("planner-beside-dynamo.svg",),
+    "input_broadcast": ("input-broadcast.svg",),
 }
+PAGES = {"input_broadcast": "design/0007-input-broadcast.md"}  # where a picture leads, if not to the planners
 MOST_PAIRS = 16  # more than these are read in the table, not in one picture
 _ROW_HEIGHT, _BAR_HEIGHT, _LEFT, _BAR_WIDTH = 66, 15, 8, 640
 _OURS, _PEER, _INK = "#2f6fb2", "#c4682d", "#57606a"
@@ -127,7 +132,8 @@ def main() -> int:
             picture.write_text(chart([row for row in rows if row.peer is not None]))
             parts += [f"![{name}](pictures/{picture.name})", ""]
         elif name in PICTURES:
-            parts += [f"[![{file}](pictures/{file})](planner-evaluation.md)" for file in PICTURES[name]] + [""]
+            page = PAGES.get(name, "planner-evaluation.md")
+            parts += [f"[![{file}](pictures/{file})]({page})" for file in PICTURES[name]] + [""]
         parts += table(rows)
     (DOCS / "benchmarks.md").write_text("\n".join(parts).rstrip() + "\n")
     print(f"wrote {DOCS / 'benchmarks.md'} from {len(files)} result files")

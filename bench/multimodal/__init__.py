@@ -1,0 +1,1 @@
+"""Benchmarks of images and their embeddings."""

@@ -1,0 +1,280 @@
+"""Input broadcast: all modes over payload size, concurrency and ranks: ``python -m bench.multimodal.broadcast``.
+
+Ranks are processes (``bench/multimodal/broadcast_ranks.py``); materialising is decoding a JPEG. Each cell is measured
+in rounds, all modes in each round, so that a busy moment of the computer meets all of them. ``--sizes`` measures a
+part; the cells of the other sizes stay those of the last run.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from bench.multimodal.broadcast_picture import draw
+from bench.rows import RESULTS, Row, row, write
+from pointsman.local.engine.environment import EngineEnvironment, ensure_engine_environment
+from pointsman.workers.multimodal.broadcast.modes import Mode
+
+COMMAND: Final = "make bench-multimodal"
+KIB: Final = 1024
+SIZES_KIB: Final = (64, 2048, 16384)
+CONCURRENCIES: Final = (1, 8, 32)
+RANKS: Final = (2, 4)
+FIXED: Final = (Mode.SYNC, Mode.ASYNC, Mode.DELAYED, Mode.COMBINED)
+MODES: Final = (*FIXED, Mode.AUTO)
+REQUESTS: Final = {64: 250, 2048: 24, 16384: 3}  # at least, and at least as many as are concurrent
+WARM_UP: Final = {64: 40, 2048: 8, 16384: 4}
+ROUNDS: Final = {64: 4, 2048: 3, 16384: 2}
+STEP_SECONDS: Final = 0.002
+SEED_NAME: Final = "seed"
+# The C library would give the memory of each decoded picture back to the kernel. Whether it does depends on what else a
+# process has allocated, and getting it again can cost more than decoding: so no process gives any back, in any mode.
+_ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
+CELLS: Final = RESULTS / "input_broadcast_cells.json"
+PICTURE: Final = Path(__file__).parents[2] / "docs" / "pictures" / "input-broadcast.svg"
+
+Cell = dict[str, Any]
+
+
+class Ranks:
+    """The processes of one group size; every job runs on all of them."""
+
+    def __init__(self, processes: Sequence["subprocess.Popen[str]"]) -> None:
+        self._processes = processes
+        self._number = 0
+
+    def run(self, **job: Any) -> list[dict[str, Any]]:
+        """The answers of all ranks. Raises RuntimeError if one has died."""
+        self._number += 1
+        line = json.dumps({"number": self._number, "ranks": len(self._processes), **job}) + "\n"
+        for process in self._processes:
+            assert process.stdin is not None
+            process.stdin.write(line)
+            process.stdin.flush()
+        answers = []
+        for rank, process in enumerate(self._processes):
+            assert process.stdout is not None
+            answer = process.stdout.readline()
+            if not answer:
+                raise RuntimeError(f"rank {rank} ended with {process.wait()} in {job}")
+            answers.append(json.loads(answer))
+        return answers
+
+
+@contextmanager
+def ranks_of(environment: EngineEnvironment, world_size: int) -> Iterator[Ranks]:
+    """``world_size`` processes; they end with the context."""
+    variables = environment.variables() | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | _ALLOCATOR
+    script = Path(__file__).with_name("broadcast_ranks.py")
+    with TemporaryDirectory() as folder:
+        processes = [
+            subprocess.Popen(
+                [str(environment.python), str(script), str(rank), folder],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=variables,
+                text=True,
+            )
+            for rank in range(world_size)
+        ]
+        try:
+            yield Ranks(processes)
+        finally:
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.close()
+                process.wait(30)
+
+
+def measure(ranks: Ranks, job: dict[str, Any]) -> Cell:
+    """One mode in one round of a cell: requests a second, CPU and blocked seconds a request, latencies."""
+    answers = ranks.run(**job)
+    requests = job["requests"]
+    seconds = max(each["ended_s"] for each in answers) - answers[0]["began_s"]
+    latencies_s = sorted(answers[0].get("latencies_s", []))
+    return {
+        "qps": requests / seconds,
+        "cpu_s": sum(each["cpu_s"] for each in answers) / requests,
+        "blocked_s": answers[0]["blocked_s"] / requests,
+        "p50_s": statistics.median(latencies_s) if latencies_s else None,
+        "p99_s": latencies_s[int(0.99 * (len(latencies_s) - 1))] if latencies_s else None,
+    }
+
+
+def measure_grid(environment: EngineEnvironment, sizes_kib: Sequence[int]) -> list[Cell]:
+    """All cells of ``sizes_kib``."""
+    cells: list[Cell] = []
+    for world_size in RANKS:
+        with ranks_of(environment, world_size) as ranks:
+            for size, concurrency in product(sizes_kib, CONCURRENCIES):
+                job = {
+                    "kind": "cell",
+                    "size_bytes": size * KIB,
+                    "concurrency": concurrency,
+                    "requests": max(REQUESTS[size], concurrency),
+                    "warm_up": WARM_UP[size],
+                    "step_s": 0.0,
+                }
+                rounds = [
+                    {mode: measure(ranks, job | {"mode": mode}) for mode in _turned(MODES, number)}
+                    for number in range(ROUNDS[size])
+                ]
+                for mode in MODES:
+                    runs = [each[mode] for each in rounds]
+                    cells.append(
+                        {"size_kib": size, "concurrency": concurrency, "ranks": world_size, "mode": mode, "runs": runs}
+                    )
+                    qps = statistics.median(each["qps"] for each in runs)
+                    print(f"{size} KiB, {concurrency} concurrent, {world_size} ranks, {mode}: {qps:.1f} requests/s")
+    return cells
+
+
+def _turned(modes: Sequence[Mode], number: int) -> Sequence[Mode]:
+    """Another order in each round: the first of a round finds other caches than the last."""
+    return [*modes[number % len(modes) :], *modes[: number % len(modes)]]
+
+
+def measure_blocking(environment: EngineEnvironment, rounds: int = 5) -> dict[str, list[Cell]]:
+    """Sync, auto and the seed's own code at 32 concurrent requests of 2 MiB, on 2 ranks, beside an engine's steps."""
+    job = {"size_bytes": 2048 * KIB, "concurrency": 32, "requests": 64, "warm_up": 32, "step_s": STEP_SECONDS}
+    found: dict[str, list[Cell]] = {Mode.SYNC: [], Mode.AUTO: [], SEED_NAME: []}
+    with ranks_of(environment, 2) as ranks:
+        for _ in range(rounds):
+            for mode in (Mode.SYNC, Mode.AUTO):
+                found[mode].append(measure(ranks, job | {"kind": "cell", "mode": mode}))
+            found[SEED_NAME].append(measure(ranks, job | {"kind": SEED_NAME}))
+    return found
+
+
+def measure_memory(environment: EngineEnvironment, rounds: int = 15) -> list[dict[str, float]]:
+    """Arrays of 16 MiB through shared memory, beside memcpy."""
+    with ranks_of(environment, 2) as ranks:
+        job = {"kind": "memory", "mode": Mode.ASYNC, "size_bytes": 16 << 20, "requests": 30}
+        return [ranks.run(**job)[0] for _ in range(rounds)]
+
+
+def rows_of(
+    cells: Sequence[Cell], blocking: dict[str, list[Cell]], memory: Sequence[dict[str, float]], cores: int
+) -> list[Row]:
+    """The figures of the design, from what was measured."""
+
+    def values(mode: str, key: str, factor: float = 1.0) -> list[float]:
+        return [each[key] * factor for each in blocking[mode]]
+
+    bound = cores / statistics.median(values(Mode.AUTO, "cpu_s"))  # requests a second that leave no core idle
+    where = "32 concurrent requests of 2 MiB, 2 ranks"
+    rows = [
+        row(
+            f"blocked time of the scheduler's thread a request, auto beside sync, {where}",
+            "ms",
+            values(Mode.AUTO, "blocked_s", 1e3),
+            peer=values(Mode.SYNC, "blocked_s", 1e3),
+            peer_name="sync",
+            at_most=0.05,
+            of_ratio=True,
+            command=COMMAND,
+        ),
+        row(
+            f"requests a second, auto beside sync, {where} (bound of {cores} cores: {bound:.0f})",
+            "1/s",
+            values(Mode.AUTO, "qps"),
+            peer=values(Mode.SYNC, "qps"),
+            peer_name="sync",
+            at_least=round(min(2.0, 0.9 * bound / statistics.median(values(Mode.SYNC, "qps"))), 3),
+            of_ratio=True,
+            command=COMMAND,
+        ),
+        row(
+            f"blocked time of the scheduler's thread a request, auto beside the seed's code, {where}",
+            "ms",
+            values(Mode.AUTO, "blocked_s", 1e3),
+            peer=values(SEED_NAME, "blocked_s", 1e3),
+            peer_name="broadcast_object_list",
+            at_most=0.05,
+            of_ratio=True,
+            command=COMMAND,
+        ),
+        row(
+            f"requests a second, auto beside the seed's code, {where}",
+            "1/s",
+            values(Mode.AUTO, "qps"),
+            peer=values(SEED_NAME, "qps"),
+            peer_name="broadcast_object_list",
+            at_least=2.0,
+            of_ratio=True,
+            command=COMMAND,
+        ),
+        row(
+            "arrays of 16 MiB through shared memory, beside memcpy",
+            "GB/s",
+            [each["bytes_per_s"] / 1e9 for each in memory],
+            peer=[each["memcpy_bytes_per_s"] / 1e9 for each in memory],
+            peer_name="memcpy",
+            at_least=0.8,
+            of_ratio=True,
+            command=COMMAND,
+        ),
+    ]
+    return rows + [auto_row(group) for group in grouped(cells)]
+
+
+def grouped(cells: Sequence[Cell]) -> list[dict[Mode, list[float]]]:
+    """Requests a second of each mode and round, by cell of the grid; the cell's name under the key ``name``."""
+    groups: dict[str, dict[Any, Any]] = {}
+    for cell in cells:
+        size = f"{cell['size_kib']} KiB" if cell["size_kib"] < KIB else f"{cell['size_kib'] // KIB} MiB"
+        name = f"{size}, {cell['concurrency']} concurrent, {cell['ranks']} ranks"
+        groups.setdefault(name, {"name": name})[Mode(cell["mode"])] = [each["qps"] for each in cell["runs"]]
+    return list(groups.values())
+
+
+def auto_row(group: dict[Any, Any]) -> Row:
+    """Auto beside the best fixed mode of a cell; within 10 %, or within the spread of that mode's rounds."""
+    best = max(FIXED, key=lambda mode: statistics.median(group[mode]))
+    spread = (max(group[best]) - min(group[best])) / statistics.median(group[best])
+    return row(
+        f"requests a second, auto beside the best fixed mode, {group['name']}",
+        "1/s",
+        group[Mode.AUTO],
+        peer=group[best],
+        peer_name=str(best),
+        at_least=round(1 - max(0.1, spread), 3),
+        of_ratio=True,
+        command=COMMAND,
+    )
+
+
+def main() -> int:
+    """Measure, and write the rows, the cells and the picture; returns 1 if a target is missed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="*", default=SIZES_KIB, help="sizes in KiB whose cells are measured")
+    arguments = parser.parse_args()
+    environment = ensure_engine_environment()
+    known = json.loads(CELLS.read_text()) if CELLS.exists() else {"cells": [], "blocking": None, "memory": None}
+    measured = measure_grid(environment, arguments.sizes)
+    cells = [each for each in known["cells"] if each["size_kib"] not in arguments.sizes] + measured
+    cells.sort(key=lambda cell: (cell["ranks"], cell["size_kib"], cell["concurrency"]))
+    blocking, memory = known["blocking"], known["memory"]
+    if 2048 in arguments.sizes or blocking is None:
+        blocking, memory = measure_blocking(environment), measure_memory(environment)
+    CELLS.write_text(json.dumps({"cells": cells, "blocking": blocking, "memory": memory}, indent=1) + "\n")
+    rows = rows_of(cells, blocking, memory, len(os.sched_getaffinity(0)))
+    PICTURE.write_text(draw(cells))
+    print(f"wrote {write('input_broadcast', rows)}")
+    for each in rows:
+        print(
+            f"{'met' if each.met else 'MISSED'}  {each.name}: {each.ours:g} {each.unit} ({each.target}, {each.ratio})"
+        )
+    return 0 if all(each.met for each in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
