@@ -60,11 +60,9 @@ def as_a_rank_gets_it(step: Step) -> Step:
 
 @asynccontextmanager
 async def engine(
-    folder: Path, *, at_once: bool = False
+    folder: Path, *, at_once: bool = False, mode: Mode = Mode.ASYNC
 ) -> AsyncIterator[tuple[EntryRank, OtherRank, EntrySteps, RankSteps]]:
-    settings = InputBroadcastSettings(
-        input_broadcast_mode=Mode.ASYNC, input_broadcast_max_pending_bytes=MAX_PENDING_BYTES
-    )
+    settings = InputBroadcastSettings(input_broadcast_mode=mode, input_broadcast_max_pending_bytes=MAX_PENDING_BYTES)
     path = folder / "group.sock"
     joining = asyncio.to_thread(OtherRank.join, path, 1, 2, as_it_is, settings, private_copies=True)
     assembling = asyncio.to_thread(EntryRank.assemble, path, 2, as_it_is, settings, takes_inputs=False)
@@ -109,6 +107,17 @@ async def test_a_request_that_ends_before_its_encoder_leaves_nothing_pending(tmp
             rank_steps.place(entry_steps.with_stamps(Step(finished_req_ids={name})))
             await eventually(lambda: entry.pending_bytes == 0, "nothing is pending")
         assert rank_steps.placed == 0
+
+
+async def test_a_preempted_request_that_comes_again_gets_its_inputs_and_leaves_no_others(tmp_path: Path) -> None:
+    async with engine(tmp_path, mode=Mode.DELAYED) as (entry, _, entry_steps, rank_steps):
+        for _ in range(2):
+            step = as_a_rank_gets_it(entry_steps.with_stamps(Step([NewRequest("r", [Feature(IMAGE)])])))
+            rank_steps.place(step)
+        await asyncio.to_thread(rank_steps.place, Step(scheduled_encoder_inputs={"r": [0]}))
+        assert step.scheduled_new_reqs[0].mm_features[0].data == IMAGE
+        assert rank_steps.placed == 1
+        await eventually(lambda: entry.pending_bytes == 0, "nothing is pending")
 
 
 @pytest.mark.parametrize("why", ["too much is pending", "the group has ended"])

@@ -30,7 +30,8 @@ class EntrySteps:
 
         Inputs that are not accepted stay in the step, as without a broadcast.
         """
-        for request_id in step.finished_req_ids:
+        again = (each.req_id for each in step.scheduled_new_reqs)  # one that was preempted comes as new once more
+        for request_id in (*step.finished_req_ids, *again):
             if (ended := self._inputs.pop(request_id, None)) is not None:
                 ended.cancel()
         if not any(_has_inputs(each) for each in step.scheduled_new_reqs):
@@ -67,7 +68,8 @@ class RankSteps:
 
     def place(self, step: Any) -> None:
         """Put the inputs that ``step`` needs where their stamps are; waits for them. Raises BroadcastError."""
-        for request_id in step.finished_req_ids:
+        again = (each.req_id for each in step.scheduled_new_reqs)
+        for request_id in (*step.finished_req_ids, *again):
             if (ended := self._awaited.pop(request_id, None)) is not None:
                 ended[0].cancel()
         for request in step.scheduled_new_reqs:
