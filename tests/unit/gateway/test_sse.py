@@ -111,3 +111,25 @@ def test_the_engines_own_chat_events_pass_unchanged_and_the_role_is_no_token() -
     call = b'{"id":"e","choices":[{"index":0,"delta":{"tool_calls":[{"index":0}]},"finish_reason":null}],"x":1}'
     assert translator.read(head) == Step(out=b"data: " + head + b"\n\n")
     assert translator.read(call) == Step(out=b"data: " + call + b"\n\n", tokens=1)
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["ids are shown", "ids are hidden"])
+def test_tokens_of_the_engines_own_events_are_counted_by_their_ids_and_not_by_events(shown: bool) -> None:
+    def event(*choices: tuple[str, list[int]]) -> bytes:
+        made = [
+            {"index": index, "delta": {"content": text}, "finish_reason": None, "token_ids": ids}
+            for index, (text, ids) in enumerate(choices)
+        ]
+        return json.dumps({"id": "e", "choices": made}).encode()
+
+    translator = VerbatimTranslator(choices=2, with_token_ids=shown)
+    counts = [
+        translator.read(each).tokens
+        for each in (
+            event(("a word", [5, 6, 7])),
+            event(("", [8, 9])),  # held back by a parser
+            event(("text of a token told before", [])),
+            event(("two", [1, 2]), ("choices", [3, 4, 5])),
+        )
+    ]
+    assert counts == [3, 2, 0, 5]
