@@ -100,6 +100,41 @@ async def test_several_answers_are_prefilled_once_and_say_what_the_prefill_worke
     await eventually(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [
+        [{"chunks": [[5], [6, 7]]}],
+        [{"chunks": [[5], [6, 7]]}, {"chunks": [[8]]}],
+        [{"chunks": [[5]], "finishReason": "stop"}, {"chunks": [[6], [7]]}],
+        [{"chunks": []}],
+    ],
+    ids=["one choice", "two choices", "one of two has ended", "no token yet"],
+)
+async def test_a_resumed_stream_is_prefilled_remotely_with_the_tokens_that_its_client_has(
+    service: Service, prefill: Worker, decode: Worker, choices: list[dict[str, Any]]
+) -> None:
+    prefill.engine.cached_tokens, decode.engine.cached_tokens = 5, 1024
+    body = {"prompt": PROMPT, "n": len(choices), "max_tokens": 8, "stream": True}
+    body |= {"stream_options": {"include_usage": True}, "pointsman_resume": {"choices": choices}}
+    answer = await decode.call(body).whole()
+    assert (answer.status, answer.headers["x-pointsman-prefill"]) == (200, "remote")
+    assert answer.headers["x-pointsman-resumed"] == "1"
+    sampled = [[token for chunk in choice["chunks"] for token in chunk] for choice in choices]
+    open_choices = [
+        (*PROMPT, *tokens) for tokens, choice in zip(sampled, choices, strict=True) if "finishReason" not in choice
+    ]
+    assert sorted(prefill.engine.prefills) == sorted(open_choices), "what the engine needs to go on, and nothing else"
+    assert (decode.engine.local, service.fabric.pulls, service.fabric.held) == (0, len(open_choices), {})
+    rest = [
+        [] if "finishReason" in choice else answer_to((*PROMPT, *tokens), 8 - len(tokens))
+        for tokens, choice in zip(sampled, choices, strict=True)
+    ]
+    assert answer.token_ids == [token for pair in zip(sampled, rest, strict=True) for part in pair for token in part]
+    assert b'"cached_tokens":5}' in b"".join(answer.chunks).replace(b" ", b""), "one prompt, counted once"
+    assert decode.decisions("remote") == len(open_choices)
+    await eventually(lambda: prefill.state.leases == 0, "the prefill worker knows that its KV was pulled")
+
+
 async def test_several_prompts_are_each_decided(service: Service, prefill: Worker, decode: Worker) -> None:
     prompts = [PROMPT, [1, 2], [7, *PROMPT]]
     answer = await decode.call({"prompt": prompts, "max_tokens": 3}).whole()

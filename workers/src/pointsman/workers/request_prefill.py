@@ -40,14 +40,15 @@ log = logging.getLogger(__name__)
 class Prompts:
     """The prompts of one request. ``in_request``: their ids stand in it already; ``kv_first``: see the module.
 
-    ``resumed``: they end with tokens of the answer, which are not in the request. ``images``: their ids are not enough
-    to compute them, because some stand for tokens of images.
+    ``resumed_tokens``: of a resumed stream, the tokens of its one prompt. ``token_ids`` then has an entry for each
+    choice, which ends with tokens of the answer. These are not in the request. ``images``: the ids are not enough to
+    compute the prompts, because some stand for tokens of images.
     """
 
     token_ids: tuple[tuple[int, ...], ...]
     in_request: bool
     kv_first: bool
-    resumed: bool = False
+    resumed_tokens: int | None = None
     images: bool = False
 
     def with_sampled(self, resume: Resume) -> "Prompts":
@@ -57,7 +58,7 @@ class Prompts:
             for choice in resume.choices
             if choice.finish_reason is None
         )
-        return Prompts(token_ids, self.in_request, kv_first=True, resumed=True)
+        return Prompts(token_ids, self.in_request, kv_first=True, resumed_tokens=len(self.token_ids[0]))
 
 
 class RequestPrefill:
@@ -130,7 +131,7 @@ class RequestPrefill:
 
     def fields(self, prompts: Prompts, kv_transfer_params: Mapping[str, Any] | None) -> dict[str, Any]:
         """What to set in the request, so that the engine uses these token ids and pulls this KV."""
-        if prompts.resumed or not takes_token_ids(self._body):
+        if prompts.resumed_tokens is not None or not takes_token_ids(self._body):
             return {}
         ids: Sequence[Any] = prompts.token_ids[0] if len(prompts.token_ids) == 1 else prompts.token_ids
         return token_fields(
@@ -214,9 +215,10 @@ class RequestPrefill:
 def cached_tokens(prompts: Prompts, paths: Sequence[PrefillPath]) -> int | None:
     """Tokens of the prompts that no worker computed for this request; None: not known.
 
-    Of a prompt that was prefilled remotely, those that the prefill worker had.
+    Of a prompt that was prefilled remotely, those that the prefill worker had. The choices of a resumed stream have one
+    prompt, which is counted once: what is computed for one choice is cached for the others.
     """
-    total = 0
+    counts = []
     for token_ids, path in zip(prompts.token_ids, paths, strict=True):
         if path.kv is not None:
             cached = path.kv.cached_tokens
@@ -224,5 +226,5 @@ def cached_tokens(prompts: Prompts, paths: Sequence[PrefillPath]) -> int | None:
             cached = None if path.new_tokens is None else len(token_ids) - path.new_tokens
         if cached is None:
             return None
-        total += cached
-    return total
+        counts.append(cached)
+    return sum(counts) if prompts.resumed_tokens is None else min(*counts, prompts.resumed_tokens)
