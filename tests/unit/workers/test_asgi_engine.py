@@ -87,6 +87,9 @@ def test_facts_are_those_of_the_servers_own_configuration() -> None:
     host = SimpleNamespace(state=SimpleNamespace(vllm_config=config))
     assert over(SmallEngine("e", Fabric()), host=host).facts == EngineFacts(4096, 128, 16, 500, "/model")
     assert over(SmallEngine("e", Fabric())).facts == EngineFacts()
+    for defaults, tokens in (({}, 4096), ({"temperature": 0.5}, 4096), ({"max_tokens": 300}, 300)):
+        host.state.openai_serving_chat = SimpleNamespace(default_sampling_params=defaults)
+        assert over(SmallEngine("e", Fabric()), host=host).facts.chat_max_tokens == tokens, defaults
 
 
 async def test_kv_nobody_wants_is_freed_by_the_engines_own_call_if_it_has_one() -> None:
