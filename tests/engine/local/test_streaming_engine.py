@@ -1,4 +1,7 @@
-"""The local engine of the streaming benchmark admits prompts by the rule, and its answers are whole."""
+"""A run of the streaming benchmark against its own local engine has every answer in full.
+
+How that engine admits prompts is the affair of ``tests/unit/local/test_admission_scheduler.py``.
+"""
 
 import json
 from pathlib import Path
