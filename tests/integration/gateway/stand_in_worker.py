@@ -36,8 +36,8 @@ class Behaviour:
     """What the worker does with one request. Without any, it answers.
 
     ``tokens`` come first, then a ``flood``. Then the connection is cut (``cut``), the engine aborts (``abort``) or
-    reports an error in the stream (``error_event``), or it waits for ``gate``. ``status`` answers with that status
-    (and retry reason), at once or after the ``gate``.
+    reports an error in the stream (``error_event``), a ``malformed`` event comes, or it waits for ``gate``. ``status``
+    answers with that status (and retry reason), at once or after the ``gate``.
     """
 
     tokens: int = 0
@@ -47,6 +47,7 @@ class Behaviour:
     cut: bool = False
     abort: bool = False
     error_event: bool = False
+    malformed: str = ""  # of a whole answer: all of it
     flood: int = 0  # so many events of 16 KB each come after the tokens
     finish: bool = False  # after the gate, end as a whole answer does
     gate: asyncio.Event | None = None
@@ -81,18 +82,25 @@ class StandInWorker:
     adapters: tuple[str, ...] = ()
     max_model_len: int = MAX_MODEL_LEN
     block_size: int = BLOCK_SIZE
+    token: str = TOKEN
     answers: int = 0
     running: int = 0  # requests that it generates for
 
     def application(self) -> web.Application:
         """Its HTTP application."""
         app = web.Application(middlewares=[_refuse_what_is_no_request], client_max_size=2**27)
-        app.router.add_post("/v1/completions", self._completions)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/tokenize", self._tokenize)
-        app.router.add_get(MODEL_PATH, self._model)
-        app.router.add_get(MODEL_FILES_PATH + "/{digest}", self._file)
+        app.add_routes(self.routes())
         return app
+
+    def routes(self) -> list[web.RouteDef]:
+        """What it answers."""
+        return [
+            web.post("/v1/completions", self._completions),
+            web.post("/v1/chat/completions", self._chat),
+            web.post("/tokenize", self._tokenize),
+            web.get(MODEL_PATH, self._model),
+            web.get(MODEL_FILES_PATH + "/{digest}", self._file),
+        ]
 
     def output(self, prompt: list[int], tokens: int, choice: int = 0) -> list[int]:
         """The first ``tokens`` of the answer this "model" gives: letters, each from all that stands before it."""
@@ -106,7 +114,7 @@ class StandInWorker:
         return [self.tokenizer(letter, add_special_tokens=False)["input_ids"][-1] for letter in ascii_lowercase]
 
     async def _model(self, request: web.Request) -> web.Response:
-        if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {TOKEN}":
+        if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {self.token}":
             return web.Response(status=401)
         if self.says_its_model is not None:
             self.asked.set()
@@ -126,7 +134,7 @@ class StandInWorker:
         return web.Response(text=info.wire(), content_type="application/json")
 
     async def _file(self, request: web.Request) -> web.Response:
-        if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {TOKEN}":
+        if request.headers.get(headers.CONTROL_TOKEN) != f"Bearer {self.token}":
             return web.Response(status=401)
         wanted = request.match_info["digest"]
         name = next((name for name, digest in file_digests(self.folder).items() if digest == wanted), None)
@@ -242,6 +250,8 @@ class StandInWorker:
                 await behaviour.gate.wait()
             if behaviour is not None and behaviour.cut:
                 self._cut(request)
+            if behaviour is not None and behaviour.malformed:
+                return web.Response(text=behaviour.malformed, content_type="application/json", headers=worker)
             aborted = behaviour is not None and behaviour.abort
             choices = []
             for index, tokens in enumerate(chosen):
@@ -266,6 +276,8 @@ class StandInWorker:
         if behaviour is not None and behaviour.error_event:
             error = {"error": {"message": "engine died", "type": "InternalServerError", "code": 500}}
             await response.write(b"data: " + json.dumps(head | error).encode() + b"\n\n")
+        if behaviour is not None and behaviour.malformed:
+            await response.write(b"data: " + behaviour.malformed.encode() + b"\n\n")
         self.begun.set()
         if behaviour is not None:
             if behaviour.gate is not None:

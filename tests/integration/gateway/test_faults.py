@@ -1,6 +1,7 @@
 """Workers that refuse, abort, die or hang: what moves to another worker, what the client is told, what is given up."""
 
 import asyncio
+import json
 from collections import deque
 from dataclasses import replace
 from typing import Any
@@ -91,6 +92,44 @@ async def test_a_worker_that_refuses_connections_is_left_alone_for_a_moment(room
     assert {e["worker"]: e["suspect"] for e in report["endpoints"]} == {
         "decode-0": False, "decode-1": False, "gone": True
     }  # fmt: skip
+
+
+SECRET = "my diary says 4711"
+MALFORMED = {
+    "no JSON": f'{{"choices": [{{"text": "{SECRET}',
+    "choices that are none": json.dumps({"id": "e", "choices": SECRET}),
+    "an index that is a text": json.dumps({"id": "e", "choices": [{"index": SECRET, "text": "a", "delta": {}}]}),
+    "an error that is a text": json.dumps({"error": SECRET}),
+}
+OF_COMPLETIONS = {"a text that is a list": json.dumps({"id": "e", "choices": [{"index": 0, "text": [SECRET]}]})}
+OF_CHATS = {"a delta that is a text": json.dumps({"id": "e", "choices": [{"index": 0, "delta": SECRET}]})}
+
+
+@pytest.mark.parametrize("kind", ["completion", "chat", "the engine's own chat", "whole completion", "whole chat"])
+async def test_a_text_of_a_user_in_a_malformed_event_is_in_no_error_and_no_log(room: Room, kind: str) -> None:
+    workers = await room.workers(2)
+    gateway = await room.gateway(workers)
+    whole = kind.startswith("whole")
+    ask: dict[str, Any] = {"model": SERVED_NAME, "max_tokens": 32, "stream": not whole}
+    if kind.endswith("completion"):
+        path, ask["prompt"] = "/v1/completions", SECRET
+    else:
+        path, ask["messages"] = "/v1/chat/completions", [{"role": "user", "content": SECRET}]
+    cases = OF_COMPLETIONS
+    if kind == "the engine's own chat":
+        ask["logprobs"] = True  # the gateway passes the events on as the engine wrote them
+        cases = OF_CHATS
+    for tokens in (0,) if whole else (0, 3):
+        for name, malformed in (MALFORMED | cases).items():
+            for worker in workers * 2:
+                worker.behaviours.append(Behaviour(tokens=tokens, malformed=malformed))
+            async with gateway.http.post(gateway.of.url + path, json=ask) as answer:
+                text = await answer.text()
+            assert SECRET not in text, (name, tokens)
+            assert '"error"' in text, (name, tokens)
+            assert answer.status == (200 if tokens else 502), (name, tokens, text)
+            assert not any(worker.behaviours for worker in workers), (name, "it was tried four times")
+    assert not [line for line in gateway.logs if "4711" in json.dumps(line)]
 
 
 AFTER_THREE_TOKENS = (

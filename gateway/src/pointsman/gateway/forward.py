@@ -33,6 +33,7 @@ from pointsman.gateway.attempt import (
     provenance_of,
     worker_gone,
 )
+from pointsman.gateway.core.answers import read_answer
 from pointsman.gateway.core.moves import AnswerMoves, AttemptEnd, RequestMoves
 from pointsman.gateway.core.resume import Resumption, Transcript, continued_body, repeated_body
 from pointsman.gateway.core.sse import TokenTranslator, Translator
@@ -466,9 +467,8 @@ class Forwarder:
         async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout, moves) as response:
             data = await self._whole(response)
         try:
-            body = await self._off_loop.run(len(data), lambda: msgspec.json.decode(data))
-            aborted = any(choice.get("finish_reason") == "abort" for choice in body["choices"])
-        except (msgspec.DecodeError, KeyError, TypeError, AttributeError) as error:
+            body, aborted = await self._off_loop.run(len(data), lambda: read_answer(data))
+        except msgspec.MsgspecError as error:
             raise Unsuitable("malformed", "the answer is not a completion", failing=True) from error
         if aborted:
             raise Unsuitable("engine-aborted")

@@ -1,10 +1,42 @@
 """Whole (not streamed) answers: the engine's completions turned into what the client asked for, choices gathered."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from pointsman.gateway.core.requests import Ask, Endpoint
 from pointsman.gateway.core.sse import Identity
+
+
+class _Choice(msgspec.Struct):
+    """What the gateway uses of a choice; the text of a completion, the message of a chat."""
+
+    index: int = 0
+    finish_reason: str | None = None
+    text: str | None = None
+    message: dict[str, Any] | None = None
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int = 0
+
+
+class _Answer(msgspec.Struct):
+    choices: Annotated[list[_Choice], msgspec.Meta(min_length=1)]
+    usage: _Usage | None = None
+
+
+def read_answer(data: bytes) -> tuple[dict[str, Any], bool]:
+    """An engine's whole answer, and whether the engine aborted it.
+
+    Raises msgspec.MsgspecError for anything else; its message has no value of ``data``.
+    """
+    body: dict[str, Any] = msgspec.json.decode(data)
+    choices = msgspec.convert(body, _Answer).choices
+    if any(choice.text is None and choice.message is None for choice in choices):
+        raise msgspec.ValidationError("a choice has neither a text nor a message")
+    return body, any(choice.finish_reason == "abort" for choice in choices)
 
 
 def gather(ask: Ask, identity: Identity, parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
