@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from yarl import URL
 
 from fixtures.gateways import Gateway, GatewayProcess, connected, gateway_process
 from integration.gateway.conftest import Room
@@ -17,7 +18,10 @@ SMALL = {
     "max_header_kib": 8,
     "max_answers": 3,
     "max_in_flight_requests": 2,
+    "max_in_flight_mib": 1,
+    "max_attempts": 2,
     "max_moves": 1,
+    "body_timeout_seconds": 1,
     "hold_seconds": 1,
     "patience_seconds": 1,
     "first_token_timeout_seconds": 2,
@@ -79,6 +83,18 @@ async def test_requests_that_are_too_many(room: Room, process: GatewayProcess) -
         pass
 
 
+async def test_bodies_that_take_too_much_memory_together(room: Room, process: GatewayProcess) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await gateway_of(room, process, worker)
+    gate = asyncio.Event()
+    worker.behaviours.append(Behaviour(tokens=1, gate=gate, finish=True))
+    stream = await gateway.client.completions.create(model=SERVED_NAME, prompt="hi", stream=True)
+    await refused(gateway, "max_in_flight_mib", 429, ASK | {"prompt": [1] * 60_000})  # 2 MB as JSON that is decoded
+    gate.set()
+    async for _chunk in stream:
+        pass
+
+
 @pytest.mark.parametrize(
     ("setting", "stream"), [("first_token_timeout_seconds", True), ("answer_timeout_seconds", False)]
 )
@@ -95,6 +111,28 @@ async def test_a_request_that_no_worker_could_answer(room: Room, process: Gatewa
     for worker in workers:
         worker.behaviours.append(Behaviour(status=500))
     await refused(gateway, "max_moves", 502)
+
+
+async def test_a_request_that_too_many_workers_refused(room: Room, process: GatewayProcess) -> None:
+    workers = await room.workers(3)
+    gateway = await gateway_of(room, process, *workers)
+    for worker in workers:
+        worker.behaviours.append(Behaviour(status=503, retry="draining"))  # it did not begin, so it is no move
+    await refused(gateway, "max_attempts", 502)
+
+
+async def test_a_body_that_does_not_arrive(room: Room, process: GatewayProcess) -> None:
+    gateway = await gateway_of(room, process, *await room.workers(1))
+    url = URL(gateway.of.url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: gateway\r\nContent-Length: 100\r\n\r\n{")
+    async with asyncio.timeout(30):
+        head = await reader.readuntil(b"\r\n\r\n")
+        message = await reader.readuntil(b"}}")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert b"x-request-id:" in head.lower()
+    assert gateway_limit("body_timeout_seconds").encode() in message
 
 
 async def test_a_request_that_found_no_worker(room: Room, process: GatewayProcess) -> None:

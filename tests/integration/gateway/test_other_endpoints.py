@@ -15,6 +15,7 @@ from fixtures.gateways import Entry, Gateway
 from integration.gateway.conftest import Room, bounded, held
 from integration.gateway.stand_in_worker import SERVED_NAME, Seen, StandInWorker, running
 from pointsman.api.protocol import headers
+from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.core.relayed import PATHS, RelayedEndpoint
 from pointsman.serving.ejection import FAILURES_IN_A_ROW
 from waiting import eventually
@@ -211,7 +212,8 @@ async def test_the_wait_for_the_first_token_of_a_stream_is_not_bounded_by_the_in
     waits = Reader(gateway)
     await waits.has("response.created")
     falls_silent = Reader(gateway)
-    with pytest.raises(openai.APIError, match="the worker sent no data in time") as broken:
+    limit = gateway_limit("inactivity_timeout_seconds")
+    with pytest.raises(openai.APIError, match=f"the worker sent no data in time; the limit is {limit} ") as broken:
         await falls_silent.done
     assert broken.value.code == "stream_broken"
     token.set()  # it has been silent for longer than that
