@@ -230,7 +230,7 @@ class StandInWorker:
             missing = {"message": "The model does not exist.", "type": "NotFoundError", "param": "model", "code": 404}
             return web.json_response({"error": missing}, status=404)
         is_chat = request.path.endswith("/chat/completions")
-        limit = body.get("max_tokens", 16)
+        limit = body.get("max_completion_tokens") or body.get("max_tokens", 16)
         chosen = [self.output(prompt, limit, choice) for choice in range(body.get("n", 1))]
         if behaviour is not None:
             chosen = [tokens[: behaviour.tokens] for tokens in chosen]
