@@ -11,6 +11,7 @@ import openai
 import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletionMessageParam
+from openai.types.completion_choice import Logprobs
 
 from engine.gateway.conftest import TOKEN, Stage, entry, give_role, running_decode_workers
 from fixtures.engines import MODEL, Engines, RunningEngine
@@ -93,6 +94,32 @@ async def test_completions_are_token_exact_streaming_and_not(stage: Stage) -> No
         tokens = [token for chunk in chunks for token in (chunk.choices[0].logprobs.tokens or [])]
         assert theirs.choices[0].logprobs is not None
         assert tokens == theirs.choices[0].logprobs.tokens
+
+
+async def test_an_evaluation_harness_has_its_prompts_back_with_their_log_probabilities(stage: Stage) -> None:
+    """Whole answers only: vLLM ends a stream of echo with log-probabilities with an error."""
+    rng = random.Random(SEED + 4)
+    prompts = [list(range(10, 200)), [rng.randrange(10, 250) for _ in range(300)], words(rng, 30), words(rng, 150)]
+    several: dict[str, Any] = {"max_tokens": 8, "n": 2, "temperature": 1, "extra_body": {"top_k": 1}}
+    for prompt in (prompts[1], prompts[3], prompts[:2], prompts[2:]):
+        for more in ({"max_tokens": 1, "temperature": 0}, several):  # what lm-eval sends, and more
+            ask: dict[str, Any] = {"model": MODEL, "prompt": prompt, "echo": True, "logprobs": 1, **more}
+            theirs = (await stage.reference.completions.create(**ask)).choices
+            ours = (await stage.gateway.client.completions.create(**ask)).choices
+            assert len(ours) == len(theirs) == (2 if prompt in (prompts[:2], prompts[2:]) else 1) * more.get("n", 1)
+            for mine, other in zip(ours, theirs, strict=True):
+                assert (mine.index, mine.text) == (other.index, other.text)
+                assert mine.logprobs is not None
+                assert other.logprobs is not None
+                assert mine.logprobs.tokens == other.logprobs.tokens
+                assert mine.logprobs.text_offset == other.logprobs.text_offset
+                assert _numbers(mine.logprobs) == pytest.approx(_numbers(other.logprobs), abs=1e-3)
+                assert len(_numbers(mine.logprobs)) > 50, "of the prompt too"
+
+
+def _numbers(logprobs: Logprobs) -> list[float]:
+    """A number for each token; the first token of a prompt has none."""
+    return [0.0 if value is None else value for value in logprobs.token_logprobs or []]
 
 
 async def test_what_needs_the_engine_is_answered_by_its_own_chat_endpoint(stage: Stage) -> None:
