@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -46,6 +47,9 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"to": {"type": "string", "enum": ["left", "right"]}}},
     },
 }
+CONTEXT = 4096  # of SMALL_ENGINE
+MAX_NEW_TOKENS = 24
+"""Of the model's generation_config.json, which the decode worker ignores: it has ``--generation-config vllm``."""
 CALL = {"id": "call-1", "type": "function", "function": {"name": "set_switch", "arguments": '{"to": "left"}'}}
 
 
@@ -189,14 +193,26 @@ def running(
         "service_uid": "chats",
     }
     own: dict[str, Any] = {"block_size": BLOCK, "drain_timeout_seconds": 5.0, "max_prefill_queue_size": 64}
-    started = [engines.worker(engines.settings(name, **login, **own), arguments) for name in ("prefill", "decode")]
-    started.append(engines.plain(engines.settings("alone", **own), arguments))
+    own["model"] = str(_with_generation_config(engines.model, template.parent))
+    started = [
+        engines.worker(engines.settings("prefill", **login, **own), arguments),
+        engines.worker(engines.settings("decode", **login, **own), (*arguments, "--generation-config", "vllm")),
+        engines.plain(engines.settings("alone", **own), arguments),
+    ]
     try:
         prefill, decode, alone = (engine.wait_until_healthy() for engine in started)
         yield prefill, decode, alone
     finally:
         for engine in started:
             engine.process.kill()
+
+
+def _with_generation_config(model: Path, folder: Path) -> Path:
+    """``model`` with a file that limits its answers."""
+    for file in model.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "generation_config.json").write_text(json.dumps({"max_new_tokens": MAX_NEW_TOKENS}))
+    return folder
 
 
 @pytest.fixture
@@ -257,13 +273,17 @@ STREAMED = ("list content", "tools", "tool history", "logprobs", "several answer
     [
         pytest.param("/v1/chat/completions", False, tuple(SHAPES), id="chats"),
         pytest.param("/v1/chat/completions", True, STREAMED, id="streamed chats"),
-        pytest.param("/v1/chat/completions", True, tuple(SHAPES), id="all chats streamed", marks=pytest.mark.verify),
+        pytest.param(
+            *("/v1/chat/completions", True, tuple(SHAPES)),
+            id="all chats streamed",
+            marks=(pytest.mark.verify, pytest.mark.verify_path),
+        ),
         pytest.param("/v1/completions", False, tuple(COMPLETIONS), id="completions"),
         pytest.param("/v1/completions", True, tuple(COMPLETIONS), id="streamed completions"),
     ],
 )
 async def test_answers_to_remotely_prefilled_requests_are_those_of_an_engine_alone(
-    stage: Stage, path: str, stream: bool, names: tuple[str, ...]
+    stage: Stage, path: str, stream: bool, names: tuple[str, ...], findings: dict[str, object]
 ) -> None:
     shapes = SHAPES if path == "/v1/chat/completions" else COMPLETIONS
     more = {"stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}} if stream else {}
@@ -277,6 +297,28 @@ async def test_answers_to_remotely_prefilled_requests_are_those_of_an_engine_alo
         assert _comparable(events) == _comparable(expected), name
         prompts = sum(len(text) > 100 for text in body["prompt"]) if isinstance(body.get("prompt"), list) else 1
         assert await stage.prefills() - before == prompts, f"{name}: each prompt is prefilled once"
+    if stream and names == tuple(SHAPES):
+        findings.update(shapes=list(names), differences=0)
+
+
+@pytest.mark.parametrize("name", ["tools", "several answers"])
+async def test_a_resumed_stream_is_prefilled_remotely_and_is_that_of_an_engine_alone(stage: Stage, name: str) -> None:
+    more = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 1, "top_k": 1}
+    body = SHAPES[name]() | more
+    _, _, expected = await stage.post(stage.alone, body)
+    chunks: dict[int, list[list[int]]] = {}
+    for event in expected:
+        for choice in event["choices"]:
+            if choice.get("token_ids"):
+                chunks.setdefault(choice["index"], []).append(choice["token_ids"])
+    told = [{"chunks": chunks[index][: 3 + index]} for index in range(body.get("n", 1))]
+    before = await stage.prefills()
+    status, headers, events = await stage.post(stage.decode, body | {"pointsman_resume": {"choices": told}})
+    assert (status, headers["X-Pointsman-Prefill"], headers["X-Pointsman-Resumed"]) == (200, "remote", "1"), events
+    assert await stage.prefills() - before == len(told), "each choice with its own tokens"
+    assert _comparable(events) == _comparable(expected)
+    usage = events[-1]["usage"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] <= usage["prompt_tokens"] - 800, "the prompt was new"
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -303,6 +345,21 @@ async def test_cached_tokens_are_those_that_no_worker_computed(stage: Stage, n: 
     assert again > template + 800, "the prefill worker had the same beginning"
 
 
+async def test_a_worker_reports_the_length_of_chats_that_its_engine_gives_by_default(stage: Stage) -> None:
+    limits = []
+    for worker in (stage.prefill, stage.decode):
+        async with stage.session.get(worker.url + control.MODEL_PATH, headers=AUTHORIZED) as response:
+            limits.append(control.ModelInfo.model_validate_json(await response.text()).chat_max_tokens)
+    assert limits == [MAX_NEW_TOKENS, CONTEXT], "the file's limit holds unless the flag excludes it"
+    # What they do: the one engine reads the file, the other one fills its context, of which little is left here.
+    body = {"messages": [user("7" * 1000)], "max_tokens": None, "ignore_eos": True}
+    _, _, [limited] = await stage.post(stage.alone, body)
+    assert limited["usage"]["completion_tokens"] == MAX_NEW_TOKENS
+    rest = CONTEXT - limited["usage"]["prompt_tokens"] - 2 * MAX_NEW_TOKENS
+    _, _, [filled] = await stage.post(stage.decode, body | {"messages": [user("7" * (1000 + rest))]})
+    assert filled["usage"]["total_tokens"] == CONTEXT
+
+
 async def test_the_engine_answers_what_only_it_can_prefill_or_refuse(stage: Stage) -> None:
     image = [
         {"type": "text", "text": words(250)},
@@ -327,9 +384,11 @@ async def test_the_engine_answers_what_only_it_can_prefill_or_refuse(stage: Stag
 
 
 @pytest.mark.verify
-async def test_many_chats_at_once_are_those_of_an_engine_alone(stage: Stage) -> None:
+@pytest.mark.verify_path
+async def test_many_chats_at_once_are_those_of_an_engine_alone(stage: Stage, findings: dict[str, object]) -> None:
     bodies = [body for shape in (*SHAPES.values(), *SHAPES.values()) if "seed" not in (body := shape())]
     answers = await asyncio.gather(*(stage.post(stage.decode, body) for body in bodies))
     for body, (status, _, events) in zip(bodies, answers, strict=True):
         _, _, expected = await stage.post(stage.alone, body)
         assert (status, _comparable(events)) == (200, _comparable(expected)), body
+    findings.update(chats_at_once=len(bodies), differences=0)
