@@ -40,5 +40,7 @@ async def test_a_worker_whose_node_vanished_is_given_up_after_25_seconds() -> No
 
 async def test_an_idle_connection_is_not_used_again_when_vllm_may_close_it_and_their_number_is_not_bounded() -> None:
     async with worker_connector() as connector:
-        assert 0 < connector._keepalive_timeout < VLLM_KEEPS_SECONDS
+        kept_s = connector._keepalive_timeout
+        assert kept_s is not None
+        assert 0 < kept_s < VLLM_KEEPS_SECONDS
         assert connector.limit == 0

@@ -9,7 +9,7 @@ import base64
 import hmac
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -56,6 +56,7 @@ class Server:
         self.pod, self.address, self.token = pod, address, token
         self.asked: list[str] = []
         self.metrics: Callable[[], web.Response] | None = None  # its /metrics, read without a token, if a test has one
+        self.more_routes: Sequence[web.RouteDef] = ()
         self._runner: web.AppRunner | None = None
 
     def routes(self) -> list[web.RouteDef]:
@@ -67,7 +68,7 @@ class Server:
             return await self._guard(request, handler)
 
         app = web.Application(middlewares=[guard])
-        app.add_routes(self.routes())
+        app.add_routes([*self.routes(), *self.more_routes])
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.address, names.ENGINE_PORT).start()
@@ -80,6 +81,8 @@ class Server:
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if self.metrics is not None and request.path == "/metrics":
             return self.metrics()
+        if not request.path.startswith("/pointsman/"):
+            return await handler(request)  # a client's
         said = request.headers.get("Authorization", "")
         if not hmac.compare_digest(said, f"Bearer {self.token}"):
             return _refused(401, "Unauthorized", "wrong token")
@@ -258,6 +261,7 @@ class StandInKubelet:
         self.crashing: set[str] = set()  # pods whose container does not come back
         self.starts_workers = True
         self.fails_verify: str | None = None  # of workers that start from now on
+        self.engine: Callable[[StandInWorker], Sequence[web.RouteDef]] = lambda worker: ()  # likewise: what they serve
         self.created: list[str] = []  # names of worker pods as they were first seen
         self.ended: list[str] = []  # names of worker pods as they went
         self.lost_work: list[str] = []  # workers that were killed with something in flight
@@ -351,6 +355,7 @@ class StandInKubelet:
             if component == names.COMPONENT_WORKER:
                 server = self.workers[name] = StandInWorker(pod, address, token, possible_roles)
                 server.fail_verify = self.fails_verify
+                server.more_routes = self.engine(server)
             else:
                 server = self.gateways[name] = StandInGateway(pod, address, token, self.pods)
             try:

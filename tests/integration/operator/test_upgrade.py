@@ -16,6 +16,7 @@ from pointsman.kube import resources
 from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
+from .clients import MODEL, Clients, clients_of, serve_requests
 from .conftest import CRDS, Cluster
 
 EARLIER = Path(__file__).with_name("crds_055ea15.json")
@@ -48,10 +49,16 @@ async def gateway_environment(cluster: Cluster) -> dict[str, Any]:
 @pytest.mark.parametrize("earlier_crds", [EARLIER], indirect=True, ids=lambda path: path.stem)
 @pytest.mark.usefixtures("earlier_crds")
 async def test_upgrade_and_rollback_restart_scale_and_refuse_nothing(
-    cluster: Cluster, control_plane: ControlPlane
+    cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
-    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    serve_requests(cluster, tmp_path)
+    await cluster.create(model=MODEL, pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
     await cluster.until_summary("1P2D")
+    async with clients_of(cluster, control_plane, tmp_path) as clients:
+        await _upgrade_and_roll_back(cluster, control_plane, clients)
+
+
+async def _upgrade_and_roll_back(cluster: Cluster, control_plane: ControlPlane, clients: Clients) -> None:
 
     def workers() -> set[tuple[str, str, str]]:
         labels = [(pod, pod.metadata.labels["pointsman.dev/revision"]) for pod in cluster.kubelet.worker_pods()]
@@ -61,6 +68,7 @@ async def test_upgrade_and_rollback_restart_scale_and_refuse_nothing(
         await cluster.until_summary("1P2D")
         assert workers() == before
         assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+        await clients.get_answers()
 
     before, earlier = workers(), await gateway_environment(cluster)
 

@@ -24,6 +24,7 @@ from pointsman.kube.errors import NotFound
 from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
+from .clients import MODEL, Clients, clients_of, serve_requests
 from .conftest import CRDS, Cluster
 
 WITHOUT_GROUPS: Final = "3a2454a"
@@ -113,7 +114,18 @@ def reconciles(operator: OperatorProcess, outcome: str) -> float:
 
 @pytest.mark.parametrize("installation", [WITHOUT_GROUPS], indirect=True)
 async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic_group(
-    installation: Installation, cluster: Cluster, control_plane: ControlPlane
+    installation: Installation, cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    # the earlier commit serves; the cluster has no kind ElasticGroup
+    serve_requests(cluster, tmp_path)
+    await cluster.create(model=MODEL, pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+    async with clients_of(cluster, control_plane, tmp_path) as clients:
+        await _upgrade_roll_back_and_upgrade(installation, cluster, control_plane, clients)
+
+
+async def _upgrade_roll_back_and_upgrade(
+    installation: Installation, cluster: Cluster, control_plane: ControlPlane, clients: Clients
 ) -> None:
     release, namespace = installation.release, cluster.namespace
 
@@ -122,7 +134,7 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
         cluster.operator = await asyncio.to_thread(installation.start, earlier=earlier)
         await cluster.until_said(f"service={namespace}/chat reason=AsDesired")
 
-    def service_is_unchanged() -> None:
+    async def service_is_unchanged() -> None:
         found = cluster.service()
         assert found is not None
         assert service is not None
@@ -130,14 +142,12 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
         assert (found.metadata.uid, found.metadata.generation) == (service.metadata.uid, service.metadata.generation)
         assert objects_of(control_plane, namespace, "chat") == service_objects
         assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+        await clients.get_answers()
 
     def operator_has_not_failed() -> None:
         log = cluster.operator.log
         assert not [word for word in ("Traceback", "Refused", "Forbidden", "forbidden") if word in log], log
 
-    # the earlier commit serves; the cluster has no kind ElasticGroup
-    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
-    await cluster.until_summary("1P2D")
     with pytest.raises(NotFound):
         await cluster.kube.list(resources.ELASTIC_GROUPS, namespace)
     service, service_objects = cluster.service(), objects_of(control_plane, namespace, "chat")
@@ -147,7 +157,7 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
     release.upgrade(CHART)
     control_plane.kubectl("wait", "--for=condition=Established", f"crd/{ELASTIC_CRD}", "--timeout=60s")
     await run_operator(earlier=False)
-    service_is_unchanged()
+    await service_is_unchanged()
     group_spec = {"model": {"source": "hf://test/tiny"}, "instances": {"replicas": 2, "maxReplicas": 4}}
     body = {"metadata": {"name": GROUP}, "spec": group_spec}
     await cluster.kube.create(resources.ELASTIC_GROUPS, body, namespace, field_validation="Strict")
@@ -166,7 +176,7 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
     # rollback: the earlier operator sees pods of a kind that it does not know, and changes nothing of the group
     release.helm("rollback", release.name, "1")
     await run_operator(earlier=True)
-    service_is_unchanged()
+    await service_is_unchanged()
     rolled_back = await cluster.kube.get(resources.ELASTIC_GROUPS, GROUP, namespace)
     assert (rolled_back["metadata"]["uid"], rolled_back["spec"]) == (group["metadata"]["uid"], group["spec"])
     assert objects_of(control_plane, namespace, GROUP) == group_objects
@@ -185,7 +195,7 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
     await run_operator(earlier=False)
     await eventually(lambda: budget in objects_of(control_plane, namespace, GROUP), "the deleted object is made again")
     assert {**objects_of(control_plane, namespace, GROUP), budget: None} == {**group_objects, budget: None}
-    service_is_unchanged()
+    await service_is_unchanged()
     operator_has_not_failed()
 
 
