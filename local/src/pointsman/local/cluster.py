@@ -62,6 +62,7 @@ class LocalCluster:
     ``name``            makes a cluster that can be found again (``keep`` needs one); without it, one for this process
     ``keep``            all of it outlives this process; ``pointsman local down NAME`` ends it
     ``engine``          with the engine's environment and its fork server, so that worker pods can run
+    ``images``          with what engines need for images
     ``gpus``            made-up ``nvidia.com/gpu`` capacity
     ``start_seconds``   simulated start-up time of worker pods, as image pull and weight loading take on a real cluster
     ``restart_seconds`` first restart back-off of containers (a kubelet's is 10); doubles
@@ -75,6 +76,7 @@ class LocalCluster:
         *,
         keep: bool = False,
         engine: bool = True,
+        images: bool = False,
         gpus: int = 8,
         start_seconds: float = 0.0,
         restart_seconds: float = 1.0,
@@ -85,7 +87,7 @@ class LocalCluster:
     ) -> None:
         if keep and name is None:
             raise ClusterError("a cluster that is kept needs a name, or nobody could end it")
-        self._environment = ensure_engine_environment(report=report) if engine else None
+        self._environment = ensure_engine_environment(report=report, images=images) if engine else None
         self._name = name
         self._keep = keep
         self._gpus = gpus
@@ -326,7 +328,10 @@ class LocalCluster:
         module = "pointsman.local.engine.fork_server"
         part = Part(
             "fork server",
-            [str(environment.python), "-m", module, "--socket", str(self.fork_socket), "--stay"],
+            [
+                *(str(environment.python), "-m", module, "--socket", str(self.fork_socket), "--stay"),
+                *(argument for name in environment.modules for argument in ("--also", name)),
+            ],
             self.directory / "logs" / "fork-server.log",
             self.directory / "processes" / "fork-server.pid.json",
             keep=self._keep,

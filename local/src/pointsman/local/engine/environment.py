@@ -35,6 +35,13 @@ ROOMS: Final = (
     "workers",
     "local",
 )  # of local: its fork server and model maker, which import no other
+IMAGE_MODULES: Final = (
+    "vllm.model_executor.models.llava",
+    "vllm.model_executor.models.clip",
+    "transformers.models.llava.processing_llava",
+    "transformers.models.clip.image_processing_clip",
+)
+"""What engines for images import besides the others; a fork server imports them once for all."""
 SIZE_GIB: Final = 5.3
 PROGRESS_SECONDS: Final = 15.0
 Report = Callable[[str], None]
@@ -55,6 +62,11 @@ class EngineEnvironment:
     def python(self) -> Path:
         """The interpreter that can import vLLM."""
         return self.root / "bin" / "python"
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """What its engines import besides those that serve text."""
+        return () if self.images is None else IMAGE_MODULES
 
     @property
     def own_variables(self) -> dict[str, str]:

@@ -93,11 +93,21 @@ class Endpoint:
         if prompt.stream:
             options["stream_options"] = {"include_usage": True}
         if prompt.api is Api.CHAT:
-            return await self._client.chat.completions.with_raw_response.create(
-                messages=[{"role": "user", "content": prompt.text or ""}], **options
-            )
+            messages: Any = [{"role": "user", "content": _content(prompt)}]
+            return await self._client.chat.completions.with_raw_response.create(messages=messages, **options)
         body = prompt.text if prompt.token_ids is None else list(prompt.token_ids)
         return await self._client.completions.with_raw_response.create(prompt=body or "", **options)
+
+
+def _content(prompt: Prompt) -> str | list[dict[str, Any]]:
+    """Of a chat's message: its text alone, or its images and then its text."""
+    text = prompt.text or ""
+    if not prompt.images:
+        return text
+    return [
+        *({"type": "image_url", "image_url": {"url": url}} for url in prompt.images),
+        {"type": "text", "text": text},
+    ]
 
 
 class _Answer:

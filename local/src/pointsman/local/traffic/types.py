@@ -23,7 +23,8 @@ class PrefillPath(StrEnum):
 class Prompt:
     """One request to send. Either ``text`` or ``token_ids`` is set (a chat prompt is always text).
 
-    ``ignore_eos`` makes the answer ``max_tokens`` long whatever the model says (vLLM's extension).
+    ``ignore_eos`` makes the answer ``max_tokens`` long whatever the model says (vLLM's extension). ``images`` are the
+    URLs of a chat's images, which come before its text.
     """
 
     index: int
@@ -33,12 +34,15 @@ class Prompt:
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     ignore_eos: bool = False
+    images: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.text is None) == (self.token_ids is None):
             raise ValueError(f"prompt {self.index}: exactly one of text and token_ids must be set")
         if self.api is Api.CHAT and self.text is None:
             raise ValueError(f"prompt {self.index}: a chat prompt is text, not token ids")
+        if self.images and self.api is not Api.CHAT:
+            raise ValueError(f"prompt {self.index}: only a chat has images")
         if self.max_tokens < 1:
             raise ValueError(f"prompt {self.index}: max_tokens is {self.max_tokens}: it must be 1 or more")
 
