@@ -3,10 +3,12 @@
 ``prompts``     what is asked (seeded)      ``client``   one request, timed      ``load``   closed and open loops
 ``statistics``  pure figures from records   ``types``    Prompt and Record
 ``exactness``   same tokens from two sides  ``interference``  streams that run while long prompts arrive
+``images``      pictures for chats
 """
 
 from pointsman.local.traffic.client import Endpoint
 from pointsman.local.traffic.exactness import Comparison, Difference, compare
+from pointsman.local.traffic.images import png_url, with_images
 from pointsman.local.traffic.interference import Interference, Scenario, StreamsEnded, interfere
 from pointsman.local.traffic.load import Traffic, closed_loop, open_loop, running_load
 from pointsman.local.traffic.prompts import Mix, prompts
@@ -33,8 +35,10 @@ __all__ = [
     "interfere",
     "open_loop",
     "percentile",
+    "png_url",
     "prompts",
     "recent",
     "running_load",
     "summarise",
+    "with_images",
 ]

@@ -4,7 +4,11 @@ import base64
 import random
 import struct
 import zlib
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
+
+from pointsman.local.traffic.types import Prompt
 
 _TILE: Final = 14  # pixels; a side of 112 has 8 tiles
 
@@ -34,3 +38,9 @@ def png(width: int, height: int, *, seed: object) -> bytes:
 def png_url(width: int, height: int, *, seed: object) -> str:
     """The same as a data URL."""
     return f"data:image/png;base64,{base64.b64encode(png(width, height, seed=seed)).decode()}"
+
+
+def with_images(prompt: Prompt, sides: Iterable[int], *, seed: object) -> Prompt:
+    """The chat ``prompt`` with square images of these sides, in pixels, that only this prompt and ``seed`` have."""
+    urls = (png_url(side, side, seed=f"{seed}/{prompt.index}/{number}") for number, side in enumerate(sides))
+    return replace(prompt, images=tuple(urls))
