@@ -21,7 +21,7 @@ def cluster() -> Iterator[LocalCluster]:
 
     Containers are killed so often here that a kubelet's back-off, which doubles, would take minutes.
     """
-    with LocalCluster(restart_seconds=0.1) as running:
+    with LocalCluster(restart_seconds=0.1, images=True) as running:
         running.install()
         yield running
 

@@ -83,14 +83,16 @@ class Served:
             self.scale(Role.DECODE, 2)
         return await self.ready(prefill=1, decode=2)
 
-    async def ready(self, *, prefill: int, decode: int) -> ServiceView:
+    async def ready(self, *, prefill: int, decode: int, encode: int = 0) -> ServiceView:
         """Wait until the service is Ready with exactly so many routable workers and no other pod of it."""
+        desired = {Role.PREFILL: prefill, Role.DECODE: decode, Role.ENCODE: encode}
 
         def holds(view: ServiceView) -> bool:
-            counts = (len(view.routable(Role.PREFILL)), len(view.routable(Role.DECODE)), len(view.workers))
-            return view.ready and view.gateway_url is not None and counts == (prefill, decode, prefill + decode)
+            counts = {role: len(view.routable(role)) for role in Role}
+            whole = counts == desired and len(view.workers) == sum(desired.values())
+            return view.ready and view.gateway_url is not None and whole
 
-        view = await self.until(f"{self.name} Ready at {prefill}P{decode}D", holds)
+        view = await self.until(f"{self.name} Ready at {encode}E{prefill}P{decode}D", holds)
         assert view.gateway_url is not None
         if self._endpoint is None or self._endpoint.base_url != view.gateway_url:
             await self.close()
