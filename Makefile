@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-elastic test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,9 @@ quickstart: sync ## the main job on real parts, explained while it runs (ARGS="-
 
 quickstart-elastic: sync ## an elastic group on real parts, its groups shown while they change (ARGS="--help")
 	@$(RUN) pointsman quickstart-elastic $(ARGS)
+
+quickstart-multimodal: sync ## images on an encode, a prefill and a decode worker, real parts (ARGS="--help")
+	@$(RUN) pointsman quickstart-multimodal $(ARGS)
 
 test: lint unit integration engine browser ## all tests, as CI runs them
 

@@ -6,6 +6,7 @@ from pointsman.cli import main
 
 COMMANDS = (
     ["quickstart"],
+    ["quickstart-multimodal"],
     ["explain"],
     ["record"],
     ["replay"],
