@@ -134,11 +134,9 @@ def vision_url(cluster: LocalCluster, vision_model: Path, tmp_path_factory: pyte
         running = runner.run(server.__aenter__())
         yield running.base_url
         runner.run(server.__aexit__(None, None, None))
-    cluster.kubectl("-n", "default", "delete", "llms", NAME, "--wait=false")
-    cluster.kubectl(
-        "-n", "default", "wait", "pods", "-l", f"{names.SERVICE_LABEL}={NAME}", "--for=delete", "--timeout=60s",
-        timeout_s=70,
-    )  # fmt: skip
+        cluster.kubectl("-n", "default", "delete", "llms", NAME, "--ignore-not-found", "--wait=false")
+        pods = ("-n", "default", "get", "pods", "-l", f"{names.SERVICE_LABEL}={NAME}", "-o", "name")
+        runner.run(eventually(lambda: not cluster.kubectl(*pods), "the service is gone", 90))
 
 
 @pytest.fixture
