@@ -68,6 +68,7 @@ def main(argv: list[str]) -> int:
     starting.add_argument("--gpus", type=int, default=8, help="made-up nvidia.com/gpu capacity (default: 8)")
     starting.add_argument("--start-seconds", type=float, default=0.0, help="simulated start-up time of workers")
     starting.add_argument("--prometheus", action="store_true", help="with a real Prometheus that scrapes all its pods")
+    starting.add_argument("--images", action="store_true", help="with what engines need for images")
     starting.add_argument("--no-engine", action="store_true", help="without vLLM: no workers can run")
     if argv[:1] == ["binaries"]:
         return binaries_command.main(argv[1:])
@@ -95,6 +96,7 @@ def _up(options: argparse.Namespace) -> int:
         options.name,
         keep=options.keep,
         engine=not options.no_engine,
+        images=options.images,
         gpus=options.gpus,
         start_seconds=options.start_seconds,
         prometheus=options.prometheus,
