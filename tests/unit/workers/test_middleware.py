@@ -112,13 +112,13 @@ async def test_a_chat_shorter_than_the_threshold_is_not_rendered_here(fresh: Wor
     assert fresh.engine.rendered == 0
 
 
-IMAGE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+AUDIO = [{"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}]
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (chat(IMAGE), "media"),
+        (chat(AUDIO), "media"),
         (chat("more than four tokens", prompt_logprobs=1), "prompt-logprobs"),
         ({"messages": [5], "colour": "blue"}, "invalid"),
     ],
@@ -234,9 +234,9 @@ async def test_the_control_api_needs_the_token(fresh: Worker, given: str | None)
 
 
 async def test_the_control_api_says_what_is_wrong(fresh: Worker) -> None:
-    answer = await fresh.control("POST", control.ROLE_PATH, {"role": "Encode"})
+    answer = await fresh.control("POST", control.ROLE_PATH, {"role": "Embed"})
     assert (answer.status, answer.body["reason"]) == (400, "BadRequest")
-    assert "'Prefill' or 'Decode'" in answer.body["message"]
+    assert "'Prefill', 'Decode' or 'Encode'" in answer.body["message"]
     assert (await fresh.control("GET", "/pointsman/v1/nothing")).status == 404
     refused = await fresh.control("POST", control.ROLE_PATH, {"role": "Prefill"})
     assert (refused.status, refused.body["reason"]) == (409, "NoPrefillQueue")
