@@ -1,6 +1,7 @@
 """Images through the whole product: an encode, a prefill and a decode worker answer as one plain server does."""
 
 import asyncio
+import os
 import random
 import signal
 from collections import Counter
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
@@ -66,26 +68,29 @@ class Vision(Served):
         return sum(value for samples in found for of, value in samples if wanted <= of.items())
 
     async def nothing_left(self) -> None:
-        """Wait until nothing is in flight and no memory of an embedding is in use, neither block nor byte."""
+        """Wait until nothing is in flight and no memory of a fetched embedding is in use."""
         await self.at_rest()
 
         async def free() -> bool:
-            blocks = await self.metric(metrics.EMBEDDING_TRANSFER_USED_BLOCKS.name, roles=tuple(Role))
-            held_bytes = await self.metric(metrics.WORKER_EMBEDDING_BYTES.name, roles=tuple(Role))
-            return not blocks and not held_bytes
+            return not await self.metric(metrics.WORKER_EMBEDDING_BYTES.name, roles=names.LANGUAGE_ROLES)
 
-        await eventually(free, "no block and no byte of an embedding is in use", 60)
+        await eventually(free, "no byte of an embedding is in use", 60)
 
     @contextmanager
     def paused(self, worker: WorkerView) -> Iterator[None]:
-        """SIGSTOP for the length of the block."""
-        process = self.cluster.node.container_process(worker.pod.metadata.uid, "engine")
-        assert process is not None
-        process.signal(signal.SIGSTOP)
+        """SIGSTOP the engine for the length of the block: its container's process only stands for it here."""
+        (engine,) = {
+            listening.pid
+            for listening in psutil.net_connections("tcp")
+            if listening.status == psutil.CONN_LISTEN
+            and listening.laddr == (worker.pod.status.pod_ip, names.ENGINE_PORT)
+        }
+        assert engine is not None
+        os.kill(engine, signal.SIGSTOP)
         try:
             yield
         finally:
-            process.signal(signal.SIGCONT)
+            os.kill(engine, signal.SIGCONT)
 
 
 def url_of(worker: WorkerView) -> str:
