@@ -72,9 +72,10 @@ class Vision(Served):
         await self.at_rest()
 
         async def free() -> bool:
-            return not await self.metric(metrics.WORKER_EMBEDDING_BYTES.name, roles=names.LANGUAGE_ROLES)
+            held = (metrics.WORKER_EMBEDDING_BYTES, metrics.EMBEDDING_TRANSFER_USED_BLOCKS)
+            return not any([await self.metric(each.name, roles=names.LANGUAGE_ROLES) for each in held])
 
-        await eventually(free, "no byte of an embedding is in use", 60)
+        await eventually(free, "no byte and no block of an embedding is in use", 60)
 
     @contextmanager
     def paused(self, worker: WorkerView) -> Iterator[None]:
@@ -193,6 +194,9 @@ async def test_chats_with_images_are_answered_as_by_one_plain_server(vision: Vis
     assert await vision.images() - before == Counter(encode=7, bypass=2, cache=2)
     fetched = await vision.metric(metrics.WORKER_EMBEDDING_FETCHES.name, SUCCEEDED, roles=names.LANGUAGE_ROLES)
     assert fetched >= 7, "the workers that prefill have fetched what the encode worker made"
+    transfers = metrics.EMBEDDING_TRANSFER_TRANSFERS.name
+    assert await vision.metric(transfers, {"result": "succeeded"}, roles=names.LANGUAGE_ROLES) == fetched
+    assert await vision.metric(metrics.EMBEDDING_TRANSFER_BLOCKS.name, roles=names.LANGUAGE_ROLES) > 0
     await vision.nothing_left()
 
 

@@ -262,11 +262,11 @@ class _LanguageScheduler:
 
     def stats(self) -> ExchangeStats | None:
         counts, seconds = self.fetcher.outcomes()
-        reserved = self.fetcher.reserved_bytes
-        if not counts and reserved == self._reserved_bytes:
+        reserved, transfers = self.fetcher.reserved_bytes, self.fetcher.transfers()
+        if not counts and not transfers and reserved == self._reserved_bytes:
             return None
         self._reserved_bytes = reserved
-        return ExchangeStats.of(counts, seconds, reserved)
+        return ExchangeStats.of(counts, seconds, reserved, transfers)
 
     def close(self) -> None:
         self.fetcher.close()

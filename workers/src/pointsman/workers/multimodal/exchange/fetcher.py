@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Final
 
@@ -15,6 +16,7 @@ from pointsman.workers.multimodal.transfer.allocator import BlockUsage
 from pointsman.workers.multimodal.transfer.buffers import Buffer
 from pointsman.workers.multimodal.transfer.client import EmbeddingClient
 from pointsman.workers.multimodal.transfer.errors import TransferError, TransferFailedError
+from pointsman.workers.multimodal.transfer.metrics import TransferStatistics
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,7 @@ class EmbeddingFetcher:
         self._clock = clock
         self._fetches = EmbeddingFetches(settings.max_bytes, settings.embedding_fetch_timeout_seconds)
         self._results: SimpleQueue[tuple[int, Buffer | None, float]] = SimpleQueue()
+        self._statistics: SimpleQueue[TransferStatistics] = SimpleQueue()
         self._running: dict[int, Future[None]] = {}
         self._seconds: list[float] = []
         self._clients: dict[int, EmbeddingClient] = {}  # by the width of their embeddings; of the background loop
@@ -66,6 +69,14 @@ class EmbeddingFetcher:
         self._fetches.counts.clear()
         seconds, self._seconds = self._seconds, []
         return counts, seconds
+
+    def transfers(self) -> list[TransferStatistics]:
+        """Of the buffers that embeddings are fetched into, as fetches ended since the last call."""
+        found: list[TransferStatistics] = []
+        with suppress(Empty):
+            while True:
+                found.append(self._statistics.get_nowait())
+        return found
 
     @property
     def reserved_bytes(self) -> int:
@@ -120,6 +131,9 @@ class EmbeddingFetcher:
                 error or type(error).__name__,
                 extra={"address": reference.address},
             )
+        finally:
+            if reference.token_bytes in self._clients:
+                self._statistics.put(self._clients[reference.token_bytes].statistics())
         self._results.put((number, vectors, time.monotonic() - begun_s))
 
     def _client(self, token_bytes: int) -> EmbeddingClient:
