@@ -279,4 +279,6 @@ async def kill(vision: Vision, part: str) -> None:
     elif part == "gateway":
         vision.kill((await vision.look()).gateways[0].metadata.name)
     else:
-        vision.kill((await vision.worker(Role.from_label(part) or Role.ENCODE)).name)
+        role = Role.from_label(part) or Role.ENCODE
+        view = await vision.until(f"a worker serves as {role}", lambda view: len(view.routable(role)) > 0)
+        vision.kill(view.routable(role)[0].name)
