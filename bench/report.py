@@ -57,10 +57,10 @@ NOTES = {
     "of as many bytes in the same round, by one thread, of memory that is in no cache. `length known`: the encode "
     "worker's answer tells it. `sizes first`: the language side requests it. `1 024 + 976 tokens`: the first part "
     "goes into the default reservation, and is copied once more from there. NIXL and TCP run over loopback; NIXL "
-    "uses UCX with `UCX_TLS=tcp,self`, as between pods without RDMA. Rows with the target `ratio >= 0` are "
-    "measured beside, without a target. Missed, and why: of one image's 2.5 ms, 1.65 ms are the copy, which a plain "
-    "copy takes as well; 0.6 ms are the request and its answer between two idle processes, 0.2 ms the delivery. "
-    "Images at once share these.",
+    "uses UCX with `UCX_TLS=tcp,self`, as between pods without RDMA. Rows with the target `ratio >= 0` are shown "
+    "for comparison, without a target. The copy through shared memory uses two threads, the plain copy one. "
+    "Missed, and why: of one image's 2.3 ms, 1.6 ms are the copy, which a plain copy takes as well; the rest is "
+    "the request and its answer between two idle processes, and the delivery. Images at once share these.",
     "elastic_simulated": "Simulated, with the manager's own rounds and about the times of this computer: the most "
     "requests a second of which 90 % take at most 25 times what they take alone. Missed, and "
     "why: static instances leave no core idle either when requests wait, and 25 times leaves "
@@ -91,8 +91,11 @@ NOTES = {
     "the rules, GPU-hours and first tokens. Values are means over seeds, a ratio is that of the means. A row is missed "
     "where the estimate served more, by however little.",
     "input_broadcast": "Multimodal inputs from the entry rank to all ranks of a group: ranks are processes on this "
-    "computer of two cores, materialising is decoding a JPEG with Pillow. See [how inputs are broadcast]"
-    "(design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores.",
+    "computer of two cores, materialising is decoding a JPEG with Pillow. See [how inputs are "
+    "broadcast](design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores. `the seed's "
+    "code` is gloo's `broadcast_object_list`. The target beside the best fixed mode is 0.9, or less where its own "
+    "repeats differ by more. Missed, and why: with one request at a time `sync` decodes on the main thread, which "
+    "is faster for large images here; nothing else can use that thread meanwhile.",
     "planner": "Simulated: see [the planner beside others](planner-evaluation.md) for what, how, and every planner's "
     "figures. Of the loads, values are means over seeds, a ratio is that of the means; of speed and memory, medians. "
     "`best static` and `clairvoyant` know the trace beforehand. Speeds are in seconds of one core, on a computer that "

@@ -74,7 +74,7 @@ def test_a_step_in_images_is_answered_by_encode_workers_alone() -> None:
     first = next(d for d in decisions[60:] if d.changes_encode)
     assert decisions.index(first) <= 62
     assert first.reason is Reason.ENCODE_SHORT
-    assert "scale-out of those that encode from" in first.message
+    assert "scale encode workers from" in first.message
     assert not first.changes_layout
     numbers = dict(first.inputs)
     assert numbers["encodeMilliseconds"] == pytest.approx(100)

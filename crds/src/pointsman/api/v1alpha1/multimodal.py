@@ -66,7 +66,7 @@ class MultimodalSpec(ApiModel):
         default=3,
         ge=0,
         le=20,
-        description="Most redirects that a fetch follows. More reject the request with 400.",
+        description="Most redirects that a fetch follows. Requests that need more are rejected with 400.",
     )
     cache_mib: int = Field(
         default=512,
@@ -79,8 +79,8 @@ class MultimodalSpec(ApiModel):
         default=256,
         ge=0,
         le=1_000_000,
-        description="A request whose images have at most so many tokens in all has them encoded where it is prefilled. "
-        "0: every image goes to an encode worker.",
+        description="Images of a request that have at most so many tokens in all are encoded by the worker that "
+        "prefills. 0: every image goes to an encode worker.",
     )
 
 

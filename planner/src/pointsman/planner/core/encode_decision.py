@@ -125,7 +125,7 @@ def with_encode(
     elif short and encode <= has and reason in _QUIET:
         reason = Reason.UNSATISFIABLE
     if encode != before:
-        message += f"; scale-{'out' if encode > before else 'in'} of those that encode from {before} to {encode}"
+        message += f"; scale encode workers from {before} to {encode}"
     return replace(
         decision,
         reason=reason,
