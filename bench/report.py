@@ -45,13 +45,13 @@ NOTES = {
     "while two others follow the same workers in the same event loop. Workers and gateways share two cores, and others "
     "used them at the time. The longest callback is what one step of any task took of the gateway's thread: no stream "
     "waits for longer. Old blocks are those that no buffer has; at the reconnect, the least share known at any time.",
-    "elastic": "Two instances of the elastic engine (CPU, float32, 26 M parameters), a thread each. That the batching "
-    "equals trying all splits, and that tokens are those of one engine through all regroupings, are tests. A group "
-    "that shrinks after a prefill moves no KV. Missed, and why: the batching takes 7 or 13 ms from run to run, as fast "
-    "as the shared computer's cores are then; the two members of a decode step exchange queries and results in each of "
-    "8 layers over TCP, which costs a quarter of what a small batch computes. The goodput beside static groups is not "
-    "measured yet: with 60 requests a run and 25 times the latency alone, nothing was late at 5 requests a second, so "
-    "runs must be longer.",
+    "elastic": "Two instances of the elastic engine (CPU, float32, 26 M parameters), a thread each. That the "
+    "batching equals trying all splits, and that tokens are those of one engine through all regroupings, are "
+    "tests. A group that shrinks after a prefill moves no KV. Missed, and why: the two members of a decode step "
+    "exchange queries and results in each of 8 layers over TCP, which costs 10 to 17 ms a step, beside 26 to 65 ms "
+    "of computing on this computer (ratios from 1.0 to 1.6 on several days). The goodput beside static groups has "
+    "no row: in the one run on real engines other programs used the computer, and the shares in time of one system "
+    "and rate differed between seeds from 51 to 100 %. In simulated time it is missed, see elastic_simulated.",
     "embedding_transfer": "An embedding of 2 000 tokens of 4 096 bfloat16 (16 MB) from the buffer of an encode "
     "worker's process to memory of the language worker's process that was in use before. The peer is a plain copy "
     "of as many bytes in the same round, by one thread, of memory that is in no cache. `length known`: the encode "
