@@ -156,7 +156,7 @@ class Trial:
         cluster, now = self.cluster, self._now
         numbers = range(1, MOST_OF_A_ROLE + 1)
         layouts = [(p, d) for p in numbers for d in numbers if 3 <= p + d <= BUDGET and (p, d) != tuple(now.values())]
-        wanted = dict(zip(Role, self.dice.choice(layouts), strict=True))
+        wanted = dict(zip(LANGUAGE_ROLES, self.dice.choice(layouts), strict=True))
         change = {role: wanted[role] - now[role] for role in LANGUAGE_ROLES}
         switched = min(map(abs, change.values())) if change[Role.PREFILL] * change[Role.DECODE] < 0 else 0
         to_prefill = switched if change[Role.PREFILL] > 0 else -switched
