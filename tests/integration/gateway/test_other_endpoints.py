@@ -287,6 +287,24 @@ async def test_what_reaches_into_workers_is_refused_and_never_sent(
     assert worker.seen == []
 
 
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        ({"type": "input_image", "image_url": "data:image/png;base64,AAAA", "uuid": "0" * 64}, "uuid"),
+        ({"type": "input_image", "image_url": "http://169.254.169.254/latest/meta-data"}, "image_url"),
+    ],
+)
+@pytest.mark.parametrize(("path", "where"), [("/v1/responses", "input"), ("/v1/messages", "messages")])
+async def test_media_that_the_engine_would_fetch_or_that_clients_name_are_refused_and_never_sent(
+    gateway: Gateway, worker: FullWorker, path: str, where: str, part: dict[str, Any], field: str
+) -> None:
+    body = {"model": SERVED_NAME, where: [{"role": "user", "content": [part]}]}
+    status, _found, answer = await post(gateway, path, body)
+    assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
+    assert answer["error"]["param"] == f"{where}[0].content[0].{field}"
+    assert worker.seen == []
+
+
 async def test_the_engines_own_refusal_is_passed_on(gateway: Gateway) -> None:
     status, _found, answer = await post(gateway, "/v1/messages", {"model": SERVED_NAME, "messages": []})
     assert (status, answer["error"]["message"]) == (400, "no")

@@ -151,10 +151,100 @@ def test_an_error_event_has_the_shape_of_its_api() -> None:
     assert json.loads(message.removeprefix(prefix)) == {"type": "error", "error": {**error, "type": "api_error"}}
 
 
-@pytest.mark.parametrize("part", [{"type": "image_embeds", "image_embeds": "AA"}, {"type": None, "audio_embeds": "AA"}])
-def test_embeddings_in_place_of_media_are_refused_by_name(part: dict[str, Any]) -> None:
-    with pytest.raises(RequestInvalid, match="_embeds"):
-        read(RelayedEndpoint.TOKENIZE, model="chat", messages=[{"role": "user", "content": ["a", part]}])
-    others: list[Any] = ["text", [{"role": "user", "content": [{"type": "image_url", "image_url": "x"}, 5]}, 5], {}]
-    for messages in others:
-        assert read(RelayedEndpoint.TOKENIZE, model="chat", messages=messages).body
+DATA = "data:image/png;base64,AAAA"
+UUID = "0" * 64
+ALL_ENDPOINTS = pytest.mark.parametrize("endpoint", RelayedEndpoint)
+
+
+def with_part(endpoint: RelayedEndpoint, part: Any) -> dict[str, Any]:
+    """A body of ``endpoint`` with ``part`` where its media stand."""
+    message = {"role": "user", "content": ["a", part]}
+    match endpoint:
+        case RelayedEndpoint.RESPONSES:
+            return {"input": [message]}
+        case RelayedEndpoint.EMBEDDINGS:
+            return {"input": [[message]]}
+        case RelayedEndpoint.MESSAGES | RelayedEndpoint.MESSAGES_COUNT:
+            return {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": ["a", part]}]}]}
+        case RelayedEndpoint.RERANK:
+            return {"query": "a", "documents": [{"content": [part]}]}
+        case RelayedEndpoint.SCORE:
+            return {"data_1": {"content": [part]}, "data_2": "a"}
+    return {"messages": [message]}
+
+
+@ALL_ENDPOINTS
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": DATA}, "uuid": UUID},
+        {"type": "input_image", "image_url": DATA, "uuid": UUID},
+        {"type": "text", "text": "a", "image_url": None, "uuid": UUID},
+        {"image_embeds": None, "uuid": UUID},
+        {"video_url": DATA, "uuid": 5},
+    ],
+)
+def test_a_clients_own_name_of_a_medium_is_refused(endpoint: RelayedEndpoint, part: dict[str, Any]) -> None:
+    """Engines would keep the medium under this name for all clients, or read that of another one."""
+    with pytest.raises(RequestInvalid, match="uuid' is not accepted") as refused:
+        read(endpoint, model="chat", **with_part(endpoint, part))
+    assert refused.value.param is not None and refused.value.param.endswith("].uuid")
+
+
+@ALL_ENDPOINTS
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_embeds", "image_embeds": "AA"},
+        {"type": None, "audio_embeds": "AA"},
+        {"type": "prompt_embeds", "data": "AA"},
+        {"type": "later_embeds"},
+        {"type": "image_pil", "image_pil": {}},
+    ],
+)
+def test_embeddings_in_place_of_media_are_refused_by_name(endpoint: RelayedEndpoint, part: dict[str, Any]) -> None:
+    with pytest.raises(RequestInvalid, match=r"_embeds|image_pil"):
+        read(endpoint, model="chat", **with_part(endpoint, part))
+
+
+@ALL_ENDPOINTS
+@pytest.mark.parametrize("url", ["http://169.254.169.254/a", "HTTPS://example.com/a", "file:///a", " data:,a", "", 5])
+@pytest.mark.parametrize("key", ["image_url", "video_url", "audio_url", "input_image", "file_url"])
+def test_a_url_that_the_engine_would_fetch_is_refused(endpoint: RelayedEndpoint, key: str, url: Any) -> None:
+    for part in ({"type": key, key: {"url": url}}, {"type": "input_image", key: url}, {key: url}):
+        with pytest.raises(RequestInvalid, match="/v1/chat/completions") as refused:
+            read(endpoint, model="chat", **with_part(endpoint, part))
+        assert key in str(refused.value.param)
+
+
+@pytest.mark.parametrize("kind", ["image", "document"])
+def test_urls_in_anthropics_shape_are_refused_too(kind: str) -> None:
+    part = {"type": kind, "source": {"type": "url", "url": "http://10.0.0.1/a"}}
+    for body in (with_part(RelayedEndpoint.MESSAGES, part), {"messages": [], "system": [part]}):
+        with pytest.raises(RequestInvalid, match=r"source\.url"):
+            read(RelayedEndpoint.MESSAGES, model="chat", **body)
+
+
+@ALL_ENDPOINTS
+def test_what_the_engine_need_not_fetch_is_passed_on(endpoint: RelayedEndpoint) -> None:
+    for part in (
+        5,
+        {"type": "image_url", "image_url": {"url": DATA, "detail": "low"}, "uuid": None},
+        {"type": "input_image", "image_url": DATA},
+        {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}},
+        {"type": "text", "text": "http://example.com", "image_url": None},
+        {"type": "tool_use", "name": "f", "input": {"image_url": "http://example.com", "uuid": "5"}},
+    ):
+        assert read(endpoint, model="chat", **with_part(endpoint, part)).body
+    schema = {"type": "object", "properties": {"image_url": {"type": "string"}, "uuid": {"type": "string"}}}
+    assert read(endpoint, model="chat", tools=[{"type": "function", "parameters": schema}], metadata=schema).body
+
+
+def test_a_part_is_named_however_deep_it_is_and_however_long_its_fields_are() -> None:
+    part: Any = {"image_url": "http://example.com"}
+    for _ in range(600):
+        part = [part]
+    with pytest.raises(RequestInvalid) as refused:
+        read(RelayedEndpoint.RESPONSES, model="chat", input={"a" * 10_000: part})
+    assert len(str(refused.value.param)) < 300

@@ -26,7 +26,6 @@ _REFUSED_KINDS: Final[dict[str, str]] = {
     "file": "a file",
     "input_file": "a file",
 }
-_EMBEDDINGS: Final = ("image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,30 +54,13 @@ def image_parts(messages: Sequence[dict[str, Any]]) -> tuple[ImagePart, ...]:
     return tuple(found)
 
 
-def refuse_embeddings(messages: object) -> None:
-    """Of a body that is passed on: raises RequestInvalid for embeddings in place of media, by name.
-
-    Engines that fetch embeddings from encode workers accept those of requests too.
-    """
-    for number, message in enumerate(messages if isinstance(messages, list) else ()):
-        content = message.get("content") if isinstance(message, dict) else None
-        for place, part in enumerate(content if isinstance(content, list) else ()):
-            if isinstance(part, dict):
-                for name in _EMBEDDINGS:
-                    if part.get("type") == name or part.get(name) is not None:
-                        at = f"messages[{number}].content[{place}]"
-                        raise RequestInvalid(
-                            f"'{at}' is {_REFUSED_KINDS[name]} ({name}), which is not accepted.", param=at
-                        )
-
-
 def _image(part: dict[str, Any], message: int, place: int) -> ImagePart | None:
     at = f"messages[{message}].content[{place}]"
     kind = part.get("type")
     for name in (kind if isinstance(kind, str) else "", *part):
         if name in _REFUSED_KINDS and (name == kind or part[name] is not None):
             raise RequestInvalid(
-                f"'{at}' is {_REFUSED_KINDS[name]} ({name}); the service takes texts and images ('image_url') only.",
+                f"'{at}' is {_REFUSED_KINDS[name]} ({name}); the service accepts text and images ('image_url') only.",
                 param=at,
             )
     value = next((part[name] for name in _IMAGE_KINDS if part.get(name) is not None), None)

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from pointsman.gateway.core.image_parts import refuse_embeddings
 from pointsman.gateway.core.json_body import decode_body
+from pointsman.gateway.core.relayed_media import refuse_media
 from pointsman.gateway.core.requests import REFUSED, served
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
 
@@ -103,7 +103,7 @@ def read_relayed(
     for field, instead in refused.items():
         if body.get(field):
             raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
-    refuse_embeddings(body.get("messages"))
+    refuse_media(body)
     adapter = _adapter(endpoint, body, served_name, adapters)
     stream = body.get("stream") or False
     if not isinstance(stream, bool):
