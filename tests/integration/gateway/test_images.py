@@ -260,7 +260,9 @@ async def test_an_unknown_host_reads_like_one_inside(images: Images) -> None:
     ],
 )  # fmt: skip
 async def test_what_is_no_address_of_an_image_is_the_clients_mistake(images: Images, url: str) -> None:
-    await images.refused(url)
+    message = (await images.refused(url))["message"]
+    if ":/" in url and not url.startswith("http"):
+        assert "must begin with http:// or https:// and have a host" in message
 
 
 async def test_a_redirect_to_another_scheme_is_refused(images: Images) -> None:
@@ -270,9 +272,13 @@ async def test_a_redirect_to_another_scheme_is_refused(images: Images) -> None:
 
 @pytest.fixture(scope="module")
 def strict_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One with a list of hosts and little memory."""
+    """One with a list of hosts, small bodies and little memory."""
     program = (str(Path(loopback_images_gateway.__file__)),)
-    more: dict[str, Any] = {"image_allowed_domains": json.dumps(["127.0.0.1", "127.0.0.2"]), "max_in_flight_mib": 1}
+    more: dict[str, Any] = {
+        "image_allowed_domains": json.dumps(["127.0.0.1", "127.0.0.2"]),
+        "max_body_mib": 1,
+        "max_in_flight_mib": 1,
+    }
     folder = tmp_path_factory.mktemp("strict gateway")
     with gateway_process(folder, token=TOKEN, program=program, **SETTINGS, **more) as running:
         yield running
@@ -289,6 +295,31 @@ async def test_fetched_images_count_towards_the_memory_for_bodies(room: Room, st
         gate.set()
         assert [status for status, _ in await asyncio.gather(*asking)] == [200, 200]
         await images.answered(images.server.url + "/image/3")
+
+
+async def test_a_fetched_image_counts_as_often_as_it_occurs(room: Room, strict_process: GatewayProcess) -> None:
+    async with set_up(room, strict_process) as images:
+        gate = asyncio.Event()
+        images.worker.behaviours.append(Behaviour(tokens=1, gate=gate))
+        asking = asyncio.create_task(images.ask(images.server.url + "/image/1"))
+        await eventually(lambda: len(images.worker.seen) == 1, "a request holds an image")
+        url = images.server.url + "/image/2"
+        status, body = await images.ask(url, url)
+        assert status == 429 and "spec.gateway.limits.maxInFlightMiB" in body["error"]["message"]
+        gate.set()
+        assert (await asking)[0] == 200
+        await images.answered(url, url)
+
+
+async def test_a_body_that_its_images_make_larger_than_the_limit_is_refused(
+    room: Room, strict_process: GatewayProcess
+) -> None:
+    async with set_up(room, strict_process) as images:
+        server = images.server.url
+        for same_or_not in ([f"{server}/image/1"] * 4, [f"{server}/image/{seed}" for seed in range(4)]):
+            error = await images.refused(*same_or_not)
+            assert "spec.gateway.limits.maxBodyMiB" in error["message"]
+            assert (error["param"], error["code"]) == ("messages", "invalid_image")
 
 
 async def test_a_list_of_hosts_holds_for_redirects_and_lifts_no_rule(

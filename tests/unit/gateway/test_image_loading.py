@@ -15,7 +15,13 @@ from pointsman.gateway.images.loading import PIECE_BYTES, Image, _decoded, load
 from pointsman.gateway.off_loop import OffLoop
 
 LIMITS = ImageLimits(
-    max_images=3, max_bytes=2**20, max_pixels=10**6, domains=(), fetch_timeout_seconds=1, max_redirects=0
+    max_images=3,
+    max_bytes=2**20,
+    max_pixels=10**6,
+    domains=(),
+    fetch_timeout_seconds=1,
+    max_redirects=0,
+    max_body_bytes=2**21,
 )
 
 
@@ -24,7 +30,9 @@ async def loaded(*urls: str) -> list[Image]:
     fetcher = ImageFetcher(LIMITS, off_loop)
     parts = [ImagePart(0, number, url) for number, url in enumerate(urls)]
     try:
-        return await load(parts, limits=LIMITS, fetcher=fetcher, off_loop=off_loop, charge=lambda _bytes: None)
+        return await load(
+            parts, body_bytes=0, limits=LIMITS, fetcher=fetcher, off_loop=off_loop, charge=lambda _bytes: None
+        )
     finally:
         await fetcher.close()
         off_loop.close()

@@ -72,6 +72,7 @@ class LazyImages:
             domains=settings.image_allowed_domains,
             fetch_timeout_seconds=settings.image_fetch_timeout_seconds,
             max_redirects=settings.image_max_redirects,
+            max_body_bytes=settings.max_body_mib * 2**20,
         )
         dispatcher = EncodeDispatcher(
             self._fleet,

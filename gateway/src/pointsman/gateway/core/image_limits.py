@@ -6,13 +6,17 @@ Every message names the image's field and, where a limit of the service refused 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.api.v1alpha1.multimodal import multimodal_limit
 from pointsman.gateway.errors import RequestInvalid
 
 
 @dataclass(frozen=True, slots=True)
 class ImageLimits:
-    """See Settings. Bytes as fetched or sent; ``domains`` empty: any public host."""
+    """See Settings. Bytes as fetched or sent; ``domains`` empty: any public host.
+
+    ``max_body_bytes``: of a request with its images in it.
+    """
 
     max_images: int
     max_bytes: int
@@ -20,6 +24,7 @@ class ImageLimits:
     domains: tuple[str, ...]
     fetch_timeout_seconds: float
     max_redirects: int
+    max_body_bytes: int
 
 
 class ImageRefusal(StrEnum):
@@ -67,6 +72,16 @@ def too_large(param: str, limits: ImageLimits) -> ImageInvalid:
     )
 
 
+def too_large_together(limits: ImageLimits) -> ImageInvalid:
+    """More bytes than a request may have, once its images are in it."""
+    return ImageInvalid(
+        ImageRefusal.TOO_LARGE,
+        f"The request is larger than {limits.max_body_bytes / 2**20:g} MiB with all its images as data URLs, each as "
+        f"often as it occurs; the limit is {gateway_limit('max_body_mib')} of the service.",
+        param="messages",
+    )
+
+
 def too_many_pixels(param: str, width: int, height: int, limits: ImageLimits) -> ImageInvalid:
     """More pixels than an image may have."""
     return ImageInvalid(
@@ -94,7 +109,7 @@ def domain_not_allowed(param: str) -> ImageInvalid:
     return ImageInvalid(
         ImageRefusal.DOMAIN,
         f"The image in '{param}' is on a host from which this service fetches no images; "
-        f"the hosts are {multimodal_limit('image_allowed_domains')} of the service.",
+        f"allowed hosts are listed in {multimodal_limit('image_allowed_domains')} of the service.",
         param=param,
     )
 
@@ -103,8 +118,7 @@ def address_not_public(param: str) -> ImageInvalid:
     """The host has no address to which the gateway connects. Unknown hosts read the same, so nothing can be probed."""
     return ImageInvalid(
         ImageRefusal.ADDRESS,
-        f"The image in '{param}' is on a host without a public address; images are fetched from the public internet "
-        "only. Send the image as a data URL.",
+        f"The host of the image in '{param}' does not exist or has no public address. Send the image as a data URL.",
         param=param,
     )
 

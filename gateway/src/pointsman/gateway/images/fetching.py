@@ -122,7 +122,7 @@ class ImageFetcher:
         except ValueError as error:
             raise image_limits.bad_url(param, "is not a URL") from error
         if scheme not in ("http", "https") or not host:
-            raise image_limits.bad_url(param, "has no scheme and host that the service fetches from")
+            raise image_limits.bad_url(param, "must begin with http:// or https:// and have a host")
         if user is not None or url.raw_password is not None:
             raise image_limits.bad_url(param, "has a user name or password")
         if not is_allowed_host(host, self._limits.domains):

@@ -6,6 +6,7 @@ import binascii
 import hashlib
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -49,6 +50,7 @@ class Image:
 async def load(
     parts: Sequence[ImagePart],
     *,
+    body_bytes: int,
     limits: ImageLimits,
     fetcher: ImageFetcher,
     off_loop: OffLoop,
@@ -58,24 +60,30 @@ async def load(
 ) -> list[Image]:
     """The images of ``parts``, in order. Equal URLs are fetched once, and all at one time.
 
-    What is fetched is charged as if the client had sent it as a data URL.
-    ``fetched`` gets
-    how long each fetch took, s. Raises ImageInvalid and what ``charge`` raises.
+    What is fetched is charged, and counted towards the largest body, as if the client had sent it as a data URL: as often
+    as it occurs, because the engine's body will have it so often. ``body_bytes``: what the client did send.
+    ``fetched`` gets how long each fetch took, s. Raises ImageInvalid and what ``charge`` raises.
     """
     if len(parts) > limits.max_images:
         raise image_limits.too_many(len(parts), limits)
     first = {_source(part): part for part in reversed(parts)}
+    occurrences = Counter(_source(part) for part in parts)
+    filled_bytes = body_bytes
 
     async def one(part: ImagePart) -> Image:
         if _is_data(part):
             data = await off_loop.run(len(part.url), lambda: _decoded(part, limits))
         else:
-            charged = 0
+            counted = 0
 
             def arrived(size_bytes: int) -> None:
-                nonlocal charged
-                charge(base64_bytes(size_bytes) - charged)
-                charged = base64_bytes(size_bytes)
+                nonlocal counted, filled_bytes
+                total = base64_bytes(size_bytes) * occurrences[part.url]
+                filled_bytes += total - counted
+                if filled_bytes > limits.max_body_bytes:
+                    raise image_limits.too_large_together(limits)
+                charge(total - counted)
+                counted = total
 
             began_s = clock()
             data = await fetcher.fetch(part.url, part.param, arrived)

@@ -107,6 +107,7 @@ class ImageService:
         try:
             images = await load(
                 ask.images,
+                body_bytes=ask.body_bytes,
                 limits=self._limits,
                 fetcher=self._fetcher,
                 off_loop=self._off_loop,
