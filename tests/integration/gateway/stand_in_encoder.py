@@ -16,7 +16,10 @@ from pointsman.api.protocol import headers
 
 @dataclass(eq=False)
 class StandInEncoder:
-    """See the module. ``behaviours`` are used up one per request, in order; of them ``status``, ``gate``, ``cut``."""
+    """See the module. ``behaviours`` are used up one per request, in order.
+
+    Of them ``status`` and its ``body``, ``gate`` and ``cut``.
+    """
 
     name: str
     url: str = ""
@@ -58,7 +61,8 @@ class StandInEncoder:
             request.transport.abort()
         if behaviour.status is not None:
             found = {headers.RETRY: behaviour.retry} if behaviour.retry else {}
-            return web.json_response({"error": {"message": "not now"}}, status=behaviour.status, headers=found)
+            body = behaviour.body or {"error": {"message": "not now"}}
+            return web.json_response(body, status=behaviour.status, headers=found)
         if self.answer is not None:
             return web.json_response(self.answer)
         params = {image: {"address": self.name, "key": image, "num_tokens": 64} for image in images}

@@ -399,7 +399,6 @@ async def test_without_encode_workers_images_are_encoded_where_the_prompt_is_pre
         (Behaviour(status=503, retry="draining"), "refused"),
         (Behaviour(status=500), "http-500"),
         (Behaviour(status=429), "http-429"),
-        (Behaviour(cut=True), "worker-died"),
     ],
 )
 async def test_an_encode_worker_that_fails_is_replaced_by_another(
@@ -416,6 +415,44 @@ async def test_an_encode_worker_that_fails_is_replaced_by_another(
         if not encoders[0].behaviours:
             break
     assert not encoders[0].behaviours, "one was sent to the other worker"
+
+
+DEATHS = pytest.mark.parametrize(
+    "death",
+    [Behaviour(cut=True), Behaviour(status=500, body={"error": {"message": "EngineCore encountered an issue"}})],
+    ids=["process", "engine"],
+)
+
+
+@DEATHS
+async def test_an_image_that_kills_encode_workers_kills_two_and_no_worker_that_prefills(
+    images: Images, death: Behaviour
+) -> None:
+    encoders = await images.encoders(4)
+    for encoder in encoders:
+        encoder.behaviours.append(death)
+    status, body = await images.ask(big(60))
+    assert (status, body["error"]["code"]) == (502, "workers_died")
+    killed = [encoder.name for encoder in encoders if encoder.seen]
+    assert len(killed) == 2 and all(name in body["error"]["message"] for name in killed)
+    assert not images.worker.seen
+
+
+@DEATHS
+async def test_one_death_of_an_encode_worker_costs_no_request(images: Images, death: Behaviour) -> None:
+    encoders = await images.encoders(1)
+    encoders[0].behaviours.append(death)
+    assert "ec_transfer_params" not in await images.answered(big(61))
+    assert images.worker.seen[-1].headers["X-Pointsman-Deaths"] == "1", "of those that the request may cause"
+
+
+async def test_the_deaths_of_encode_workers_and_of_those_that_answer_are_counted_together(images: Images) -> None:
+    (encoder,) = await images.encoders(1)
+    encoder.behaviours.append(Behaviour(cut=True))
+    images.worker.behaviours.extend(Behaviour(cut=True) for _ in range(2))
+    status, body = await images.ask(big(62))
+    assert (status, body["error"]["code"]) == (502, "workers_died")
+    assert len(images.worker.seen) == 1
 
 
 async def test_an_image_that_an_encoder_refuses_is_not_sent_to_another(images: Images) -> None:

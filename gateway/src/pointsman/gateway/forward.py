@@ -69,8 +69,11 @@ BACKOFF_MOST_SECONDS = 1.0
 class Embeddings(Protocol):
     """The embeddings of a request's images."""
 
-    async def params(self) -> bytes:
-        """JSON of the ``ec_transfer_params``, the same in every call; empty: the worker encodes the images itself."""
+    async def params(self, moves: RequestMoves) -> bytes:
+        """JSON of the ``ec_transfer_params``, the same in every call; empty: the worker encodes the images itself.
+
+        ``moves``: the request's, for the encode workers that die of it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,7 +530,7 @@ class Forwarder:
         self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout, moves: AnswerMoves
     ) -> aiohttp.ClientResponse:
         """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
-        body = leg.body if leg.embeddings is None else await self._with_embeddings(leg.body, leg.embeddings)
+        body = leg.body if leg.embeddings is None else await self._with_embeddings(leg.body, leg.embeddings, moves)
         sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id, **to_worker()}
         sent[headers.DEATHS] = str(moves.deaths)
         if pick.rule is not None:
@@ -577,11 +580,16 @@ class Forwarder:
             raise Unsuitable(f"http-{response.status}")
         raise RefusedByEngine(response.status, data)
 
-    async def _with_embeddings(self, body: bytes, embeddings: Embeddings) -> bytes:
-        """``body`` with where the embeddings of its images are, which may have to be computed first."""
+    async def _with_embeddings(self, body: bytes, embeddings: Embeddings, moves: AnswerMoves) -> bytes:
+        """``body`` with where the embeddings of its images are, which may have to be computed first.
+
+        Raises WorkersDied where encode workers died of it.
+        """
         from pointsman.gateway.core.encode_body import with_embeddings
 
-        params = await embeddings.params()
+        params = await embeddings.params(moves.request)
+        if moves.killed:
+            raise WorkersDied(f"{moves.why_killed}.")
         if not params:
             return body
         return await self._off_loop.run(len(body), lambda: with_embeddings(body, params))

@@ -32,7 +32,10 @@ class MoveLimits:
 
 @dataclass(slots=True)
 class RequestMoves:
-    """What befell one request. Its answers (``n``, several prompts) share the deaths, and each has its own moves."""
+    """What befell one request. Its answers (``n``, several prompts) share the deaths, and each has its own moves.
+
+    Encode workers that died of its images are among them.
+    """
 
     limits: MoveLimits
     died: dict[WorkerKey, str] = field(default_factory=dict)  # names of workers
@@ -40,6 +43,11 @@ class RequestMoves:
     def for_answer(self) -> "AnswerMoves":
         """The count of one of its answers."""
         return AnswerMoves(self)
+
+    @property
+    def killed(self) -> bool:
+        """Whether it is sent to no worker any more, because workers died of it, as far as one can know."""
+        return len(self.died) >= MAX_DEATHS
 
 
 @dataclass(slots=True)
@@ -50,6 +58,11 @@ class AnswerMoves:
     _attempts: int = 0
     _moves: int = 0
     _deaths: int = 0
+
+    @property
+    def request(self) -> RequestMoves:
+        """That of the request."""
+        return self._request
 
     @property
     def attempts(self) -> int:
@@ -80,8 +93,7 @@ class AnswerMoves:
             self._deaths += len(died)
             self._request.died |= died
         if self.killed:
-            names = ", ".join(sorted(self._request.died.values()))
-            return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"
+            return self.why_killed
         if self._moves > limits.max_moves:
             return (
                 f"{self._attempts} attempts failed, and an answer may move {limits.max_moves} times; "
@@ -95,3 +107,9 @@ class AnswerMoves:
     def killed(self) -> bool:
         """Whether workers died of it, as far as one can know."""
         return self.deaths >= MAX_DEATHS
+
+    @property
+    def why_killed(self) -> str:
+        """The deaths, for an error."""
+        names = ", ".join(sorted(self._request.died.values()))
+        return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"

@@ -1,6 +1,7 @@
 """Has encode workers compute the embeddings of images, and uses what they answered again.
 
-Nothing here fails a request: an image that no encode worker encodes in time is encoded by the worker that prefills.
+An image that no encode worker encodes in time is encoded by the worker that prefills. Encode workers that die of a
+request count among the workers that it killed, and it is not sent to another one after the last.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ from pointsman.gateway.core.encode_body import (
     encode_body,
     read_encoded,
 )
+from pointsman.gateway.core.moves import RequestMoves
 from pointsman.gateway.departures import Departures
 from pointsman.gateway.first_token_deadline import DEADLINE
 from pointsman.gateway.fleet import EncoderPick, Fleet
@@ -29,6 +31,7 @@ from pointsman.gateway.metrics import GatewayMetrics, ImagePath
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.tracing import to_worker
 from pointsman.gateway.types import WorkerKey
+from pointsman.serving.engine_death import reports_engine_death
 
 log = logging.getLogger(__name__)
 
@@ -44,14 +47,26 @@ DEADLINE_SHARE: Final = 0.5
 
 
 class EncodeFailed(Exception):
-    """One attempt failed. ``reason`` is a metric label; ``final``: another worker would answer the same."""
+    """One attempt failed. ``reason`` is a metric label; ``final``: another worker would answer the same.
 
-    def __init__(self, reason: str, *, failing: bool = False, unreachable: bool = False, final: bool = False) -> None:
+    ``died``: the worker, or its engine, died while it had the image.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        failing: bool = False,
+        unreachable: bool = False,
+        final: bool = False,
+        died: bool = False,
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.failing = failing or unreachable
         self.unreachable = unreachable
         self.final = final
+        self.died = died
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +112,19 @@ class EncodeDispatcher:
             return None
         return Encoded(ImagePath.CACHE, "remembered", found.params)
 
-    async def encode(self, image: Image, request_id: str, model: str, asked: Mapping[str, Any]) -> Encoded:
-        """Have ``image`` encoded. ``model``: the served name; ``asked``: fields of the client's body."""
-        with self._metrics.encode_in_flight.track_inprogress():
-            return await self._encode(image, request_id, model, asked)
+    async def encode(
+        self, image: Image, moves: RequestMoves, request_id: str, model: str, asked: Mapping[str, Any]
+    ) -> Encoded:
+        """Have ``image`` encoded. ``model``: the served name; ``asked``: fields of the client's body.
 
-    async def _encode(self, image: Image, request_id: str, model: str, asked: Mapping[str, Any]) -> Encoded:
+        ``moves``: of the request. Encode workers that die are added.
+        """
+        with self._metrics.encode_in_flight.track_inprogress():
+            return await self._encode(image, moves, request_id, model, asked)
+
+    async def _encode(
+        self, image: Image, moves: RequestMoves, request_id: str, model: str, asked: Mapping[str, Any]
+    ) -> Encoded:
         deadline = DEADLINE.get()
         left_s = MAX_TRIES * MAX_ATTEMPT_SECONDS if deadline is None else deadline.left_ms / 1000 * DEADLINE_SHARE
         due_s = self._clock() + left_s
@@ -110,7 +132,7 @@ class EncodeDispatcher:
         reason = "no-encode-worker"
         key = embedding_key(image.id, asked)
         body: bytes | None = None
-        while len(avoid) < MAX_TRIES:
+        while len(avoid) < MAX_TRIES and not moves.killed:
             left_s = min(due_s - self._clock(), MAX_ATTEMPT_SECONDS)
             if left_s <= 0:
                 return Encoded(ImagePath.LOCAL, "timed-out")
@@ -129,6 +151,8 @@ class EncodeDispatcher:
                 reason = error.reason
                 self._failed(pick, image, request_id, error)
                 avoid.add(pick.worker.key)
+                if error.died:
+                    moves.died[pick.worker.key] = pick.worker.name
                 if error.final:
                     break
             else:
@@ -175,12 +199,17 @@ class EncodeDispatcher:
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise EncodeFailed("unreachable", unreachable=True) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise EncodeFailed("worker-died", unreachable=True) from error
+            raise EncodeFailed("worker-died", unreachable=True, died=True) from error
         if refusal is not None:
             raise EncodeFailed("refused")  # it drains, or has no role yet
         if status != 200:
             # What is wrong with the client's image, the engine that prefills reports to the client.
-            raise EncodeFailed(f"http-{status}", failing=status >= 500, final=400 <= status < 500 and status != 429)
+            raise EncodeFailed(
+                f"http-{status}",
+                failing=status >= 500,
+                final=400 <= status < 500 and status != 429,
+                died=status >= 500 and reports_engine_death(answer[:2000].decode("utf-8", "replace")),
+            )
         try:
             params = await self._off_loop.run(len(answer), lambda: read_encoded(answer))
         except EncodedMalformed as error:

@@ -60,8 +60,8 @@ async def load(
 ) -> list[Image]:
     """The images of ``parts``, in order. Equal URLs are fetched once, and all at one time.
 
-    What is fetched is charged, and counted towards the largest body, as if the client had sent it as a data URL: as often
-    as it occurs, because the engine's body will have it so often. ``body_bytes``: what the client did send.
+    What is fetched is charged, and counted towards the largest body, as if the client had sent it as a data URL: as
+    often as it occurs, because the engine's body will have it so often. ``body_bytes``: what the client did send.
     ``fetched`` gets how long each fetch took, s. Raises ImageInvalid and what ``charge`` raises.
     """
     if len(parts) > limits.max_images:

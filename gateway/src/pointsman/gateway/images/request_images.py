@@ -11,6 +11,7 @@ from pointsman.gateway.core.encode_body import ENCODER_FIELDS, ImageSlots, merge
 from pointsman.gateway.core.image_limits import ImageInvalid, ImageLimits
 from pointsman.gateway.core.image_parts import ImagePart
 from pointsman.gateway.core.in_flight import Place
+from pointsman.gateway.core.moves import RequestMoves
 from pointsman.gateway.core.requests import Ask
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.images.encoding import Encoded, EncodeDispatcher
@@ -30,7 +31,7 @@ class RequestImages:
 
     parts: tuple[ImagePart, ...]
     images: Sequence[Image]
-    encode: Callable[["RequestImages"], Awaitable[bytes]]
+    encode: Callable[["RequestImages", RequestMoves], Awaitable[bytes]]
     load_s: float
     encode_s: float | None = None
     paths: Counter[str] = field(default_factory=Counter)
@@ -57,13 +58,13 @@ class RequestImages:
         """``body`` with the images at their marks."""
         return slots.filled(body, [image.data_url for image in self.images])
 
-    async def params(self) -> bytes:
+    async def params(self, moves: RequestMoves) -> bytes:
         """JSON of the request's ``ec_transfer_params``; empty: the worker that prefills encodes all its images.
 
         The same for every attempt: an embedding that is gone meanwhile is computed by the worker that misses it.
         """
         if self._params is None:
-            self._params = await self.encode(self)
+            self._params = await self.encode(self, moves)
             self.images = [replace(image, data_url=b"") for image in self.images]  # the body has them
         return self._params
 
@@ -121,15 +122,17 @@ class ImageService:
             self._metrics.image_bytes.inc(image.size_bytes)
         options = {name: ask.body.get(name) for name in ENCODER_FIELDS}
 
-        async def encode(of: RequestImages) -> bytes:
-            return await self._encode(of, request_id, model, options)
+        async def encode(of: RequestImages, moves: RequestMoves) -> bytes:
+            return await self._encode(of, moves, request_id, model, options)
 
         parts = tuple(replace(part, url="") for part in ask.images)
         return RequestImages(parts, images, encode, self._clock() - began_s)
 
-    async def _encode(self, of: RequestImages, request_id: str, model: str, options: Mapping[str, Any]) -> bytes:
+    async def _encode(
+        self, of: RequestImages, moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
+    ) -> bytes:
         began_s = self._clock()
-        done = await self._embeddings(list(of.distinct.values()), request_id, model, options)
+        done = await self._embeddings(list(of.distinct.values()), moves, request_id, model, options)
         of.encode_s = self._clock() - began_s
         for encoded in done:
             self._metrics.image_went(encoded.path, encoded.reason)
@@ -140,7 +143,7 @@ class ImageService:
         )
 
     async def _embeddings(
-        self, images: Sequence[Image], request_id: str, model: str, options: Mapping[str, Any]
+        self, images: Sequence[Image], moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
     ) -> list[Encoded]:
         """What becomes of each of ``images``, all of them different."""
         if not self._fleet.has_encoders:
@@ -152,6 +155,8 @@ class ImageService:
         if new:
             self._metrics.to_encode(len(new))
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._dispatcher.encode(image, request_id, model, options)) for image in new]
+            tasks = [
+                group.create_task(self._dispatcher.encode(image, moves, request_id, model, options)) for image in new
+            ]
         encoded = iter([task.result() for task in tasks])
         return [found or next(encoded) for found in known]
