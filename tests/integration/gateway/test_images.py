@@ -1,4 +1,4 @@
-"""Images of chats: fetched within limits from public addresses, encoded by encode workers, never a reason for a 5xx."""
+"""Images of chats: fetched within limits from public addresses, encoded by encode workers, a reason for a 5xx only if they kill workers."""
 
 import asyncio
 import base64
