@@ -1,4 +1,7 @@
-"""Images of chats: fetched within limits from public addresses, encoded by encode workers, a reason for a 5xx only if they kill workers."""
+"""Images of chats: fetched within limits from public addresses, encoded by encode workers.
+
+They are a reason for a 5xx only if they kill workers.
+"""
 
 import asyncio
 import base64
