@@ -3,6 +3,7 @@
 from pydantic import AliasChoices, Field, SecretStr
 
 from pointsman.api.protocol import names
+from pointsman.workers.multimodal.transfer.data_paths import TCP
 from pointsman.workers.multimodal.transfer.settings import EmbeddingTransferSettings
 
 
@@ -11,6 +12,11 @@ class ExchangeSettings(EmbeddingTransferSettings):
 
     pod_ip: str = Field(default="127.0.0.1", validation_alias=AliasChoices("pod_ip", names.ENV_POD_IP))
     control_token: SecretStr = Field(min_length=16)
+    embedding_transfer_transports: str = Field(
+        default=TCP,
+        description="Transports that may be used, best first. TCP needs one port and the token; NIXL opens ports of "
+        "UCX that need no token.",
+    )
     embedding_port: int = Field(
         default=names.EMBEDDING_PORT, ge=1, le=65535, description="Where an encode worker serves its embeddings."
     )
