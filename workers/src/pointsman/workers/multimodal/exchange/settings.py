@@ -3,6 +3,7 @@
 from pydantic import AliasChoices, Field, SecretStr
 
 from pointsman.api.protocol import names
+from pointsman.workers.multimodal.transfer.allocator import ReqToMetadataBlockAllocator
 from pointsman.workers.multimodal.transfer.data_paths import TCP
 from pointsman.workers.multimodal.transfer.settings import EmbeddingTransferSettings
 
@@ -16,6 +17,9 @@ class ExchangeSettings(EmbeddingTransferSettings):
         default=TCP,
         description="Transports that may be used, best first. TCP needs one port and the token; NIXL opens ports of "
         "UCX that need no token.",
+    )
+    embedding_cache_buffer_size: int = Field(
+        default=4, ge=1, description="Embeddings of the longest length that are under way at once, if memory allows."
     )
     embedding_port: int = Field(
         default=names.EMBEDDING_PORT, ge=1, le=65535, description="Where an encode worker serves its embeddings."
@@ -37,3 +41,12 @@ class ExchangeSettings(EmbeddingTransferSettings):
         """Of the transfer server of this pod."""
         host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
         return f"{host}:{self.embedding_port}"
+
+    def blocks(self, max_item_tokens: int, token_bytes: int) -> ReqToMetadataBlockAllocator:
+        """Of the buffer that embeddings of ``token_bytes`` a token pass through; none is longer than
+        ``max_item_tokens``. It has about ``max_bytes`` at most, since no more are under way at once.
+        """
+        size, default = self.multimodal_block_size, self.default_multimodal_blocks
+        tokens = min(self.embedding_cache_buffer_size * max_item_tokens, self.max_bytes // token_bytes)
+        blocks = max(-(-tokens // size), default) + 1  # reservations leave one block free
+        return ReqToMetadataBlockAllocator(blocks * size, size, default)

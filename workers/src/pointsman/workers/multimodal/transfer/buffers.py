@@ -1,8 +1,9 @@
 """Where embeddings lie: one region with an area for each kind of data, in the blocks of an allocation.
 
-The region is any writable buffer: a ``bytearray``, shared memory, or memory that a transport has registered.
+The region is any writable buffer: private memory, shared memory, or memory that a transport has registered.
 """
 
+import mmap
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -90,7 +91,7 @@ class RegionLayout:
 
 
 class MultimodalDataBuffers:
-    """The areas embeddings, fill ids, M-RoPE positions and aux, in ``region`` (None: a ``bytearray`` of its own).
+    """The areas embeddings, fill ids, M-RoPE positions and aux, in ``region`` (None: private memory).
 
     ``aux[0]`` of an allocation is the total number of tokens of its request, sent or not.
     Raises AllocationError if the region has not exactly ``region_bytes``.
@@ -102,7 +103,7 @@ class MultimodalDataBuffers:
         self.layout = RegionLayout(allocator.num_blocks, allocator.block_size, embedding_bytes)
         self.token_bytes = self.layout.token_bytes
         needed = self.layout.size_bytes
-        self.region = memoryview(bytearray(needed) if region is None else region).cast("B")
+        self.region = memoryview(_private_memory(needed) if region is None else region).cast("B")
         if len(self.region) != needed:
             raise AllocationError(f"region has {len(self.region)} bytes: it must have {needed}")
 
@@ -157,3 +158,8 @@ class MultimodalDataBuffers:
         """``aux[0]``: the tokens of the whole request."""
         total: int = struct.unpack_from("=i", self.get_buf(allocation)[3])[0]
         return total
+
+
+def _private_memory(size_bytes: int) -> mmap.mmap:
+    """Zeros, which take no time to make and are backed by memory page by page as they are written."""
+    return mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
