@@ -18,9 +18,10 @@ MAX_CHAT_BYTES: Final = 1 << 30
 
 
 class ChatSource:
-    """Gets chats from decode workers."""
+    """Gets chats of at most ``max_bytes`` from decode workers."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, max_bytes: int = MAX_CHAT_BYTES) -> None:
+        self._max_bytes = max_bytes
         self._token = settings.control_token.get_secret_value()
         self._session: aiohttp.ClientSession | None = None
 
@@ -33,14 +34,23 @@ class ChatSource:
         try:
             url = f"http://{at}{PREFILL_CHATS_PATH}/{quote(request_id, safe='')}"
             async with self._session.get(url, headers=credential, allow_redirects=False) as response:
-                if response.status != 200 or (response.content_length or 0) > MAX_CHAT_BYTES:
+                if response.status != 200 or (response.content_length or 0) > self._max_bytes:
                     raise ChatUnavailableError(f"{at}: HTTP {response.status}, {response.content_length} bytes")
-                chat = json_object(await response.read())
+                chat = json_object(await self._whole(response))
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
             raise ChatUnavailableError(f"{at}: {error or type(error).__name__}") from error
         if chat is None:
             raise ChatUnavailableError(f"{at}: what came is no JSON object")
         return chat
+
+    async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
+        """The body, also of a response that does not say how long it is. Raises ValueError if it is too long."""
+        body = bytearray()
+        async for chunk in response.content.iter_any():
+            body += chunk
+            if len(body) > self._max_bytes:
+                raise ValueError(f"more than {self._max_bytes} bytes")
+        return bytes(body)
 
     async def close(self) -> None:
         """Close the connections."""
