@@ -314,6 +314,7 @@ async def test_an_encode_worker_passes_images_to_its_engine_and_takes_no_other_r
     async with worker(settings("encode-0", embedding_role="ec_producer")) as encode:
         await eventually(lambda: encode.state.phase is WorkerPhase.IDLE, "the engine is up")
         await encode.take_role(Role.ENCODE)
+        encode.engine.embeddings = {"hash": {"address": "10.0.0.7:5650"}}
         answer = await encode.call(body, "/v1/chat/completions").whole()
         assert answer.status == 200
         assert answer.headers["x-pointsman-worker"] == "encode-0"
@@ -328,6 +329,24 @@ async def test_an_encode_worker_passes_images_to_its_engine_and_takes_no_other_r
         await eventually(lambda: decode.state.phase is WorkerPhase.IDLE, "the engine is up")
         with pytest.raises(ControlRefusedError, match="this worker's engine was started for Prefill or Decode"):
             decode.sidecar.assign(control.RoleRequest(role=Role.ENCODE))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": '"ec_transfer_params":{"a":{}}'}]}, 200),
+        ("/v1/chat/completions", {"messages": [], "prompt": {}}, 400),
+        ("/v1/completions", {"prompt": PROMPT}, 200),
+        ("/v1/embeddings", {"input": "text"}, 404),
+    ],
+)
+async def test_only_a_chat_with_embeddings_in_its_answer_counts_as_encoded_and_holds_a_lease(
+    path: str, body: dict[str, Any], status: int
+) -> None:
+    async with worker(settings("encode-0", embedding_role="ec_producer"), role=Role.ENCODE) as encode:
+        assert (await encode.call(body, path).whole()).status == status
+        assert encode.registry.get_sample_value("pointsman_worker_encode_seconds_count") == 0
+        assert encode.state.leases == 0
 
 
 async def test_a_chat_that_waits_for_its_prefill_is_given_to_who_proves_to_be_of_the_service(fresh: Worker) -> None:

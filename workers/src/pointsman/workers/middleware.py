@@ -250,10 +250,11 @@ class _Exchange:
         await self._decode(raw, request, prompts, paths)
 
     async def _encode(self, raw: bytes) -> None:
-        """Have the engine encode the images; the answer says where their embeddings are."""
+        """Have the engine encode the images; the answer says where their embeddings are, if there are any."""
         begun_s = time.monotonic()
-        await self._engine(raw, None)
-        self._sidecar.encoded(self._request_id, time.monotonic() - begun_s)
+        answer = await self._engine(raw, None)
+        if self._path == CHAT_PATH and answer.names_embeddings:
+            self._sidecar.encoded(self._request_id, time.monotonic() - begun_s)
 
     async def _prefilled(self, request: RequestPrefill, prompts: Prompts) -> list[PrefillPath] | None:
         """Where the prompts are prefilled; None when the client left meanwhile."""
@@ -274,7 +275,7 @@ class _Exchange:
         kv = None if prompts.kv_first else paths[0].kv
         if kv is not None:
             leg = with_fields(raw, request.fields(prompts, kv.kv_transfer_params))
-            if await self._engine(leg, paths[0], kv=kv):
+            if not (await self._engine(leg, paths[0], kv=kv)).discarded:
                 self._decided(paths[0], len(prompts.token_ids[0]))
                 return
             paths = [PrefillPath(PrefillReason.PREFILL_FAILED, paths[0].new_tokens)]
@@ -318,11 +319,11 @@ class _Exchange:
 
     async def _engine(
         self, body: bytes, path: PrefillPath | None, *, kv: RemoteKv | None = None, cached_tokens: int | None = None
-    ) -> bool:
+    ) -> "_Answer":
         """Pass the request on. ``path``: where it is prefilled; None: it is not. ``kv`` is what ``body`` pulls,
         ``cached_tokens`` what the answer has to say of them.
 
-        False: the remote leg failed before anything was sent, and the client still waits.
+        ``discarded`` of what is returned: the remote leg failed before anything was sent, and the client still waits.
         """
         untold = (
             path is not None and path.reason is PrefillReason.SHORT and path.new_tokens is None
@@ -341,7 +342,7 @@ class _Exchange:
                 await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
         finally:
             await answer.kv_is_settled()
-        return not answer.discarded
+        return answer
 
     def _answer_headers(self, path: PrefillPath | None) -> list[tuple[bytes, bytes]]:
         told = {names.WORKER: self._sidecar.settings.worker}
@@ -384,6 +385,7 @@ class _Answer:
         self._start: Message | None = None
         self._refused = False
         self.discarded = False
+        self.names_embeddings = False  # a whole answer, with where embeddings are
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -409,6 +411,7 @@ class _Answer:
                 self._sidecar.engine_aborted()
                 await _refuse(self._send, self._sidecar.settings.worker, RetryReason.ENGINE_ABORTED)
                 return
+            self.names_embeddings = start["status"] == 200 and _names_embeddings(chunk)
             await self._send({**start, "headers": [*_lengthened(start.get("headers", ()), longer), *self._headers]})
         self._counted.tokens += chunk.count(b"data: ")
         if self._count_prompt and (told := prompt_usage(chunk, self._sidecar.settings.block_size)) is not None:
@@ -432,6 +435,10 @@ def _is_abort(chunk: bytes) -> bool:
     content = chunk.split(b"\n", 1)[0].removeprefix(b"data: ")
     body = json_object(content) or {}
     return any(choice.get("finish_reason") == "abort" for choice in body.get("choices") or ())
+
+
+def _names_embeddings(whole: bytes) -> bool:
+    return b'"ec_transfer_params"' in whole and bool((json_object(whole) or {}).get("ec_transfer_params"))
 
 
 def _cleaned(raw: bytes, *, fetches_embeddings: bool) -> tuple[bytes, dict[str, Any] | None]:
