@@ -32,6 +32,7 @@ from waiting import eventually
 DEADLINE_SECONDS = 90.0
 SUCCEEDED = 'outcome="succeeded"'
 FAILED = 'outcome="failed"'
+OTHER_MODEL = 'outcome="other-model"'
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +107,7 @@ async def test_three_engines_answer_as_one(client: Client, workers: VisionWorker
     await nothing_left(client, workers.prefill, workers.decode)
 
 
-async def test_the_engine_uses_the_embedding_that_it_fetched_and_only_of_its_own_service(
+async def test_the_engine_uses_the_embedding_that_it_fetched_and_only_of_its_own_service_and_model(
     client: Client, workers: VisionWorkers, dice: random.Random
 ) -> None:
     shown, other = image_of(dice), image_of(dice)
@@ -122,6 +123,12 @@ async def test_the_engine_uses_the_embedding_that_it_fetched_and_only_of_its_own
     again = dataclasses.replace(shown, content=shown.content + b"\0")  # the same pixels, which no cache knows
     sealed = {"ec_transfer_params": {again.item: dataclasses.replace(theirs, item=again.item).sealed(TOKEN)}}
     assert (await client.ask(workers.decode, chat_of([again], text) | sealed)).token_ids == as_other
+    once_more = dataclasses.replace(shown, content=shown.content + b"\0\0")
+    others = dataclasses.replace(theirs, item=once_more.item, model="of another revision").sealed(TOKEN)
+    before = await client.metric(workers.prefill, FETCHES, OTHER_MODEL)
+    body = chat_of([once_more], text) | {"ec_transfer_params": {once_more.item: others}}
+    assert (await client.ask(workers.decode, body)).token_ids == as_shown
+    assert await client.metric(workers.prefill, FETCHES, OTHER_MODEL) - before == 1
 
 
 async def test_an_encode_worker_proves_its_role_and_takes_no_other(client: Client, workers: VisionWorkers) -> None:

@@ -33,7 +33,7 @@ def vectors(key: str, num_tokens: int) -> bytes:
 
 def reference(key: str, num_tokens: int, at: ExchangeSettings) -> EmbeddingReference:
     """Where the embedding of the item ``key`` is."""
-    return EmbeddingReference(key, at.address, key, num_tokens, TOKEN_BYTES, "float32")
+    return EmbeddingReference(key, at.address, key, num_tokens, TOKEN_BYTES, "float32", "model")
 
 
 def say(**what: object) -> None:

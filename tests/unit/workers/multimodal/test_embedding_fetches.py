@@ -18,7 +18,7 @@ TIMEOUT_S = 3.0
 
 def reference(item: str, num_tokens: int = 10) -> EmbeddingReference:
     """An embedding of one byte a token."""
-    return EmbeddingReference(item, "127.0.0.1:1", f"key of {item}", num_tokens, 1, "float32")
+    return EmbeddingReference(item, "127.0.0.1:1", f"key of {item}", num_tokens, 1, "float32", "model")
 
 
 A, B, C = reference("a"), reference("b"), reference("c")

@@ -5,7 +5,7 @@ import dataclasses
 from pointsman.workers.multimodal.exchange.references import EmbeddingReference, references
 
 TOKEN = "the-token-of-the-service"
-REFERENCE = EmbeddingReference("item", "10.0.0.7:5650", "key", 576, 8192, "bfloat16")
+REFERENCE = EmbeddingReference("item", "10.0.0.7:5650", "key", 576, 8192, "bfloat16", "model")
 
 
 def test_an_entry_sealed_with_the_services_token_is_read_back() -> None:
@@ -21,7 +21,10 @@ def test_an_entry_of_another_service_is_not_followed() -> None:
 
 def test_an_entry_that_was_changed_is_not_followed() -> None:
     entry = REFERENCE.sealed(TOKEN)
-    changed = {"address": "10.0.0.8:5650", "key": "else", "num_tokens": 577, "token_bytes": 4096, "dtype": "float32"}
+    changed = {
+        "address": "10.0.0.8:5650", "key": "else", "num_tokens": 577, "token_bytes": 4096, "dtype": "float32",
+        "model": "another",
+    }  # fmt: skip
     for name, value in changed.items():
         assert references({"item": {**entry, name: value}}, TOKEN) == {}, name
     assert references({"another item": entry}, TOKEN) == {}, "it is of one item only"

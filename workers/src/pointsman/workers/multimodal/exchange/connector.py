@@ -20,6 +20,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from pointsman.workers.multimodal.exchange.fetcher import EmbeddingFetcher
+from pointsman.workers.multimodal.exchange.identity import model_identity
 from pointsman.workers.multimodal.exchange.metrics import ExchangeMetrics, ExchangeStats
 from pointsman.workers.multimodal.exchange.publications import Outstanding, Publication
 from pointsman.workers.multimodal.exchange.publisher import EmbeddingPublisher
@@ -138,6 +139,7 @@ class _EncodeScheduler:
         self._settings = settings
         self._token = settings.control_token.get_secret_value()
         self._dtype: torch.dtype = vllm_config.model_config.dtype
+        self._model = model_identity(vllm_config.model_config)
 
     def metadata(self, scheduler_output: SchedulerOutput) -> ExchangeMetadata:
         return ExchangeMetadata(
@@ -157,6 +159,7 @@ class _EncodeScheduler:
                 feature.mm_position.get_num_embeds(),
                 get_encoder_output_width(self._config, feature.modality) * self._dtype.itemsize,
                 str(self._dtype).removeprefix("torch."),
+                self._model,
             ).sealed(self._token)
             for feature in request.mm_features
         }
@@ -204,6 +207,8 @@ class _LanguageScheduler:
     def __init__(self, vllm_config: VllmConfig, settings: ExchangeSettings) -> None:
         self._token = settings.control_token.get_secret_value()
         self._width: int = vllm_config.model_config.get_hidden_size()
+        self._model = model_identity(vllm_config.model_config)
+        self._warned: set[str] = set()  # other models
         self.fetcher = EmbeddingFetcher(settings, _max_item_tokens(vllm_config))
         self._references: dict[str, dict[str, EmbeddingReference]] = {}  # of the requests under way that have some
         self._in_cache: set[str] = set()  # items that the model's encoder cache has, or has after this step
@@ -236,6 +241,9 @@ class _LanguageScheduler:
             reference = sealed.get(feature.identifier)
             if reference is None:
                 continue
+            if reference.model != self._model:
+                self._refuse(reference)
+                continue
             dtype = DTYPES.get(reference.dtype)
             # an encoder may emit several vectors of the language model's width for each token
             fits = dtype is not None and reference.token_bytes % (self._width * dtype.itemsize) == 0
@@ -244,6 +252,16 @@ class _LanguageScheduler:
             else:
                 log.warning("an embedding is not of this model, the engine encodes the image: %s", reference)
         return usable
+
+    def _refuse(self, reference: EmbeddingReference) -> None:
+        self.fetcher.refused()
+        if reference.model not in self._warned:
+            self._warned.add(reference.model)
+            log.warning(
+                "the encode worker at %s has another model, or flags that change its embeddings: its embeddings are not "
+                "used, the engine encodes the images",
+                reference.address,
+            )
 
     def allocated(self, item: str) -> None:
         self._allocated.add(item)

@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from pointsman.workers.multimodal.exchange.background import BackgroundLoop
-from pointsman.workers.multimodal.exchange.fetches import Action, BeginFetch, CancelFetch, EmbeddingFetches
+from pointsman.workers.multimodal.exchange.fetches import Action, BeginFetch, CancelFetch, EmbeddingFetches, FetchOutcome
 from pointsman.workers.multimodal.exchange.references import EmbeddingReference
 from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
 from pointsman.workers.multimodal.transfer.allocator import BlockUsage
@@ -57,6 +57,10 @@ class EmbeddingFetcher:
         taken = self._fetches.take(item)
         self._perform(self._fetches.expire(self._clock()))  # its memory may be another's now
         return taken
+
+    def refused(self) -> None:
+        """An embedding is of another model: count it."""
+        self._fetches.counts[FetchOutcome.OTHER_MODEL] += 1
 
     def finished(self, request: str) -> None:
         """The request has ended, however: what only it waited for is cancelled."""

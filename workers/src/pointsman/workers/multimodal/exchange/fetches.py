@@ -30,6 +30,7 @@ class FetchOutcome(Enum):
     FAILED = "failed"
     TIMED_OUT = "timed-out"
     TOO_LARGE = "too-large"
+    OTHER_MODEL = "other-model"  # not begun: it is of another model than the engine's
     ABANDONED = "abandoned"  # no request needs it any more
 
 

@@ -2,7 +2,8 @@
 
 vLLM has one entry for each item, by the item's hash. An entry names a host that the engine connects to, and embeddings
 from there become part of the answer. So the encode worker seals each entry with the service's control token, and an
-engine follows sealed entries only: whoever sends a request to a worker cannot choose one.
+engine follows sealed entries only: whoever sends a request to a worker cannot choose one. The identity of the encode
+worker's model is part of an entry, so that an engine uses embeddings of its own model only.
 """
 
 import hmac
@@ -21,6 +22,7 @@ class EmbeddingReference:
     """The embedding of the item with hash ``item``: ``num_tokens`` vectors of ``token_bytes`` bytes in ``dtype``.
 
     ``address``: of the transfer server, ``host:port``. ``key``: the name under which it is fetched there.
+    ``model``: the identity of the model that computed it.
     """
 
     item: str
@@ -29,6 +31,7 @@ class EmbeddingReference:
     num_tokens: int
     token_bytes: int
     dtype: str
+    model: str
 
     @property
     def size_bytes(self) -> int:
@@ -56,6 +59,7 @@ class _Entry(msgspec.Struct):
     num_tokens: int
     token_bytes: int
     dtype: str
+    model: str
     seal: str
 
 
@@ -66,7 +70,8 @@ def _read(item: object, content: object, token: str) -> EmbeddingReference | Non
         return None
     if not isinstance(item, str) or not entry.seal.isascii():
         return None
-    reference = EmbeddingReference(item, entry.address, entry.key, entry.num_tokens, entry.token_bytes, entry.dtype)
+    fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if name != "seal"}
+    reference = EmbeddingReference(item, **fields)
     return reference if hmac.compare_digest(entry.seal, _seal(reference, token)) else None
 
 
