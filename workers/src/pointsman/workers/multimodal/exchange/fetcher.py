@@ -9,7 +9,13 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from pointsman.workers.multimodal.exchange.background import BackgroundLoop
-from pointsman.workers.multimodal.exchange.fetches import Action, BeginFetch, CancelFetch, EmbeddingFetches, FetchOutcome
+from pointsman.workers.multimodal.exchange.fetches import (
+    Action,
+    BeginFetch,
+    CancelFetch,
+    EmbeddingFetches,
+    FetchOutcome,
+)
 from pointsman.workers.multimodal.exchange.references import EmbeddingReference
 from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
 from pointsman.workers.multimodal.transfer.allocator import BlockUsage
