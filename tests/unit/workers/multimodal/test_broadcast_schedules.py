@@ -72,7 +72,7 @@ class OtherRankModel:
                     self.model.report(self.rank, sequence, error)
                 case ResolveHere(sequence, error):
                     assert sequence not in self.outcomes, "inputs end once"
-                    assert error is not None or sequence in self.ready | self.discarded, "delivered where they are"
+                    assert error is not None or sequence in self.ready, "delivered where they are"
                     self.outcomes[sequence] = DELIVERED if error is None else error.message
                 case Drop():
                     pass

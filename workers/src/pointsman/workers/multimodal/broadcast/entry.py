@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from pointsman.workers.multimodal.broadcast.errors import PendingMemoryError
-from pointsman.workers.multimodal.broadcast.messages import ErrorEnvelope, ErrorKind, envelope
+from pointsman.workers.multimodal.broadcast.messages import ErrorEnvelope, ErrorKind, cancelled_envelope, envelope
 from pointsman.workers.multimodal.broadcast.modes import Mode, Stamp
 
 ENTRY_RANK = 0
@@ -170,8 +170,7 @@ class EntryMachine:
         inputs = self._inputs.get(sequence)
         if inputs is None or inputs.phase is _Phase.DECIDED:
             return []
-        message = f"request {inputs.stamp.request_id} was cancelled before its inputs were there"
-        return self._decide(inputs, envelope(ErrorKind.CANCELLED, message))
+        return self._decide(inputs, cancelled_envelope(inputs.stamp.request_id))
 
     def close(self) -> list[EntryAction]:
         """Accept nothing more; the group ends as soon as everything is decided."""

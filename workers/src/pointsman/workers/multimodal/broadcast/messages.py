@@ -56,6 +56,11 @@ def envelope(kind: ErrorKind, message: str, error_type: str = "") -> ErrorEnvelo
     return ErrorEnvelope(kind, printable, error_type)
 
 
+def cancelled_envelope(request_id: str) -> ErrorEnvelope:
+    """What every rank gets when a request was aborted."""
+    return envelope(ErrorKind.CANCELLED, f"request {request_id} was cancelled before its inputs were there")
+
+
 class Layout(msgspec.Struct, frozen=True):
     """Where the bytes of one parcel are: in the message (``inline``), or in a segment of shared memory.
 

@@ -7,7 +7,7 @@ to do, in order.
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from pointsman.workers.multimodal.broadcast.messages import ErrorEnvelope
+from pointsman.workers.multimodal.broadcast.messages import ErrorEnvelope, cancelled_envelope
 from pointsman.workers.multimodal.broadcast.modes import Mode, Stamp
 
 
@@ -109,8 +109,7 @@ class ReceivingMachine:
         if inputs is None:
             return [Drop(sequence)]
         inputs.unwanted = True
-        # The other ranks wait for this one's report, whatever has become of its request.
-        return self.materialised(sequence, None)
+        return self._report_unwanted(sequence, inputs)
 
     def end(self, error: ErrorEnvelope) -> list[ReceivingAction]:
         """No message comes any more: what is undecided ends with ``error``."""
@@ -134,8 +133,12 @@ class ReceivingMachine:
         if inputs.parcel is not _Parcel.RAW or inputs.stamp is None:
             return []
         if inputs.unwanted:
-            return self.materialised(sequence, None)
+            return self._report_unwanted(sequence, inputs)
         return [Materialise(sequence)] if inputs.stamp.mode is Mode.COMBINED else []
+
+    def _report_unwanted(self, sequence: int, inputs: _Inputs) -> list[ReceivingAction]:
+        """The other ranks wait for this one's report. It has nothing to deliver, so no rank may count it as there."""
+        return self.materialised(sequence, cancelled_envelope(inputs.stamp.request_id) if inputs.stamp else None)
 
     def _decide(self, sequence: int, inputs: _Inputs, error: ErrorEnvelope | None) -> list[ReceivingAction]:
         if inputs.decided:
