@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pointsman.workers.multimodal.broadcast.steps import EntrySteps, RankSteps
 from waiting import eventually
 
 IMAGE = bytes(200_000)
+SECONDS = 20.0
 MAX_PENDING_BYTES = 3 * len(IMAGE)
 
 
@@ -68,7 +70,7 @@ async def engine(
     assembling = asyncio.to_thread(EntryRank.assemble, path, 2, as_it_is, settings, takes_inputs=False)
     entry, other = await asyncio.gather(assembling, joining)
     try:
-        yield entry, other, EntrySteps(entry), RankSteps(other, at_once=at_once)
+        yield entry, other, EntrySteps(entry, at_once=at_once), RankSteps(other, at_once=at_once)
     finally:
         await asyncio.to_thread(entry.close, 5)
         await asyncio.to_thread(other.close)
@@ -107,6 +109,32 @@ async def test_a_request_that_ends_before_its_encoder_leaves_nothing_pending(tmp
             rank_steps.place(entry_steps.with_stamps(Step(finished_req_ids={name})))
             await eventually(lambda: entry.pending_bytes == 0, "nothing is pending")
         assert rank_steps.placed == 0
+
+
+@dataclass
+class Slow:
+    """An input whose packing goes on until ``go``."""
+
+    go: Event
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        assert self.go.wait(SECONDS)
+        return bytes, (IMAGE,)
+
+
+@pytest.mark.parametrize("mode", [Mode.ASYNC, Mode.COMBINED])
+@pytest.mark.parametrize("at_once", [False, True])
+async def test_an_abort_takes_no_inputs_from_a_step_that_was_sent(tmp_path: Path, mode: Mode, at_once: bool) -> None:
+    async with engine(tmp_path, at_once=at_once, mode=mode) as (entry, _, entry_steps, rank_steps):
+        packing = Event()
+        sent = entry_steps.with_stamps(Step([NewRequest("r", [Feature(Slow(packing))])], {"r": [0]}))
+        then = entry_steps.with_stamps(Step(finished_req_ids={"r"}))  # while the first step is executed
+        packing.set()
+        step = as_a_rank_gets_it(sent)
+        await asyncio.to_thread(rank_steps.place, step)
+        rank_steps.place(then)
+        assert step.scheduled_new_reqs[0].mm_features[0].data == IMAGE
+        await eventually(lambda: entry.pending_bytes == 0, "nothing is pending")
 
 
 async def test_a_preempted_request_that_comes_again_gets_its_inputs_and_leaves_no_others(tmp_path: Path) -> None:

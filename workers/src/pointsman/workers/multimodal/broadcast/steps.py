@@ -5,7 +5,7 @@ have features (``MultiModalFeatureSpec``) whose ``data`` are the inputs.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,24 +19,32 @@ _log: Final = logging.getLogger(__name__)
 
 
 class EntrySteps:
-    """The engine's side: takes the inputs out of each step, and has them sent."""
+    """The engine's side: takes the inputs out of each step, and has them sent.
 
-    def __init__(self, entry: EntryRank) -> None:
+    ``at_once``: as of the ranks.
+    """
+
+    def __init__(self, entry: EntryRank, *, at_once: bool) -> None:
         self._entry = entry
+        self._at_once = at_once
         self._inputs: dict[str, RequestInputs] = {}
+        """Inputs that no step has needed until now."""
 
     def with_stamps(self, step: Any) -> Any:
         """``step`` with a stamp in place of each request's inputs. What the scheduler keeps is not changed.
 
-        Inputs that are not accepted stay in the step, as without a broadcast.
+        Inputs that are not accepted stay in the step, as without a broadcast. When a request has finished, its inputs
+        are cancelled only if no step has needed them: the engine sends steps ahead, and a rank executes each of them.
         """
         again = (each.req_id for each in step.scheduled_new_reqs)  # one that was preempted comes as new once more
         for request_id in (*step.finished_req_ids, *again):
             if (ended := self._inputs.pop(request_id, None)) is not None:
                 ended.cancel()
-        if not any(_has_inputs(each) for each in step.scheduled_new_reqs):
-            return step
-        return replace(step, scheduled_new_reqs=[self._stamped(each) for each in step.scheduled_new_reqs])
+        if any(_has_inputs(each) for each in step.scheduled_new_reqs):
+            step = replace(step, scheduled_new_reqs=[self._stamped(each) for each in step.scheduled_new_reqs])
+        for request_id in _needed(step, self._inputs, self._at_once):
+            self._inputs.pop(request_id, None)
+        return step
 
     def _stamped(self, request: Any) -> Any:
         if not _has_inputs(request):
@@ -76,7 +84,7 @@ class RankSteps:
             stamped = [each for each in request.mm_features if isinstance(each.data, Stamp)]
             if stamped:
                 self._awaited[request.req_id] = (self._rank.expect(stamped[0].data), request.mm_features)
-        for request_id in list(self._awaited if self._at_once else step.scheduled_encoder_inputs):
+        for request_id in _needed(step, self._awaited, self._at_once):
             if (awaited := self._awaited.pop(request_id, None)) is not None:
                 self._put(*awaited)
 
@@ -86,6 +94,11 @@ class RankSteps:
             if isinstance(feature.data, Stamp):
                 feature.data = item
         self.placed += 1
+
+
+def _needed(step: Any, stamped: Iterable[str], at_once: bool) -> list[str]:
+    """Requests whose inputs ``step`` needs, beside others; the same on the engine's side and on every rank."""
+    return list(stamped if at_once else step.scheduled_encoder_inputs)
 
 
 def _has_inputs(request: Any) -> bool:

@@ -65,24 +65,26 @@ class BroadcastExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM has no
             meeting = Meeting(path)
             joined = self.collective_rpc(join_group, args=(str(path), self.world_size + 1), non_block=True)
             links = meeting.assemble(self.world_size + 1, settings.input_broadcast_join_seconds)
-            joined.result()
+            at_once = any(joined.result())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         self._entry = EntryRank(links, _as_it_is, settings, metrics_of_rank(ENTRY_RANK), takes_inputs=False)
-        self._steps = EntrySteps(self._entry)
+        self._steps = EntrySteps(self._entry, at_once=at_once)
         _log.info("input broadcast is on for %d ranks, mode %s", self.world_size, settings.input_broadcast_mode)
 
 
-def join_group(worker: Any, path: str, world_size: int) -> None:
+def join_group(worker: Any, path: str, world_size: int) -> bool:
     """In a worker process: join the group, and get the inputs of each step before vLLM executes it.
 
-    ``worker``: vLLM's WorkerWrapperBase. Raises GroupJoinError.
+    ``worker``: vLLM's WorkerWrapperBase. Returns whether the model reads inputs at once. Raises GroupJoinError.
     """
     own = worker.global_rank + 1
     metrics = metrics_of_rank(own)
     rank = OtherRank.join(Path(path), own, world_size, _as_it_is, metrics=metrics, private_copies=True)
-    steps = worker.input_broadcast = RankSteps(rank, at_once=_reads_inputs_at_once(worker))
+    at_once = _reads_inputs_at_once(worker)
+    steps = worker.input_broadcast = RankSteps(rank, at_once=at_once)
     worker.execute_model = partial(_execute_with_inputs, steps, worker.execute_model)
+    return at_once
 
 
 def _execute_with_inputs(steps: RankSteps, execute_model: Any, scheduler_output: Any) -> Any:
