@@ -9,6 +9,7 @@ import pytest
 
 from fixtures.plain_tokenizer import make_tokenizer
 from pointsman.api.protocol.control import ModelInfo
+from pointsman.gateway.core.moves import RequestMoves
 from pointsman.gateway.core.requests import Endpoint, Verbatim, VerbatimReason, read
 from pointsman.gateway.core.resume import Resumption
 from pointsman.gateway.errors import ContextLengthExceeded
@@ -221,7 +222,7 @@ def image_part(name: str) -> dict[str, Any]:
 
 
 async def planned_with_images(of: Model, messages: list[dict[str, Any]], *images: Image, **body: Any) -> Leg:
-    async def encode(_images: RequestImages) -> bytes:
+    async def encode(_images: RequestImages, _moves: RequestMoves) -> bytes:
         return b""
 
     ask = read(Endpoint.CHAT, json.dumps({"model": "m", "messages": messages, **body}).encode(), "m")

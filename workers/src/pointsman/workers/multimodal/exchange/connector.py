@@ -258,8 +258,8 @@ class _LanguageScheduler:
         if reference.model not in self._warned:
             self._warned.add(reference.model)
             log.warning(
-                "the encode worker at %s has another model, or flags that change its embeddings: they are not used, the "
-                "engine encodes the images",
+                "the encode worker at %s has another model, or flags that change its embeddings: they are not used, "
+                "the engine encodes the images",
                 reference.address,
             )
 
