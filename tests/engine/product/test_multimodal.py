@@ -230,8 +230,13 @@ async def test_images_of_one_chat_go_to_two_encode_workers_and_a_death_costs_no_
     comparison = compare(await closed_loop(alone, [many, dying], clients=1), answers)
     assert comparison.exact, comparison.differences
     assert answers[1].path is PrefillPath.REMOTE
-    lost = await vision.metric(metrics.WORKER_EMBEDDING_FETCHES.name, FAILED, roles=names.LANGUAGE_ROLES)
-    assert lost - failed == len(dying.images)
+
+    async def both_lost() -> bool:
+        await vision.endpoint.send(replace(many, index=many.index + 2))  # an engine reports fetches with its next step
+        lost = await vision.metric(metrics.WORKER_EMBEDDING_FETCHES.name, FAILED, roles=names.LANGUAGE_ROLES)
+        return lost - failed == len(dying.images)
+
+    await eventually(both_lost, "both fetches have failed")
     await vision.ready(encode=2, prefill=1, decode=1)
     await vision.nothing_left()
 

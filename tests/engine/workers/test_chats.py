@@ -370,7 +370,7 @@ async def test_the_engine_answers_what_only_it_can_prefill_or_refuse(stage: Stag
         nested = {"p": nested}
     deep = {**TOOL, "function": {**TOOL["function"], "parameters": nested}}  # type: ignore[dict-item]
     for body, status, reason in (
-        ({"messages": [user(image)]}, 400, "media"),
+        ({"messages": [user(image)]}, 400, "invalid"),  # of a model that knows no images
         ({"messages": [user(words(250))], "prompt_logprobs": 1}, 200, "prompt-logprobs"),
         ({"messages": [user(words(250)), 5]}, 400, "invalid"),
         ({"messages": [user(words(5000))]}, 400, "invalid"),

@@ -121,17 +121,17 @@ async def test_a_response_is_passed_on_as_it_came_with_its_trace_and_counted(
 ) -> None:
     before = await counted(gateway, "pointsman_gateway_requests_total", endpoint="responses", code="200")
     body = {"model": SERVED_NAME, "input": "hi", "reasoning": {"effort": "low"}}
-    sent = {"X-Request-Id": "mine", "traceparent": TRACE, "X-Pointsman-Verification": "1"}
+    sent = {"X-Request-Id": "of-this-response", "traceparent": TRACE, "X-Pointsman-Verification": "1"}
     status, found, answer = await post(gateway, "/v1/responses", body, **sent)
     assert (status, answer["id"], answer["usage"]) == (200, "resp_1", USAGE)
-    assert found[headers.REQUEST_ID] == "mine"
+    assert found[headers.REQUEST_ID] == "of-this-response"
     assert found[headers.WORKER] == worker.name
     (seen,) = worker.seen
     assert seen.body == body
-    assert (seen.headers[headers.REQUEST_ID], seen.headers["traceparent"]) == ("mine", TRACE)
+    assert (seen.headers[headers.REQUEST_ID], seen.headers["traceparent"]) == ("of-this-response", TRACE)
     assert headers.VERIFICATION not in seen.headers
     assert await counted(gateway, "pointsman_gateway_requests_total", endpoint="responses", code="200") == before + 1
-    (line,) = gateway.of.logged("request", request_id="mine")
+    (line,) = gateway.of.logged("request", request_id="of-this-response")
     assert (line["prompt_tokens"], line["output_tokens"], line["verbatim"]) == (5, 2, "responses")
 
 
