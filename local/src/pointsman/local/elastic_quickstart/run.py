@@ -22,11 +22,11 @@ from pointsman.local.cluster import LocalCluster
 from pointsman.local.elastic_quickstart.timeline import Moment, Timeline, words
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.errors import LocalError
 from pointsman.local.quickstart.interruption import whole
 from pointsman.local.quickstart.narrator import Narrator, Picture
-from pointsman.local.traffic import Endpoint, Mix, Prompt, Record, closed_loop, compare, prompts, summarise
+from pointsman.local.quickstart.reference import beside_plain_server
+from pointsman.local.traffic import Endpoint, Mix, Prompt, Record, closed_loop, prompts, summarise
 
 EXAMPLE: Final = Path(__file__).parents[5] / "examples" / "elastic-quickstart.yaml"
 NAMESPACE: Final = "default"
@@ -144,16 +144,7 @@ class ElasticQuickStart:
             self.scaled.append(size)
 
     async def _exactness(self, model: Path) -> None:
-        cluster, asked = self._cluster, [record.prompt for record in self._records]
-        log = cluster.directory / "logs" / "plain.log"
-        async with (
-            plain_server(
-                cluster.environment, cluster.fork_socket, model, served_name="plain", dtype="float32", log=log
-            ) as server,
-            Endpoint(server.base_url, "plain") as endpoint,
-        ):
-            reference = await closed_loop(endpoint, asked, clients=2)
-        found = compare(reference, self._records)
+        found = await beside_plain_server(self._cluster, model, self._records)
         self.compared, self.different = found.compared, len(found.differences)
         self._narrator.say(f"{self.compared - self.different} of {self.compared} answers are token-exact")
         self.failures += [f"prompt {each.index}: {each.detail}" for each in found.differences[:3]]

@@ -6,11 +6,10 @@ from typing import Final
 
 from rich.console import Console
 
-from pointsman.local.errors import LocalError
 from pointsman.local.multimodal_quickstart.run import STAGES, MultimodalQuickStart
-from pointsman.local.quickstart.interruption import INTERRUPTED, until_interrupted
+from pointsman.local.quickstart.ending import print_next_steps, print_report, run_stages
+from pointsman.local.quickstart.interruption import INTERRUPTED
 from pointsman.local.quickstart.narrator import Narrator
-from pointsman.local.typed_command import typed_command
 from pointsman.process.arguments import CommandParser
 
 _DESCRIPTION: Final = """\
@@ -35,31 +34,9 @@ def main(argv: list[str]) -> int:
     console = Console(soft_wrap=False)
     began_s = time.monotonic()
     quickstart = MultimodalQuickStart(Narrator(console, stages=STAGES), seed=options.seed, keep=options.keep)
-    code = asyncio.run(_run(quickstart, console))
+    code = asyncio.run(run_stages(quickstart, console))
     if code == INTERRUPTED:
         return code
-    console.print("\n[bold]Report[/bold]")
-    for line in quickstart.lines():
-        style = "bold red" if line.startswith("FAILED") else ""
-        console.print(f"  {line}", highlight=False, markup=False, soft_wrap=True, style=style)
-    console.print(f"  whole run      {time.monotonic() - began_s:.0f} s", highlight=False)
-    if quickstart.left_running:
-        console.print(
-            "\nThe cluster is still running. What to type next:\n"
-            f"  export PATH={quickstart.programs}:$PATH KUBECONFIG={quickstart.kubeconfig}\n"
-            "  kubectl get llms,wpool,pods\n  kubectl get llms -o yaml\nTo end it:\n"
-            f"  {typed_command()} local down multimodal",
-            highlight=False,
-            soft_wrap=True,
-        )
+    print_report(quickstart, console, began_s)
+    print_next_steps(quickstart, console, "llms", "llms,wpool,pods", "multimodal")
     return code
-
-
-async def _run(quickstart: MultimodalQuickStart, console: Console) -> int:
-    """0: all went well, 1: something failed, 130: interrupted. Whatever happens, the cluster is cleaned up first."""
-    try:
-        if not await until_interrupted(quickstart.run(), console):
-            return INTERRUPTED
-    except (LocalError, TimeoutError) as error:
-        quickstart.failures.append(str(error))
-    return 1 if quickstart.failures else 0

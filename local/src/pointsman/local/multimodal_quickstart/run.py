@@ -20,12 +20,12 @@ from pointsman.kube.resources import LLM_SERVICES
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.multimodal_quickstart.image_counts import ImageCounts
 from pointsman.local.observation import Observer, ServiceView
 from pointsman.local.quickstart.examples import read_example, with_model
 from pointsman.local.quickstart.interruption import whole
 from pointsman.local.quickstart.narrator import Narrator, Picture
+from pointsman.local.quickstart.reference import beside_plain_server
 from pointsman.local.quickstart.table import TrafficView, line, render
 from pointsman.local.quickstart.waiting import wait_until
 from pointsman.local.traffic import (
@@ -34,7 +34,6 @@ from pointsman.local.traffic import (
     Prompt,
     Record,
     closed_loop,
-    compare,
     prompts,
     recent,
     summarise,
@@ -193,16 +192,7 @@ class MultimodalQuickStart:
         ]
 
     async def _exactness(self, model: Path) -> None:
-        cluster, asked = self._cluster, [record.prompt for record in self._records]
-        log = cluster.directory / "logs" / "plain.log"
-        async with (
-            plain_server(
-                cluster.environment, cluster.fork_socket, model, served_name="plain", dtype="float32", log=log
-            ) as server,
-            Endpoint(server.base_url, "plain") as endpoint,
-        ):
-            reference = await closed_loop(endpoint, asked, clients=2)
-        found = compare(reference, self._records)
+        found = await beside_plain_server(self._cluster, model, self._records)
         self.compared, self.different = found.compared, len(found.differences)
         self._narrator.say(f"{self.compared - self.different} of {self.compared} answers are token-exact")
         self.failures += [f"chat {each.index}: {each.detail}" for each in found.differences[:3]]

@@ -18,7 +18,6 @@ from pointsman.kube.resources import LLM_SERVICES, PLANNER_POLICIES
 from pointsman.local.cluster import LocalCluster
 from pointsman.local.engine.environment import ensure_engine_environment
 from pointsman.local.engine.models import ModelSize, ensure_model
-from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.errors import LocalError
 from pointsman.local.memory import PeakMemory
 from pointsman.local.observation import Observer, ServiceView
@@ -33,6 +32,7 @@ from pointsman.local.quickstart.examples import (
 from pointsman.local.quickstart.interruption import whole
 from pointsman.local.quickstart.narrator import Narrator, Picture
 from pointsman.local.quickstart.options import Options
+from pointsman.local.quickstart.reference import plain_endpoint
 from pointsman.local.quickstart.report import PlanReport, Report, Sides
 from pointsman.local.quickstart.shift import (
     SHIFT_CLIENTS,
@@ -195,7 +195,7 @@ class QuickStart:
 
     async def _exactness(self, model: Path, answers: list[Record]) -> None:
         asked = [record.prompt for record in sorted(answers, key=lambda record: record.prompt.index)]
-        async with self._plain(model, "float32") as reference:
+        async with plain_endpoint(self._cluster, model, "float32") as reference:
             alone = await closed_loop(reference, asked, clients=1)
             together = await closed_loop(reference, asked, clients=8)
         itself, ours = compare(alone, together), compare(alone, answers)
@@ -255,7 +255,7 @@ class QuickStart:
             await wait_until(
                 observer, "the end of the service", lambda view: not view.workers, timeout_seconds=self._ready_seconds
             )
-            async with self._plain(model, "bfloat16") as reference:
+            async with plain_endpoint(self._cluster, model, "bfloat16") as reference:
                 single = await self._interfere(reference, scenario)
             narrator.show(
                 latency_table(
@@ -345,18 +345,6 @@ class QuickStart:
         self._see(view)
 
     # --- what runs beside the stages ---
-
-    @asynccontextmanager
-    async def _plain(self, model: Path, dtype: str) -> AsyncIterator[Endpoint]:
-        cluster = self._cluster
-        log = cluster.directory / "logs" / f"plain-{dtype}.log"
-        async with (
-            plain_server(
-                cluster.environment, cluster.fork_socket, model, served_name="plain", dtype=dtype, log=log
-            ) as server,
-            Endpoint(server.base_url, "plain") as endpoint,
-        ):
-            yield endpoint
 
     @asynccontextmanager
     async def _looking(self, observer: Observer) -> AsyncIterator[None]:
