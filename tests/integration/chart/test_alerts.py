@@ -160,6 +160,17 @@ def test_images_that_encode_workers_leave_are_an_alert_if_there_is_an_encode_poo
     fires(series, "PointsmanImagesNotEncoded", {10: [], 15: [], 25: [CHAT], 38: [CHAT]})
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "alerted"), [("True", "AsDesired", []), ("False", "NoEncodeWorker", [CHAT])]
+)
+def test_an_encode_pool_without_workers_is_an_alert_unless_none_are_desired(
+    fires: Callable[..., None], status: str, reason: str, alerted: list[str]
+) -> None:
+    images = 'pointsman_gateway_images_total{namespace="models",service="chat",pod="a",path="local",reason="%s"}'
+    series = {CONDITION % ("b", "EncodeReady", status, reason): "1x40", images % "no-encode-worker": "0+60x40"}
+    fires(series, "PointsmanImagesNotEncoded", {5: [], 20: alerted, 38: alerted})
+
+
 def test_instances_that_have_not_joined_for_ten_minutes_are_an_alert(fires: Callable[..., None]) -> None:
     alert, desired = "PointsmanElasticInstancesMissing", {INSTANCES % "desired": "4x40"}
     fires({**desired, INSTANCES % "joined": "4x5 3x20 4x15"}, alert, {15: [], 17: [LONG_CHAT], 27: []})
