@@ -61,12 +61,12 @@ class EmbeddingBook:
         self._forget(image)
         if size_bytes > self._max_bytes:
             return
-        kept = self._of_worker.setdefault(worker, OrderedDict())
-        kept[image] = Embedding(worker, params, size_bytes, now_s)
+        embeddings = self._of_worker.setdefault(worker, OrderedDict())
+        embeddings[image] = Embedding(worker, params, size_bytes, now_s)
         self._worker_of[image] = worker
         self._used[worker] = self._used.get(worker, 0) + size_bytes
         while self._used[worker] > self._max_bytes:
-            self._forget(next(iter(kept)))
+            self._forget(next(iter(embeddings)))
 
     def forget_worker(self, worker: WorkerKey) -> None:
         """``worker`` is gone, and its embeddings with it."""

@@ -41,21 +41,21 @@ class ImageSlots:
         return b"".join((*pieces, body))
 
 
-def encode_body(model: str, image: str, data_url: bytes, asked: Mapping[str, Any]) -> bytes:
-    """The chat that has an encode worker encode one image. ``asked``: the client's body."""
+def encode_body(model: str, image: str, data_url: bytes, request_body: Mapping[str, Any]) -> bytes:
+    """The chat that has an encode worker encode one image. ``request_body``: the client's body."""
     slots = ImageSlots(1)
     body = {
         "model": model,
         "messages": [{"role": "user", "content": [slots.part(0, image)]}],
         "max_tokens": 1,
         "stream": False,
-    } | {field: asked[field] for field in ENCODER_FIELDS if asked.get(field)}
+    } | {field: request_body[field] for field in ENCODER_FIELDS if request_body.get(field)}
     return slots.filled(msgspec.json.encode(body), [data_url])
 
 
-def embedding_key(image: str, asked: Mapping[str, Any]) -> str:
+def embedding_key(image: str, request_body: Mapping[str, Any]) -> str:
     """Equal where the embeddings of the image with this id are."""
-    options = {field: asked[field] for field in ENCODER_FIELDS if asked.get(field)}
+    options = {field: request_body[field] for field in ENCODER_FIELDS if request_body.get(field)}
     return image if not options else f"{image}/{msgspec.json.encode(options, order='deterministic').decode()}"
 
 

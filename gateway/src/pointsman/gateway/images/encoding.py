@@ -105,32 +105,32 @@ class EncodeDispatcher:
         self._book = book
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_seconds)
 
-    def remembered(self, image: Image, asked: Mapping[str, Any]) -> Encoded | None:
+    def remembered(self, image: Image, request_body: Mapping[str, Any]) -> Encoded | None:
         """An earlier answer for ``image`` that may be used again; None: it has to be encoded."""
-        found = self._book.find(embedding_key(image.id, asked), self._fleet.has_encoder)
+        found = self._book.find(embedding_key(image.id, request_body), self._fleet.has_encoder)
         if found is None or not found.is_fresh(self._clock()):
             return None
         return Encoded(ImagePath.CACHE, "remembered", found.params)
 
     async def encode(
-        self, image: Image, moves: RequestMoves, request_id: str, model: str, asked: Mapping[str, Any]
+        self, image: Image, moves: RequestMoves, request_id: str, model: str, request_body: Mapping[str, Any]
     ) -> Encoded:
-        """Have ``image`` encoded. ``model``: the served name; ``asked``: fields of the client's body.
+        """Have ``image`` encoded. ``model``: the served name; ``request_body``: fields of the client's body.
 
         ``moves``: of the request. Encode workers that die are added.
         """
         with self._metrics.encode_in_flight.track_inprogress():
-            return await self._encode(image, moves, request_id, model, asked)
+            return await self._encode(image, moves, request_id, model, request_body)
 
     async def _encode(
-        self, image: Image, moves: RequestMoves, request_id: str, model: str, asked: Mapping[str, Any]
+        self, image: Image, moves: RequestMoves, request_id: str, model: str, request_body: Mapping[str, Any]
     ) -> Encoded:
         deadline = DEADLINE.get()
         left_s = MAX_TRIES * MAX_ATTEMPT_SECONDS if deadline is None else deadline.left_ms / 1000 * DEADLINE_SHARE
         due_s = self._clock() + left_s
         avoid: set[WorkerKey] = set()
         reason = "no-encode-worker"
-        key = embedding_key(image.id, asked)
+        key = embedding_key(image.id, request_body)
         body: bytes | None = None
         while len(avoid) < MAX_TRIES and not moves.killed:
             left_s = min(due_s - self._clock(), MAX_ATTEMPT_SECONDS)
@@ -144,7 +144,7 @@ class EncodeDispatcher:
             try:
                 if body is None:
                     body = await self._off_loop.run(
-                        len(image.data_url), lambda: encode_body(model, image.id, image.data_url, asked)
+                        len(image.data_url), lambda: encode_body(model, image.id, image.data_url, request_body)
                     )
                 params = await self._attempt(pick, body, request_id, left_s)
             except EncodeFailed as error:

@@ -121,12 +121,12 @@ class MappedSegments:
 @contextmanager
 def _pinned(buffer: Any) -> Iterator[int]:
     """The address of ``buffer``, read-only or not; ctypes gives it for writable ones only."""
-    held = _PyBuffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(held), 0)
+    view = _PyBuffer()
+    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(buffer), ctypes.byref(view), 0)
     try:
-        yield held.buf or 0
+        yield view.buf or 0
     finally:
-        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(held))
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(view))
 
 
 class _PyBuffer(ctypes.Structure):

@@ -92,12 +92,14 @@ class EmbeddingFetches:
 
         Returns whether it need not wait: each item is here or has failed.
         """
-        wanted = {reference.item: reference for reference in needed}
+        references = {reference.item: reference for reference in needed}
         actions: list[Action] = []
-        for item in [item for item, each in self._fetches.items() if request in each.requests and item not in wanted]:
+        for item in [
+            item for item, each in self._fetches.items() if request in each.requests and item not in references
+        ]:
             actions += self._give_up(item, request)
         failed = self._failed.get(request, set())
-        for item, reference in wanted.items():
+        for item, reference in references.items():
             if item in failed:
                 continue
             fetch = self._fetches.get(item)
@@ -111,7 +113,7 @@ class EmbeddingFetches:
             fetch.requests.add(request)
         actions += self._admit()
         failed = self._failed.get(request, set())
-        ready = all(item in failed or self._fetches[item].state is FetchState.READY for item in wanted)
+        ready = all(item in failed or self._fetches[item].state is FetchState.READY for item in references)
         return ready, actions
 
     def delivered(self, number: int, vectors: Buffer) -> list[Action]:
