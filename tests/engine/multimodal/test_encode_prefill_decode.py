@@ -25,12 +25,14 @@ from engine.multimodal.workers import (
 )
 from fixtures.engines import RunningEngine, running_vision_engines
 from fixtures.nats_server import running_nats
+from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.workers.multimodal.exchange.references import references
 from waiting import eventually
 
 DEADLINE_SECONDS = 90.0
 SUCCEEDED = 'outcome="succeeded"'
+SENT = metrics.EMBEDDING_TRANSFER_TRANSFERS.name
 FAILED = 'outcome="failed"'
 OTHER_MODEL = 'outcome="other-model"'
 
@@ -91,6 +93,7 @@ async def encoded(client: Client, encode: RunningEngine, images: list[Image]) ->
 
 async def test_three_engines_answer_as_one(client: Client, workers: VisionWorkers, dice: random.Random) -> None:
     before = await client.metric(workers.prefill, FETCHES, SUCCEEDED)
+    sent_before = await client.metric(workers.encode, SENT, 'result="succeeded"')
     distinct = 0
     several = {"n": 2, "temperature": 1.0, "seed": 7}
     for count, letters, more in ((1, 40, {}), (2, 300, several), (3, 700, {})):
@@ -104,6 +107,11 @@ async def test_three_engines_answer_as_one(client: Client, workers: VisionWorker
         distinct += count
     assert await client.metric(workers.prefill, FETCHES, SUCCEEDED) - before == distinct
     assert await client.metric(workers.decode, FETCHES) == 0, "with the KV, no embedding is needed"
+
+    async def shown() -> bool:
+        return await client.metric(workers.encode, SENT, 'result="succeeded"') - sent_before == distinct
+
+    await eventually(shown, "the encode worker shows what it sent")
     await nothing_left(client, workers.prefill, workers.decode)
 
 

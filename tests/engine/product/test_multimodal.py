@@ -68,12 +68,12 @@ class Vision(Served):
         return sum(value for samples in found for of, value in samples if wanted <= of.items())
 
     async def nothing_left(self) -> None:
-        """Wait until nothing is in flight and no memory of a fetched embedding is in use."""
+        """Wait until nothing is in flight and no memory for the transfer of an embedding is in use, on either side."""
         await self.at_rest()
 
         async def free() -> bool:
-            held = (metrics.WORKER_EMBEDDING_BYTES, metrics.EMBEDDING_TRANSFER_USED_BLOCKS)
-            return not any([await self.metric(each.name, roles=names.LANGUAGE_ROLES) for each in held])
+            in_use = (metrics.WORKER_EMBEDDING_BYTES, metrics.EMBEDDING_TRANSFER_USED_BLOCKS)
+            return not any([await self.metric(each.name, roles=tuple(Role)) for each in in_use])
 
         await eventually(free, "no byte and no block of an embedding is in use", 60)
 

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pointsman.process.errors import SettingsError
 from pointsman.workers.multimodal.broadcast.entry_rank import materialise_envelope
-from pointsman.workers.multimodal.broadcast.exported_metrics import RankMetrics
 from pointsman.workers.multimodal.broadcast.links import INLINE_BYTES
 from pointsman.workers.multimodal.broadcast.messages import (
     ErrorEnvelope,
@@ -28,6 +27,7 @@ from pointsman.workers.multimodal.broadcast.modes import Mode
 from pointsman.workers.multimodal.broadcast.parcels import pack, size_of, unpack
 from pointsman.workers.multimodal.broadcast.segments import MappedSegments, SegmentPool
 from pointsman.workers.multimodal.broadcast.settings import InputBroadcastSettings
+from pointsman.workers.multimodal.exported_metrics import ExportedMetrics
 
 MIB = 1 << 20
 
@@ -153,7 +153,7 @@ def test_the_metrics_of_all_ranks_are_shown_together(tmp_path: Path) -> None:
         metrics.ended(Mode.ASYNC, None if rank else ErrorEnvelope(ErrorKind.CANCELLED, "aborted"), 0.3)
         (tmp_path / f"rank{rank}.prom").write_bytes(generate_latest(registry))
     shown = CollectorRegistry()
-    shown.register(RankMetrics(tmp_path))
+    shown.register(ExportedMetrics(tmp_path))
     for own in ("0", "1"):
         labels = {"rank": own, "mode": "async"}
         assert shown.get_sample_value("pointsman_input_broadcast_requests_total", labels) == 1

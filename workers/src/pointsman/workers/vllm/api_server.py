@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from pointsman.api.protocol.names import EmbeddingRole
 from pointsman.process.errors import SettingsError
 from pointsman.process.lifetime import ExitStatus
 from pointsman.process.logs import configure_logs_of_a_guest
@@ -36,10 +37,10 @@ def become_api_server(
     configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
     os.environ.update(engine_environment(settings, os.environ))
     sys.argv = ["vllm", *arguments]
-    if settings.broadcasts_inputs:
-        from pointsman.workers.multimodal.broadcast.exported_metrics import show_metrics_of_ranks
+    if settings.broadcasts_inputs or settings.embedding_role is EmbeddingRole.PRODUCER:
+        from pointsman.workers.multimodal.exported_metrics import show_exported_metrics
 
-        show_metrics_of_ranks()
+        show_exported_metrics()
 
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 

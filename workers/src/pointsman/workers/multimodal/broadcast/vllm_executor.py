@@ -17,16 +17,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client import CollectorRegistry
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from pointsman.workers.multimodal.broadcast.entry import ENTRY_RANK
 from pointsman.workers.multimodal.broadcast.entry_rank import EntryRank
-from pointsman.workers.multimodal.broadcast.exported_metrics import metrics_of_rank
 from pointsman.workers.multimodal.broadcast.links import Meeting
+from pointsman.workers.multimodal.broadcast.metrics import BroadcastMetrics
 from pointsman.workers.multimodal.broadcast.modes import Mode
 from pointsman.workers.multimodal.broadcast.other_rank import OtherRank
 from pointsman.workers.multimodal.broadcast.settings import InputBroadcastSettings
 from pointsman.workers.multimodal.broadcast.steps import EntrySteps, RankSteps
+from pointsman.workers.multimodal.exported_metrics import export
 
 _log: Final = logging.getLogger(__name__)
 _CLOSE_SECONDS: Final = 5.0
@@ -68,7 +70,7 @@ class BroadcastExecutor(MultiprocExecutor):  # type: ignore[misc]  # vLLM has no
             at_once = any(joined.result())
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        self._entry = EntryRank(links, _as_it_is, settings, metrics_of_rank(ENTRY_RANK), takes_inputs=False)
+        self._entry = EntryRank(links, _as_it_is, settings, _metrics_of(ENTRY_RANK), takes_inputs=False)
         self._steps = EntrySteps(self._entry, at_once=at_once)
         _log.info("input broadcast is on for %d ranks, mode %s", self.world_size, settings.input_broadcast_mode)
 
@@ -79,12 +81,19 @@ def join_group(worker: Any, path: str, world_size: int) -> bool:
     ``worker``: vLLM's WorkerWrapperBase. Returns whether the model reads inputs at once. Raises GroupJoinError.
     """
     own = worker.global_rank + 1
-    metrics = metrics_of_rank(own)
+    metrics = _metrics_of(own)
     rank = OtherRank.join(Path(path), own, world_size, _as_it_is, metrics=metrics, private_copies=True)
     at_once = _reads_inputs_at_once(worker)
     steps = worker.input_broadcast = RankSteps(rank, at_once=at_once)
     worker.execute_model = partial(_execute_with_inputs, steps, worker.execute_model)
     return at_once
+
+
+def _metrics_of(rank: int) -> BroadcastMetrics:
+    """Metrics of a rank that is this process, which serves no /metrics."""
+    registry = CollectorRegistry()
+    export(registry, f"rank{rank}")
+    return BroadcastMetrics(registry, rank)
 
 
 def _execute_with_inputs(steps: RankSteps, execute_model: Any, scheduler_output: Any) -> Any:

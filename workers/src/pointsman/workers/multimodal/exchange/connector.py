@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
+from prometheus_client import CollectorRegistry
 from vllm.config import VllmConfig
 from vllm.distributed.ec_transfer.ec_connector.base import ECConnectorBase, ECConnectorMetadata, ECConnectorRole
 from vllm.distributed.ec_transfer.ec_connector.encoder_output_width import get_encoder_output_width
@@ -26,7 +27,9 @@ from pointsman.workers.multimodal.exchange.publications import Outstanding, Publ
 from pointsman.workers.multimodal.exchange.publisher import EmbeddingPublisher
 from pointsman.workers.multimodal.exchange.references import EmbeddingReference, references
 from pointsman.workers.multimodal.exchange.settings import ExchangeSettings
+from pointsman.workers.multimodal.exported_metrics import export
 from pointsman.workers.multimodal.transfer.buffers import Buffer
+from pointsman.workers.multimodal.transfer.metrics import EmbeddingTransferMetrics
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +197,10 @@ class _EncodeModel:
             vectors = vectors.clone()  # else it would keep the embeddings of a whole batch
         if self._publisher is None:
             width = vectors.shape[-1] * vectors.element_size()
-            self._publisher = EmbeddingPublisher(self._settings, width, _max_item_tokens(self._config))
+            registry = CollectorRegistry()
+            metrics = EmbeddingTransferMetrics("encode", registry)
+            self._publisher = EmbeddingPublisher(self._settings, width, _max_item_tokens(self._config), metrics)
+            export(registry, "embeddings")  # this process serves no /metrics
             log.info("embeddings are served at %s", self._settings.address)
         self._publisher.publish(item, vectors.shape[0], memoryview(vectors.view(torch.uint8).numpy()).cast("B"))
 

@@ -95,7 +95,7 @@ class ExchangeMetrics(ECConnectorPromMetrics):  # type: ignore[misc]
         self._reserved: Gauge = self._gauge_cls(reserved.name, reserved.help)
         for outcome in FetchOutcome:
             self._fetches.labels(outcome=outcome.value)
-        # Of an encode worker nothing would be shown before its next step: its transfers end after the last one.
+        # An encode worker's process shows its own: its transfers end after the step that could report them.
         self._transfers = None if self._ec_transfer_config.is_ec_producer else EmbeddingTransferMetrics("language")
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:

@@ -1,5 +1,6 @@
 """The encode side: a cache of an engine's embeddings, from which the engines that prefill fetch them."""
 
+import asyncio
 import logging
 from typing import Final
 
@@ -10,12 +11,14 @@ from pointsman.workers.multimodal.transfer.allocator import BlockUsage
 from pointsman.workers.multimodal.transfer.buffers import FILL_ID_BYTES, MROPE_BYTES, Buffer, Embedding
 from pointsman.workers.multimodal.transfer.data_paths import EncodePath
 from pointsman.workers.multimodal.transfer.messages import Failed, Fetch, Message
+from pointsman.workers.multimodal.transfer.metrics import EmbeddingTransferMetrics
 from pointsman.workers.multimodal.transfer.server import EmbeddingServer
 from pointsman.workers.multimodal.transfer.shell import Link
 
 log = logging.getLogger(__name__)
 
 OPEN_SECONDS: Final = 10.0
+METRICS_SECONDS: Final = 1.0
 
 
 class _CacheServer(EmbeddingServer):
@@ -36,10 +39,17 @@ class _CacheServer(EmbeddingServer):
 class EmbeddingPublisher:
     """Serves embeddings of ``token_bytes`` a token on the pod's own address. Used by one thread.
 
-    ``max_item_tokens``: the longest embedding. Raises OSError if the address is taken.
+    ``max_item_tokens``: the longest embedding. ``metrics``: brought up to date once a second.
+    Raises OSError if the address is taken.
     """
 
-    def __init__(self, settings: ExchangeSettings, token_bytes: int, max_item_tokens: int) -> None:
+    def __init__(
+        self,
+        settings: ExchangeSettings,
+        token_bytes: int,
+        max_item_tokens: int,
+        metrics: EmbeddingTransferMetrics | None = None,
+    ) -> None:
         self._settings = settings
         self._token_bytes = token_bytes
         self._max_item_tokens = max_item_tokens
@@ -49,6 +59,7 @@ class EmbeddingPublisher:
         except BaseException:
             self._loop.stop(_nothing())
             raise
+        self._observing = None if metrics is None else self._loop.start(self._observe(metrics))
 
     @property
     def usage(self) -> BlockUsage:
@@ -66,7 +77,14 @@ class EmbeddingPublisher:
 
     def close(self) -> None:
         """End all transfers and release the address."""
+        if self._observing is not None:
+            self._observing.cancel()
         self._loop.stop(self._server.close())
+
+    async def _observe(self, metrics: EmbeddingTransferMetrics) -> None:
+        while True:
+            metrics.observe(self._server.statistics())
+            await asyncio.sleep(METRICS_SECONDS)
 
     async def _open(self) -> _CacheServer:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""Metrics of ranks that serve no /metrics: each writes them to a file, and the API server shows what is there."""
+"""Metrics of an engine's processes that serve no /metrics: each writes to a file, and the API server shows them."""
 
 import os
 import tempfile
@@ -12,41 +12,37 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from pointsman.workers.multimodal.broadcast.metrics import BroadcastMetrics
-
-ENV_FOLDER: Final = "POINTSMAN_INPUT_BROADCAST_METRICS_FOLDER"
+ENV_FOLDER: Final = "POINTSMAN_EXPORTED_METRICS_FOLDER"
 _WRITE_SECONDS: Final = 1.0
 
 
-def metrics_of_rank(rank: int) -> BroadcastMetrics:
-    """Metrics of a rank that is this process; written to a file from now on if the API server has named a folder."""
-    registry = CollectorRegistry()
-    metrics = BroadcastMetrics(registry, rank)
+def export(registry: CollectorRegistry, name: str) -> None:
+    """Write ``registry`` to a file from now on, if the API server has named a folder.
+
+    ``name``: of the file, which no other process of the engine has.
+    """
     if folder := os.environ.get(ENV_FOLDER):
-        path = Path(folder) / f"rank{rank}.prom"
-        threading.Thread(
-            target=_write_for_ever, args=(registry, path), name="input-broadcast-metrics", daemon=True
-        ).start()
-    return metrics
+        path = Path(folder) / f"{name}.prom"
+        threading.Thread(target=_write_for_ever, args=(registry, path), name="exported-metrics", daemon=True).start()
 
 
-def show_metrics_of_ranks(registry: CollectorRegistry = REGISTRY) -> None:
-    """In the API server, before its ranks start: show what they write."""
-    folder = Path(tempfile.mkdtemp(prefix="pointsman-rank-metrics-"))
+def show_exported_metrics(registry: CollectorRegistry = REGISTRY) -> None:
+    """In the API server, before its engine starts: show what the engine's processes write."""
+    folder = Path(tempfile.mkdtemp(prefix="pointsman-exported-metrics-"))
     os.environ[ENV_FOLDER] = str(folder)
-    registry.register(RankMetrics(folder))
+    registry.register(ExportedMetrics(folder))
 
 
-class RankMetrics(Collector):
-    """The metrics that ranks have written to ``folder``."""
+class ExportedMetrics(Collector):
+    """The metrics that processes have written to ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def collect(self) -> Iterator[Metric]:
-        """The families of all ranks; those of one name together."""
+        """The families of all processes; those of one name together."""
         families: dict[str, Metric] = {}
-        for path in sorted(self._folder.glob("rank*.prom")):
+        for path in sorted(self._folder.glob("*.prom")):
             for family in text_string_to_metric_families(path.read_text()):
                 known = families.setdefault(family.name, family)
                 if known is not family:
@@ -54,7 +50,7 @@ class RankMetrics(Collector):
         yield from families.values()
 
     def describe(self) -> list[Metric]:
-        """Nothing: what the ranks write is not known yet."""
+        """Nothing: what the processes write is not known yet."""
         return []
 
 
