@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -86,6 +86,9 @@ verify-elastic: programs ## the long form of elastic groups: parts killed at 50 
 
 verify-multimodal: programs ## the long forms of images: kills of encode workers, of transfers and of broadcasts; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_multimodal --timeout 3600 $(ARGS)
+
+verify-operator: programs ## the long forms of the operator: killed at hundreds of seeded points; writes the same file
+	@$(RUN) pytest tests/integration tests/engine -m verify_operator --timeout 3600 $(ARGS)
 
 BENCHES := bench-foundation bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
