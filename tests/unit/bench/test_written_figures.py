@@ -109,9 +109,16 @@ def test_the_planners_page_says_how_often_the_bound_held() -> None:
 
 
 def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
-    page, measured = (DOCS / "elastic.md").read_text(), rows_of("elastic_paper")
-    assert "\n".join(paper_page.throughput_table(measured)) in page
-    assert "\n".join(paper_page.ablation_table(measured)) in page
+    page, simulated = (DOCS / "elastic-evaluation.md").read_text(), rows_of("elastic_paper")
+    assert "\n".join(paper_page.throughput_table(simulated)) in page
+    assert "\n".join(paper_page.ablation_table(simulated)) in page
+    measured = {row.peer_name: row for row in rows_of("elastic") if row.name.startswith("goodput")}
+    apart, together = measured["static 1+1"], measured["static degree 2"]
+    for name, mean in (("elastic", apart.ours), ("two inst", apart.peer), ("degree 2 always", together.peer)):
+        assert re.search(rf"^\| {name}.*\| {mean:.2f} requests/s \|$", page, re.M), name
+    assert f"serves {apart.ratio:.2f} and {together.ratio:.2f} times as much" in page
+    rows = [row for row in rows_of("elastic_simulated") if "1 000 to 1 600" in row.name]
+    assert f"simulated`: {rows[0].ratio:.2f} and {rows[1].ratio:.2f})" in page
 
 
 def rows_of(name: str) -> list[Row]:
