@@ -115,6 +115,6 @@ RUN python -c 'import vllm, nixl, pointsman.workers' \
 ENV PYTHONUNBUFFERED=1 HOME=/tmp
 WORKDIR /tmp
 USER 65532:65532
-EXPOSE 8000 5557 5558 5600
+EXPOSE 8000 8090 5600
 ENTRYPOINT []
 CMD ["python", "-m", "pointsman.workers.vllm"]

@@ -198,7 +198,7 @@ async def test_a_dead_engine_is_a_failed_worker(fresh: Worker) -> None:
     assert (refused.status, refused.body["reason"]) == (409, "EngineNotUp")
 
 
-async def test_other_paths_pass_untouched(fresh: Worker) -> None:
+async def test_pages_pass_untouched(fresh: Worker) -> None:
     assert (await Call(fresh.app, "/health", method="GET").whole()).status == 200
     assert (await Call(fresh.app, "/v1/models", method="GET").whole()).status == 404
 

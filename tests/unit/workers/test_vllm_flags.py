@@ -14,7 +14,7 @@ from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.api.v1alpha1.engine_flags import OWNED_FLAGS
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, vllm_arguments
+from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, refused_environment, vllm_arguments
 
 
 def settings(**changes: Any) -> WorkerSettings:
@@ -181,3 +181,18 @@ def test_workers_of_a_service_with_encode_workers_fetch_embeddings_beside_their_
     assert json_of(arguments, "--ec-transfer-config")["ec_role"] == "ec_consumer"
     assert json_of(arguments, "--kv-transfer-config")["kv_role"] == "kv_both"
     assert consumer.possible_roles == (Role.PREFILL, Role.DECODE)
+
+
+def test_what_only_pointsman_may_set_is_removed_wherever_it_comes_from() -> None:
+    from_env_from = {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_PLUGINS": "",
+        "VLLM_PORT": "tcp://10.0.0.1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    rendered = {"POINTSMAN_SERVICE": "chat", "POD_IP": "10.1.2.3", "PATH": "/bin"}
+    assert sorted(refused_environment(from_env_from | rendered)) == [
+        "VLLM_PLUGINS",
+        "VLLM_PORT",
+        "VLLM_SERVER_DEV_MODE",
+    ]

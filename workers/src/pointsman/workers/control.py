@@ -14,7 +14,6 @@ from pointsman.workers.sidecar import Sidecar
 
 log = logging.getLogger(__name__)
 
-PREFIX = "/pointsman/v1/"
 JSON = "application/json"
 BYTES = "application/octet-stream"
 
@@ -40,13 +39,20 @@ class ControlApi:
     def __init__(self, sidecar: Sidecar) -> None:
         self._sidecar = sidecar
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> ControlAnswer:
-        """Answer one request; ``headers`` have lower-case names."""
+    def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> ControlAnswer | None:
+        """401 for a request without its credential, before its body is read. ``headers`` have lower-case names."""
         token = self._sidecar.settings.control_token.get_secret_value()
-        if method == "GET" and path.startswith(f"{wire.PREFILL_CHATS_PATH}/"):
-            return self._chat(path.removeprefix(f"{wire.PREFILL_CHATS_PATH}/"), headers, token)
-        if not authorized(headers, token):
+        if (chat := _chat_of(method, path)) is not None:
+            if not authorized(headers, wire.chat_credential(token, chat)):
+                return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "a chat needs the credential of its request")
+        elif not authorized(headers, token):
             return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "the control API needs the service's control token")
+        return None
+
+    async def handle(self, method: str, path: str, body: bytes) -> ControlAnswer:
+        """Answer a request that has its credential."""
+        if (chat := _chat_of(method, path)) is not None:
+            return self._chat(chat)
         try:
             return await self.route(method, path, body)
         except ControlRefusedError as error:
@@ -54,10 +60,8 @@ class ControlApi:
         except ValidationError as error:
             return _error(HTTPStatus.BAD_REQUEST, "BadRequest", str(error))
 
-    def _chat(self, request_id: str, headers: Mapping[str, str], token: str) -> ControlAnswer:
+    def _chat(self, request_id: str) -> ControlAnswer:
         """A prompt with images, for the prefill worker that has taken it off the queue."""
-        if not authorized(headers, wire.chat_credential(token, request_id)):
-            return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "a chat needs the credential of its request")
         chat = self._sidecar.remote.chat(request_id)
         if chat is None:
             return _error(HTTPStatus.NOT_FOUND, "NoSuchChat", f"no request {request_id} waits for its prefill")
@@ -83,6 +87,12 @@ class ControlApi:
             case "GET", wire.KV_EVENTS_PATH:
                 return ControlAnswer(HTTPStatus.OK, b"", BYTES, sidecar.kv_feed.stream())
         return _error(HTTPStatus.NOT_FOUND, "NoSuchPath", f"{method} {path} is nothing this worker knows")
+
+
+def _chat_of(method: str, path: str) -> str | None:
+    """The request whose chat is asked for; None for another request."""
+    prefix = f"{wire.PREFILL_CHATS_PATH}/"
+    return path.removeprefix(prefix) if method == "GET" and path.startswith(prefix) else None
 
 
 def _ok(message: wire.Wire) -> ControlAnswer:

@@ -150,7 +150,7 @@ class AsgiEngine:
         response = _Response()
         gone = asyncio.Event()
         call = asyncio.create_task(
-            self._run(_http_scope(method, path, body, request_id, self._host), body, gone, response),
+            self._run(http_scope(method, path, body, request_id, self._host), body, gone, response),
             name=f"engine {path} {request_id}",
         )
         try:
@@ -205,7 +205,8 @@ class _Response:
         return EngineAnswer(self._status, body if isinstance(body, dict) else {})
 
 
-def _http_scope(method: str, path: str, body: bytes, request_id: str, host: Any) -> Scope:
+def http_scope(method: str, path: str, body: bytes, request_id: str, host: Any) -> Scope:
+    """An HTTP request of this process to the engine's application; ``host``: see AsgiEngine."""
     headers = [
         (b"host", b"localhost"),
         (b"content-type", b"application/json"),

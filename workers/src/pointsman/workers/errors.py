@@ -2,6 +2,8 @@
 
 from http import HTTPStatus
 
+from pointsman.api.protocol.control import RetryReason
+
 
 class WorkerError(Exception):
     """Base of every error of this room."""
@@ -39,3 +41,16 @@ class ControlRefusedError(WorkerError):
         self.status = status
         self.reason = reason
         self.message = message
+
+
+class BodyRefusedError(WorkerError):
+    """A request whose body is not read to its end: HTTP status, CamelCase reason, a sentence for a person.
+
+    ``retry``: the gateway may send the request to another worker, for this reason.
+    """
+
+    def __init__(self, status: HTTPStatus, reason: str, message: str, retry: RetryReason | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry = retry

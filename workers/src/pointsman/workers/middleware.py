@@ -1,7 +1,9 @@
 """Pointsman inside the engine's server: an ASGI middleware for vLLM's ``--middleware``.
 
-It answers the control API, refuses work that is not this worker's, has long prompts prefilled by other workers before
-the engine sees the request, and passes everything else through, chunk by chunk.
+It answers the control API, refuses paths that nobody needs and work that is not this worker's, has long prompts
+prefilled by other workers before the engine sees the request, and passes answers through, chunk by chunk.
+
+Order of the checks: path, then token or role, then the size of the body. Only then is the body read.
 """
 
 import asyncio
@@ -10,7 +12,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
 
 from pointsman.api.protocol import headers as names
 from pointsman.api.protocol.control import MAX_DEATHS, RetryReason, WorkerPhase
@@ -19,12 +23,16 @@ from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
-from pointsman.workers.control import PREFIX, ControlApi, authorized
+from pointsman.workers.control import ControlApi, authorized
 from pointsman.workers.core.bodies import as_utf8, dump, json_object, with_fields
+from pointsman.workers.core.body_memory import BodyMemory
+from pointsman.workers.core.paths import Access, access
 from pointsman.workers.core.prompts import CHAT_PATH, COMPLETIONS_PATH, without_client_transfer_params
 from pointsman.workers.core.usage import prompt_usage, with_cached_tokens
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
+from pointsman.workers.errors import BodyRefusedError
 from pointsman.workers.metrics import WorkerMetrics
+from pointsman.workers.metrics_server import MetricsServer
 from pointsman.workers.remote_prefill import REMOTE_SHARE_OF_DEADLINE
 from pointsman.workers.request_prefill import Prompts, RequestPrefill, cached_tokens
 from pointsman.workers.resumption import resume_of, resuming
@@ -36,7 +44,8 @@ from pointsman.workers.types import PrefillPath, RemoteKv
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = "1"
-_WORK = ("/v1/", "/inference/")
+MAX_CONTROL_BODY_BYTES: Final = 1 << 16
+BODY_TIMEOUT_SECONDS: Final = 300.0
 _PREFILLABLE = frozenset({COMPLETIONS_PATH, CHAT_PATH})
 
 
@@ -48,6 +57,8 @@ class PointsmanMiddleware:
         self._make_sidecar = make_sidecar or _sidecar_from_environment
         self._sidecar: Sidecar | None = None
         self._control: ControlApi | None = None
+        self._bodies = BodyMemory(0)
+        self._metrics: MetricsServer | None = None
 
     def make_control(self, sidecar: Sidecar, host: Any) -> ControlApi:
         """The control API of this worker; ``host``: the engine's application."""
@@ -59,14 +70,18 @@ class PointsmanMiddleware:
             await self._lifespan(scope, receive, send)
         elif scope["type"] == "http" and self._sidecar is not None and self._control is not None:
             await self._http(self._sidecar, self._control, scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008, "reason": "a worker has no websockets"})
+        else:  # the server takes requests after the lifespan has begun only
+            await _respond_error(send, HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", "the worker is starting")
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_when_started(message: Message) -> None:
             if message["type"] == "lifespan.startup.complete":
                 self._sidecar = self._make_sidecar(self._app, scope.get("app"))
                 self._control = self.make_control(self._sidecar, scope.get("app"))
+                self._bodies = BodyMemory(self._sidecar.settings.body_memory_mib << 20)
+                await self._serve_metrics(self._sidecar, scope.get("app"))
                 await self._sidecar.start()
             await send(message)
 
@@ -74,62 +89,156 @@ class PointsmanMiddleware:
             message = await receive()
             if message["type"] == "lifespan.shutdown" and self._sidecar is not None:
                 await self._sidecar.stop()
+                if self._metrics is not None:
+                    await self._metrics.stop()
             return message
 
         await self._app(scope, receive_after_stopping, send_when_started)
 
+    async def _serve_metrics(self, sidecar: Sidecar, host: Any) -> None:
+        port = sidecar.settings.metrics_port
+        if port is None:
+            return
+        self._metrics = MetricsServer(self._app, host, sidecar.settings.bind_host, port)
+        if await self._metrics.start():
+            sidecar.metrics_port = port
+
     async def _http(self, sidecar: Sidecar, control: ControlApi, scope: Scope, receive: Receive, send: Send) -> None:
-        path: str = scope["path"]
-        is_control = path.startswith(PREFIX)
-        if not is_control and (scope["method"] != "POST" or not path.startswith(_WORK)):
+        found = access(scope["method"], scope["path"])
+        if found is None:
+            message = f"a worker has no path {scope['method']} {scope['path']}"
+            await _respond_error(send, HTTPStatus.NOT_FOUND, "NotFoundError", message)
+            return
+        if found is Access.PAGE:
             await self._app(scope, receive, send)
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        client = _Client(receive)
-        body = await client.read_body()
+        request = _Request(scope, send, headers, _Client(receive, headers, self._bodies))
+        try:
+            match found:
+                case Access.CONTROL:
+                    await self._control_request(sidecar, control, request)
+                case Access.WORK:
+                    await self._work(sidecar, request)
+                case Access.TOKENS:
+                    await self._tokens(request)
+        except BodyRefusedError as error:
+            if error.retry is not None:
+                await _refuse(send, sidecar.settings.worker, error.retry)
+            else:
+                await _respond_error(send, error.status, error.reason, str(error))
+        finally:
+            request.client.forget_body()
+
+    async def _control_request(self, sidecar: Sidecar, control: ControlApi, request: "_Request") -> None:
+        method, path = request.scope["method"], request.scope["path"]
+        answer = control.refusal(method, path, request.headers)
+        if answer is None:
+            body = await request.client.read_body(MAX_CONTROL_BODY_BYTES)
+            if body is None:
+                return
+            answer = await control.handle(method, path, body)
+        if answer.stream is None:
+            await _respond(request.send, answer.status, answer.content, answer.content_type)
+            return
+        try:
+            await stream_answer(request.scope, request.send, request.client.gone, answer.stream, answer.content_type)
+        finally:
+            await request.client.close()
+
+    async def _work(self, sidecar: Sidecar, request: "_Request") -> None:
+        verification = names.VERIFICATION.lower() in request.headers and authorized(
+            request.headers, sidecar.settings.control_token.get_secret_value()
+        )
+
+        def refusal() -> RetryReason | None:
+            taken = verification and sidecar.roles.phase not in (WorkerPhase.STARTING, WorkerPhase.FAILED)
+            return None if taken else sidecar.roles.refusal
+
+        refused = refusal()
+        if refused is None:
+            body = await request.client.read_body()
+            if body is None:
+                return
+            refused = refusal()  # the role may have changed meanwhile
+            if refused is None:
+                with sidecar.serving() as counted:
+                    exchange = _Exchange(sidecar, self._app, request, body, counted)
+                    await exchange.run(keep_transfer_params=verification)
+                return
+        await _refuse(request.send, sidecar.settings.worker, refused)
+
+    async def _tokens(self, request: "_Request") -> None:
+        body = await request.client.read_body()
         if body is None:
             return
-        if is_control:
-            answer = await control.handle(scope["method"], path, headers, body)
-            if answer.stream is not None:
-                try:
-                    await stream_answer(scope, send, client.gone, answer.stream, answer.content_type)
-                finally:
-                    await client.close()
-            else:
-                await _respond(send, answer.status, answer.content, answer.content_type)
-            return
-        verification = names.VERIFICATION.lower() in headers and authorized(
-            headers, sidecar.settings.control_token.get_secret_value()
-        )
-        refusal = sidecar.roles.refusal
-        if refusal is not None and not (
-            verification and sidecar.roles.phase not in (WorkerPhase.STARTING, WorkerPhase.FAILED)
-        ):
-            await _refuse(send, sidecar.settings.worker, refusal)
-            return
-        with sidecar.serving() as counted:
-            exchange = _Exchange(sidecar, self._app, scope, client, send, headers, body, counted)
-            await exchange.run(keep_transfer_params=verification)
+        try:
+            await self._app(_with_length(request.scope, len(body)), request.client.replay(body), request.send)
+        finally:
+            await request.client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """One HTTP request; ``headers`` have lower-case names."""
+
+    scope: Scope
+    send: Send
+    headers: Mapping[str, str]
+    client: "_Client"
 
 
 class _Client:
     """The client's side of one request: its body, then whether it is still there."""
 
-    def __init__(self, receive: Receive) -> None:
+    def __init__(self, receive: Receive, headers: Mapping[str, str], memory: BodyMemory) -> None:
         self._receive = receive
+        self._headers = headers
+        self._memory = memory
+        self._size_bytes = 0  # of the body, as far as it is here
         self._next: asyncio.Task[Message] | None = None
 
-    async def read_body(self) -> bytes | None:
-        """The whole body; None if the client left before it was sent."""
+    async def read_body(self, limit_bytes: int | None = None) -> bytes | None:
+        """The whole body; None if the client left before it was sent. ``limit_bytes`` beside the memory's limit.
+
+        Raises BodyRefusedError: at once if its announced length is too much, else as soon as the limit is reached.
+        """
+        limit = self._memory.limit_bytes if limit_bytes is None else min(limit_bytes, self._memory.limit_bytes)
+        announced = self._headers.get("content-length", "")
+        if announced.isascii() and announced.isdigit() and int(announced) > limit:
+            raise _too_large(limit)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+                return await self._read(limit)
+        except TimeoutError:
+            message = f"the request body did not arrive within {BODY_TIMEOUT_SECONDS:g} s"
+            raise BodyRefusedError(HTTPStatus.REQUEST_TIMEOUT, "RequestTimeout", message) from None
+
+    async def _read(self, limit: int) -> bytes | None:
         chunks: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 return None
-            chunks.append(message.get("body", b""))
+            chunk = message.get("body", b"")
+            if self._size_bytes + len(chunk) > limit:
+                raise _too_large(limit)
+            if not self._memory.take(len(chunk)):
+                raise BodyRefusedError(
+                    HTTPStatus.SERVICE_UNAVAILABLE,
+                    "ServiceUnavailable",
+                    "the bodies of other requests take all the memory for bodies",
+                    RetryReason.BODIES_FULL,
+                )
+            self._size_bytes += len(chunk)
+            chunks.append(chunk)
             if not message.get("more_body", False):
                 return b"".join(chunks)
+
+    def forget_body(self) -> None:
+        """The request has ended: its body's memory is free."""
+        self._memory.give_back(self._size_bytes)
+        self._size_bytes = 0
 
     async def gone(self) -> Message:
         """Return when the client has left. May be cancelled and asked again: no message is lost."""
@@ -169,24 +278,21 @@ class _Exchange:
         self,
         sidecar: Sidecar,
         app: AsgiApp,
-        scope: Scope,
-        client: _Client,
-        send: Send,
-        headers: Mapping[str, str],
+        request: _Request,
         body: bytes,
         counted: ClientRequest,
     ) -> None:
         self._sidecar = sidecar
         self._app = app
-        self._scope = scope
-        self._client = client
-        self._send = send
-        self._headers = headers
+        self._scope = request.scope
+        self._client = request.client
+        self._send = request.send
+        self._headers = request.headers
         self._body = body
         self._counted = counted
-        self._path: str = scope["path"]
+        self._path: str = request.scope["path"]
         self._arrived_s = time.monotonic()
-        self._request_id = headers.get(names.REQUEST_ID.lower()) or uuid.uuid4().hex
+        self._request_id = request.headers.get(names.REQUEST_ID.lower()) or uuid.uuid4().hex
         self._resume: Resume | None = None
 
     async def run(self, *, keep_transfer_params: bool) -> None:
@@ -203,7 +309,8 @@ class _Exchange:
         try:
             raw, body = _cleaned(self._body, fetches_embeddings=self._sidecar.settings.embedding_role is not None)
         except RecursionError:
-            await _respond_bad_request(self._send, "the request body is nested too deeply to be read")
+            message = "the request body is nested too deeply to be read"
+            await _respond_error(self._send, HTTPStatus.BAD_REQUEST, "BadRequestError", message)
             return
         if self._sidecar.role is Role.ENCODE:
             await self._encode(raw)
@@ -487,9 +594,14 @@ async def _refuse(send: Send, worker: str, reason: RetryReason, died: Sequence[s
     await _respond(send, 503, content, "application/json", more)
 
 
-async def _respond_bad_request(send: Send, message: str) -> None:
-    error = {"message": message, "type": "BadRequestError", "param": None, "code": 400}
-    await _respond(send, 400, dump({"error": error}), "application/json")
+async def _respond_error(send: Send, status: HTTPStatus, reason: str, message: str) -> None:
+    error = {"message": message, "type": reason, "param": None, "code": int(status)}
+    await _respond(send, status, dump({"error": error}), "application/json")
+
+
+def _too_large(limit_bytes: int) -> BodyRefusedError:
+    message = f"the request body is larger than {limit_bytes} bytes"
+    return BodyRefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "RequestTooLarge", message)
 
 
 async def _respond(

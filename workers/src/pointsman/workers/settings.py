@@ -52,6 +52,13 @@ class WorkerSettings(NatsSettings):
         default=None, description="which it starts in; none: it waits for the operator to give one"
     )
 
+    metrics_port: int | None = Field(
+        default=names.WORKER_METRICS_PORT, ge=1, le=65535, description="serves the metrics alone; none: no such port"
+    )
+    body_memory_mib: int = Field(
+        default=1024, ge=1, description="memory for the bodies of all requests at one time, and so of the largest, MiB"
+    )
+
     max_local_prefill_tokens: int = Field(
         default=DEFAULT_RULE.max_local_prefill_tokens,
         ge=0,

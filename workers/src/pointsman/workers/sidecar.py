@@ -68,6 +68,7 @@ class Sidecar:
         self.engine = engine
         self.metrics = metrics
         self.instance = uuid.uuid4().hex
+        self.metrics_port: int | None = None  # where only metrics are served; None: on the engine's port alone
         self._clock = clock
         self._roles = RoleState(settings.role)
         self._verified: Role | None = None
@@ -198,6 +199,7 @@ class Sidecar:
             max_model_len=self.engine.facts.max_model_len,
             kv_compatibility=self.settings.kv_compatibility,
             prefill_token_budget=server.budget_tokens,
+            metrics_port=self.metrics_port,
             nats_connected=None if self.settings.nats_url is None else self._link.ready.is_set(),
         )
 

@@ -71,6 +71,7 @@ class RetryReason(StrEnum):
     DRAINING = "draining"
     ENGINE_ABORTED = "engine-aborted"
     ENGINE_FAILED = "engine-failed"
+    BODIES_FULL = "bodies-full"  # the bodies of other requests take all the memory for bodies
     PREFILL_DIED = "prefill-died"  # prefill workers died with the prompt; the header DIED names them
 
 
@@ -98,6 +99,7 @@ class WorkerState(Wire):
     kv_compatibility: str
     prefill_token_budget: int | None = None
     nats_connected: bool | None = None
+    metrics_port: int | None = Field(default=None, description="where it serves its metrics and nothing else")
 
     @property
     def idle(self) -> bool:

@@ -104,3 +104,4 @@ class ElasticState(Wire):
     latency_model: tuple[PrefillTimeState, ...]
     totals: Totals
     objectives: ElasticObjectives | None = None
+    metrics_port: int | None = Field(default=None, description="where the manager serves its metrics and nothing else")

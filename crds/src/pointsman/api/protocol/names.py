@@ -60,6 +60,7 @@ ROLE_LABEL: Final = f"{GROUP}/role"
 LLMD_ROLE_LABEL: Final = "llm-d.ai/role"  # the same value, for those who run llm-d's tools
 REVISION_LABEL: Final = f"{GROUP}/revision"
 KV_COMPATIBILITY_LABEL: Final = f"{GROUP}/kv-compatibility"
+METRICS_PORT_LABEL: Final = f"{GROUP}/metrics-port"  # where a worker serves its metrics alone; not set: ENGINE_PORT
 ROUTABLE_LABEL: Final = f"{GROUP}/routable"  # "true" or "false"
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "pointsman"
@@ -81,6 +82,7 @@ KV_EVENTS_PORT: Final = 5557
 KV_EVENTS_REPLAY_PORT: Final = 5558
 GATEWAY_PORT: Final = 8000
 METRICS_PORT: Final = 8080  # operator, planner
+WORKER_METRICS_PORT: Final = 8090  # of a worker: its metrics and nothing else
 NATS_PORT: Final = 4222
 
 # --- keys of the Secret ``<service>-pointsman`` that the operator makes beside each service ---

@@ -1,5 +1,6 @@
 """Becoming vLLM's API server: what a worker and the manager of an elastic group do alike."""
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,7 +12,9 @@ from pointsman.process.logs import configure_logs_of_a_guest
 from pointsman.workers.errors import ModelUnreadableError
 from pointsman.workers.model_files import check_readable
 from pointsman.workers.settings import WorkerSettings
-from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment
+from pointsman.workers.vllm.flags import OwnedFlagError, engine_environment, refused_environment
+
+log = logging.getLogger(__name__)
 
 Install = Callable[[], None]
 
@@ -35,6 +38,9 @@ def become_api_server(
         print(f"{program}: {error}", file=sys.stderr)
         return ExitStatus.WRONG_SETTINGS
     configure_logs_of_a_guest(settings.log_level, settings.log_format, settings.log_fields)
+    for name in refused_environment(os.environ):
+        del os.environ[name]
+        log.warning("%s is removed from the environment: it is set by Pointsman", name)
     os.environ.update(engine_environment(settings, os.environ))
     sys.argv = ["vllm", *arguments]
     if settings.broadcasts_inputs or settings.embedding_role is EmbeddingRole.PRODUCER:

@@ -6,12 +6,13 @@ protection that keeps blocks still being written from being pulled (asynchronous
 
 import ipaddress
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pointsman.api.protocol import kv, names
 from pointsman.api.protocol.names import EmbeddingRole
-from pointsman.api.v1alpha1.engine_flags import owned_flag
+from pointsman.api.v1alpha1.engine_flags import OWNED_ENVIRONMENT_PATTERN, owned_flag
 from pointsman.workers.errors import WorkerError
 from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.settings import WorkerSettings
@@ -149,6 +150,15 @@ def kv_events(settings: WorkerSettings) -> dict[str, object]:
         "hwm": 100_000,
         "max_queue_size": 100_000,
     }
+
+
+def refused_environment(current: Mapping[str, str]) -> list[str]:
+    """Variables of ``current`` that are removed before vLLM is imported: they would open or change it unseen.
+
+    Admission refuses them in the `env` of a template, but sees neither what `envFrom` brings nor an image.
+    """
+    ours = ("POINTSMAN_", names.ENV_POD_IP)
+    return [name for name in current if re.match(OWNED_ENVIRONMENT_PATTERN, name) and not name.startswith(ours)]
 
 
 def engine_environment(settings: WorkerSettings, current: Mapping[str, str]) -> dict[str, str]:

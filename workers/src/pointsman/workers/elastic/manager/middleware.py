@@ -30,4 +30,5 @@ class _ManagerControl(ControlApi):
             self._core.aim_at(ObjectivesRequest.model_validate_json(body).objectives)
         elif (method, path) != ("GET", STATE_PATH):
             return await super().route(method, path, body)
-        return ControlAnswer(HTTPStatus.OK, self._core.state().wire().encode())
+        state = self._core.state().model_copy(update={"metrics_port": self._sidecar.metrics_port})
+        return ControlAnswer(HTTPStatus.OK, state.wire().encode())
