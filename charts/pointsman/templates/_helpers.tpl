@@ -24,6 +24,27 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
+{{/* Selects the pods that control the workers of services: operator and planner. */}}
+{{- define "pointsman.controllerPods" -}}
+matchLabels:
+  app.kubernetes.io/name: pointsman
+  app.kubernetes.io/instance: {{ .Release.Name }}
+matchExpressions:
+  - {key: app.kubernetes.io/component, operator: In, values: [operator, planner]}
+{{- end -}}
+
+{{/* Ingress of operator and planner. No peers is nobody: an empty "from" would be everybody. */}}
+{{- define "pointsman.metricsIngress" -}}
+{{- with .Values.networkPolicy.metricsFrom -}}
+ingress:
+  - from: {{- toYaml . | nindent 6 }}
+    ports:
+      - {protocol: TCP, port: 8080}
+{{- else -}}
+ingress: []
+{{- end }}
+{{- end -}}
+
 {{/* Image of one of ours. Call with (list $ "operator"). */}}
 {{- define "pointsman.image" -}}
 {{- $root := index . 0 -}}

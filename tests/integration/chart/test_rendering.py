@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "two operators with a policy for everything": (
         "operator.replicas=2",
         "planner.replicas=2",
-        "networkPolicy.enabled=true",
+        "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.team=monitoring",
         "nats.persistence.enabled=true",
         "nats.persistence.storageClassName=fast",
         "imagePullSecrets[0]=pull",
@@ -44,7 +44,13 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "a NATS of one's own": ("nats.enabled=false", "nats.url=nats://n.n.svc:4222", "nats.auth.existingSecret=mine"),
     "one namespace": ("watchNamespace=models",),
-    "bare": ("planner.enabled=false", "crds.install=false", "rbac.aggregate=false", "uninstall.stripFinalizers=false"),
+    "bare": (
+        "networkPolicy.enabled=false",
+        "planner.enabled=false",
+        "crds.install=false",
+        "rbac.aggregate=false",
+        "uninstall.stripFinalizers=false",
+    ),
 }
 
 

@@ -146,6 +146,7 @@ class StandInWorker(Server):
             block_size=128,
             nats_connected=self.nats_connected,
             prefill_token_budget=self.prefill_token_budget,
+            metrics_port=names.WORKER_METRICS_PORT,
             kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
         )
 

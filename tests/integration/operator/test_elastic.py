@@ -47,6 +47,7 @@ async def test_its_objects_are_written_once_and_only_what_changes_is_written_aga
     await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 3, "the gateway is changed")
     assert applied(cluster, "StatefulSet ") == 2, "one each"
     assert applied(cluster, "PodDisruptionBudget ") == 1
+    assert applied(cluster, f"NetworkPolicy {NAME}-pointsman-") == 3, "of manager, its metrics, instances"
 
 
 def instances_in_metrics(cluster: Cluster) -> dict[str, float]:

@@ -27,6 +27,11 @@ async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster
     for worker in cluster.kubelet.workers.values():
         role = worker.pod.metadata.labels[names.ROLE_LABEL].capitalize()
         assert worker.asked == [f"role {role}", f"verify {role}"], "each is asked once"
+        assert worker.pod.metadata.name in {
+            pod.metadata.name
+            for pod in cluster.kubelet.worker_pods(Role.PREFILL) + cluster.kubelet.worker_pods(Role.DECODE)
+            if pod.metadata.labels[names.METRICS_PORT_LABEL] == "8090"
+        }, "where Prometheus finds its metrics"
     prefill = cluster.kubelet.worker_pods(Role.PREFILL)[0].metadata.name
     partner = cluster.kubelet.workers[prefill].partners[0]
     decode_urls = {f"http://{pod.status.pod_ip}:8000" for pod in cluster.kubelet.worker_pods(Role.DECODE)}
@@ -48,6 +53,8 @@ async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster
         (resources.ROLE_BINDINGS, "chat-gateway"),
         (resources.POD_DISRUPTION_BUDGETS, "chat-decode"),
         (resources.POD_DISRUPTION_BUDGETS, "chat-prefill"),
+        (resources.NETWORK_POLICIES, "chat-pointsman-workers"),
+        (resources.NETWORK_POLICIES, "chat-pointsman-worker-metrics"),
     ):
         live = await cluster.kube.get(resource, name, cluster.namespace)
         assert live["metadata"]["ownerReferences"][0]["uid"] == found.metadata.uid

@@ -131,6 +131,14 @@ def test_a_role_is_proved_before_it_is_routable() -> None:
     assert step(state=state(role=Role.DECODE), busy="is being verified") == []
 
 
+@pytest.mark.parametrize("port", [8090, None])
+def test_the_port_where_a_worker_serves_metrics_is_written_as_it_reports_it(port: int | None) -> None:
+    proved = state(role=Role.DECODE, verified=Role.DECODE, metrics_port=port)
+    (action,) = role_actions(snapshot(worker(routable_label=False, verified=None, state=proved)))
+    assert isinstance(action, act.SetRoutable)
+    assert (action.routable, action.metrics_port) == (True, port)
+
+
 def test_a_prefill_worker_gets_the_token_budget_that_is_in_force_and_keeps_its_role() -> None:
     def step(worker: Worker, **fields: Any) -> list[act.WorkerAction]:
         return list(role_actions(replace(snapshot(worker), **fields)))

@@ -74,6 +74,7 @@ STATEFUL_SETS: Final = Resource("apps", "v1", "statefulsets", "StatefulSet")
 ROLES: Final = Resource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 ROLE_BINDINGS: Final = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 POD_DISRUPTION_BUDGETS: Final = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
+NETWORK_POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS: Final = Resource("events.k8s.io", "v1", "events", "Event")
 

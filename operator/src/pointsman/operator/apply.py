@@ -33,6 +33,7 @@ from pointsman.operator.core.naming import (
     pool_name,
     secret_name,
 )
+from pointsman.operator.core.network import policy_names
 from pointsman.operator.core.snapshot import Pool, Service, Worker
 from pointsman.operator.errors import NameConflict, NotLeading
 from pointsman.operator.observe import is_left_by_predecessor, is_owned_by, owner_in_words
@@ -52,6 +53,7 @@ _KINDS: Final[Mapping[str, Resource]] = {
         resources.DEPLOYMENTS,
         resources.STATEFUL_SETS,
         resources.POD_DISRUPTION_BUDGETS,
+        resources.NETWORK_POLICIES,
     )
 }
 
@@ -158,7 +160,14 @@ class Writer:
             *(self._delete_own(kind, gateway, service) for kind in kinds),
             *(self._delete_own(resources.POD_DISRUPTION_BUDGETS, name, service) for name in pools),
             *(self._delete_own(resources.WORKER_POOLS, name, service) for name in pools),
+            self.delete_network_policies(service),
             self._delete_own(resources.SECRETS, secret_name(service.name), service),
+        )
+
+    async def delete_network_policies(self, service: Service) -> None:
+        """Those of a service that shall have none."""
+        await asyncio.gather(
+            *(self._delete_own(resources.NETWORK_POLICIES, name, service) for name in policy_names(service))
         )
 
     async def delete_pool(self, service: Service, role: Role) -> None:
@@ -368,8 +377,9 @@ class Writer:
         labels: dict[str, str | None]
         annotations: dict[str, str | None]
         match action:
-            case act.SetRoutable(routable=True, proof=proof):
-                labels, annotations = {names.ROUTABLE_LABEL: "true"}, {VERIFIED_CONTAINER_ANNOTATION: proof}
+            case act.SetRoutable(routable=True, proof=proof, metrics_port=port):
+                labels = {names.ROUTABLE_LABEL: "true", names.METRICS_PORT_LABEL: None if port is None else str(port)}
+                annotations = {VERIFIED_CONTAINER_ANNOTATION: proof}
             case act.SetRoutable():
                 labels, annotations = {names.ROUTABLE_LABEL: "false"}, {}
             case act.BeginDrain(reason=reason):
@@ -398,6 +408,13 @@ class Writer:
             self._expectations.deleted(action.uid)
             return
         self._expectations.wrote((service.namespace, service.name), answer)
+
+    async def label_metrics_port(self, service: Service, worker: Worker, port: int | None) -> None:
+        """Where the manager of an elastic group serves its metrics. A pod that is gone is no error."""
+        self._fence()
+        body = {"metadata": {"labels": {names.METRICS_PORT_LABEL: None if port is None else str(port)}}}
+        with contextlib.suppress(NotFound, Conflict):
+            await self._kube.patch(resources.PODS, worker.name, service.namespace, body, uid=worker.uid)
 
     async def delete_left(self, service: Service, worker: Worker) -> None:
         """Delete a worker with all the time that it has, unless that was done already."""

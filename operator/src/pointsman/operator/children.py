@@ -1,4 +1,4 @@
-"""The objects beside the workers: pools, Secret, gateway, PodDisruptionBudgets; made, watched over, and put back."""
+"""The objects beside the workers: pools, Secret, gateway, budgets, NetworkPolicies; made, watched, put back."""
 
 import asyncio
 import logging
@@ -21,6 +21,7 @@ from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import pool_name
+from pointsman.operator.core.network import network_policies
 from pointsman.operator.core.snapshot import Pool, Service, Snapshot
 from pointsman.operator.core.status import Problem
 from pointsman.operator.errors import NameConflict
@@ -87,7 +88,7 @@ class Children:
         return pools, problems
 
     async def ensure(self, service: Service, pools: dict[Role, Pool]) -> None:
-        """Secret, gateway, PodDisruptionBudgets: looked at when what they are made of changed, and when it is due."""
+        """Secret, gateway, budgets, NetworkPolicies: looked at when what they are made of changed, and when due."""
         bare = Snapshot(now_s=0.0, service=service, pools=pools)
         budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in service.spec.roles]
         made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
@@ -101,6 +102,7 @@ class Children:
             problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
         manifests = (*gateway_objects(service, self._install), *budgets)
         problems += await make_all(self._writer, service, manifests, Reason.GATEWAY_REFUSED)
+        problems += await make_network_policies(self._writer, service, self._install)
         made.of, made.problems, made.at_s = made_of, problems, now_s
         made.until_s = now_s + (RETRY_S if problems else self._resync_s)
 
@@ -126,6 +128,15 @@ class Children:
     def forget(self, uid: str) -> None:
         """The service is gone."""
         self._made.pop(uid, None)
+
+
+async def make_network_policies(writer: Writer, service: Service, install: Install) -> list[Problem]:
+    """The policies of a service or group, or none where the installation has none. Returns as ``make_all``."""
+    if install.network is None:
+        await writer.delete_network_policies(service)
+        return []
+    manifests = network_policies(service, install.network)
+    return await make_all(writer, service, manifests, Reason.NETWORK_POLICY_REFUSED)
 
 
 async def make_all(

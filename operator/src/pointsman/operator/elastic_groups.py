@@ -19,7 +19,7 @@ from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
-from pointsman.operator.children import make_all
+from pointsman.operator.children import make_all, make_network_policies
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.elastic.manifests import group_objects, service_of
@@ -125,7 +125,7 @@ class ElasticGroups:
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += memory.problems
         policy = self._policy(group, service, memory, problems)
-        view = self._view(group, await self._state(key, memory, policy))
+        view = self._view(group, await self._state(service, memory, policy))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
         if not group.spec.paused:  # before the status is written: that makes a new version of the group
@@ -189,7 +189,8 @@ class ElasticGroups:
             return [Problem(reason=Reason.NAME_CONFLICT, message=str(error))]
         except Refused as error:
             return [Problem(reason=error.reason, message=str(error))]
-        return await make_all(self._writer, service, manifests, Reason.POD_REFUSED)
+        problems = await make_network_policies(self._writer, service, self._install)
+        return problems + await make_all(self._writer, service, manifests, Reason.POD_REFUSED)
 
     def _view(self, group: ElasticGroup, state: ElasticState | None) -> GroupView:
         key = (group.metadata.namespace, group.metadata.name)
@@ -205,20 +206,22 @@ class ElasticGroups:
     def _manager(self, key: ServiceKey) -> Worker | None:
         return next((worker_of(pod) for pod in self._pods.by(key) if _is_manager(pod) and not pod.terminating), None)
 
-    async def _state(self, key: ServiceKey, memory: _Memory, policy: Policy | None) -> ElasticState | None:
-        manager = self._manager(key)
+    async def _state(self, service: Service, memory: _Memory, policy: Policy | None) -> ElasticState | None:
+        manager = self._manager((service.namespace, service.name))
         if memory.token is None:
             return None
         if manager is None or not manager.pod_ready or manager.control_url is None:
             return None
         try:
             state = await self._control.elastic_state(manager.control_url, memory.token)
+            if state.metrics_port != manager.metrics_port:
+                await self._writer.label_metrics_port(service, manager, state.metrics_port)
             wanted = objectives_of(policy)
             if state.objectives != wanted:
                 state = await self._control.elastic_objectives(manager.control_url, memory.token, wanted)
             return state
         except ControlFailed as error:
-            log.info("group=%s/%s reason=ManagerSilent %s", *key, error)
+            log.info("group=%s reason=ManagerSilent %s", service.key, error)
             return None
 
     def _tell(self, service: Service, memory: _Memory, view: GroupView, outcome: GroupReport) -> None:

@@ -139,6 +139,7 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         hold=Hold.parse(meta.annotations.get(SWITCH_ANNOTATION)),
         verify_error=verify_error,
         busy=busy,
+        metrics_port=_number(meta.labels.get(names.METRICS_PORT_LABEL)),
     )
 
 

@@ -40,6 +40,7 @@ CLUSTER_RULES: Final = (
     Rule(group=GROUP, resources=("elasticgroups/status",), verbs=("patch",)),
     Rule(group="apps", resources=("deployments", "statefulsets"), verbs=("get", "create", "patch", "delete")),
     Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch", "delete")),
+    Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=("get", "create", "patch", "delete")),
     Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch", "delete")),
     Rule(group="events.k8s.io", resources=("events",), verbs=("create", "patch")),
 )

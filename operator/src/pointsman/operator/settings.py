@@ -1,11 +1,11 @@
 """What the operator's process is told when it starts: environment ``POINTSMAN_*``, or the flag of the same name."""
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, Json, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pointsman.operator.core.install import Install
+from pointsman.operator.core.install import Install, Network
 from pointsman.process.settings import LeaderSettings
 
 
@@ -39,6 +39,17 @@ class OperatorSettings(LeaderSettings):
     nats_user: str = Field(default="", description="Its user; copied into each service's Secret.")
     nats_password: SecretStr = Field(default=SecretStr(""), description="Its password; copied likewise.")
 
+    network_policies: bool = Field(
+        default=False, description="Whether each service gets NetworkPolicies that close its workers to other pods."
+    )
+    controller_pods: Json[dict[str, Any]] | None = Field(
+        default=None,
+        description="Label selector, as JSON, of the pods of operator and planner in the operator's namespace.",
+    )
+    metrics_from: Json[list[dict[str, Any]]] | None = Field(
+        default=None, description="NetworkPolicyPeers, as a JSON list, that may read the metrics of workers."
+    )
+
     reconcile_workers: int = Field(default=8, ge=1, le=64, description="Services reconciled at the same time.")
     resync_seconds: float = Field(
         default=300.0, gt=0, description="Every service is looked at this often, changed or not."
@@ -46,6 +57,19 @@ class OperatorSettings(LeaderSettings):
     survey_seconds: float = Field(
         default=20.0, gt=0, description="One worker of each service is asked this often whether it reaches NATS."
     )
+
+    @model_validator(mode="after")
+    def _knows_its_own_pods(self) -> "OperatorSettings":
+        if self.network_policies and not self.controller_pods:
+            raise ValueError("controller_pods is empty: with network_policies the operator would not reach the workers")
+        return self
+
+    def _network(self) -> Network | None:
+        if not self.network_policies or self.controller_pods is None:
+            return None
+        namespace = {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}
+        controllers = {"namespaceSelector": namespace, "podSelector": self.controller_pods}
+        return Network(controllers=controllers, metrics_from=tuple(self.metrics_from or ()))
 
     def install(self) -> Install:
         """The part that manifests are rendered with."""
@@ -60,4 +84,5 @@ class OperatorSettings(LeaderSettings):
             gateway_linger_seconds=self.gateway_linger_seconds,
             pod_bind_host=self.pod_bind_host,
             log_level=self.log_level,
+            network=self._network(),
         )

@@ -90,6 +90,7 @@ class Reason(StrEnum):
     POD_REFUSED = "PodRefused"  # the API server did not take a worker pod; its words are in the message
     TEMPLATE_REFUSED = "TemplateRefused"  # spec.worker.template cannot be merged
     GATEWAY_REFUSED = "GatewayRefused"  # the API server did not take an object of the gateway
+    NETWORK_POLICY_REFUSED = "NetworkPolicyRefused"  # the API server did not take one: workers are open to other pods
     VERIFICATION_FAILED = "VerificationFailed"  # a worker did not answer a real request in its role
     CHANGE_NEEDS_ROLLOUT = "ChangeNeedsRollout"  # workers of an older revision stay: rollouts are not built yet
     NATS_UNREACHABLE = "NatsUnreachable"  # workers prefill locally until NATS is back

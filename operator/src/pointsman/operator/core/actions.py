@@ -97,10 +97,11 @@ class VerifyWorker(WorkerAction):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetRoutable(WorkerAction):
-    """Write the label that gateways obey. ``proof`` (what was verified) is written with ``True``."""
+    """Write the label that gateways obey. With ``True`` go ``proof`` (what was verified) and ``metrics_port``."""
 
     routable: bool
     proof: str | None = None
+    metrics_port: int | None = None  # as the worker reports it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,19 @@
 """What is the same for every service of one installation; the shell fills it from its settings."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Who besides its own pods reaches the workers of a service; each is a NetworkPolicyPeer.
+
+    ``controllers`` are the pods of operator and planner, ``metrics_from`` what may read metrics.
+    """
+
+    controllers: Mapping[str, Any]
+    metrics_from: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,3 +39,4 @@ class Install:
     gateway_cpu: str = "250m"
     gateway_memory: str = "512Mi"
     log_level: str = "INFO"
+    network: Network | None = None  # None: services get no NetworkPolicies

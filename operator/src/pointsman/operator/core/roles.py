@@ -77,6 +77,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
             uid=worker.uid,
             routable=True,
             proof=worker.proof,
+            metrics_port=state.metrics_port,
             why=f"it answered a real request as {role} worker",
         )
     if role is not Role.PREFILL:

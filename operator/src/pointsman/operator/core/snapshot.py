@@ -194,6 +194,7 @@ class Worker:
     hold: Hold | None = None  # the switch that has it
     verify_error: str | None = None  # why its last verification in this role failed, if it did
     busy: str | None = None  # the operator is doing this to the worker now: "role", "verify", …
+    metrics_port: int | None = None  # by label
     confirmed_budget: int | None = None  # the prefill token budget this container reported last; None: not known
 
     @property
