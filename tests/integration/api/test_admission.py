@@ -235,6 +235,12 @@ GOOD: dict[str, dict[str, Any]] = {
             },
         }
     ),
+    "a template with resources as a pod takes them": service(
+        **engine_container(resources={"limits": {"cpu": 0.5, "memory": "4Gi", "example.com/nic": 1}, "requests": {}})
+    ),
+    "how long a worker may load and its node may be silent": service(
+        worker={"gpus": 0, "startupTimeoutSeconds": 14_400, "lostNodeSeconds": 0}
+    ),
     "paused": service(paused=True),
     "the type of the gateway's Service": service(gateway={"replicas": 2, "service": {"type": "NodePort", "port": 80}}),
     "a router and limits of the gateway": service(
@@ -395,6 +401,18 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "the engine's args": (
         service(**engine_container(args=["--port=9", "--dtype=auto"])),
         ("containers[0].args", "--port=9", "move", "to spec.engine.args"),
+    ),
+    "GPUs that budgets do not count": (
+        service(**engine_container(resources={"limits": {"nvidia.com/gpu": 8}})),
+        ("template.spec.containers[0].resources", "nvidia.com/gpu of container 'engine'", "is not counted by budgets"),
+    ),
+    "GPUs that only the requests name": (
+        service(**engine_container(resources={"requests": {"nvidia.com/gpu": "8"}})),
+        ("containers[0].resources", "nvidia.com/gpu of container 'engine'", "leave it out"),
+    ),
+    "a start without time": (
+        service(worker={"startupTimeoutSeconds": 0}),
+        ("spec.worker.startupTimeoutSeconds", "0", "greater than or equal to 1"),
     ),
     "environment that is ours": (
         service(**engine_container(env=[{"name": "A"}, {"name": "POINTSMAN_NATS_URL", "value": "x"}])),

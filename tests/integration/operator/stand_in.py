@@ -198,6 +198,12 @@ class StandInWorker(Server):
         return web.Response(text=result.wire(), content_type="application/json")
 
 
+def _has_open_gates(pod: Pod) -> bool:
+    """Whether all readiness gates of a pod are open."""
+    conditions = {gate.condition_type: pod.condition(gate.condition_type) for gate in pod.spec.readiness_gates}
+    return all(condition is not None and condition.status == "True" for condition in conditions.values())
+
+
 def _possible_roles(environment: Mapping[str, dict[str, Any]]) -> tuple[Role, ...]:
     """What a worker can be whose engine was started with this environment."""
     produces = environment.get(names.ENV_EMBEDDING_ROLE, {}).get("value") == names.EmbeddingRole.PRODUCER
@@ -211,6 +217,7 @@ class StandInGateway(Server):
         super().__init__(pod, address, token)
         self._mirror = mirror
         self.frozen: tuple[Pod, ...] | None = None
+        self.avoided: set[str] = set()  # uids of workers that failed its requests
         self.silent = False
         self.reports = 0
         self.reported = Pulse()
@@ -244,6 +251,7 @@ class StandInGateway(Server):
                 url=f"http://{pod.status.pod_ip}:{names.ENGINE_PORT}",
                 role=Role.from_label(pod.metadata.labels[names.ROLE_LABEL]) or Role.DECODE,
                 in_flight=0,
+                ejections=int(pod.metadata.uid in self.avoided),
             )
             for pod in self.uses()
         )
@@ -261,6 +269,9 @@ class StandInKubelet:
         self.gateways: dict[str, StandInGateway] = {}
         self.crashing: set[str] = set()  # pods whose container does not come back
         self.starts_workers = True
+        self.nodes: set[str] = set()
+        self.silent_nodes: set[str] = set()  # of those, the ones that nobody hears of any more
+        self.node_for: Callable[[Pod], str] = lambda pod: NODE
         self.fails_verify: str | None = None  # of workers that start from now on
         self.engine: Callable[[StandInWorker], Sequence[web.RouteDef]] = lambda worker: ()  # likewise: what they serve
         self.created: list[str] = []  # names of worker pods as they were first seen
@@ -276,11 +287,11 @@ class StandInKubelet:
         )
         self._dirty: asyncio.Queue[str] = asyncio.Queue()
         self._addresses: dict[str, str] = {}
+        self._written: dict[str, dict[str, Any]] = {}  # by pod name: how its status was written last
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "StandInKubelet":
-        with suppress(AlreadyExists):
-            await self.kube.create(resources.NODES, {"metadata": {"name": NODE}, "spec": {"unschedulable": True}})
+        await self.add_node(NODE)
         self._tasks = [asyncio.create_task(work) for work in (self.pods.run(), self._work(), self._heartbeat())]
         await self.pods.synced.wait()
         return self
@@ -291,13 +302,20 @@ class StandInKubelet:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(server.stop() for server in (*self.workers.values(), *self.gateways.values())))
 
+    async def add_node(self, name: str) -> None:
+        """A Node on which the scheduler puts nothing: this kubelet binds pods itself, by ``node_for``."""
+        with suppress(AlreadyExists):
+            await self.kube.create(resources.NODES, {"metadata": {"name": name}, "spec": {"unschedulable": True}})
+        self.nodes.add(name)
+
     async def _heartbeat(self) -> None:
         while True:
             ready = {"type": "Ready", "status": "True", "reason": "StandIn", "lastHeartbeatTime": _now()}
-            with suppress(KubeError):
-                await self.kube.patch(
-                    resources.NODES, NODE, None, {"status": {"conditions": [ready]}}, subresource="status"
-                )
+            for name in self.nodes - self.silent_nodes:
+                with suppress(KubeError):
+                    await self.kube.patch(
+                        resources.NODES, name, None, {"status": {"conditions": [ready]}}, subresource="status"
+                    )
             await asyncio.sleep(10)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
@@ -324,6 +342,8 @@ class StandInKubelet:
     async def _look(self, name: str, pod: Pod | None) -> None:
         if pod is None:
             await self._stop(name)
+        elif pod.spec.node_name in self.silent_nodes:
+            return
         elif pod.terminating:
             await self._stop(name)
             await self.kube.delete(resources.PODS, name, self.namespace, uid=pod.metadata.uid, grace_period_s=0)
@@ -332,7 +352,7 @@ class StandInKubelet:
                 "apiVersion": "v1",
                 "kind": "Binding",
                 "metadata": {"name": name},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": NODE},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": self.node_for(pod)},
             }
             with suppress(Conflict, NotFound):  # bound already, by us a moment ago
                 await self.kube.create(resources.PODS, binding, self.namespace, name=name, subresource="binding")
@@ -340,6 +360,8 @@ class StandInKubelet:
             is_worker = pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER
             if not is_worker or self.starts_workers:
                 await self._start(pod)
+        elif name in self._written and pod.containers_ready and pod.ready != _has_open_gates(pod) and not pod.node_lost:
+            await self.write_status(name, **self._written[name])
 
     async def _start(self, pod: Pod) -> None:
         name = pod.metadata.name
@@ -382,6 +404,7 @@ class StandInKubelet:
         return base64.b64decode(secret["data"][reference["key"]]).decode()
 
     async def _stop(self, name: str) -> None:
+        self._written.pop(name, None)
         worker = self.workers.pop(name, None)
         if worker is not None:
             if worker.in_flight or worker.leases:
@@ -400,12 +423,19 @@ class StandInKubelet:
         state: dict[str, Any] | None = None,
         last: dict[str, Any] | None = None,
     ) -> None:
-        """A pod's status as a kubelet writes it."""
+        """A pod's status as a kubelet writes it: Ready with its containers and its readiness gates."""
         pod = self.pods.get(name, self.namespace)
+        assert pod is not None
+        state = state or {"running": {"startedAt": _now()}}
+        self._written[name] = {"ready": ready, "restarts": restarts, "state": state, "last": last}
         container = "gateway" if name in self.gateways else "engine"
+        gates = _has_open_gates(pod)
         conditions = [
-            {"type": kind, "status": "True" if ready else "False", "lastTransitionTime": _now()}
-            for kind in ("Ready", "ContainersReady")
+            {"type": kind, "status": str(true), "lastTransitionTime": _now(), **({} if true else {"reason": why})}
+            for kind, true, why in (
+                ("ContainersReady", ready, "ContainersNotReady"),
+                ("Ready", ready and gates, "ReadinessGatesNotReady" if ready else "ContainersNotReady"),
+            )
         ]
         status = {
             "phase": "Running",
@@ -422,15 +452,35 @@ class StandInKubelet:
                     "image": "stand-in",
                     "imageID": "",
                     "containerID": f"stand-in://{name}/{restarts}",
-                    "state": state or {"running": {"startedAt": _now()}},
+                    "state": state,
                     "lastState": last or {},
                 }
             ],
         }
-        assert pod is not None
-        await self.kube.patch(
-            resources.PODS, name, self.namespace, {"status": status}, subresource="status", uid=pod.metadata.uid
+        # Applied, so that conditions of others stay as they are.
+        metadata = {"name": name, "namespace": self.namespace, "uid": pod.metadata.uid}
+        await self.kube.apply(
+            resources.PODS, {"metadata": metadata, "status": status}, subresource="status", field_manager="kubelet"
         )
+
+    async def silence_node(self, node: str) -> None:
+        """A node loses its power: its pods do not answer, and nobody writes or ends them."""
+        self.silent_nodes.add(node)
+        for pod in self.pods.objects():
+            if pod.spec.node_name == node:
+                await (self.workers.get(pod.metadata.name) or self.gateways[pod.metadata.name]).stop()
+
+    async def mark_lost(self, name: str) -> None:
+        """What the node lifecycle controller does with a pod 40 seconds after its node has stopped answering."""
+        pod = self.pods.get(name, self.namespace)
+        assert pod is not None
+        del self._written[name]
+        condition = {"type": "Ready", "status": "False", "lastTransitionTime": _now()}
+        body = {
+            "metadata": {"name": name, "namespace": self.namespace, "uid": pod.metadata.uid},
+            "status": {"conditions": [condition]},
+        }
+        await self.kube.apply(resources.PODS, body, subresource="status", field_manager="node-lifecycle-controller")
 
     def check(self) -> None:
         """Raise what ended the kubelet, if something did."""

@@ -99,7 +99,8 @@ async def test_an_encode_pool_comes_and_goes_with_the_spec_and_the_other_workers
     await cluster.edit({"encode": {}})
     message = await cluster.until_condition(ConditionType.PROGRESSING, "False", Reason.CHANGE_NEEDS_ROLLOUT)
     assert "2 workers are of an older revision" in message, "those that cannot fetch embeddings yet"
-    await cluster.until_condition(ConditionType.READY, "True")
+    await cluster.until_condition(ConditionType.ENCODE_READY, "True")
+    await cluster.until_condition(ConditionType.READY, "False", Reason.CHANGE_NEEDS_ROLLOUT)
     found = cluster.service()
     assert found is not None
     assert found.status.summary == "1E1P1D"

@@ -1,12 +1,17 @@
 """A service is made, becomes ready, and mends itself."""
 
+import pytest
+
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
+from pointsman.kube.errors import Throttled
+from waiting import eventually
 
 from .conftest import Cluster
+from .stand_in import StandInWorker
 
 
 async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster: Cluster) -> None:
@@ -81,6 +86,64 @@ async def test_a_restarted_container_comes_back_without_a_role_and_gets_the_one_
     assert cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name == name, "the pod stays"
     assert (await cluster.until_event("WorkerUnroutable", name)).startswith(name)
     await cluster.until_summary("1P1D")
+
+
+async def _evict(cluster: Cluster, name: str) -> None:
+    """As ``kubectl drain`` does it. Raises Throttled where a PodDisruptionBudget does not allow it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": cluster.namespace}}
+    await cluster.kube.create(resources.PODS, body, name=name, subresource="eviction")
+
+
+async def test_no_second_worker_is_evicted_before_the_replacement_of_the_first_is_routable(cluster: Cluster) -> None:
+    """Two quick evictions would else leave nobody routable while the replacement is verified."""
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+    first, second = (pod.metadata.name for pod in cluster.kubelet.worker_pods(Role.DECODE))
+    cluster.kubelet.fails_verify = "the answer was empty"
+    await eventually(lambda: _evicted(cluster, first), "the first worker is evicted")
+
+    def replacement() -> StandInWorker | None:
+        there = {pod.metadata.name for pod in cluster.kubelet.worker_pods(Role.DECODE)} - {first, second}
+        return next((cluster.kubelet.workers[name] for name in there if name in cluster.kubelet.workers), None)
+
+    await eventually(
+        lambda: (made := replacement()) and len(made.partners) > 1, "its replacement fails to prove itself"
+    )
+    with pytest.raises(Throttled, match="disruption budget"):
+        await _evict(cluster, second)
+    made = replacement()
+    assert made is not None
+    made.fail_verify = cluster.kubelet.fails_verify = None
+    await cluster.until_summary("1P2D")
+    await eventually(lambda: _evicted(cluster, second), "the second worker is evicted once the replacement serves")
+    await cluster.until_summary("1P2D")
+
+
+async def _evicted(cluster: Cluster, name: str) -> bool:
+    """Evict a pod; False where its budget, which a controller counts a moment later, does not allow it yet."""
+    try:
+        await _evict(cluster, name)
+    except Throttled:
+        return False
+    return True
+
+
+async def test_a_worker_on_a_lost_node_is_said_to_be_lost_and_replaced_when_kubernetes_deletes_it(
+    cluster: Cluster,
+) -> None:
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}}, drain={"timeoutSeconds": 1})
+    await cluster.until_summary("1P2D")
+    name = cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name
+    await cluster.kubelet.workers[name].stop()
+    await cluster.kubelet.mark_lost(name)
+    said = await cluster.until_condition(ConditionType.DECODE_READY, "False", "NodeLost")
+    assert said.startswith("1 of 2 decode workers serve")
+    assert f"{name} is on node operator-stand-in, which does not answer" in said
+    assert cluster.condition(ConditionType.DEGRADED)[:2] == ("True", "NodeLost")
+    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True"
+    await cluster.kube.delete(resources.PODS, name, cluster.namespace)
+    await cluster.until_summary("1P2D")
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
 
 
 async def test_a_worker_that_crashes_again_and_again_degrades_the_service_with_its_last_words(cluster: Cluster) -> None:

@@ -166,4 +166,11 @@ async def test_a_changed_template_reaches_new_workers_only_and_the_service_says_
     await cluster.edit({"worker": {"template": {"spec": {"priorityClassName": "system-cluster-critical"}}}})
     said = await cluster.until_condition(ConditionType.PROGRESSING, "False", "ChangeNeedsRollout")
     assert "older revision" in said
+    # So that kubectl wait, Argo CD and Flux do not report a change that has reached no worker.
+    await cluster.until_condition(ConditionType.READY, "False", "ChangeNeedsRollout")
+    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True"
     assert {pod.metadata.uid for pod in cluster.kubelet.worker_pods()} == before, "a change restarts nothing"
+    for pod in cluster.kubelet.worker_pods():
+        await cluster.kube.delete(resources.PODS, pod.metadata.name, cluster.namespace)
+    await cluster.until_summary("1P1D")
+    assert not before & {pod.metadata.uid for pod in cluster.kubelet.worker_pods()}

@@ -13,6 +13,7 @@ import pytest
 from pointsman.api.protocol.names import LANGUAGE_ROLES, REVISION_LABEL, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
+from pointsman.kube.errors import Invalid
 from pointsman.local.control_plane import ControlPlane
 from waiting import eventually
 
@@ -102,6 +103,42 @@ async def _upgrade_and_roll_back(cluster: Cluster, control_plane: ControlPlane, 
     assert not {"router", "limits"} & stored["spec"]["gateway"].keys()
     pools = await cluster.books()
     assert {role.value: replicas for role, replicas in pools.items()} == {"Prefill": 1, "Decode": 2}
+
+
+@pytest.mark.parametrize("earlier_crds", [WITHOUT_ENCODE], indirect=True, ids=lambda path: path.stem)
+@pytest.mark.usefixtures("earlier_crds")
+async def test_a_pool_shrinks_with_earlier_resources_and_gpus_in_a_stored_template_stay(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    """Earlier resources know no ``status.victims``. A template with GPUs, stored before it was refused, is served."""
+    engine = {"name": "engine", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    template = {"spec": {"containers": [engine]}}
+    await cluster.create(pools={"decode": {"replicas": 2}}, worker={"gpus": 0, "template": template})
+    await cluster.until_summary("1P2D")
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 1
+    await cluster.edit({"pools": {"decode": {"replicas": 1}}})
+    await cluster.until_condition(ConditionType.PROGRESSING, "True", "WorkersDraining")
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 0
+    await cluster.until_summary("1P1D")
+
+    install(control_plane, CRDS)
+
+    async def a_new_one_is_refused() -> bool:
+        # Again and again: the API server uses a replaced CRD a moment after it says so.
+        try:
+            await cluster.create("other", paused=True, worker={"gpus": 0, "template": template})
+        except Invalid as error:
+            return "nvidia.com/gpu of container 'engine' is not counted by budgets" in str(error)
+        await cluster.kube.delete(resources.LLM_SERVICES, "other", cluster.namespace)
+        return False
+
+    await eventually(a_new_one_is_refused, "a template with GPUs is refused")
+    await cluster.edit({"drain": {"timeoutSeconds": 61}})
+    await cluster.until_summary("1P1D")
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "UncountedGpus")
+    assert "1 for container engine: budgets count spec.worker.gpus, which is 0" in said
 
 
 @pytest.mark.parametrize("earlier_crds", [WITHOUT_ENCODE], indirect=True, ids=lambda path: path.stem)

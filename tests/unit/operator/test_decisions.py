@@ -69,6 +69,17 @@ def test_victims_are_unready_first_then_outdated_then_the_idlest_then_the_newest
     assert [item.name for item in order] == ["unready", "outdated", "newer", "older", "busy", "silent"]
 
 
+def test_of_idle_victims_those_with_the_least_kv_go_first_and_the_rest_stay_spread_over_nodes() -> None:
+    def idle(name: str, node: str, blocks: int | None, created_s: float) -> Worker:
+        found = state(role=Role.DECODE, cached_blocks=blocks)
+        return worker(name, node=node, state=found, created_s=created_s)
+
+    cold, warm, unknown = idle("cold", "n1", 3, 1.0), idle("warm", "n1", 900, 9.0), idle("unknown", "n1", None, 9.0)
+    assert [item.name for item in choose_victims([unknown, warm, cold], 3, "r")] == ["cold", "warm", "unknown"]
+    alone, first, second = idle("alone", "n1", 0, 9.0), idle("first", "n2", 0, 1.0), idle("second", "n2", 0, 2.0)
+    assert [item.name for item in choose_victims([alone, first, second], 1, "r")] == ["second"]
+
+
 @pytest.mark.parametrize("uses", [None, frozenset({"u-chat-r-0"})])
 def test_a_decode_worker_is_not_asked_to_drain_while_a_gateway_may_send_to_it(uses: frozenset[str] | None) -> None:
     gateways = (GatewayPod(name="g", ready=True, uses=uses),)

@@ -33,7 +33,7 @@ def test_every_event_is_named() -> None:
 
 
 def test_every_action_is_told_by_an_event_of_its_own() -> None:
-    told_on_themselves = {"SetPlanStatus", "SetSwitchStatus"}
+    told_on_themselves = {"SetPlanStatus", "SetSwitchStatus", "SetRoutableCondition"}
     kinds = {
         name
         for name, kind in vars(actions).items()

@@ -59,7 +59,10 @@ def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server(
     (engine,) = instances["spec"]["template"]["spec"]["containers"]
     assert engine["command"][-1] == "pointsman.workers.elastic.instance"
     assert "args" not in engine
-    assert engine["resources"] == {"limits": {"nvidia.com/gpu": "2"}}
+    assert engine["resources"] == {
+        "limits": {"nvidia.com/gpu": "2"},
+        "requests": {"cpu": "500m", "memory": "8Gi"},
+    }
     assert environment(instances)[names.ENV_TENSOR_PARALLEL] == environment(instances)[names.ENV_GPUS] == "2"
     assert environment(instances)[names.ENV_SLOTS] == "5000"
     assert environment(instances)[names.ENV_DTYPE] == "float32"
@@ -67,7 +70,7 @@ def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server(
     (engine,) = manager["spec"]["template"]["spec"]["containers"]
     assert manager["spec"]["replicas"] == 1
     assert engine["args"] == ["--dtype=float32", "--max-model-len=4096"]
-    assert "resources" not in engine, "the manager needs no GPU"
+    assert "limits" not in engine["resources"], "the manager needs no GPU"
     assert environment(manager)[names.ENV_MAX_DEGREE] == "3", "the default is bounded by maxReplicas"
 
 

@@ -17,6 +17,7 @@ from pointsman.operator.core.gateway import endpoint, gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.strategic_merge import strategic_merge
+from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.errors import Refused, TemplateError
 from unit.operator.world import service, spec
 
@@ -120,6 +121,73 @@ def test_gpus_are_asked_for() -> None:
     assert _env(pod)[names.ENV_BLOCK_SIZE] == "16"
 
 
+def _with_resources(gpus: int, of_engine: dict[str, Any], **of_pod: Any) -> dict[str, Any]:
+    template = {"spec": {"containers": [{"name": "engine", "resources": of_engine}], **of_pod}}
+    found: dict[str, Any] = _engine(_pod(spec(worker={"gpus": gpus, "template": template})))["resources"]
+    return found
+
+
+def test_a_worker_asks_for_cpu_and_memory_so_that_it_is_not_the_first_to_be_evicted() -> None:
+    assert _engine(_pod(spec(worker={"gpus": 2})))["resources"]["requests"] == {"cpu": "500m", "memory": "8Gi"}
+    assert _engine(_pod(spec(worker={"gpus": 0})))["resources"]["requests"] == {"cpu": "100m", "memory": "1Gi"}
+
+
+def test_what_the_template_says_of_a_resource_is_all_that_is_said_of_it() -> None:
+    """A request of ours above a limit of the user's would be refused by the API server."""
+    assert _with_resources(1, {"limits": {"memory": "2Gi"}})["requests"] == {"cpu": "500m"}
+    assert _with_resources(1, {"requests": {"cpu": "8"}})["requests"] == {"cpu": "8", "memory": "4Gi"}
+    assert "requests" not in _with_resources(0, {"limits": {"memory": "2Gi", "cpu": 0.5}})
+    assert _with_resources(1, {}, resources={"limits": {"memory": "2Gi"}})["requests"] == {"cpu": "500m"}
+
+
+@pytest.mark.parametrize(("written", "seconds"), [({}, 1800), ({"startupTimeoutSeconds": 14_400}, 14_400)])
+def test_an_engine_may_load_as_long_as_the_user_says(written: dict[str, int], seconds: int) -> None:
+    probe = _engine(_pod(spec(worker={"gpus": 0, **written})))["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] == seconds
+
+
+def test_how_long_an_engine_may_load_and_a_node_may_be_silent_makes_no_worker_outdated() -> None:
+    bounds = {"startupTimeoutSeconds": 60, "lostNodeSeconds": 30}
+    assert revision(spec(worker={"gpus": 0, **bounds})) == revision(spec(worker={"gpus": 0}))
+
+
+def test_a_pod_is_deleted_from_a_lost_node_after_what_the_user_says() -> None:
+    assert "tolerations" not in _pod()["spec"]
+    mine = {"key": "gpu", "operator": "Exists"}
+    wanted = spec(worker={"gpus": 0, "lostNodeSeconds": 30, "template": {"spec": {"tolerations": [mine]}}})
+    tolerations = _pod(wanted)["spec"]["tolerations"]
+    assert tolerations[2:] == [mine]
+    assert {(each["key"], each["effect"], each["tolerationSeconds"]) for each in tolerations[:2]} == {
+        ("node.kubernetes.io/not-ready", "NoExecute", 30),
+        ("node.kubernetes.io/unreachable", "NoExecute", 30),
+    }
+
+
+def test_a_worker_is_ready_only_while_it_is_routable_whatever_the_template_asks_for() -> None:
+    gate = {"conditionType": names.ROUTABLE_CONDITION}
+    assert _pod()["spec"]["readinessGates"] == [gate]
+    mine = {"conditionType": "example.com/warm"}
+    template = {"spec": {"readinessGates": [mine]}}
+    assert _pod(spec(worker={"gpus": 0, "template": template}))["spec"]["readinessGates"] == [mine, gate]
+
+
+@pytest.mark.parametrize(
+    ("containers", "words"),
+    [
+        ([{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": 8}}}], "8 for container engine"),
+        ([{"name": "beside", "resources": {"requests": {"nvidia.com/gpu": "1"}}}], "1 for container beside"),
+        ([{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "1"}, "claims": [{"name": "x"}]}}], None),
+        ([{"name": "engine", "resources": {"limits": {"memory": "4Gi"}}}], None),
+        ([], None),
+    ],
+)
+def test_gpus_of_a_template_that_budgets_do_not_count_are_named(
+    containers: list[dict[str, Any]], words: str | None
+) -> None:
+    found = uncounted_gpus({"spec": {"containers": containers}}, 1, "worker")
+    assert (found is None) if words is None else (found is not None and words in found and "spec.worker.gpus" in found)
+
+
 @pytest.mark.parametrize("gpus", [0, 1, 8])
 def test_a_worker_has_a_writable_place_for_all_it_writes(gpus: int) -> None:
     pod = _pod(spec(model={"source": "hf://meta/llama"}, worker={"gpus": gpus}))
@@ -129,7 +197,7 @@ def test_a_worker_has_a_writable_place_for_all_it_writes(gpus: int) -> None:
     assert _env(pod)["HOME"] == "/tmp"
     assert _env(pod)["USER"], "getpass.getuser() knows no user by this number"
     assert writable["/tmp"]["emptyDir"] == {}
-    assert writable["/dev/shm"]["emptyDir"] == {"medium": "Memory"}
+    assert writable["/dev/shm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "16Gi"}
     assert writable[_env(pod)["HF_HOME"]]["emptyDir"] == {}
 
 

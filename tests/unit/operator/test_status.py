@@ -9,7 +9,7 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason
 from pointsman.api.v1alpha1.llmservice import LLMServiceStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
-from pointsman.operator.core.snapshot import Container, GatewayPod, Policy, Pool, Snapshot
+from pointsman.operator.core.snapshot import Container, DrainReason, DrainScore, GatewayPod, Policy, Pool, Snapshot
 from pointsman.operator.core.status import Problem, Report, report
 from unit.operator.test_decisions import leaving, snapshot, worker
 from unit.operator.world import service, spec
@@ -17,6 +17,7 @@ from unit.operator.world import service, spec
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 PREFILL = worker("p", Role.PREFILL)
 DECODE = worker("d")
+TWO_DECODE = service(spec(decode=(2, 1, 4)))
 
 
 def told(
@@ -140,6 +141,18 @@ def test_a_leaving_worker_is_counted_as_draining_only() -> None:
     assert (counts.decode.existing, counts.decode.routable, counts.decode.draining) == (1, 1, 1)
 
 
+def test_a_pool_shows_who_leaves_and_what_it_was_chosen_by() -> None:
+    first = leaving(name="first", drain_started_s=80.0, drain_score=DrainScore.parse("120/34"))
+    second = leaving(name="second", drain_score=DrainScore.parse(str(DrainScore())))
+    switched = leaving(name="switched", drain_reason=DrainReason.UNHEALTHY)
+    victims = told(snapshot(PREFILL, DECODE, second, switched, first)).pools[Role.DECODE].victims
+    assert [item.manifest() for item in victims or ()] == [
+        {"worker": "first", "inFlightTokens": 120, "cachedBlocks": 34},
+        {"worker": "second"},
+    ]
+    assert told(snapshot(PREFILL, DECODE)).pools[Role.DECODE].victims is None
+
+
 def test_a_terminating_worker_is_not_there() -> None:
     counts = told(snapshot(PREFILL, DECODE, worker("gone", terminating=True))).status.pools
     assert counts is not None
@@ -162,6 +175,109 @@ def test_workers_of_an_older_revision_are_named() -> None:
     progressing = of(told(snapshot(PREFILL, DECODE), revision="new"), ConditionType.PROGRESSING)
     assert progressing.reason == Reason.CHANGE_NEEDS_ROLLOUT
     assert "d, p" in progressing.message
+
+
+def test_a_service_is_not_ready_while_workers_of_an_older_revision_serve() -> None:
+    """Or kubectl wait, Argo CD and Flux would report a change that reached no worker as rolled out."""
+    current = replace(DECODE, revision="new")
+    outcome = told(snapshot(PREFILL, current), revision="new")
+    ready, prefill = of(outcome, ConditionType.READY), of(outcome, ConditionType.PREFILL_READY)
+    assert (ready.status, ready.reason) == (ConditionStatus.FALSE, Reason.CHANGE_NEEDS_ROLLOUT)
+    assert (prefill.status, prefill.reason) == (ConditionStatus.FALSE, Reason.CHANGE_NEEDS_ROLLOUT)
+    assert "1 of 1 prefill workers serve; 1 workers are of an older revision" in ready.message
+    assert of(outcome, ConditionType.DECODE_READY).status is ConditionStatus.TRUE
+    assert of(outcome, ConditionType.AVAILABLE).status is ConditionStatus.TRUE, "requests are answered"
+    assert [item.status for item in outcome.pools[Role.PREFILL].conditions if item.type == "Ready"] == ["False"]
+
+
+def test_a_refused_spec_makes_no_worker_outdated() -> None:
+    outcome = report(
+        snapshot(PREFILL, DECODE),
+        [Problem(reason=Reason.TEMPLATE_REFUSED, message="a field is refused")],
+        endpoint="http://chat",
+        revision=None,
+        kv_compatibility=None,
+        before=LLMServiceStatus(),
+        now=NOW,
+    )
+    assert of(outcome, ConditionType.READY).reason == Reason.TEMPLATE_REFUSED
+
+
+LOST = replace(DECODE, node="n1", node_lost=True, pod_ready=False, verified="decode/c")
+"""A worker that served, on a node that does not answer any more: its container is still said to run."""
+
+
+def test_a_worker_on_a_lost_node_is_said_to_be_lost() -> None:
+    outcome = told(snapshot(PREFILL, replace(DECODE, name="other", uid="other"), LOST, service=TWO_DECODE))
+    degraded, decode = of(outcome, ConditionType.DEGRADED), of(outcome, ConditionType.DECODE_READY)
+    assert (degraded.status, degraded.reason) == (ConditionStatus.TRUE, Reason.NODE_LOST)
+    assert "d is on node n1, which does not answer" in degraded.message
+    assert (decode.status, decode.reason) == (ConditionStatus.FALSE, Reason.NODE_LOST)
+    counts = outcome.status.pools
+    assert counts is not None
+    assert (counts.decode.existing, counts.decode.routable, counts.decode.starting) == (2, 1, 0)
+    assert of(outcome, ConditionType.PROGRESSING).reason == Reason.IDLE, "nothing is being started"
+
+
+def test_an_engine_that_served_and_is_silent_now_does_not_load() -> None:
+    outcome = told(snapshot(PREFILL, replace(DECODE, pod_ready=False)))
+    degraded = of(outcome, ConditionType.DEGRADED)
+    assert degraded.reason == Reason.WORKER_UNRESPONSIVE
+    assert "d served and does not answer its readiness probe now" in degraded.message
+
+
+def test_a_gateway_on_a_lost_node_is_said_to_be_lost() -> None:
+    gateways = (GatewayPod(name="g", ready=False, node="n1", node_lost=True),)
+    outcome = told(snapshot(PREFILL, DECODE, gateways=gateways))
+    ready = of(outcome, ConditionType.GATEWAY_READY)
+    assert ready.reason == Reason.GATEWAY_NOT_READY
+    assert "gateway g is on node n1, which does not answer" in ready.message
+
+
+SILENT = replace(DECODE, node="n1", asked=True, state=None)
+"""A routable worker that did not answer the operator."""
+
+
+def test_a_worker_that_neither_operator_nor_gateways_reach_does_not_serve() -> None:
+    """Kubernetes takes 40 seconds to find a node lost."""
+    gateways = tuple(GatewayPod(name=n, ready=True, uses=frozenset({"d"}), avoids=frozenset({"d"})) for n in "ab")
+    outcome = told(snapshot(PREFILL, replace(SILENT, uid="d"), gateways=gateways))
+    decode = of(outcome, ConditionType.DECODE_READY)
+    assert (decode.status, decode.reason) == (ConditionStatus.FALSE, Reason.WORKER_UNREACHABLE)
+    assert "d on node n1 answers neither the operator nor any gateway" in decode.message
+    assert of(outcome, ConditionType.READY).status is ConditionStatus.FALSE
+    assert outcome.status.summary == "1P0D"
+
+
+@pytest.mark.parametrize(
+    "gateways",
+    [
+        (GatewayPod(name="g", ready=True, uses=frozenset({"d"})),),  # it reaches the worker, or has not tried
+        (GatewayPod(name="g", ready=True, unreachable=True),),
+        (
+            GatewayPod(name="g", ready=True, uses=frozenset({"d"}), avoids=frozenset({"d"})),
+            GatewayPod(name="h", ready=True, uses=frozenset({"d"})),
+        ),
+        (),
+    ],
+)
+def test_a_worker_that_only_the_operator_does_not_reach_serves(gateways: tuple[GatewayPod, ...]) -> None:
+    """Unknown is not zero: the way from the operator to the worker may be what is broken."""
+    outcome = told(snapshot(PREFILL, replace(SILENT, uid="d"), gateways=gateways))
+    assert of(outcome, ConditionType.DECODE_READY).status is ConditionStatus.TRUE
+
+
+def test_a_worker_that_waits_for_its_readiness_gates_says_so() -> None:
+    closed = replace(DECODE, routable_condition=True, gates_open=False)
+    outcome = told(snapshot(PREFILL, closed))
+    decode = of(outcome, ConditionType.DECODE_READY)
+    assert (decode.reason, "d waits for its readiness gates" in decode.message) == (Reason.WORKERS_STARTING, True)
+
+
+def test_gpus_that_budgets_do_not_count_degrade_a_service_that_serves() -> None:
+    outcome = told(snapshot(PREFILL, DECODE), Problem(reason=Reason.UNCOUNTED_GPUS, message="8 for container engine"))
+    assert of(outcome, ConditionType.DEGRADED).reason == Reason.UNCOUNTED_GPUS
+    assert of(outcome, ConditionType.READY).status is ConditionStatus.TRUE
 
 
 def test_a_pool_held_in_its_bounds_says_what_was_asked_and_what_is_allowed() -> None:

@@ -62,10 +62,17 @@ class ContainerStatus(Slim):
     last_state: ContainerState = ContainerState()
 
 
+class ReadinessGate(Slim):
+    """A condition that must be True, beside the probes of the containers, for the pod to be Ready."""
+
+    condition_type: str
+
+
 class PodSpec(Slim):
-    """Of a pod's spec, where it was put; empty ``node_name`` is not yet."""
+    """Of a pod's spec, where it was put (``node_name`` is empty until then), and its readiness gates."""
 
     node_name: str = ""
+    readiness_gates: tuple[ReadinessGate, ...] = ()
 
 
 class PodStatus(Slim):
@@ -107,6 +114,23 @@ class Pod(KubeObject):
         """The condition Ready is True (readiness gates and probes passed)."""
         condition = self.condition("Ready")
         return condition is not None and condition.status == "True"
+
+    @property
+    def containers_ready(self) -> bool:
+        """The condition ContainersReady is True: all containers answer their probes, whatever the readiness gates."""
+        condition = self.condition("ContainersReady")
+        return condition is not None and condition.status == "True"
+
+    @property
+    def node_lost(self) -> bool:
+        """The node lifecycle controller set Ready to False, because the pod's node does not answer.
+
+        It leaves all else as it was and gives no reason; a kubelet gives one (ContainersNotReady or
+        ReadinessGatesNotReady). Reference: MarkPodsNotReady in pkg/controller/util/node of Kubernetes.
+        """
+        condition = self.condition("Ready")
+        marked = condition is not None and condition.status == "False" and not condition.reason
+        return marked and self.containers_ready
 
     @property
     def unschedulable(self) -> str | None:

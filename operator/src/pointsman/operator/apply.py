@@ -4,6 +4,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,13 +17,14 @@ from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import AlreadyExists, Conflict, NotFound
+from pointsman.kube.errors import AlreadyExists, Conflict, NotFound, ServerFault
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.children import is_current, owner_reference, service_secret, worker_pool
 from pointsman.operator.core.elastic.plans import SetInstances
 from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
+    DRAIN_SCORE_ANNOTATION,
     MOVED_BY_ANNOTATION,
     OWNED_REPLICAS_ANNOTATION,
     SERVICE_UID_LABEL,
@@ -41,6 +43,7 @@ from pointsman.operator.pods import Expectations
 
 log = logging.getLogger(__name__)
 
+_UNDECLARED: Final = re.compile(r"\.status\.(\w+): field not declared in schema")
 KEPT_SWITCH_UIDS: Final = 50  # far more than can run at a time
 CUT_OFF_GRACE_S: Final = 10  # for a worker whose drain ran out of time
 
@@ -217,8 +220,16 @@ class Writer:
         Raises Conflict when another object has the name now.
         """
         self._fence()
-        body = {"metadata": {"name": name, "namespace": namespace, "uid": uid}, "status": status}
-        await self._kube.apply(resource, body, subresource="status")
+        metadata = {"name": name, "namespace": namespace, "uid": uid}
+        try:
+            await self._kube.apply(resource, {"metadata": metadata, "status": status}, subresource="status")
+        except ServerFault as error:
+            undeclared = _UNDECLARED.findall(str(error))
+            if not undeclared:
+                raise
+            # The CRDs are of an earlier version, as in the middle of a rollback: the rest is still said.
+            known = {field: value for field, value in status.items() if field not in undeclared}
+            await self._kube.apply(resource, {"metadata": metadata, "status": known}, subresource="status")
 
     async def routing(self, service: Service, action: act.SetRouting) -> None:
         """The routing numbers, before the plan that set them is said to be done."""
@@ -382,10 +393,14 @@ class Writer:
                 annotations = {VERIFIED_CONTAINER_ANNOTATION: proof}
             case act.SetRoutable():
                 labels, annotations = {names.ROUTABLE_LABEL: "false"}, {}
-            case act.BeginDrain(reason=reason):
+            case act.BeginDrain(reason=reason, score=score):
                 now = self._clock.now().astimezone(UTC).isoformat(timespec="milliseconds")
                 labels = {names.ROUTABLE_LABEL: "false"}
-                annotations = {names.DRAIN_STARTED_ANNOTATION: now, DRAIN_REASON_ANNOTATION: reason}
+                annotations = {
+                    names.DRAIN_STARTED_ANNOTATION: now,
+                    DRAIN_REASON_ANNOTATION: reason,
+                    DRAIN_SCORE_ANNOTATION: str(score),
+                }
             case act.HoldWorker(hold=hold):
                 labels, annotations = {names.ROUTABLE_LABEL: "false"}, {SWITCH_ANNOTATION: str(hold)}
             case act.Relabel(role=role):
@@ -398,7 +413,8 @@ class Writer:
             case act.ReleaseWorker():
                 labels, annotations = {}, {SWITCH_ANNOTATION: None}
             case act.CancelDrain():
-                labels, annotations = {}, {names.DRAIN_STARTED_ANNOTATION: None, DRAIN_REASON_ANNOTATION: None}
+                marks = names.DRAIN_STARTED_ANNOTATION, DRAIN_REASON_ANNOTATION, DRAIN_SCORE_ANNOTATION
+                labels, annotations = {}, dict.fromkeys(marks)
             case _:
                 raise TypeError(f"not a write to a pod: {action}")
         body = {"metadata": {"labels": labels, "annotations": annotations}}
@@ -415,6 +431,25 @@ class Writer:
         body = {"metadata": {"labels": {names.METRICS_PORT_LABEL: None if port is None else str(port)}}}
         with contextlib.suppress(NotFound, Conflict):
             await self._kube.patch(resources.PODS, worker.name, service.namespace, body, uid=worker.uid)
+
+    async def routable_condition(self, service: Service, action: act.SetRoutableCondition) -> None:
+        """The condition of a worker pod's readiness gate. A pod that is gone is no error."""
+        self._fence()
+        condition = {
+            "type": names.ROUTABLE_CONDITION,
+            "status": "True" if action.routable else "False",
+            "reason": "Routable" if action.routable else "NotRoutable",
+            "lastTransitionTime": self._clock.now().astimezone(UTC).isoformat(timespec="seconds"),
+        }
+        body = {
+            "metadata": {"name": action.worker, "namespace": service.namespace, "uid": action.uid},
+            "status": {"conditions": [condition]},
+        }
+        try:
+            answer = await self._kube.apply(resources.PODS, body, subresource="status")
+        except (NotFound, Conflict):  # Conflict: another pod has the name now
+            return
+        self._expectations.wrote((service.namespace, service.name), answer)
 
     async def delete_left(self, service: Service, worker: Worker) -> None:
         """Delete a worker with all the time that it has, unless that was done already."""

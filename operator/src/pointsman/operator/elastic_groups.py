@@ -32,6 +32,7 @@ from pointsman.operator.core.naming import SET_BY_ANNOTATION
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.snapshot import Policy, Service, Worker
 from pointsman.operator.core.status import Problem
+from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, worker_of
@@ -117,6 +118,9 @@ class ElasticGroups:
         problems: list[Problem] = []
         if dropped := dropped_fields(ElasticGroup, raw):
             problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
+        template = group.spec.instance.template.as_written() if group.spec.instance.template else {}
+        if uncounted := uncounted_gpus(template, group.spec.instance.gpus, "instance"):
+            problems.append(Problem(reason=Reason.UNCOUNTED_GPUS, message=uncounted))
         if group.spec.paused:
             memory.token = memory.token or await self._writer.control_token(service)
         elif self._must_make(group, memory):

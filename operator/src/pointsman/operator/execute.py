@@ -124,6 +124,9 @@ class Executor:
                 return await self._create(service, action)
             case act.SetRoutable() | act.BeginDrain() | act.CancelDrain() | act.HoldWorker() | act.ReleaseWorker():
                 await self._writer.patch_worker(service, action)
+            case act.SetRoutableCondition():
+                await self._writer.routable_condition(service, action)
+                return None  # the Event of the label says it
             case act.Relabel():
                 self._commands.forget(action.uid)  # what failed was about its old role
                 await self._writer.patch_worker(service, action)

@@ -14,6 +14,7 @@ from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube.pods import ContainerStatus, Pod
 from pointsman.operator.core.naming import (
     DRAIN_REASON_ANNOTATION,
+    DRAIN_SCORE_ANNOTATION,
     MOVED_BY_ANNOTATION,
     OWNED_REPLICAS_ANNOTATION,
     SET_BY_ANNOTATION,
@@ -23,6 +24,7 @@ from pointsman.operator.core.naming import (
 from pointsman.operator.core.snapshot import (
     Container,
     DrainReason,
+    DrainScore,
     GatewayPod,
     Hold,
     Plan,
@@ -113,6 +115,7 @@ def owner_in_words(item: Mapping[str, Any]) -> str:
 def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None) -> Worker:
     """A worker pod as the core sees it."""
     meta, status = pod.metadata, pod.status
+    gate = routable_condition(pod)
     started = meta.annotations.get(names.DRAIN_STARTED_ANNOTATION)
     reason = meta.annotations.get(DRAIN_REASON_ANNOTATION)
     return Worker(
@@ -129,11 +132,16 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         node=pod.spec.node_name or None,
         terminating=pod.terminating,
         lost_at_s=pod.lost_at_s,
-        pod_ready=pod.ready,
+        node_lost=pod.node_lost,
+        # With the gate, a pod is Ready only once it is routable: its engine answers before.
+        pod_ready=pod.ready if gate is None else pod.containers_ready and not pod.node_lost,
+        gates_open=gate is None or pod.ready,
+        routable_condition=gate,
         routable_label=meta.labels.get(names.ROUTABLE_LABEL) == "true",
         verified=meta.annotations.get(VERIFIED_CONTAINER_ANNOTATION),
         drain_started_s=_seconds(started),
         drain_reason=DrainReason(reason) if reason in list(DrainReason) else None,
+        drain_score=DrainScore.parse(meta.annotations.get(DRAIN_SCORE_ANNOTATION)),
         container=_container(pod.container(ENGINE_CONTAINER)),
         unschedulable=pod.unschedulable,
         hold=Hold.parse(meta.annotations.get(SWITCH_ANNOTATION)),
@@ -141,6 +149,14 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         busy=busy,
         metrics_port=_number(meta.labels.get(names.METRICS_PORT_LABEL)),
     )
+
+
+def routable_condition(pod: Pod) -> bool | None:
+    """Whether the readiness gate of a worker pod is open; None: the pod has no such gate."""
+    if all(gate.condition_type != names.ROUTABLE_CONDITION for gate in pod.spec.readiness_gates):
+        return None
+    condition = pod.condition(names.ROUTABLE_CONDITION)
+    return condition is not None and condition.status == "True"
 
 
 def _number(written: str | None) -> int | None:
@@ -186,7 +202,12 @@ def is_gateway(pod: Pod) -> bool:
     return pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_GATEWAY
 
 
-def gateway_of(pod: Pod, uses: frozenset[str] | None = None, unreachable: bool = False) -> GatewayPod:
+def gateway_of(
+    pod: Pod,
+    uses: frozenset[str] | None = None,
+    unreachable: bool = False,
+    avoids: frozenset[str] = frozenset(),
+) -> GatewayPod:
     """A gateway pod as the core sees it."""
     status = next(iter(pod.status.container_statuses), None)
     waiting = status.state.waiting if status else None
@@ -196,6 +217,9 @@ def gateway_of(pod: Pod, uses: frozenset[str] | None = None, unreachable: bool =
         ready=pod.ready,
         terminating=pod.terminating,
         uses=uses,
+        avoids=avoids,
+        node=pod.spec.node_name or None,
+        node_lost=pod.node_lost,
         unreachable=unreachable,
         waiting_reason=waiting.reason if waiting else None,
         message=(ended.message.strip()[-600:] if ended and ended.message else waiting.message if waiting else ""),

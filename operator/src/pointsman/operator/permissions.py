@@ -35,6 +35,7 @@ CLUSTER_RULES: Final = (
     # Owner references that block deletion ask for this where OwnerReferencesPermissionEnforcement is on.
     Rule(group=GROUP, resources=("llmservices/finalizers", "elasticgroups/finalizers"), verbs=("update",)),
     Rule(group="", resources=("pods",), verbs=("get", "list", "watch", "create", "patch", "delete")),
+    Rule(group="", resources=("pods/status",), verbs=("patch",)),
     Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("elasticgroups",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("elasticgroups/status",), verbs=("patch",)),

@@ -25,6 +25,9 @@ class Expectations:
     def wrote(self, key: ServiceKey, answer: dict[str, Any]) -> None:
         """The API server's answer to a create or patch of a pod."""
         pod = Pod.model_validate(answer)
+        before = self._written.get(pod.metadata.uid)
+        if before is not None and int(before[1].metadata.resource_version) > int(pod.metadata.resource_version):
+            return  # of two writes at a time, the answer of the first came last
         self._written[pod.metadata.uid] = (key, pod, self._clock.monotonic_s() + EXPECT_S)
 
     def deleted(self, uid: str) -> None:

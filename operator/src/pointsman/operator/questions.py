@@ -37,6 +37,10 @@ class Questions:
             asyncio.gather(*(self._uses(snapshot.service, pod, token) for pod in to_report if pod.ready)),
         )
         by_uid = dict(zip((worker.uid for worker in asked), states, strict=True))
+        if not to_report and any(worker.serves and by_uid[worker.uid] is None for worker in asked):
+            # Kubernetes may not know yet that its node is lost: gateways that send requests there do.
+            ready = (pod for pod in gateway_pods if pod.ready)
+            gateways = await asyncio.gather(*(self._uses(None, pod, token) for pod in ready))
         by_name = {gateway.name: gateway for gateway in gateways}
         return replace(
             snapshot,
@@ -58,13 +62,18 @@ class Questions:
                 log.debug("worker=%s state unknown: %s", worker.name, error)
                 return None
 
-    async def _uses(self, service: Service, pod: Pod, token: str) -> GatewayPod:
+    async def _uses(self, drained: Service | None, pod: Pod, token: str) -> GatewayPod:
+        """A gateway with the workers that it uses. ``drained``: the service, if workers of it drain."""
         async with self._slots:
             try:
                 answer = await self._control.endpoints(pod.status.pod_ip or "", token)
             except ControlFailed as error:
-                self._announcer.event(
-                    service, "GatewaySkipped", f"a drain does not wait for {pod.metadata.name}: {error}", True
-                )
+                if drained is not None:
+                    note = f"a drain does not wait for {pod.metadata.name}: {error}"
+                    self._announcer.event(drained, "GatewaySkipped", note, True)
                 return gateway_of(pod, unreachable=True)
-        return gateway_of(pod, uses=frozenset(item.uid for item in answer.endpoints))
+        return gateway_of(
+            pod,
+            uses=frozenset(item.uid for item in answer.endpoints),
+            avoids=frozenset(item.uid for item in answer.endpoints if item.suspect or item.ejections),
+        )

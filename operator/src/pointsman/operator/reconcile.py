@@ -46,6 +46,7 @@ from pointsman.operator.core.snapshot import Plan as PlanView
 from pointsman.operator.core.snapshot import Policy, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.status import Problem, Report, report
 from pointsman.operator.core.switching import no_service
+from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import NotLeading, Refused
 from pointsman.operator.execute import Executor
@@ -188,6 +189,10 @@ class Reconciler:
         problems: list[Problem] = []
         if dropped := dropped_fields(LLMService, raw):
             problems.append(Problem(reason=Reason.UNKNOWN_FIELD, message=dropped))
+        for role, of in ((Role.DECODE, "worker"), (Role.ENCODE, "encode")):
+            template = service.spec.template_of(role) if role in service.spec.roles else {}
+            if uncounted := uncounted_gpus(template, service.spec.gpus_of(role), of):
+                problems.append(Problem(reason=Reason.UNCOUNTED_GPUS, message=uncounted))
 
         render = self._renderer(service, problems)
         deleting = service.deleting_since_s is not None

@@ -62,6 +62,7 @@ REVISION_LABEL: Final = f"{GROUP}/revision"
 KV_COMPATIBILITY_LABEL: Final = f"{GROUP}/kv-compatibility"
 METRICS_PORT_LABEL: Final = f"{GROUP}/metrics-port"  # where a worker serves its metrics alone; not set: ENGINE_PORT
 ROUTABLE_LABEL: Final = f"{GROUP}/routable"  # "true" or "false"
+ROUTABLE_CONDITION: Final = ROUTABLE_LABEL  # readiness gate of worker pods: the pod is Ready only while it is routable
 MANAGED_BY_LABEL: Final = "app.kubernetes.io/managed-by"
 MANAGED_BY: Final = "pointsman"
 

@@ -84,6 +84,10 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     MODEL_VOLUME_FORBIDDEN = "ModelVolumeForbidden"  # file:// needs a namespace that allows hostPath
     UNKNOWN_FIELD = "UnknownField"  # somebody applied a field that there is not; the API server dropped it
+    UNCOUNTED_GPUS = "UncountedGpus"  # a pod template asks for GPUs that no budget counts
+    NODE_LOST = "NodeLost"  # the node of a worker does not answer
+    WORKER_UNRESPONSIVE = "WorkerUnresponsive"  # an engine that served does not answer its readiness probe
+    WORKER_UNREACHABLE = "WorkerUnreachable"  # neither the operator nor a gateway reaches a worker
     INVALID_SPEC = "InvalidSpec"  # the message names field, value, and what would be right
     NOT_IMPLEMENTED = "NotImplemented"  # not built yet; the message names the field
     NAME_CONFLICT = "NameConflict"  # an object of a name we need belongs to somebody else; it is never adopted

@@ -13,6 +13,7 @@ from pointsman.api.v1alpha1.llmservice import (
     EngineArguments,
     GatewaySpec,
     ModelSpec,
+    StartupTimeoutSeconds,
     cel_flags_among,
 )
 from pointsman.api.v1alpha1.pods import PodTemplate
@@ -105,6 +106,7 @@ class ElasticInstanceSpec(ApiModel):
         description="A pod template merged into the instance's pod, lists by their merge keys. Its container is named "
         "engine.",
     )
+    startup_timeout_seconds: StartupTimeoutSeconds = None
 
     model_config = ConfigDict(
         json_schema_extra=extra(

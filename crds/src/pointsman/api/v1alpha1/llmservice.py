@@ -130,6 +130,17 @@ class ModelSpec(ApiModel):
     )
 
 
+StartupTimeoutSeconds = Annotated[
+    int | None,
+    Field(
+        ge=1,
+        le=86_400,
+        description="How long an engine may take to load its model, the download included, seconds. Then its "
+        "container is restarted. A change applies to new pods only. Default: 1800.",
+    ),
+]
+
+
 class EngineType(StrEnum):
     """The inference engine of the workers."""
 
@@ -213,6 +224,14 @@ class WorkerSpec(ApiModel):
     )
     limits: WorkerLimits | None = Field(
         default=None, description="Limits of each worker. A change applies to new workers only."
+    )
+    startup_timeout_seconds: StartupTimeoutSeconds = None
+    lost_node_seconds: int | None = Field(
+        default=None,
+        ge=0,
+        le=86_400,
+        description="How long a worker is kept on a node that Kubernetes has found lost, seconds. Then its pod is "
+        "deleted and another one is made. A change applies to new workers only. Default: what the cluster adds, 300.",
     )
 
     def template_dict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from pointsman.api.schema.rules import LIST_BY_NAME, Rule, cel_string, extra
+from pointsman.api.schema.structural import INT_OR_STRING
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN
 from pointsman.api.v1alpha1.resource import ApiModel
 
@@ -14,6 +15,12 @@ _MAX_ENVIRONMENT: Final = 128
 _MAX_ARGUMENTS: Final = 128
 
 Argument = Annotated[str, Field(max_length=4096)]
+
+GPU_RESOURCE: Final = "nvidia.com/gpu"
+_GPU_FIELD: Final = "nvidia__dot__com__slash__gpu"  # as CEL names it
+_GPUS_WRITTEN: Final = " || ".join(
+    f"(has(self.resources.{kind}) && has(self.resources.{kind}.{_GPU_FIELD}))" for kind in ("limits", "requests")
+)
 
 _ENGINE = cel_string(ENGINE_CONTAINER)
 _OWNED_NAME = f"e.name.matches({cel_string(OWNED_ENVIRONMENT_PATTERN)})"
@@ -31,6 +38,19 @@ class TemplateEnvironment(PassedThrough):
     name: str = Field(min_length=1, max_length=256)
 
 
+class TemplateAmounts(PassedThrough):
+    """Amounts of resources by name. GPUs are here only so that they can be refused."""
+
+    gpus: Any = Field(default=None, alias=GPU_RESOURCE, json_schema_extra=extra(schema={INT_OR_STRING: True}))
+
+
+class TemplateResources(PassedThrough):
+    """What a container asks for."""
+
+    limits: TemplateAmounts | None = None
+    requests: TemplateAmounts | None = None
+
+
 class TemplateContainer(PassedThrough):
     """One container. The one named ``engine`` is the engine's; others run beside it."""
 
@@ -42,9 +62,16 @@ class TemplateContainer(PassedThrough):
         max_length=_MAX_ENVIRONMENT,
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
+    resources: TemplateResources | None = None
 
     model_config = ConfigDict(
         json_schema_extra=extra(
+            Rule(
+                f"!has(self.resources) || !({_GPUS_WRITTEN})",
+                f"{GPU_RESOURCE} of container '{{self.name}}' is not counted by budgets: leave it out, and write the "
+                "gpus of the worker, the encode worker or the instance",
+                field_path=".resources",
+            ),
             Rule(
                 f"self.name != {_ENGINE} || !has(self.command)",
                 "the command of container 'engine' is Pointsman's: leave it out; "

@@ -11,6 +11,8 @@ from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.resource import MAX_SERVICE_NAME_LENGTH, ApiModel, Column, Kind, Resource, Scale
 
+MAX_VICTIMS_SHOWN: Final = 32
+
 _ROLES: Final = "', '".join(Role)
 
 
@@ -58,12 +60,29 @@ class WorkerPoolSpec(ApiModel):
     )
 
 
+class VictimStatus(ApiModel):
+    """A worker that leaves because its pool shrinks, and what it was chosen by."""
+
+    worker: str = Field(max_length=253, description="Its name.")
+    in_flight_tokens: int | None = Field(
+        default=None, ge=0, description="Tokens in flight when it was chosen. Absent: it did not answer."
+    )
+    cached_blocks: int | None = Field(
+        default=None, ge=0, description="KV blocks in its cache when it was chosen. Absent: unknown."
+    )
+
+
 class WorkerPoolStatus(PoolCounts):
     """What is."""
 
     observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
     selector: str | None = Field(
         default=None, max_length=1024, description="Label selector of the workers, as /scale shows it to an autoscaler."
+    )
+    victims: tuple[VictimStatus, ...] | None = Field(
+        default=None,
+        max_length=MAX_VICTIMS_SHOWN,
+        description="Workers that drain because the pool shrinks, the first that was chosen first. Absent: none.",
     )
     conditions: tuple[Condition, ...] = Field(
         default=(),

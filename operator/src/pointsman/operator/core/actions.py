@@ -11,7 +11,7 @@ from typing import Any
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.plan import PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchStatus
-from pointsman.operator.core.snapshot import DrainReason, Hold
+from pointsman.operator.core.snapshot import UNKNOWN_SCORE, DrainReason, DrainScore, Hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +105,18 @@ class SetRoutable(WorkerAction):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SetRoutableCondition(WorkerAction):
+    """Write the condition of the pod's readiness gate, so that the pod is Ready only while it is routable."""
+
+    routable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BeginDrain(WorkerAction):
     """Mark the pod as leaving, and not routable, in one write."""
 
     reason: DrainReason
+    score: DrainScore = UNKNOWN_SCORE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,14 +16,16 @@ from pointsman.operator.core.actions import (
     CreateWorker,
     DeletePool,
     DeleteWorker,
+    SetRoutable,
 )
 from pointsman.operator.core.deletion import deletion_actions
 from pointsman.operator.core.desired import budgeted_gpus, must_copy, pool_target, room_in_budget
 from pointsman.operator.core.drain import choose_returners, choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, ownership_actions, plan_actions
+from pointsman.operator.core.readiness import readiness_actions
 from pointsman.operator.core.roles import role_actions
-from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, Snapshot, Worker
+from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, DrainScore, Snapshot, Worker
 from pointsman.operator.core.switching import ending_actions, switch_actions
 
 DRAIN_POLL_S: Final = 0.5
@@ -83,7 +85,10 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
     yield from ownership_actions(snapshot)
     yield from plan_actions(snapshot)
     yield from switch_actions(snapshot)
-    yield from role_actions(snapshot)
+    on_roles = list(role_actions(snapshot))
+    yield from on_roles
+    made_routable = {action.uid for action in on_roles if isinstance(action, SetRoutable) and action.routable}
+    yield from readiness_actions(snapshot, made_routable)
     taken = {worker.name for worker in snapshot.workers} | snapshot.taken_names
     room = room_in_budget(snapshot)
     gpus = {role: budgeted_gpus(service.spec, role) for role in snapshot.roles}
@@ -140,6 +145,7 @@ def _pool_actions(
             worker=worker.name,
             uid=worker.uid,
             reason=DrainReason.SCALE_DOWN,
+            score=DrainScore.of(worker.state),
             why=f"pool {role.label} has {len(active)}, wants {target.replicas}",
         )
     if render is not None:

@@ -5,7 +5,9 @@ mark (label ``routable=false`` and the time, one write) → every ready gateway 
 nothing new → nothing in flight, queued or leased → delete. A deadline ends every wait.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
@@ -16,21 +18,35 @@ from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
 def choose_victims(workers: Iterable[Worker], count: int, revision: str) -> list[Worker]:
     """The ``count`` workers whose going costs least.
 
-    Unready first; then those of an older revision; then the fewest in-flight tokens (a worker that did not answer
-    counts as busiest: unknown is not zero); then the newest.
+    Those that do not serve first; then those of an older revision; then the fewest in-flight tokens (a worker that did
+    not answer counts as busiest: unknown is not zero); then the fewest cached KV blocks; then those beside most others
+    on their node, so that the rest stay spread; then the newest.
     """
+    there = sorted(workers, key=lambda worker: (worker.created_s, worker.name))
+    beside: dict[str, int] = {}  # uid: older workers of the pool on the same node
+    on_node: Counter[str] = Counter()
+    for worker in there:
+        if worker.node is not None:
+            beside[worker.uid] = on_node[worker.node]
+            on_node[worker.node] += 1
 
-    def cost(worker: Worker) -> tuple[bool, bool, float, float, str]:
-        in_flight_tokens = float(worker.state.in_flight_tokens) if worker.state else float("inf")
+    def cost(worker: Worker) -> tuple[bool, bool, float, float, int, float, str]:
+        in_flight_tokens = cached_blocks = 0.0
+        if worker.serves:
+            in_flight_tokens = float(worker.state.in_flight_tokens) if worker.state else inf
+            known = worker.state.cached_blocks if worker.state else None
+            cached_blocks = inf if known is None else float(known)
         return (
-            worker.ready,
+            worker.serves,
             worker.revision == revision,
-            in_flight_tokens if worker.ready else 0.0,
+            in_flight_tokens,
+            cached_blocks,
+            -beside.get(worker.uid, 0),
             -worker.created_s,
             worker.name,
         )
 
-    return sorted(workers, key=cost)[:count]
+    return sorted(there, key=cost)[:count]
 
 
 def choose_returners(workers: Iterable[Worker], count: int) -> list[Worker]:

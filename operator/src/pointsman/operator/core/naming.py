@@ -18,6 +18,7 @@ SET_BY_ANNOTATION: Final = (
 )
 OWNED_REPLICAS_ANNOTATION: Final = f"{GROUP}/owned-replicas"  # on a WorkerPool that plans own: what was written last
 DRAIN_REASON_ANNOTATION: Final = f"{GROUP}/drain-reason"  # a DrainReason
+DRAIN_SCORE_ANNOTATION: Final = f"{GROUP}/drain-score"  # a DrainScore
 APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"  # on what is applied: hash of the manifest it came from
 
 

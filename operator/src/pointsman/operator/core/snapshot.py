@@ -27,6 +27,35 @@ class DrainReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainScore:
+    """What a worker was chosen by when its pool shrank. None: unknown."""
+
+    in_flight_tokens: int | None = None
+    cached_blocks: int | None = None
+
+    @classmethod
+    def of(cls, state: WorkerState | None) -> "DrainScore":
+        """Of a worker's state; None: it did not answer."""
+        if state is None:
+            return cls()
+        return cls(in_flight_tokens=state.in_flight_tokens, cached_blocks=state.cached_blocks)
+
+    def __str__(self) -> str:
+        """As the pod's annotation has it."""
+        return "/".join("" if number is None else str(number) for number in (self.in_flight_tokens, self.cached_blocks))
+
+    @classmethod
+    def parse(cls, annotation: str | None) -> "DrainScore":
+        """From the annotation; a foreign value is unknown."""
+        tokens, _, blocks = (annotation or "").partition("/")
+        known = [int(text) if text.isascii() and text.isdigit() else None for text in (tokens, blocks)]
+        return cls(in_flight_tokens=known[0], cached_blocks=known[1])
+
+
+UNKNOWN_SCORE: Final = DrainScore()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
     """The LLMService as the API server has it now, or what an object of another ``kind`` has in common with one."""
 
@@ -182,11 +211,15 @@ class Worker:
     node: str | None = None
     terminating: bool = False
     lost_at_s: float | None = None  # when its deleted pod, if it is still there, is given up
-    pod_ready: bool = False  # the kubelet's word: the engine answers its probe
+    node_lost: bool = False  # its node does not answer
+    pod_ready: bool = False  # the engine answers its probe, as far as the kubelet and the node are known to work
+    gates_open: bool = True  # the kubelet reports that the readiness gates of the pod are open too
     routable_label: bool = False
+    routable_condition: bool | None = None  # ROUTABLE_CONDITION; None: the pod, of an earlier version, has no such gate
     verified: str | None = None  # VERIFIED_CONTAINER_ANNOTATION
     drain_started_s: float | None = None
     drain_reason: DrainReason | None = None
+    drain_score: DrainScore = UNKNOWN_SCORE
     container: Container = field(default_factory=Container)
     unschedulable: str | None = None  # the scheduler's message
     state: WorkerState | None = None
@@ -236,8 +269,13 @@ class Worker:
 
     @property
     def routable(self) -> bool:
-        """What a gateway may use: the label says so and the pod is ready."""
-        return self.routable_label and self.pod_ready and not self.terminating
+        """What a gateway may use: the label says so and the pod is ready, its readiness gates included."""
+        return self.routable_label and self.pod_ready and self.gates_open and not self.terminating
+
+    @property
+    def serves(self) -> bool:
+        """Gateways may use it, and it counts towards what its pool should have."""
+        return self.ready and self.routable
 
     @property
     def control_url(self) -> str | None:
@@ -253,6 +291,9 @@ class GatewayPod:
     ready: bool
     terminating: bool = False
     uses: frozenset[str] | None = None
+    avoids: frozenset[str] = frozenset()  # of those, the ones that failed lately and are not used while others are
+    node: str | None = None
+    node_lost: bool = False  # its node does not answer
     unreachable: bool = False  # asked, and no answer came in the time a drain waits for one gateway
     waiting_reason: str | None = None
     message: str = ""

@@ -11,11 +11,11 @@ from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.llmservice import CurrentPlan, LLMServiceStatus, PoolsStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.api.v1alpha1.workerpool import WorkerPoolStatus
+from pointsman.api.v1alpha1.workerpool import MAX_VICTIMS_SHOWN, VictimStatus, WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
 from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, pool_target, room_in_budget
 from pointsman.operator.core.revision import revision as revision_of
-from pointsman.operator.core.snapshot import GatewayPod, Snapshot, Worker
+from pointsman.operator.core.snapshot import DrainReason, GatewayPod, Snapshot, Worker
 
 _MESSAGE_LIMIT: Final = 1500
 _POOL_READY: Final = {
@@ -76,10 +76,13 @@ def report(
     """
     found = [*problems, *worker_problems(snapshot)]
     counts = {role: pool_counts(snapshot, role) for role in snapshot.roles}
-    verdicts = {_POOL_READY[role]: _pool_ready(snapshot, role, count, found) for role, count in counts.items()}
+    outdated = _outdated(snapshot, revision)
+    verdicts = {
+        _POOL_READY[role]: _pool_ready(snapshot, role, count, found, outdated) for role, count in counts.items()
+    }
     verdicts[ConditionType.GATEWAY_READY] = _gateway_ready(snapshot, found)
     ready = _ready(list(verdicts.values()), found)
-    progressing = _progressing(snapshot, counts, revision)
+    progressing = _progressing(snapshot, counts, outdated)
     everything = {
         ConditionType.READY: ready,
         ConditionType.AVAILABLE: _available(snapshot, counts),
@@ -127,26 +130,57 @@ def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
         desired=pool_target(snapshot, role).replicas,
         existing=len(active),
         ready=ready,
-        routable=sum(worker.ready and worker.routable for worker in active),
+        routable=sum(_serves(worker, snapshot) for worker in active),
         draining=sum(worker.draining for worker in workers),
         switching=sum(hold.target is role for hold in snapshot.running_holds()),
-        starting=len(active) - ready,
+        starting=sum(_starts(worker) for worker in active),
     )
+
+
+def _starts(worker: Worker) -> bool:
+    """It is on its way to its first request; one that served and is silent now, or whose node is, is not."""
+    return not (worker.ready or worker.proved or worker.node_lost)
+
+
+def _serves(worker: Worker, snapshot: Snapshot) -> bool:
+    return worker.serves and not is_unreachable(worker, snapshot)
+
+
+def is_unreachable(worker: Worker, snapshot: Snapshot) -> bool:
+    """It is routable, but answers neither the operator nor the gateways.
+
+    Kubernetes finds a node lost after 40 seconds only; gateways use other workers after the first failed request.
+    """
+    if not worker.serves or not worker.asked or worker.state is not None:
+        return False
+    views = [gateway for gateway in snapshot.gateways if gateway.ready and gateway.uses is not None]
+    return bool(views) and all(worker.uid in gateway.avoids for gateway in views)
 
 
 def worker_problems(snapshot: Snapshot) -> Iterable[Problem]:
     """What the pods of a service say has failed."""
     for worker in snapshot.workers:
-        if worker.terminating or worker.ready:
+        if worker.terminating:
             continue
-        problem = problem_of(worker)
+        problem = problem_of(worker) if not worker.ready else unreachable(worker, snapshot)
         if problem is not None:
             yield problem
     yield from filter(None, map(problem_of_gateway, snapshot.gateways))
 
 
+def unreachable(worker: Worker, snapshot: Snapshot) -> Problem | None:
+    """Of a worker that is routable as far as Kubernetes knows."""
+    if not is_unreachable(worker, snapshot):
+        return None
+    message = f"{worker.name} on node {worker.node} answers neither the operator nor any gateway"
+    return Problem(reason=Reason.WORKER_UNREACHABLE, message=message, role=worker.role)
+
+
 def problem_of_gateway(gateway: GatewayPod) -> Problem | None:
     """The same of a gateway."""
+    if gateway.node_lost and not gateway.terminating:
+        message = f"gateway {gateway.name} is on node {gateway.node}, which does not answer"
+        return Problem(reason=Reason.GATEWAY_NOT_READY, message=message)
     failed = gateway.waiting_reason in ("CrashLoopBackOff", *_IMAGE_FAILURES, *_START_FAILURES)
     if gateway.ready or gateway.terminating or not failed:
         return None
@@ -158,6 +192,12 @@ def problem_of(worker: Worker) -> Problem | None:
     """What the kubelet says has failed in a pod with an engine container; None: nothing."""
     container, name = worker.container, worker.name
     why = container.waiting_reason
+    if worker.node_lost:
+        message = f"{name} is on node {worker.node}, which does not answer; when Kubernetes deletes it, it is replaced"
+        return Problem(reason=Reason.NODE_LOST, message=message, role=worker.role)
+    if worker.proved and not worker.pod_ready:
+        message = f"{name} served and does not answer its readiness probe now; if that lasts, it is restarted"
+        return Problem(reason=Reason.WORKER_UNRESPONSIVE, message=message, role=worker.role)
     if worker.unschedulable is not None:
         return Problem(
             reason=Reason.UNSCHEDULABLE, message=f"{name} waits for a node: {worker.unschedulable}", role=worker.role
@@ -195,17 +235,22 @@ def _tail(text: str, limit: int = 600) -> str:
     return text if len(text) <= limit else "…" + text[-limit:]
 
 
-def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem]) -> Verdict:
+def _pool_ready(
+    snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem], outdated: Sequence[Worker]
+) -> Verdict:
     target = pool_target(snapshot, role)
     have = f"{counts.routable} of {counts.desired} {role.label} workers serve"
     if counts.routable >= counts.desired:
+        old = [worker for worker in outdated if worker.role is role]
+        if old and snapshot.service.deleting_since_s is None:
+            return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=f"{have}; {_must_go(old)}")
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
         mine = in_the_way(problems)
     if mine is not None:
         return Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
-    starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.ready]
+    starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.serves]
     if starting:
         doing = ", ".join(f"{worker.name} {_doing(worker)}" for worker in starting[:3])
         more = f" and {len(starting) - 3} more" if len(starting) > 3 else ""
@@ -223,9 +268,13 @@ def _pool_ready(snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Se
     return Verdict(status=False, reason=Reason.TOO_FEW_WORKERS, message=have)
 
 
+SERVED: Final = (Reason.UNKNOWN_FIELD, Reason.UNCOUNTED_GPUS)
+"""What degrades a service or a group that serves all that was kept of its spec."""
+
+
 def in_the_way(problems: Sequence[Problem]) -> Problem | None:
-    """The first that concerns the service as a whole. A dropped field degrades it, but what was kept is served."""
-    return next((p for p in problems if p.role is None and p.reason is not Reason.UNKNOWN_FIELD), None)
+    """The first that concerns the service as a whole."""
+    return next((p for p in problems if p.role is None and p.reason not in SERVED), None)
 
 
 def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
@@ -247,12 +296,16 @@ def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
 
 
 def _doing(worker: Worker) -> str:
+    if worker.node_lost:
+        return f"is on node {worker.node}, which does not answer"
     if worker.busy is not None:
         return worker.busy
     if not worker.container.running:
         return "waits for its container" if worker.node else "waits for a node"
     if not worker.pod_ready:
-        return "loads its engine"
+        return "does not answer its readiness probe" if worker.proved else "loads its engine"
+    if worker.proved and worker.routable_label:
+        return "waits for its readiness gates"
     if worker.state is None:
         return "does not answer yet" if worker.asked else "waits for its role"
     if worker.state.role is None:
@@ -298,7 +351,7 @@ def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> Verdict:
     return Verdict(status=True, reason=Reason.SERVING, message=f"requests are answered{alone}")
 
 
-def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: str | None) -> Verdict:
+def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], outdated: Sequence[Worker]) -> Verdict:
     service = snapshot.service
     if service.deleting_since_s is not None:
         left = sum(not worker.terminating for worker in snapshot.workers)
@@ -318,22 +371,35 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], revision: s
     if any(count.existing != count.desired for count in counts.values()):
         wanted = ", ".join(f"{role.label} {count.existing} of {count.desired}" for role, count in counts.items())
         return Verdict(status=True, reason=Reason.SCALING, message=wanted)
-    outdated = sorted(w.name for w in snapshot.workers if w.active and w.revision != _revision(w, snapshot, revision))
-    if revision is not None and outdated:
-        return Verdict(
-            status=False,
-            reason=Reason.CHANGE_NEEDS_ROLLOUT,
-            message=(
-                f"{len(outdated)} workers are of an older revision than {revision} and stay (rollouts are not built): "
-                f"delete them one by one to replace them: {', '.join(outdated[:5])}"
-            ),
-        )
+    if outdated:
+        return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_must_go(outdated))
     return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
 
 
-def _revision(worker: Worker, snapshot: Snapshot, revision: str | None) -> str | None:
-    """What a worker's revision should be, beside ``revision`` of prefill and decode workers."""
-    return revision_of(snapshot.service.spec, Role.ENCODE) if worker.role is Role.ENCODE else revision
+def _outdated(snapshot: Snapshot, revision: str | None) -> list[Worker]:
+    """Workers of another revision than the spec's, which is ``revision`` for prefill and decode workers.
+
+    None: the spec is refused, so no worker is of it.
+    """
+    if revision is None:
+        return []
+    of_encode = revision_of(snapshot.service.spec, Role.ENCODE)
+    return sorted(
+        (
+            worker
+            for worker in snapshot.workers
+            if worker.active and worker.revision != (of_encode if worker.role is Role.ENCODE else revision)
+        ),
+        key=lambda worker: worker.name,
+    )
+
+
+def _must_go(outdated: Sequence[Worker]) -> str:
+    names = ", ".join(worker.name for worker in outdated[:5])
+    return (
+        f"{len(outdated)} workers are of an older revision and stay (rollouts are not built): delete them one by one "
+        f"to replace them: {names}"
+    )
 
 
 def _switching(snapshot: Snapshot) -> Verdict:
@@ -372,6 +438,22 @@ def conditions_of(
     return conditions
 
 
+def _victims(snapshot: Snapshot, role: Role) -> tuple[VictimStatus, ...] | None:
+    """Who leaves because the pool shrinks; numbers of the time of the choice, so that they do not move."""
+    leaving = [
+        worker for worker in snapshot.counted(role) if worker.draining and worker.drain_reason is DrainReason.SCALE_DOWN
+    ]
+    victims = tuple(
+        VictimStatus(
+            worker=worker.name,
+            in_flight_tokens=worker.drain_score.in_flight_tokens,
+            cached_blocks=worker.drain_score.cached_blocks,
+        )
+        for worker in sorted(leaving, key=lambda each: (each.drain_started_s or 0.0, each.name))[:MAX_VICTIMS_SHOWN]
+    )
+    return victims or None
+
+
 def _pool_status(
     snapshot: Snapshot, role: Role, counts: PoolCounts, verdicts: dict[ConditionType, Verdict], now: datetime
 ) -> WorkerPoolStatus:
@@ -397,6 +479,7 @@ def _pool_status(
         **counts.model_dump(),
         observed_generation=pool.generation,
         selector=selector,
+        victims=_victims(snapshot, role),
         conditions=conditions_of(
             pool.status.conditions,
             {ConditionType.READY: ready, ConditionType.PROGRESSING: progressing},

@@ -22,6 +22,7 @@ from pointsman.api.v1alpha1.model_source import (
     PathModel,
     parse_model_source,
 )
+from pointsman.api.v1alpha1.pods import GPU_RESOURCE
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.revision import kv_compatibility, revision
@@ -31,7 +32,8 @@ from pointsman.operator.errors import Refused
 
 DRAIN: Final = ("python", "-m", "pointsman.workers.drain")
 _GRACE_MARGIN_SECONDS: Final = 30  # the kubelet's patience beyond the drain's own deadline
-_STARTUP_SECONDS: Final = 1800  # pulling weights from a hub may take this long
+_STARTUP_SECONDS: Final = 1800  # default of spec.worker.startupTimeoutSeconds: weights are pulled from a hub
+_SHARED_MEMORY: Final = "16Gi"  # far more than vLLM's queues, its cache of multimodal inputs (4 GiB) and UCX take
 # The root file system is read-only, so caches (torch, Triton, FlashInfer …) need another home. And the user's number
 # need not be in the image's /etc/passwd: then Python's getpass.getuser() fails unless USER says who it is.
 _HOME: Final = {"HOME": "/tmp", "USER": "pointsman"}
@@ -71,6 +73,7 @@ def worker_pod(
     compatibility = kv_compatibility(kv_inputs)
     environment = {names.ENV_KV_COMPATIBILITY: compatibility, names.ENV_BLOCK_SIZE: str(block_size)}
     ours = pod_spec(service, install, command, environment | _embedding_env(spec, role), role)
+
     meta = children.metadata(service, name, names.COMPONENT_WORKER, role)
     user_meta = template.get("metadata") or {}
     meta["labels"] = {
@@ -83,12 +86,38 @@ def worker_pod(
     }
     if user_meta.get("annotations"):
         meta["annotations"] = dict(user_meta["annotations"])
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": meta,
-        "spec": strategic_merge(ours, template.get("spec") or {}, "spec"),
-    }
+    merged = strategic_merge(ours, template.get("spec") or {}, "spec")
+    # After the merge: a list of the template's takes the place of ours.
+    merged["readinessGates"] = [*merged.get("readinessGates", ()), {"conditionType": names.ROUTABLE_CONDITION}]
+    if spec.worker.lost_node_seconds is not None:
+        merged["tolerations"] = [*_tolerate_lost(spec.worker.lost_node_seconds), *merged.get("tolerations", ())]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": merged}
+
+
+def _tolerate_lost(seconds: int) -> list[dict[str, Any]]:
+    """Tolerations with which Kubernetes deletes the pod so long after it has found its node lost.
+
+    They come first: the first toleration of a taint is the one that counts.
+    """
+    return [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        for key in ("not-ready", "unreachable")
+    ]
+
+
+def _resources(gpus: int, template: Mapping[str, Any]) -> dict[str, Any]:
+    """What the engine's container asks for, as far as the user's template says nothing of it.
+
+    A pod without requests is of class BestEffort: the first that a kubelet evicts when memory is short. A request above
+    a limit of the template would be refused, and without one Kubernetes takes the limit.
+    """
+    of_engine = engine_container(template).get("resources") or {}
+    of_pod = (template.get("spec") or {}).get("resources") or {}
+    written = {name for each in (of_engine, of_pod) for kind in ("requests", "limits") for name in each.get(kind) or ()}
+    wanted = {"cpu": "500m", "memory": f"{4 * gpus}Gi"} if gpus else {"cpu": "100m", "memory": "1Gi"}
+    requests = {name: amount for name, amount in wanted.items() if name not in written}
+    limits = {GPU_RESOURCE: gpus} if gpus else {}
+    return {kind: amounts for kind, amounts in (("limits", limits), ("requests", requests)) if amounts}
 
 
 def model_source(spec: LLMServiceSpec) -> ModelSource:
@@ -134,6 +163,24 @@ def check_template(template: Mapping[str, Any], of: str = "worker", arguments: s
             raise Refused(f"spec.{of}.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)
 
 
+def uncounted_gpus(template: Mapping[str, Any], gpus: int, of: str) -> str | None:
+    """A sentence if the template asks for other GPUs than ``spec.<of>.gpus``, which is what budgets count.
+
+    Admission refuses such a template. One that was stored before keeps what it has.
+    """
+    found = []
+    for container in (template.get("spec") or {}).get("containers") or ():
+        of_engine = container.get("name") == ENGINE_CONTAINER
+        for asked in (container.get("resources") or {}).values():
+            amount = asked.get(GPU_RESOURCE) if isinstance(asked, Mapping) else None
+            if amount is not None and not (of_engine and str(amount) == str(gpus)):
+                found.append(f"{amount} for container {container.get('name')}")
+    if not found:
+        return None
+    amounts = " and ".join(dict.fromkeys(found))
+    return f"spec.{of}.template asks for {GPU_RESOURCE} {amounts}: budgets count spec.{of}.gpus, which is {gpus}"
+
+
 def pod_spec(
     service: Service,
     install: Install,
@@ -147,9 +194,11 @@ def pod_spec(
     volumes.append({"name": "tmp", "emptyDir": {}})
     mounts.append({"name": "tmp", "mountPath": "/tmp"})
     # A container's own /dev/shm holds 64 MiB: too little for what vLLM's processes and UCX exchange.
-    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    # Its files are the node's memory, so there is a limit; the template may name the volume with another one.
+    volumes.append({"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}})
     mounts.append({"name": "shm", "mountPath": "/dev/shm"})
     drain_seconds = spec.drain.timeout_seconds
+    startup_seconds = spec.worker.startup_timeout_seconds or _STARTUP_SECONDS
     health = {"httpGet": {"path": "/health", "port": names.ENGINE_PORT}}
     container: dict[str, Any] = {
         "name": ENGINE_CONTAINER,
@@ -159,7 +208,7 @@ def pod_spec(
         "args": list(spec.engine_args_of(role)),
         "env": [*_protocol_env(service, install, model, of_engine, gpus), *model_env],
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(role).items()],
-        "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": _STARTUP_SECONDS},
+        "startupProbe": {**health, "periodSeconds": 1, "timeoutSeconds": 3, "failureThreshold": startup_seconds},
         "readinessProbe": {**health, "periodSeconds": 2, "timeoutSeconds": 5, "failureThreshold": 3},
         "livenessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10, "failureThreshold": 6},
         # Evicted or deleted by whomever: it finishes what it has before its SIGTERM.
@@ -169,8 +218,8 @@ def pod_spec(
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
-    if gpus:
-        container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+    if resources := _resources(gpus, spec.template_of(role)):
+        container["resources"] = resources
     result: dict[str, Any] = {
         "containers": [container],
         "volumes": volumes,

@@ -14,6 +14,7 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import EngineSpec, LLMServiceSpec, WorkerSpec
+from pointsman.api.v1alpha1.pods import GPU_RESOURCE
 from pointsman.operator.core import children
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
@@ -101,7 +102,10 @@ def _manager(group: ElasticGroup, install: Install) -> dict[str, Any]:
 
 def _instances(group: ElasticGroup, install: Install) -> dict[str, Any]:
     instance = group.spec.instance
-    service = _service(group, WorkerSpec(gpus=instance.gpus, template=instance.template))
+    worker = WorkerSpec(
+        gpus=instance.gpus, template=instance.template, startup_timeout_seconds=instance.startup_timeout_seconds
+    )
+    service = _service(group, worker)
     environment = {}
     if instance.kv_tokens is not None:
         environment[names.ENV_SLOTS] = str(instance.kv_tokens)
@@ -113,7 +117,7 @@ def _instances(group: ElasticGroup, install: Install) -> dict[str, Any]:
     engine = ours["containers"][0]
     del engine["args"]  # they are for the manager's API server
     if instance.gpus:
-        engine["resources"] = {"limits": {"nvidia.com/gpu": str(instance.gpus)}}  # as the API server keeps it
+        engine["resources"]["limits"] = {GPU_RESOURCE: str(instance.gpus)}  # as the API server keeps it
     engine["ports"] = [{"name": "http", "containerPort": names.ENGINE_PORT}]
     del engine["lifecycle"]  # it drains when it is told to stop
     template = service.spec.worker.template_dict()

@@ -19,7 +19,15 @@ from pointsman.api.v1alpha1.elasticgroup import (
 )
 from pointsman.operator.core.elastic.manifests import instance_selector
 from pointsman.operator.core.snapshot import GatewayPod, Worker
-from pointsman.operator.core.status import Problem, Verdict, conditions_of, degraded, problem_of, problem_of_gateway
+from pointsman.operator.core.status import (
+    SERVED,
+    Problem,
+    Verdict,
+    conditions_of,
+    degraded,
+    problem_of,
+    problem_of_gateway,
+)
 
 _NAMED: Final = 3
 
@@ -90,7 +98,7 @@ _OURS: Final = (
 
 
 _SERVES_WITH: Final = (
-    Reason.UNKNOWN_FIELD,
+    *SERVED,
     Reason.POLICY_NOT_FOUND,
     Reason.BUDGET_BELOW_MINIMUM,
     Reason.BUDGET_ABOVE_MAXIMUM,
