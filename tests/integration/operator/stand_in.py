@@ -272,6 +272,7 @@ class StandInKubelet:
         self.nodes: set[str] = set()
         self.silent_nodes: set[str] = set()  # of those, the ones that nobody hears of any more
         self.node_for: Callable[[Pod], str] = lambda pod: NODE
+        self.places_workers = True  # False: worker pods are left to the scheduler, and no node is schedulable
         self.fails_verify: str | None = None  # of workers that start from now on
         self.engine: Callable[[StandInWorker], Sequence[web.RouteDef]] = lambda worker: ()  # likewise: what they serve
         self.created: list[str] = []  # names of worker pods as they were first seen
@@ -348,6 +349,8 @@ class StandInKubelet:
             await self._stop(name)
             await self.kube.delete(resources.PODS, name, self.namespace, uid=pod.metadata.uid, grace_period_s=0)
         elif not pod.spec.node_name:
+            if not self.places_workers and pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER:
+                return
             binding = {
                 "apiVersion": "v1",
                 "kind": "Binding",

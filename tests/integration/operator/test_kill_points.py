@@ -9,7 +9,7 @@ those that were asked for, no pod was made or deleted beside them, and no phase 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -20,17 +20,19 @@ from aiohttp import web
 from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Request
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
-from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.errors import NotFound
-from pointsman.operator.core.naming import SWITCH_ANNOTATION
+from pointsman.operator.core.naming import OWNED_REPLICAS_ANNOTATION, SWITCH_ANNOTATION
 
 from .conftest import Cluster
-from .test_plans import layout, plan, routing
+from .test_plans import layout, plan, policy, routing
 
-MOST_WRITES: Final = {"switch": 18, "refused switch": 18, "plan": 34}  # about as many as an undisturbed one takes
+# About as many writes as an undisturbed one takes.
+MOST_WRITES: Final = {"switch": 18, "refused switch": 18, "plan": 34, "deleted pool": 6, "change of hands": 10}
+MOST_WRITES_LONG: Final = {**MOST_WRITES, "no node": 20}
 MOST_OF_A_ROLE: Final = 4
 BUDGET: Final = 7
 _WRITTEN: Final = ("llmservices", "workerpools", "roleswitches", "plans", "pods")
@@ -84,8 +86,8 @@ class Killer:
 class Trial:
     """A service that is switched and planned again and again; each time its operator is killed once."""
 
-    def __init__(self, cluster: Cluster, proxy: FaultProxy, seed: int) -> None:
-        self.cluster, self.seed = cluster, seed
+    def __init__(self, cluster: Cluster, proxy: FaultProxy, seed: int, kinds: Mapping[str, int] = MOST_WRITES) -> None:
+        self.cluster, self.seed, self.most_writes = cluster, seed, kinds
         self.dice = random.Random(seed)
         self.killer = Killer(cluster.operator)
         self.kinds: Counter[str] = Counter()
@@ -99,7 +101,7 @@ class Trial:
         reviver = asyncio.create_task(self._revive())
         try:
             while (done := self.killer.points.total()) < points:
-                kind = self.dice.choice(list(MOST_WRITES))
+                kind = self.dice.choice(list(self.most_writes))
                 await self._one(kind)
                 self.kinds[kind] += self.killer.points.total() - done
         finally:
@@ -124,14 +126,85 @@ class Trial:
             worker.before_command = self.killer.command
         made, gone = len(kubelet.created), len(kubelet.ended)
         self._number += 1
-        self.killer.arm(self.dice.randint(1, MOST_WRITES[kind]), after=after)
-        grown, shrunk, roles = await (self._plan() if kind == "plan" else self._switch(refused=kind != "switch"))
+        if kind == "change of hands":
+            await self._edit_what_is_not_followed()
+        self.killer.arm(self.dice.randint(1, self.most_writes[kind]), after=after)
+        grown, shrunk, roles = await self._do(kind)
         self.killer.disarm()
         await self._exact()
         self._expect(len(kubelet.created) - made, grown, "pods were made")
         self._expect(len(kubelet.ended) - gone, shrunk, "pods were deleted")
         given = sum(asked.startswith("role") for worker in kubelet.workers.values() for asked in worker.asked)
         self._expect(given, roles, "times a worker was given a role")
+
+    async def _do(self, kind: str) -> tuple[int, int, int]:
+        """Pods that are to be made, to be deleted, and roles that are to be given."""
+        match kind:
+            case "plan":
+                return await self._plan()
+            case "no node":
+                return await self._plan_without_nodes()
+            case "deleted pool":
+                return await self._delete_pool()
+            case "change of hands":
+                return await self._change_hands()
+            case _:
+                return await self._switch(refused=kind != "switch")
+
+    async def _delete_pool(self) -> tuple[int, int, int]:
+        """``kubectl delete wpool``: it comes back with the number of its workers."""
+        cluster, role = self.cluster, self.dice.choice(LANGUAGE_ROLES)
+        pool = await cluster.kube.get(resources.WORKER_POOLS, f"chat-{role.label}", cluster.namespace)
+        await cluster.kube.delete(resources.WORKER_POOLS, f"chat-{role.label}", cluster.namespace)
+
+        def is_back() -> bool:
+            found = cluster.pools.get(f"chat-{role.label}", cluster.namespace)
+            owned = found is not None and OWNED_REPLICAS_ANNOTATION in found.metadata.annotations
+            return owned and found is not None and found.metadata.uid != pool["metadata"]["uid"]
+
+        await cluster.until(cluster.pools, is_back, self._words(f"the {role} pool is back, and plans own it"))
+        return 0, 0, 0
+
+    async def _edit_what_is_not_followed(self) -> None:
+        """An edit of the service's numbers while plans write the pools."""
+        edited = {role.label: {"replicas": self.dice.randint(1, MOST_OF_A_ROLE)} for role in LANGUAGE_ROLES}
+        await self.cluster.edit({"pools": edited})
+        await self._exact()
+
+    async def _change_hands(self) -> tuple[int, int, int]:
+        """The planner is stopped, or the policy is deleted, and it comes back: nothing is scaled."""
+        cluster = self.cluster
+
+        def owned_is(expected: bool) -> bool:
+            pools = [cluster.pools.get(f"chat-{role.label}", cluster.namespace) for role in LANGUAGE_ROLES]
+            return all(
+                p is not None and (OWNED_REPLICAS_ANNOTATION in p.metadata.annotations) is expected for p in pools
+            )
+
+        if self.dice.random() < 0.5:
+            await policy(cluster, Mode.SHADOW)
+        else:
+            await cluster.kube.delete(resources.PLANNER_POLICIES, "chat", cluster.namespace)
+        await cluster.until(cluster.pools, lambda: owned_is(False), self._words("no plan owns the pools any more"))
+        await policy(cluster, Mode.ACTIVE)
+        await cluster.until(cluster.pools, lambda: owned_is(True), self._words("plans own the pools again"))
+        return 0, 0, 0
+
+    async def _plan_without_nodes(self) -> tuple[int, int, int]:
+        """A plan adds a worker that finds no node: it is given up, and nothing else."""
+        cluster, role = self.cluster, self.dice.choice(LANGUAGE_ROLES)
+        wanted = {each: self._now[each] + (each is role) for each in LANGUAGE_ROLES}
+        if max(wanted.values()) > MOST_OF_A_ROLE or sum(wanted.values()) > BUDGET:
+            return 0, 0, 0
+        cluster.kubelet.places_workers = False
+        name = await plan(cluster, self._number, *wanted.values())
+        await self._ended(lambda: cluster.plans.get(name, cluster.namespace), name)
+        ended = cluster.plans.get(name, cluster.namespace)
+        assert ended is not None
+        self._expect((ended.status.phase, ended.status.reason), (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE), name)
+        await self._exact()
+        cluster.kubelet.places_workers = True
+        return 1, 1, 0
 
     async def _switch(self, *, refused: bool) -> tuple[int, int, int]:
         cluster, name = self.cluster, f"switch-{self._number}"
@@ -225,8 +298,9 @@ async def test_an_operator_killed_in_the_middle_of_switches_and_plans_finishes_t
 
 
 @pytest.mark.verify
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.verify_operator
+@pytest.mark.parametrize("seed", range(1, 11))
 async def test_an_operator_killed_at_fifty_points_of_switches_and_plans_finishes_them_exactly(
     cluster: Cluster, proxy: FaultProxy, seed: int, findings: dict[str, object]
 ) -> None:
-    findings |= await Trial(cluster, proxy, seed).run(50)
+    findings |= await Trial(cluster, proxy, seed, MOST_WRITES_LONG).run(50)

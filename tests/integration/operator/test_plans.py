@@ -28,6 +28,7 @@ async def policy(cluster: Cluster, mode: Mode, **spec: Any) -> None:
             "mode": mode,
             "objectives": {"ttftMs": 1000, "tpotMs": 50},
             "budget": {"maxGpus": 7},
+            "actions": {"scaleOut": {"unschedulableAfterSeconds": 10}},
             **spec,
         },
     }

@@ -9,6 +9,7 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.kube import resources
+from pointsman.operator.core.switching import KEPT_SWITCHES
 
 from .conftest import Cluster
 from .stand_in import StandInWorker
@@ -191,3 +192,18 @@ async def test_what_is_deleted_in_the_middle_of_a_switch_leaves_the_books_as_the
         await cluster.until_event("WorkerReleased", name)
     await cluster.until_layout(1, 2)
     assert (name in cluster.kubelet.ended) is (what == "its pod")
+
+
+async def test_of_ended_switches_that_people_created_the_newest_stay(cluster: Cluster) -> None:
+    await layout(cluster, 1, 1)
+    names = [f"by-hand-{number:03}" for number in range(KEPT_SWITCHES + 2)]
+    for name in names:
+        await cluster.switch(Role.DECODE, name, workerName="nobody")
+
+    def left() -> set[str]:
+        found = cluster.switches.objects()
+        return {switch.metadata.name for switch in found if switch.status.phase is SwitchPhase.FAILED}
+
+    await cluster.until(cluster.switches, lambda: len(left()) == KEPT_SWITCHES, "the newest stay")
+    await cluster.until(cluster.switches, lambda: len(cluster.switches.objects()) == KEPT_SWITCHES, "and no others")
+    assert names[-1] in left()

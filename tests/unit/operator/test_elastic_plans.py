@@ -135,17 +135,74 @@ def test_a_person_is_asked_and_answered() -> None:
         assert len(done(asked(answered, policy=policy(Mode.APPROVE)))[0]) == number
 
 
-def test_instances_that_find_no_node_end_the_plan_and_are_given_up() -> None:
-    first = plan(4)
-    first = replace(first, status=PlanStatus(phase=PlanPhase.EXECUTING, reason=PlanReason.SCALING))
-    stuck = Worker(
-        name="long-chat-3", uid="u3", resource_version="1", created_s=NOW_S - 90, role=None, revision="",
-        kv_compatibility="", container=Container(), unschedulable="no node has a free GPU",
+def instance(number: int, age_s: float, *, pending: bool = True, **fields: Any) -> Worker:
+    """An instance of the group, without a node unless told otherwise."""
+    return Worker(
+        name=f"long-chat-{number}", uid=f"u{number}", resource_version="1", created_s=NOW_S - age_s, role=None,
+        revision="", kv_compatibility="", container=Container(running=not pending),
+        unschedulable="no node has a free GPU" if pending else None, **fields,
     )  # fmt: skip
+
+
+def executing(instances: int, reason: PlanReason = PlanReason.SCALING, **fields: Any) -> Plan:
+    """A plan that began 700 s ago: longer than an instance is waited for."""
+    began = datetime.fromtimestamp(NOW_S - 700, UTC)
+    status = PlanStatus(phase=PlanPhase.EXECUTING, reason=reason, message="2 of 4", started_at=began)
+    return replace(plan(instances, **fields), status=status)
+
+
+def test_instances_that_find_no_node_end_the_plan_and_are_given_up() -> None:
     counts = InstanceCounts(desired=4, existing=4, ready=3, joined=3)
-    written, said = done(asked(first, replicas=4, set_by="plan-1", counts=counts, instances=(stuck,)))
+    healthy = [instance(number, 9000, pending=False) for number in range(3)]
+    there = asked(
+        executing(4), replicas=4, set_by="plan-1", before_plan=2, counts=counts, instances=(*healthy, instance(3, 690))
+    )
+    assert done(there) == ([], {"long-chat-00001": (PlanPhase.EXECUTING, PlanReason.UNSCHEDULABLE)}), "reported first"
+    told = replace(there, plans=(executing(4, PlanReason.UNSCHEDULABLE),))
+    written, said = done(told)
     assert [each.replicas for each in written] == [3]
-    assert said == {first.name: (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE)}
+    failed = {"long-chat-00001": (PlanPhase.FAILED, PlanReason.UNSCHEDULABLE)}
+    assert said == failed
+    fewer = told.spec.model_copy(update={"instances": told.spec.instances.model_copy(update={"replicas": 3})})
+    three = InstanceCounts(desired=3, existing=3, ready=3, joined=3)
+    assert done(replace(told, spec=fewer, counts=three, instances=tuple(healthy))) == ([], failed), "it died between"
+
+
+def test_instances_are_waited_for_as_long_as_the_policy_says_and_while_a_node_is_made() -> None:
+    counts = InstanceCounts(desired=4, existing=4, ready=3, joined=3)
+    for pending in (instance(3, 500), instance(3, 690, node_requested_s=NOW_S - 100)):
+        waits = asked(executing(4), replicas=4, set_by="plan-1", before_plan=3, counts=counts, instances=(pending,))
+        assert done(waits) == ([], {"long-chat-00001": (PlanPhase.EXECUTING, PlanReason.SCALING)})
+
+
+def test_a_pending_instance_never_costs_a_healthy_one() -> None:
+    """A StatefulSet removes its highest ordinals, whichever of its pods is Pending."""
+    counts = InstanceCounts(desired=3, existing=3, ready=2, joined=2)
+    lost_its_node, healthy = instance(0, 690), [instance(number, 9000, pending=False) for number in (1, 2)]
+    shrunk = asked(
+        executing(3), replicas=3, set_by="plan-1", before_plan=4, counts=counts, instances=(lost_its_node, *healthy)
+    )
+    completed = {"long-chat-00001": (PlanPhase.COMPLETED, PlanReason.DONE)}
+    assert done(shrunk) == ([], completed), "it is not of this plan"
+    grown = replace(shrunk, before_plan=2)
+    assert done(grown) == ([], completed), "its ordinal was there before the plan"
+    earlier = replace(shrunk, before_plan=None)  # a plan that an earlier version began
+    assert done(earlier)[0] == []
+
+
+@pytest.mark.parametrize(("instances", "action"), [(4, "scaleOut"), (1, "scaleIn")])
+@pytest.mark.parametrize("rule", ["enabled", "needsApproval"])
+def test_a_group_is_not_scaled_against_an_edit_of_the_policys_actions(instances: int, action: str, rule: str) -> None:
+    def edited(name: str) -> Policy:
+        body = policy().spec.manifest() | {"actions": {name: {rule: rule != "enabled"}}}
+        return Policy(name="chat", spec=PlannerPolicySpec.model_validate(body))
+
+    other = "scaleIn" if action == "scaleOut" else "scaleOut"
+    assert len(done(asked(plan(instances), policy=edited(other)))[0]) == 1
+    assert done(asked(plan(instances), policy=edited(action))) == (
+        [],
+        {"long-chat-00001": (PlanPhase.FAILED, PlanReason.NOT_ALLOWED)},
+    )
 
 
 def test_the_manager_is_told_the_policys_objectives_in_seconds() -> None:

@@ -12,12 +12,16 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.diff import decide, next_look_s
+from unit.operator.test_plan_limits import policy as limited
 from unit.operator.test_plans import plan, policy
 from unit.operator.test_plans import world as planned_world
 from unit.operator.world import Render, World
 
 BUDGET = 8
-EVENTS = ("switch", "plan", "forget a switch", "kill", "end", "scale", "edit", "pause", "outage", "mode", "work")
+EVENTS = (
+    *("switch", "plan", "forget a switch", "kill", "end", "scale", "edit", "pause", "outage", "mode", "work"),
+    *("no policy", "rules", "full nodes", "free nodes", "forget a pool"),
+)
 
 
 def befall(it: World, event: str) -> None:
@@ -28,7 +32,7 @@ def befall(it: World, event: str) -> None:
         case "switch":
             it.switch(dice.choice(list(LANGUAGE_ROLES)), drainFirst=dice.random() < 0.5, drainTimeoutSeconds=8)
         case "plan":
-            now = {role: it.pools[role].replicas for role in LANGUAGE_ROLES}
+            now = {role: it.pools[role].replicas if role in it.pools else 1 for role in LANGUAGE_ROLES}
             switched = dice.choice([-1, 0, 0, 1])
             wanted = (
                 max(1, now[Role.PREFILL] + switched),
@@ -47,10 +51,9 @@ def befall(it: World, event: str) -> None:
             )
         case "scale":
             role = dice.choice(list(LANGUAGE_ROLES))
-            pool = it.pools[role]
-            it.pools[role] = replace(
-                pool, replicas=dice.randint(1, 4), resource_version=str(int(pool.resource_version) + 1)
-            )
+            if role in it.pools:
+                version = str(int(it.pools[role].resource_version) + 1)
+                it.pools[role] = replace(it.pools[role], replicas=dice.randint(1, 4), resource_version=version)
         case "edit":
             pools = it.service.spec.pools
             edited = pools.model_copy(
@@ -66,6 +69,18 @@ def befall(it: World, event: str) -> None:
             it.acting_since_s = it.now_s
         case "mode":
             it.policy = policy(dice.choice(list(Mode)), max_gpus=BUDGET)
+        case "no policy":
+            it.policy = None
+        case "rules":
+            names = ("roleSwitch", "scaleOut", "scaleIn")
+            rules = {name: {"enabled": dice.random() < 0.5, "needsApproval": dice.random() < 0.3} for name in names}
+            it.policy = limited(Mode.ACTIVE, budget={"maxGpus": BUDGET}, actions=rules)
+        case "full nodes":
+            it.nodes = len(living)
+        case "free nodes":
+            it.nodes = None
+        case "forget a pool":
+            it.pools.pop(dice.choice(list(LANGUAGE_ROLES)), None)
         case "work":
             for uid, engine in it.engines.items():
                 if it.pods[uid].pod_ready or it.pods[uid].verified is not None:  # nothing else is ever sent work
@@ -90,7 +105,7 @@ def test_whatever_happens_everything_ends_and_the_service_is_as_its_pools_say(
                 befall(it, event)
         it.reconcile()
         it.tick()
-    it.misfortune = 0.0
+    it.misfortune, it.nodes = 0.0, None
     it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": False}))
     assert it.run(500), (
         [(s.name, s.status.phase, s.status.message) for s in it.switches.values() if not s.ended],
@@ -102,5 +117,6 @@ def test_whatever_happens_everything_ends_and_the_service_is_as_its_pools_say(
     assert decide(it.snapshot(), Render()).actions == ()
     assert next_look_s(it.snapshot()) is None, "nothing is looked at again for nothing"
     replicas = sum(pool.replicas for pool in it.pools.values())
-    switched_only = not any(event in ("plan", "scale", "edit", "mode") for _, event in events)
+    numbers = ("plan", "scale", "edit", "mode", "rules", "forget a pool")
+    switched_only = not any(event in numbers for _, event in events)
     assert replicas == 5 or not switched_only, f"switches alone moved {replicas - 5:+d} replicas out of nowhere"

@@ -24,6 +24,7 @@ def policy(mode: Mode = Mode.ACTIVE, max_gpus: int = 8) -> Policy:
         "mode": mode,
         "objectives": {"ttftMs": 1000, "tpotMs": 50},
         "budget": {"maxGpus": max_gpus},
+        "actions": {"scaleOut": {"unschedulableAfterSeconds": 60}},
     }
     return Policy(name="chat", spec=PlannerPolicySpec.model_validate(wanted))
 

@@ -12,6 +12,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.operator.core.actions import SetSwitchStatus
 from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.snapshot import Hold, Switch
+from pointsman.operator.core.switching import KEPT_SWITCHES
 from unit.operator.world import Render, World, service, spec
 
 
@@ -359,3 +360,42 @@ def test_after_its_switches_a_service_needs_no_timer() -> None:
     assert it.run(60)
     assert decide(it.snapshot(), Render()).actions == ()
     assert next_look_s(it.snapshot()) is None
+
+
+def test_a_switch_that_is_created_while_the_service_is_paused_says_what_it_waits_for() -> None:
+    it = world()
+    it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": True}))
+    switch = it.switch(Role.DECODE)
+    it.reconcile()
+    assert status(it, switch) == (SwitchPhase.PENDING, SwitchReason.SERVICE_PAUSED)
+    assert decide(it.snapshot(), Render()).actions == (), "it is said once"
+    assert not any(pod.hold for pod in it.pods.values())
+    it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": False}))
+    assert it.run(60)
+    assert status(it, switch) == (SwitchPhase.COMPLETED, SwitchReason.SWITCHED)
+
+
+def test_a_switch_that_had_begun_before_the_pause_is_left_as_it_is() -> None:
+    it = world()
+    it.switch(Role.DECODE)
+    while not any(pod.hold for pod in it.pods.values()):
+        it.reconcile()
+    it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": True}))
+    assert decide(it.snapshot(), Render()).actions == ()
+
+
+def test_of_ended_switches_that_people_created_the_newest_are_kept() -> None:
+    it = world()
+    for number in range(KEPT_SWITCHES + 3):
+        it.now_s += 1
+        it.switch(Role.DECODE, worker=f"nobody-{number}")
+    plans = it.switch(Role.DECODE, worker="nobody", reason="plan/chat-00001")
+    assert it.run(200)
+    left = {s.spec.worker_name for s in it.switches.values()} - {"nobody"}
+    assert left == {f"nobody-{number}" for number in range(3, KEPT_SWITCHES + 3)}, "the oldest three are gone"
+    assert plans.uid in it.switches, "it goes with its plan"
+    running = it.switch(Role.DECODE)
+    it.switches[running.uid] = replace(running, created_s=0.0)
+    assert it.run(60)
+    assert status(it, running)[0] is SwitchPhase.COMPLETED, "one that runs is kept however old it is"
+    assert len(it.switches) == KEPT_SWITCHES + 1

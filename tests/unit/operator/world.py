@@ -15,9 +15,12 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec
 from pointsman.kube.pods import LOST_AFTER_S
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.diff import Decision, decide, workers_to_ask
+from pointsman.operator.core.plans import executes
 from pointsman.operator.core.snapshot import (
     Container,
+    DrainReason,
     GatewayPod,
     Plan,
     Policy,
@@ -110,6 +113,8 @@ class World:
     engines: dict[str, Engine] = field(default_factory=dict)
     gateways: dict[str, set[str]] = field(default_factory=lambda: {"g-0": set(), "g-1": set()})
     misfortune: float = 0.0  # chance that an action is lost, a worker crashes, an answer is missing
+    nodes: int | None = None  # workers that nodes have room for; None: as many as there are
+    unplaceable: set[str] = field(default_factory=set)  # uids of pods that no node ever takes
     uids: int = 0
     switches: dict[str, Switch] = field(default_factory=dict)
     plans: dict[str, Plan] = field(default_factory=dict)
@@ -183,8 +188,24 @@ class World:
 
     # --- the operator acts ---
 
+    def make_pools(self) -> None:
+        """The shell makes the pools that are missing."""
+        bare = replace(self.snapshot(), pools={}) if set(self.service.spec.roles) - set(self.pools) else None
+        for role in self.service.spec.roles if bare is not None and not self.service.spec.paused else ():
+            if role not in self.pools and bare is not None and not self._unlucky():
+                self.uids += 1
+                copied = self.service.spec.pools.of(role).replicas
+                self.pools[role] = Pool(
+                    uid=f"p-{self.uids}",
+                    resource_version="1",
+                    replicas=first_replicas(bare, role),
+                    copied_replicas=copied,
+                )
+
     def reconcile(self) -> Decision:
         """One pass: decide, execute what is not lost, in any order where something goes wrong."""
+        if self.service.has_finalizer and self.service.deleting_since_s is None:
+            self.make_pools()
         decision = decide(self.snapshot(), Render())
         todo = list(decision.actions)
         if self.misfortune:
@@ -207,9 +228,16 @@ class World:
                 assert not any(pod.role is action.role for pod in self.pods.values()), "its workers are still there"
                 self.pools.pop(action.role, None)
             case act.CopyReplicas():
-                self.pools[action.role] = replace(
-                    self.pools[action.role], replicas=action.replicas, copied_replicas=action.replicas
-                )
+                pool = self.pools[action.role]
+                assert pool.owned_replicas is None, f"pool {action.role} is written by plans"
+                assert not pool.external, f"pool {action.role} is written by others"
+                if pool.resource_version == action.resource_version:
+                    self.pools[action.role] = replace(
+                        pool,
+                        replicas=action.replicas,
+                        copied_replicas=action.replicas,
+                        resource_version=str(int(pool.resource_version) + 1),
+                    )
             case act.MoveReplica():
                 pool = self.pools[action.role]
                 if pool.resource_version == action.resource_version:
@@ -223,6 +251,7 @@ class World:
                     )
             case act.SetReplicas() | act.RestoreReplicas() | act.OwnReplicas():
                 pool = self.pools[action.role]
+                assert not isinstance(action, act.SetReplicas) or executes(self.policy), action.why
                 if pool.resource_version == action.resource_version:
                     self.pools[action.role] = self._owned(pool, action)
             case act.CreateSwitch():
@@ -234,6 +263,9 @@ class World:
                         drainFirst=action.drain_first,
                         reason=f"plan/{action.plan}",
                     )
+            case act.DeleteSwitch():
+                switch = self.switches.pop(action.uid, None)
+                assert switch is None or switch.ended, f"{action.name} runs"
             case act.SetRouting():
                 self.routing_set_by = action.set_by
                 self.prefill_token_budget = action.routing.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
@@ -259,11 +291,13 @@ class World:
         pool = replace(pool, resource_version=str(int(pool.resource_version) + 1))
         match action:
             case act.OwnReplicas():
-                return replace(pool, owned_replicas=action.replicas)
+                copied = action.copied if action.copied is not None else pool.copied_replicas
+                return replace(pool, owned_replicas=action.replicas, external=action.external, copied_replicas=copied)
             case act.SetReplicas():
-                pool = replace(pool, set_by=action.plan_uid)
+                before = pool.before_plan if action.before is None else action.before
+                pool = replace(pool, set_by=action.plan_uid, before_plan=before)
         owned = action.replicas if pool.owned_replicas is not None else None
-        return replace(pool, replicas=action.replicas or pool.replicas, owned_replicas=owned)
+        return replace(pool, replicas=action.replicas, owned_replicas=owned)
 
     def _create(self, action: act.CreateWorker) -> None:
         if any(pod.name == action.name for pod in self.pods.values()):
@@ -282,6 +316,7 @@ class World:
         )
         self.engines[uid] = Engine()
         assert action.role in self.service.spec.roles, f"a {action.role} worker of a service without that pool"
+        assert action.role in self.pools, f"a {action.role} worker, and nobody knows how many there are to be"
         limit = self.service.spec.pools.of(action.role).max_replicas
         there = [
             pod for pod in self.pods.values() if pod.role is action.role and not pod.terminating and not pod.finished
@@ -321,6 +356,8 @@ class World:
                     pod, routable_label=action.routable, verified=action.proof if action.routable else pod.verified
                 )
             case act.BeginDrain():
+                if action.reason is DrainReason.SCALE_DOWN:
+                    assert pod.role in self.pools, f"{pod.name} leaves, and nobody knows how many there are to be"
                 self.pods[uid] = replace(
                     pod, routable_label=False, drain_started_s=self.now_s, drain_reason=action.reason
                 )
@@ -368,10 +405,13 @@ class World:
                 continue  # no kubelet starts it again
             if self._unlucky() and self.dice.random() < 0.3:
                 self._crash(uid, pod)
+            elif not pod.container.running and not self._finds_node(pod):
+                self.pods[uid] = replace(pod, unschedulable="0/3 nodes are available")
             elif not pod.container.running:
                 self.pods[uid] = replace(
                     pod,
                     phase="Running",
+                    unschedulable=None,
                     container=replace(pod.container, running=True, id=f"c{pod.container.restarts}"),
                 )
             elif engine.phase is WorkerPhase.STARTING:
@@ -387,6 +427,12 @@ class World:
             for uid in uses & set(self.engines):
                 if self.engines[uid].phase is WorkerPhase.SERVING and self.dice.random() < 0.5:
                     self.engines[uid].in_flight = min(5, self.engines[uid].in_flight + 1)
+
+    def _finds_node(self, pod: Worker) -> bool:
+        """A container that crashed comes back where it was; a new pod needs room."""
+        placed = [other for other in self.pods.values() if other.container != Container() and not other.finished]
+        room = self.nodes is None or pod.container != Container() or len(placed) < self.nodes
+        return room and pod.uid not in self.unplaceable
 
     def _crash(self, uid: str, pod: Worker) -> None:
         self.engines[uid] = Engine()

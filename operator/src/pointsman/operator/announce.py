@@ -46,6 +46,7 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "RestoreReplicas": "ReplicasPutBack",
     "OwnReplicas": "ReplicasOwned",
     "CreateSwitch": "SwitchCreated",
+    "DeleteSwitch": "SwitchDeleted",
     "SetRouting": "RoutingSet",
 }
 OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamLeft")

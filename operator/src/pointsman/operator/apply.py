@@ -23,8 +23,10 @@ from pointsman.operator.core import actions as act
 from pointsman.operator.core.children import is_current, owner_reference, service_secret, worker_pool
 from pointsman.operator.core.elastic.plans import SetInstances
 from pointsman.operator.core.naming import (
+    BEFORE_PLAN_ANNOTATION,
     DRAIN_REASON_ANNOTATION,
     DRAIN_SCORE_ANNOTATION,
+    EXTERNAL,
     MOVED_BY_ANNOTATION,
     OWNED_REPLICAS_ANNOTATION,
     SERVICE_UID_LABEL,
@@ -146,10 +148,10 @@ class Writer:
             return None
         return _decoded(live, names.SECRET_CONTROL_TOKEN)
 
-    async def create_pool(self, service: Service, role: Role) -> Object:
-        """A missing WorkerPool."""
+    async def create_pool(self, service: Service, role: Role, replicas: int) -> Object:
+        """A missing WorkerPool, with the number of workers that it begins with."""
         self._fence()
-        return await self._kube.create(resources.WORKER_POOLS, worker_pool(service, role))
+        return await self._kube.create(resources.WORKER_POOLS, worker_pool(service, role, replicas))
 
     async def delete_children(self, service: Service) -> None:
         """All that the service has beside its pods, before it goes.
@@ -274,7 +276,7 @@ class Writer:
         self._fence()
         marks: dict[str, str | None] = dict(_owned(pool, action.replicas))
         if isinstance(action, act.SetReplicas):
-            marks[SET_BY_ANNOTATION] = action.plan_uid
+            marks |= _planned(action)
         body = {"metadata": {"annotations": marks}, "spec": {"replicas": action.replicas}}
         name = pool_name(service.name, action.role)
         version = action.resource_version
@@ -284,7 +286,7 @@ class Writer:
         """A plan's number and its uid in one write of the elastic group."""
         self._fence()
         body = {
-            "metadata": {"annotations": {SET_BY_ANNOTATION: action.plan_uid}},
+            "metadata": {"annotations": _planned(action)},
             "spec": {"instances": {"replicas": action.replicas}},
         }
         await self._kube.patch(
@@ -292,10 +294,13 @@ class Writer:
         )
 
     async def own_replicas(self, service: Service, action: act.OwnReplicas) -> None:
-        """Say on the pool that plans own its replicas, or that they do not any more."""
+        """Mark on the pool who writes its replicas."""
         self._fence()
-        mark = str(action.replicas) if action.replicas is not None else None
-        body = {"metadata": {"annotations": {OWNED_REPLICAS_ANNOTATION: mark}}}
+        owner = str(action.replicas) if action.replicas is not None else EXTERNAL if action.external else None
+        marks = {OWNED_REPLICAS_ANNOTATION: owner}
+        if action.copied is not None:
+            marks[names.COPIED_REPLICAS_ANNOTATION] = str(action.copied)
+        body = {"metadata": {"annotations": marks}}
         name = pool_name(service.name, action.role)
         version = action.resource_version
         await self._kube.patch(resources.WORKER_POOLS, name, service.namespace, body, resource_version=version)
@@ -330,6 +335,12 @@ class Writer:
         }
         with contextlib.suppress(AlreadyExists):
             await self._kube.create(resources.ROLE_SWITCHES, body)
+
+    async def delete_switch(self, namespace: str, action: act.DeleteSwitch) -> None:
+        """Delete a RoleSwitch that ended; one that is gone already is no error."""
+        self._fence()
+        with contextlib.suppress(NotFound, Conflict):
+            await self._kube.delete(resources.ROLE_SWITCHES, action.name, namespace, uid=action.uid)
 
     async def plan_status(self, namespace: str, action: act.SetPlanStatus) -> None:
         """The status of a Plan; one that was deleted meanwhile is no error."""
@@ -472,6 +483,12 @@ class Writer:
                 resources.PODS, action.worker, service.namespace, uid=action.uid, grace_period_s=grace_s
             )
         self._expectations.deleted(action.uid)
+
+
+def _planned(action: act.SetReplicas | SetInstances) -> dict[str, str]:
+    """Marks of a number that a plan writes: whose it is, and the number before."""
+    before = {} if action.before is None else {BEFORE_PLAN_ANNOTATION: str(action.before)}
+    return {SET_BY_ANNOTATION: action.plan_uid, **before}
 
 
 def _owned(pool: Pool, replicas: int) -> dict[str, str]:

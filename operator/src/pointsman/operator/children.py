@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -57,18 +57,21 @@ class Children:
         self._made: dict[str, _Made] = {}  # by the service's uid
 
     async def pools(
-        self, service: Service, *, make: bool, had_encode: bool = False
+        self, service: Service, first_replicas: Callable[[Role], int], *, make: bool, had_encode: bool = False
     ) -> tuple[dict[Role, Pool], list[Problem]]:
         """The service's pools, made if they are missing and ``make`` says so, and what kept one from being made.
 
-        ``had_encode``: an encode pool that is not in the spec any more is looked for, too.
+        ``first_replicas``: the number of a pool that is made. ``had_encode``: an encode pool that is not in the spec
+        any more is looked for, too.
         """
         wanted = service.spec.roles
 
         async def one(role: Role) -> Object | None:
             name = pool_name(service.name, role)
             raw = await self._writer.find_own(resources.WORKER_POOLS, name, service, make_way=make)
-            return await self._writer.create_pool(service, role) if raw is None and make and role in wanted else raw
+            if raw is None and make and role in wanted:
+                return await self._writer.create_pool(service, role, first_replicas(role))
+            return raw
 
         pools: dict[Role, Pool] = {}
         problems: list[Problem] = []
@@ -90,7 +93,9 @@ class Children:
     async def ensure(self, service: Service, pools: dict[Role, Pool]) -> None:
         """Secret, gateway, budgets, NetworkPolicies: looked at when what they are made of changed, and when due."""
         bare = Snapshot(now_s=0.0, service=service, pools=pools)
-        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in service.spec.roles]
+        # Without its WorkerPool the number of a pool is not known: its budget stays as it is.
+        known = [role for role in service.spec.roles if role in pools]
+        budgets = [disruption_budget(service, role, pool_target(bare, role).replicas) for role in known]
         made_of = (service.generation, *(budget["spec"]["minAvailable"] for budget in budgets))
         made, now_s = self._made.setdefault(service.uid, _Made()), self._clock.monotonic_s()
         if made.of == made_of and now_s < self.due_s(service):

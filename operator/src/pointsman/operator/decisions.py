@@ -1,11 +1,12 @@
 """The role switches, plans and policy of a service: from mirrors while nothing happens, live while something does.
 
-An outdated status would be acted on twice, so what runs is always read from the API server; what has ended never
-changes and may be read from the mirror.
+An outdated status would be acted on twice, so what runs is always read from the API server, each object by its name;
+what has ended never changes and may be read from the mirror.
 """
 
+import asyncio
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
 from pydantic import ValidationError
@@ -38,30 +39,42 @@ class Decisions:
         self._plans = plans
         self._policies = policies
 
-    async def switches(self, key: ServiceKey, uid: str, *, held: bool) -> tuple[tuple[Switch, ...], list[Object]]:
+    async def switches(
+        self, key: ServiceKey, uid: str, *, held: Collection[str], named: Collection[str] = ()
+    ) -> tuple[tuple[Switch, ...], list[Object]]:
         """The switches of the service of that uid, and the live objects they came from (none if the mirror sufficed).
 
-        ``held``: a pod of the service carries the mark of a switch.
+        ``held``: uids of switches whose marks pods of the service carry; ``named``: names of switches that a plan that
+        runs has made. If the mirror lacks one of them, all are listed: it is behind, or the switch was deleted.
         """
-        mirrored = [switch_of(found) for found in self._switches.by(key) if belongs(uid, found)]
-        if not held and all(switch.ended for switch in mirrored):
-            return tuple(mirrored), []
-        found = [
-            (switch, raw)
-            for switch, raw in _readable(RoleSwitch, await self._live(resources.ROLE_SWITCHES, key))
-            if belongs(uid, switch)
-        ]
-        return tuple(switch_of(switch) for switch, _ in found), [raw for _, raw in found]
+        mirrored = [found for found in self._switches.by(key) if belongs(uid, found)]
+        ended = [found for found in mirrored if switch_of(found).ended]
+        known = {found.metadata.uid for found in mirrored} | {found.metadata.name for found in mirrored}
+        if not known.issuperset((*held, *named)):
+            live = await self._listed(resources.ROLE_SWITCHES, key)
+            ended = []
+        else:
+            running = [found.metadata.name for found in mirrored if found not in ended]
+            live = await self._live(resources.ROLE_SWITCHES, key[0], running)
+        found = [(switch, raw) for switch, raw in _readable(RoleSwitch, live) if belongs(uid, switch)]
+        return (*map(switch_of, ended), *(switch_of(switch) for switch, _ in found)), [raw for _, raw in found]
 
     async def plans(self, key: ServiceKey, uid: str, kind: str = "LLMService") -> tuple[Plan, ...]:
         """The plans of the service, or object of another ``kind``, of that uid."""
-        mirrored = [plan_of(found) for found in self._plans.by(key) if _is_for(found, kind, uid)]
-        if all(plan.ended for plan in mirrored):
-            return tuple(mirrored)
-        found = _readable(PlanObject, await self._live(resources.PLANS, key))
-        return tuple(plan_of(plan) for plan, _ in found if _is_for(plan, kind, uid))
+        mirrored = [found for found in self._plans.by(key) if _is_for(found, kind, uid)]
+        ended = [plan for plan in map(plan_of, mirrored) if plan.ended]
+        running = {found.metadata.name for found in mirrored} - {plan.name for plan in ended}
+        found = _readable(PlanObject, await self._live(resources.PLANS, key[0], running))
+        return (*ended, *(plan_of(plan) for plan, _ in found if _is_for(plan, kind, uid)))
 
-    async def _live(self, resource: Resource, key: ServiceKey) -> list[Object]:
+    async def _live(self, resource: Resource, namespace: str, names: Iterable[str]) -> list[Object]:
+        """The objects of these names as they are now; one that was deleted meanwhile is left out."""
+        listings = await asyncio.gather(
+            *(self._kube.list(resource, namespace, field_selector=f"metadata.name={name}") for name in names)
+        )
+        return [raw for listing in listings for raw in listing.items]
+
+    async def _listed(self, resource: Resource, key: ServiceKey) -> list[Object]:
         namespace, name = key
         listing = await self._kube.list(resource, namespace)
         return [raw for raw in listing.items if raw["spec"]["serviceRef"]["name"] == name]

@@ -1,7 +1,7 @@
 """One look at one elastic group: live GET, its objects made so, its manager asked, status, in one sentence."""
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from pydantic import ValidationError
@@ -24,7 +24,13 @@ from pointsman.operator.control import ControlClient
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.elastic.manifests import group_objects, service_of
 from pointsman.operator.core.elastic.news import news
-from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
+from pointsman.operator.core.elastic.plans import (
+    Asked,
+    SetInstances,
+    group_plan_actions,
+    objectives_of,
+    pending_instances,
+)
 from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report, without_others
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
@@ -35,7 +41,8 @@ from pointsman.operator.core.status import Problem
 from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
-from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, worker_of
+from pointsman.operator.node_requests import NodeRequests
+from pointsman.operator.observe import before_plan_of, gateway_of, is_gateway, is_of_group, worker_of
 from pointsman.operator.pods import ServiceKey
 from pointsman.operator.policies import PolicyKey
 
@@ -86,6 +93,7 @@ class ElasticGroups:
         self._announcer = announcer
         self._install = install
         self._clock = clock
+        self._node_requests = NodeRequests(kube, clock)
         self._memory: dict[ServiceKey, _Memory] = {}
 
     async def __call__(self, key: ServiceKey) -> float | None:
@@ -171,7 +179,12 @@ class ElasticGroups:
             counts=outcome.status.instances or InstanceCounts(),
             instances=view.instances,
             now_s=self._clock.now().timestamp(),
+            before_plan=before_plan_of(group.metadata.annotations),
         )
+        pending = pending_instances(asked)
+        if pending and policy is not None:
+            known = await self._node_requests.complete(view.instances, pending, policy, service.namespace)
+            asked = replace(asked, instances=known)
         for action in group_plan_actions(asked):
             if isinstance(action, SetInstances):
                 await self._writer.set_instances(service, action, group.metadata.resource_version)

@@ -80,6 +80,8 @@ class Executor:
                 await self._writer.own_replicas(service, action)
             case act.CreateSwitch():
                 await self._writer.create_switch(service, action)
+            case act.DeleteSwitch():
+                await self._writer.delete_switch(service.namespace, action)
             case act.SetRouting():
                 await self._writer.routing(service, action)
             case act.SetPlanStatus():

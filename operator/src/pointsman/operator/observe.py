@@ -13,8 +13,10 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube.pods import ContainerStatus, Pod
 from pointsman.operator.core.naming import (
+    BEFORE_PLAN_ANNOTATION,
     DRAIN_REASON_ANNOTATION,
     DRAIN_SCORE_ANNOTATION,
+    EXTERNAL,
     MOVED_BY_ANNOTATION,
     OWNED_REPLICAS_ANNOTATION,
     SET_BY_ANNOTATION,
@@ -59,10 +61,17 @@ def pool_of(found: WorkerPool) -> Pool:
         copied_replicas=_number(found.metadata.annotations.get(names.COPIED_REPLICAS_ANNOTATION)),
         moved_by=tuple(uid for uid in found.metadata.annotations.get(MOVED_BY_ANNOTATION, "").split(",") if uid),
         set_by=found.metadata.annotations.get(SET_BY_ANNOTATION),
+        before_plan=before_plan_of(found.metadata.annotations),
         owned_replicas=_number(found.metadata.annotations.get(OWNED_REPLICAS_ANNOTATION)),
+        external=found.metadata.annotations.get(OWNED_REPLICAS_ANNOTATION) == EXTERNAL,
         status=found.status,
         generation=found.metadata.generation,
     )
+
+
+def before_plan_of(annotations: Mapping[str, str]) -> int | None:
+    """The number that the last plan replaced, of a WorkerPool or an elastic group; None: not known."""
+    return _number(annotations.get(BEFORE_PLAN_ANNOTATION))
 
 
 def switch_of(found: RoleSwitch) -> Switch:

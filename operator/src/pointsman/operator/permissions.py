@@ -29,7 +29,7 @@ CLUSTER_RULES: Final = (
     Rule(group=GROUP, resources=("llmservices",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("workerpools",), verbs=("get", "list", "watch", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("llmservices/status", "workerpools/status"), verbs=("patch",)),
-    Rule(group=GROUP, resources=("roleswitches",), verbs=("list", "watch", "create", "patch")),
+    Rule(group=GROUP, resources=("roleswitches",), verbs=("list", "watch", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("plans", "plannerpolicies"), verbs=("list", "watch")),
     Rule(group=GROUP, resources=("roleswitches/status", "plans/status", "plannerpolicies/status"), verbs=("patch",)),
     # Owner references that block deletion ask for this where OwnerReferencesPermissionEnforcement is on.
@@ -43,7 +43,7 @@ CLUSTER_RULES: Final = (
     Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch", "delete")),
     Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=("get", "create", "patch", "delete")),
     Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch", "delete")),
-    Rule(group="events.k8s.io", resources=("events",), verbs=("create", "patch")),
+    Rule(group="events.k8s.io", resources=("events",), verbs=("list", "create", "patch")),
 )
 """In every namespace that is watched."""
 

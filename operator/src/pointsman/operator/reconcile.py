@@ -35,15 +35,17 @@ from pointsman.operator.commands import Commands
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.adapters import EngineAdapter, adapter_for
+from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
+from pointsman.operator.core.plans import pending_workers
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.revision import kv_compatibility, revision
+from pointsman.operator.core.snapshot import Hold, Policy, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.snapshot import Plan as PlanView
-from pointsman.operator.core.snapshot import Policy, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.status import Problem, Report, report
 from pointsman.operator.core.switching import no_service
 from pointsman.operator.core.worker_pod import uncounted_gpus
@@ -51,6 +53,7 @@ from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import NotLeading, Refused
 from pointsman.operator.execute import Executor
 from pointsman.operator.metrics import OperatorMetrics
+from pointsman.operator.node_requests import NodeRequests
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey
@@ -139,6 +142,7 @@ class Reconciler:
         self._commands = Commands(control, queue, announcer, metrics, clock)
         self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams)
         self._children = Children(writer, pods, install, resync_s, clock)
+        self._node_requests = NodeRequests(kube, clock)
         self._streams = streams
         self._metrics = metrics
         self._install = install
@@ -199,17 +203,14 @@ class Reconciler:
         touch = not service.spec.paused and not deleting
         if service.spec.paused:
             memory.acting_since_s = self._clock.now().timestamp()
-        had_encode = found.status.pools is not None and found.status.pools.encode is not None
-        had_encode = had_encode or any(_has_role(pod, Role.ENCODE) for pod in self._pods.by(key))
-        make = touch and service.has_finalizer
-        pools, unmade = await self._children.pools(service, make=make, had_encode=had_encode)
+        self._follow(key, memory, service)
+        wishes = await self._wishes(key, service, problems)
+        pools, unmade = await self._find_pools(key, service, found.status, wishes, make=touch and service.has_finalizer)
         problems += unmade
         if touch and service.has_finalizer and render is not None:
             await self._children.ensure(service, pools)
         token = memory.token = await self._children.token(service)
 
-        self._follow(key, memory, service)
-        wishes = await self._wishes(key, service, problems)
         if routed := found.status.routing:
             budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
             wishes = replace(wishes, routing_set_by=routed.set_by, prefill_token_budget=budget)
@@ -285,16 +286,23 @@ class Reconciler:
     def _kv(self, spec: LLMServiceSpec) -> str:
         return kv_compatibility(adapter_for(spec).kv_inputs(spec, self._install))
 
-    async def _snapshot(
-        self,
-        key: ServiceKey,
-        service: Service,
-        pools: dict[Role, Pool],
-        token: str | None,
-        wishes: _Wishes,
-        known: Snapshot | None = None,
-    ) -> Snapshot:
-        """What is known now. With ``known``, what workers and gateways said for it is kept, and nobody is asked."""
+    async def _find_pools(
+        self, key: ServiceKey, service: Service, status: LLMServiceStatus, wishes: _Wishes, *, make: bool
+    ) -> tuple[dict[Role, Pool], list[Problem]]:
+        """The service's pools. One that somebody deleted is made anew with the number of its workers."""
+        workers = self._workers(key, service)
+        before = Snapshot(now_s=0.0, service=service, pools={}, workers=workers, switches=wishes.switches)
+
+        def replicas(role: Role) -> int:
+            counts = status.pools.of(role) if status.pools is not None else None
+            return first_replicas(before, role, counts.desired if counts is not None else 0)
+
+        had_encode = status.pools is not None and status.pools.encode is not None
+        had_encode = had_encode or any(worker.role is Role.ENCODE for worker in workers)
+        return await self._children.pools(service, replicas, make=make, had_encode=had_encode)
+
+    def _workers(self, key: ServiceKey, service: Service) -> tuple[Worker, ...]:
+        """The service's workers as the mirror has them, and as our own latest writes left them."""
         workers: list[Worker] = []
         for pod, leaving in self._expectations.over(key, self._pods.by(key)):
             if not _owned_pod(pod, service.uid):
@@ -305,13 +313,26 @@ class Reconciler:
             container, budget = self._memory[key].budgets.get(uid, (None, None))
             confirmed = budget if container == found.container.id else None
             workers.append(replace(found, terminating=leaving, confirmed_budget=confirmed))
+        return tuple(sorted(workers, key=lambda worker: worker.name))
+
+    async def _snapshot(
+        self,
+        key: ServiceKey,
+        service: Service,
+        pools: dict[Role, Pool],
+        token: str | None,
+        wishes: _Wishes,
+        known: Snapshot | None = None,
+    ) -> Snapshot:
+        """What is known now. With ``known``, what workers and gateways said for it is kept, and nobody is asked."""
+        workers = self._workers(key, service)
         gateway_pods = [pod for pod in self._pods.by(key) if is_gateway(pod) and not is_of_group(pod)]
         self._commands.keep(key, {worker.uid for worker in workers})
         snapshot = Snapshot(
             now_s=self._clock.now().timestamp(),
             service=service,
             pools=pools,
-            workers=tuple(sorted(workers, key=lambda worker: worker.name)),
+            workers=workers,
             gateways=tuple(gateway_of(pod) for pod in gateway_pods),
             switches=wishes.switches,
             plans=wishes.plans,
@@ -335,6 +356,10 @@ class Reconciler:
                 ),
                 gateways=tuple(said.get(gateway.name, gateway) for gateway in snapshot.gateways),
             )
+        pending = pending_workers(snapshot)
+        if pending and wishes.policy is not None:
+            reported = await self._node_requests.complete(workers, pending, wishes.policy, service.namespace)
+            snapshot = replace(snapshot, workers=reported)
         if token is None:
             return snapshot
         snapshot = await self._questions.ask(snapshot, gateway_pods, token)
@@ -354,8 +379,11 @@ class Reconciler:
 
     async def _wishes(self, key: ServiceKey, service: Service, problems: list[Problem]) -> _Wishes:
         """Switches, plans and policy of the service, live where something runs."""
-        held = any(SWITCH_ANNOTATION in pod.metadata.annotations for pod in self._pods.by(key))
-        switches, objects = await self._decisions.switches(key, service.uid, held=held)
+        plans = await self._decisions.plans(key, service.uid)
+        named = {name for plan in plans if not plan.ended for name in plan.status.switches}
+        holds = (Hold.parse(pod.metadata.annotations.get(SWITCH_ANNOTATION)) for pod in self._pods.by(key))
+        held = {hold.uid for hold in holds if hold is not None}
+        switches, objects = await self._decisions.switches(key, service.uid, held=held, named=named)
         for raw in objects:
             if not any(
                 owner["kind"] in ("LLMService", "Plan") for owner in raw["metadata"].get("ownerReferences") or ()
@@ -369,7 +397,7 @@ class Reconciler:
                 problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=f"{text}; nothing is planned"))
             elif refused := contradiction(policy.spec, service.name, service.spec):
                 problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
-        return _Wishes(switches, await self._decisions.plans(key, service.uid), policy)
+        return _Wishes(switches, plans, policy)
 
     async def _refuse_switches(self, key: ServiceKey) -> None:
         """There is no such service: whoever made a switch for it is told so."""

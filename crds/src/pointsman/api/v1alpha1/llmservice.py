@@ -439,6 +439,16 @@ class PoolsStatus(ApiModel):
         default=None, description="Encode workers. Absent: the service has no encode pool."
     )
 
+    def of(self, role: Role) -> PoolCounts | None:
+        """The counts of a role; None: the service has no such pool."""
+        match role:
+            case Role.PREFILL:
+                return self.prefill
+            case Role.DECODE:
+                return self.decode
+            case Role.ENCODE:
+                return self.encode
+
 
 class LLMServiceStatus(ApiModel):
     """What is."""

@@ -119,6 +119,13 @@ class ScaleOutAction(ApiModel):
     lead_seconds: float | None = Field(
         default=None, gt=0, le=86_400, description="Time from decision to a serving worker. Absent: measured."
     )
+    unschedulable_after_seconds: float = Field(
+        default=600,
+        ge=10,
+        le=86_400,
+        description="A worker that a plan added is given up, and the plan fails, if no node takes it within this time. "
+        "If cluster-autoscaler or Karpenter reports a node for it, the operator waits 15 minutes for that node.",
+    )
 
 
 class ScaleInAction(ApiModel):

@@ -171,6 +171,14 @@ class SetSwitchStatus(Action):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteSwitch(Action):
+    """Delete a RoleSwitch that ended long ago."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSwitch(Action):
     """Create a RoleSwitch of a plan. The name is computed, so a repeat is a conflict with ourselves."""
 
@@ -184,20 +192,30 @@ class CreateSwitch(Action):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetReplicas(Action):
-    """Write a pool's replicas together with the plan's uid, in one write under ``resource_version``."""
+    """Write a pool's replicas together with the plan's uid, in one write under ``resource_version``.
+
+    ``before``: the number that the plan replaces, kept beside the uid; None: the one that is kept there stays.
+    """
 
     role: Role
     replicas: int
+    before: int | None
     plan_uid: str
     resource_version: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnReplicas(Action):
-    """From now on plans own the pool's replicas, beginning with the present number; None: no more."""
+    """Mark who writes the pool's replicas from now on, beginning with the present number.
+
+    ``replicas``: plans do; ``external``: an autoscaler or a person does. Neither: the service's spec does, and
+    ``copied`` is its number, which counts as copied already: a change of hands scales nothing.
+    """
 
     role: Role
-    replicas: int | None
+    replicas: int | None = None
+    external: bool = False
+    copied: int | None = None
     resource_version: str
 
 

@@ -97,11 +97,13 @@ def _says_all_of(live: Any, wanted: Any) -> bool:
     return bool(live == wanted)
 
 
-def worker_pool(service: Service, role: Role) -> dict[str, Any]:
-    """A new WorkerPool, seeded with the service's number. Afterwards only ``CopyReplicas`` and ``/scale`` write it."""
-    replicas = service.spec.pools.of(role).replicas
+def worker_pool(service: Service, role: Role, replicas: int | None = None) -> dict[str, Any]:
+    """A new WorkerPool, with ``replicas`` or the service's number. Afterwards ``CopyReplicas``, plans and ``/scale``
+    write it."""
+    copied = service.spec.pools.of(role).replicas
+    replicas = copied if replicas is None else replicas
     meta = metadata(service, pool_name(service.name, role), role=role)
-    meta["annotations"] = {COPIED_REPLICAS_ANNOTATION: str(replicas)}
+    meta["annotations"] = {COPIED_REPLICAS_ANNOTATION: str(copied)}
     return {
         "apiVersion": API_VERSION,
         "kind": "WorkerPool",

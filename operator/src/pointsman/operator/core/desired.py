@@ -6,7 +6,7 @@ from typing import Final
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS, LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import Mode
-from pointsman.operator.core.snapshot import Pool, Snapshot
+from pointsman.operator.core.snapshot import Pool, Snapshot, Worker
 
 EXECUTED_MODES: Final = (Mode.ACTIVE, Mode.APPROVE)
 """Modes in which plans, not people, write the replicas of a service's pools."""
@@ -36,6 +36,8 @@ def must_copy(snapshot: Snapshot, role: Role, pool: Pool) -> bool:
         return False
     if snapshot.policy is not None and snapshot.policy.mode is not Mode.SHADOW:
         return False
+    if pool.owned_replicas is not None or pool.external:
+        return False  # it changes hands now, and keeps its number
     return pool.copied_replicas != snapshot.service.spec.pools.of(role).replicas
 
 
@@ -56,13 +58,36 @@ def room_in_budget(snapshot: Snapshot) -> int:
     return max(0, policy.spec.budget.max_gpus - sum(budgeted_gpus(spec, worker.role) for worker in held))
 
 
+def first_replicas(snapshot: Snapshot, role: Role, desired_before: int = 0) -> int:
+    """The number of a WorkerPool that is created: the service's, or what runs if somebody deleted the pool.
+
+    ``desired_before``: the number of its workers in the service's last status; 0: none, or not known.
+    """
+    bounds = snapshot.service.spec.pools.of(role)
+    running = {hold.uid for hold in snapshot.running_holds()}
+
+    def pool_of(worker: Worker) -> Role | None:
+        """Where it counts: no switch that runs is in the new pool's books, so the worker is still in its old pool."""
+        return worker.hold.source if worker.hold and worker.hold.uid in running else worker.role
+
+    present = sum(worker.active and pool_of(worker) is role for worker in snapshot.workers)
+    before = 0 if running else desired_before
+    if not present and not before:
+        return bounds.replicas
+    return min(max(present, before, bounds.min_replicas), bounds.max_replicas)
+
+
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:
-    """What the pool of ``role`` should have now."""
+    """What the pool of ``role`` should have now. Without its WorkerPool: what it has, for its number is not known."""
     if role not in snapshot.service.spec.roles:
         return PoolTarget(role=role, replicas=0, asked=0, held=0, limit=0)  # spec.encode was removed
     bounds = snapshot.service.spec.pools.of(role)
     pool = snapshot.pools.get(role)
-    asked = bounds.replicas if pool is None or must_copy(snapshot, role, pool) else pool.replicas
+    if pool is None:
+        counted = snapshot.counted(role)
+        present = sum(worker.active or worker.stays_finished(snapshot.now_s) for worker in counted)
+        return PoolTarget(role=role, replicas=present, asked=present, held=present, limit=bounds.max_replicas)
+    asked = bounds.replicas if must_copy(snapshot, role, pool) else pool.replicas
     held = min(max(asked, bounds.min_replicas), bounds.max_replicas)
     return PoolTarget(
         role=role,

@@ -20,13 +20,14 @@ from pointsman.operator.core.actions import (
 )
 from pointsman.operator.core.deletion import deletion_actions
 from pointsman.operator.core.desired import budgeted_gpus, must_copy, pool_target, room_in_budget
-from pointsman.operator.core.drain import choose_returners, choose_victims, drain_step
+from pointsman.operator.core.drain import begin_at_once, choose_returners, choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
-from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, ownership_actions, plan_actions
+from pointsman.operator.core.plans import ownership_actions, pending_workers, plan_actions, reported
 from pointsman.operator.core.readiness import readiness_actions
 from pointsman.operator.core.roles import role_actions
 from pointsman.operator.core.snapshot import FINISHED_KEPT_S, DrainReason, DrainScore, Snapshot, Worker
-from pointsman.operator.core.switching import ending_actions, switch_actions
+from pointsman.operator.core.switching import ending_actions, old_switches, paused_actions, switch_actions
+from pointsman.operator.core.unschedulable import given_up_at_s
 
 DRAIN_POLL_S: Final = 0.5
 SWITCH_POLL_S: Final = 0.1  # a switch is a matter of seconds, so its steps must not wait for each other
@@ -59,7 +60,7 @@ def decide(snapshot: Snapshot, render: WorkerRenderer | None) -> Decision:
     if snapshot.service.deleting_since_s is not None:
         return _bounded(chain(ending_actions(snapshot), deletion_actions(snapshot)))
     if snapshot.service.spec.paused:
-        return Decision(actions=())
+        return _bounded(paused_actions(snapshot))
     return _bounded(_actions(snapshot, render))
 
 
@@ -83,8 +84,9 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
                 why=f"spec.pools.{role.label}.replicas was set to {replicas}",
             )
     yield from ownership_actions(snapshot)
-    yield from plan_actions(snapshot)
-    yield from switch_actions(snapshot)
+    planned = tuple(plan_actions(snapshot))
+    yield from planned
+    yield from switch_actions(reported(snapshot, planned))  # a plan that ends in this pass begins no switch in it
     on_roles = list(role_actions(snapshot))
     yield from on_roles
     made_routable = {action.uid for action in on_roles if isinstance(action, SetRoutable) and action.routable}
@@ -99,6 +101,7 @@ def _actions(snapshot: Snapshot, render: WorkerRenderer | None) -> Iterator[Acti
             room -= gpus[role] if isinstance(action, CreateWorker) else 0
             yield action
     yield from _removed_pools(snapshot)
+    yield from old_switches(snapshot)
 
 
 def _removed_pools(snapshot: Snapshot) -> Iterator[Action]:
@@ -140,7 +143,8 @@ def _pool_actions(
             action = drain_step(worker, snapshot)
             if action is not None:
                 yield action
-    for worker in choose_victims(active, max(0, -missing), render.revision(role) if render else ""):
+    victims = choose_victims(active, max(0, -missing), render.revision(role) if render else "")
+    for worker in begin_at_once(victims, len(active), snapshot):
         yield BeginDrain(
             worker=worker.name,
             uid=worker.uid,
@@ -219,11 +223,9 @@ def next_look_s(snapshot: Snapshot) -> float | None:
     for plan in snapshot.plans:
         if not plan.ended and plan.status.phase is not PlanPhase.EXECUTING:
             waits.append(max(0.0, plan.spec.expires_at.timestamp() - snapshot.now_s))
-    waits += [
-        max(0.0, worker.created_s + UNSCHEDULABLE_AFTER_S - snapshot.now_s)
-        for worker in snapshot.workers
-        if worker.unschedulable and any(not plan.ended for plan in snapshot.plans)
-    ]
+    if snapshot.policy is not None:
+        deadlines = (given_up_at_s(worker, snapshot.policy) for worker in pending_workers(snapshot))
+        waits += [at_s - snapshot.now_s for at_s in deadlines if at_s > snapshot.now_s]
     if service.deleting_since_s is not None and service.has_finalizer:
         waits.append(max(0.0, service.deleting_since_s + service.spec.drain.timeout_seconds - snapshot.now_s))
     return min(waits, default=None)

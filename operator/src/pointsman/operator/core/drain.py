@@ -7,20 +7,25 @@ nothing new → nothing in flight, queued or leased → delete. A deadline ends 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import ceil, inf
+from typing import Final
 
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import Role
 from pointsman.operator.core.actions import AskDrain, DeleteWorker, SetRoutable, WorkerAction
 from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
 
+DRAIN_BATCH_S: Final = 5.0  # between two batches of a scale-down
+DRAIN_BATCH_SHARE: Final = 0.25  # of a pool's workers in one batch …
+DRAIN_BATCH_MINIMUM: Final = 2  # … or so many, if that is more
+
 
 def choose_victims(workers: Iterable[Worker], count: int, revision: str) -> list[Worker]:
     """The ``count`` workers whose going costs least.
 
-    Those that do not serve first; then those of an older revision; then the fewest in-flight tokens (a worker that did
-    not answer counts as busiest: unknown is not zero); then the fewest cached KV blocks; then those beside most others
-    on their node, so that the rest stay spread; then the newest.
+    Those that do not serve first, and of these the ones without a node; then those of an older revision; then the
+    fewest in-flight tokens (a worker that did not answer counts as busiest: unknown is not zero); then the fewest
+    cached KV blocks; then those beside most others on their node, so that the rest stay spread; then the newest.
     """
     there = sorted(workers, key=lambda worker: (worker.created_s, worker.name))
     beside: dict[str, int] = {}  # uid: older workers of the pool on the same node
@@ -30,7 +35,7 @@ def choose_victims(workers: Iterable[Worker], count: int, revision: str) -> list
             beside[worker.uid] = on_node[worker.node]
             on_node[worker.node] += 1
 
-    def cost(worker: Worker) -> tuple[bool, bool, float, float, int, float, str]:
+    def cost(worker: Worker) -> tuple[bool, bool, bool, float, float, int, float, str]:
         in_flight_tokens = cached_blocks = 0.0
         if worker.serves:
             in_flight_tokens = float(worker.state.in_flight_tokens) if worker.state else inf
@@ -38,6 +43,7 @@ def choose_victims(workers: Iterable[Worker], count: int, revision: str) -> list
             cached_blocks = inf if known is None else float(known)
         return (
             worker.serves,
+            worker.unschedulable is None,
             worker.revision == revision,
             in_flight_tokens,
             cached_blocks,
@@ -47,6 +53,24 @@ def choose_victims(workers: Iterable[Worker], count: int, revision: str) -> list
         )
 
     return sorted(there, key=cost)[:count]
+
+
+def begin_at_once(victims: Sequence[Worker], active: int, snapshot: Snapshot) -> list[Worker]:
+    """The victims whose drain begins now: those that do not serve, and a batch of those that do.
+
+    Not all at once, so that gateways and planner see what the first ones were missed for before the last ones go.
+    """
+    since_s = snapshot.now_s - DRAIN_BATCH_S
+    roles = {worker.role for worker in victims}
+    begun = sum(
+        worker.drain_reason is DrainReason.SCALE_DOWN
+        and worker.role in roles
+        and (worker.drain_started_s or 0) > since_s
+        for worker in snapshot.workers
+    )
+    batch = max(DRAIN_BATCH_MINIMUM, ceil(DRAIN_BATCH_SHARE * active)) - begun
+    serving = [worker for worker in victims if worker.serves]
+    return [*(worker for worker in victims if not worker.serves), *serving[: max(0, batch)]]
 
 
 def choose_returners(workers: Iterable[Worker], count: int) -> list[Worker]:

@@ -16,7 +16,11 @@ MOVED_BY_ANNOTATION: Final = f"{GROUP}/moved-by"  # on a WorkerPool: uids of the
 SET_BY_ANNOTATION: Final = (
     f"{GROUP}/set-by-plan"  # on a WorkerPool or ElasticGroup: uid of the plan that wrote its replicas last
 )
-OWNED_REPLICAS_ANNOTATION: Final = f"{GROUP}/owned-replicas"  # on a WorkerPool that plans own: what was written last
+BEFORE_PLAN_ANNOTATION: Final = f"{GROUP}/replicas-before-plan"  # beside the former: the number that plan replaced
+OWNED_REPLICAS_ANNOTATION: Final = (
+    f"{GROUP}/owned-replicas"  # on a WorkerPool: what plans that own it wrote last, or EXTERNAL where others write it
+)
+EXTERNAL: Final = "external"
 DRAIN_REASON_ANNOTATION: Final = f"{GROUP}/drain-reason"  # a DrainReason
 DRAIN_SCORE_ANNOTATION: Final = f"{GROUP}/drain-score"  # a DrainScore
 APPLIED_HASH_ANNOTATION: Final = f"{GROUP}/applied-hash"  # on what is applied: hash of the manifest it came from

@@ -4,28 +4,29 @@ What was done stands on the objects: switches have the plan's name and a number,
 replicas it wrote. A restarted operator sees the same marks and goes on; nothing is done twice.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import (
     Action,
-    CreateSwitch,
     OwnReplicas,
     RestoreReplicas,
     SetPlanStatus,
     SetReplicas,
     SetRouting,
 )
-from pointsman.operator.core.desired import EXECUTED_MODES, budgeted_gpus, pool_target
-from pointsman.operator.core.snapshot import Plan, Policy, Snapshot
+from pointsman.operator.core.desired import EXECUTED_MODES
+from pointsman.operator.core.plan_limits import refusal, wanted_switches
+from pointsman.operator.core.snapshot import Plan, Policy, Pool, Snapshot, Worker
+from pointsman.operator.core.unschedulable import given_up_at_s, pending_of_plan
 
-UNSCHEDULABLE_AFTER_S: Final = 60.0  # a worker that finds no node for so long is given up, and the plan with it
 _MESSAGE_LIMIT: Final = 1500
 
 
@@ -40,6 +41,13 @@ def plan_actions(snapshot: Snapshot) -> Iterator[Action]:
         yield from _route(routing, snapshot)
     if layout is not None:
         yield from _carry_out(layout, snapshot)
+
+
+def reported(snapshot: Snapshot, actions: Iterable[Action]) -> Snapshot:
+    """``snapshot`` with the statuses of plans that ``actions`` write."""
+    statuses = {action.uid: action.status for action in actions if isinstance(action, SetPlanStatus)}
+    plans = (replace(plan, status=statuses.get(plan.uid, plan.status)) for plan in snapshot.plans)
+    return replace(snapshot, plans=tuple(plans)) if statuses else snapshot
 
 
 def newest_of(plans: Iterable[Plan]) -> tuple[Plan | None, list[tuple[Plan, Plan]]]:
@@ -61,14 +69,21 @@ def owns_replicas(snapshot: Snapshot) -> bool:
 def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
     """Mark whose the replicas are, and put back what others wrote into pools that plans own."""
     owns = owns_replicas(snapshot)
+    external = snapshot.policy is not None and snapshot.policy.mode is Mode.EXTERNAL
     for role, pool in snapshot.pools.items():
         version = pool.resource_version
         if owns and pool.owned_replicas is None:
-            why = f"plans own pool {role.label} from now on, beginning with {pool.replicas}"
+            why = f"plans write the replicas of pool {role.label} from now on, beginning with {pool.replicas}"
             yield OwnReplicas(role=role, replicas=pool.replicas, resource_version=version, why=why)
-        elif not owns and pool.owned_replicas is not None:
-            why = f"plans do not own pool {role.label} any more"
-            yield OwnReplicas(role=role, replicas=None, resource_version=version, why=why)
+        elif external and not pool.external:
+            why = f"the policy's mode is External: others write the replicas of pool {role.label} from now on"
+            yield OwnReplicas(role=role, external=True, resource_version=version, why=why)
+        elif not owns and not external and (pool.owned_replicas is not None or pool.external):
+            number = snapshot.service.spec.pools.of(role).replicas if role in snapshot.service.spec.roles else None
+            why = (
+                f"pool {role.label} keeps its {pool.replicas} replicas until spec.pools.{role.label}.replicas is edited"
+            )
+            yield OwnReplicas(role=role, copied=number, resource_version=version, why=why)
         elif owns and pool.owned_replicas is not None and pool.owned_replicas != pool.replicas:
             yield RestoreReplicas(
                 role=role,
@@ -132,14 +147,14 @@ def gate(plan: Plan, at: Gate) -> Held | None:
 
 
 def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
-    refusal = _refusal(plan, snapshot)
-    held = gate(plan, Gate(snapshot.plans, snapshot.policy, refusal, snapshot.service.namespace, snapshot.now_s))
+    refused = refusal(plan, snapshot)
+    held = gate(plan, Gate(snapshot.plans, snapshot.policy, refused, snapshot.service.namespace, snapshot.now_s))
     if held is not None:
         yield from _report(plan, snapshot, *held)
         return
     yield from _set_routing(plan, snapshot)
     switches = {switch.name: switch for switch in snapshot.switches}
-    wanted = list(_wanted_switches(plan))
+    wanted = list(wanted_switches(plan))
     missing = [step for step in wanted if step.name not in switches]
     lost = [step.name for step in missing if step.name in plan.status.switches]
     if lost:
@@ -173,6 +188,11 @@ def _carry_out(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
 
 def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterator[Action]:
     pools = {role: pool for role, pool in snapshot.pools.items() if role in plan.spec.roles}
+    absent = [role.label for role in plan.spec.roles if role not in pools]
+    if absent:
+        message = f"waits for WorkerPool {absent[0]}, which does not exist"
+        yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, message, switches)
+        return
     unwritten = [
         (role, pool)
         for role, pool in pools.items()
@@ -183,38 +203,74 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
         yield SetReplicas(
             role=role,
             replicas=wanted,
+            before=pool.replicas,
             plan_uid=plan.uid,
             resource_version=pool.resource_version,
             why=f"plan {plan.name}: {role.label} {pool.replicas} to {wanted}",
         )
     have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in pools}
     want = {role: pool.replicas for role, pool in pools.items()}  # what a person's switch moved since counts
-    stuck = [
-        worker
-        for worker in snapshot.workers
-        if worker.unschedulable
-        and worker.active
-        and worker.role in pools
-        and snapshot.now_s - worker.created_s >= UNSCHEDULABLE_AFTER_S
-    ]
     words = ", ".join(f"{role.label} {have[role]} of {want[role]}" for role in want)
-    if stuck:
-        for role, pool in pools.items():
-            waiting = sum(worker.role is role for worker in stuck)
-            if waiting:
-                yield SetReplicas(
-                    role=role,
-                    replicas=max(0 if role is Role.ENCODE else 1, pool.replicas - waiting),
-                    plan_uid=plan.uid,
-                    resource_version=pool.resource_version,
-                    why=f"plan {plan.name}: {waiting} workers find no node",
-                )
-        message = f"{words}; {stuck[0].name} waits for a node: {stuck[0].unschedulable}"
-        yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)
-    elif unwritten or any(have[role] != want[role] for role in want):
+    if unwritten:
         yield from _report(plan, snapshot, PlanPhase.EXECUTING, PlanReason.SCALING, words, switches)
-    else:
-        yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, words, switches)
+        return
+    pending = {role: _pending(plan, role, pool, snapshot) for role, pool in pools.items()}
+    stuck = {role: _stuck(pending[role], snapshot) for role in pools}
+    if any(stuck.values()):
+        yield from _give_up(plan, snapshot, stuck, words, switches)
+        return
+    # Workers that found no node before the plan are not its business: it is done without them.
+    others = {
+        role: [w for w in snapshot.counted(role) if w.active and w.unschedulable and w not in pending[role]]
+        for role in pools
+    }
+    done = all(have[role] <= want[role] <= have[role] + len(others[role]) for role in pools)
+    waiting = [worker.name for role in pools for worker in others[role]]
+    words += f"; {waiting[0]} still waits for a node, as it did before the plan" if done and waiting else ""
+    phase, reason = (PlanPhase.COMPLETED, PlanReason.DONE) if done else (PlanPhase.EXECUTING, PlanReason.SCALING)
+    yield from _report(plan, snapshot, phase, reason, words, switches)
+
+
+def _pending(plan: Plan, role: Role, pool: Pool, snapshot: Snapshot) -> list[Worker]:
+    """Workers of a pool that the plan added and that have no node yet."""
+    if pool.set_by != plan.uid:
+        return []
+    added = MAX_REPLICAS if pool.before_plan is None else plan.spec.replicas(role) - pool.before_plan
+    return pending_of_plan(snapshot.counted(role), plan.status.started_at, added)
+
+
+def _stuck(pending: Iterable[Worker], snapshot: Snapshot) -> list[Worker]:
+    policy = snapshot.policy
+    return [w for w in pending if policy is not None and snapshot.now_s >= given_up_at_s(w, policy)]
+
+
+def _give_up(
+    plan: Plan, snapshot: Snapshot, stuck: Mapping[Role, list[Worker]], words: str, switches: tuple[str, ...]
+) -> Iterator[Action]:
+    for role, workers in stuck.items():
+        pool = snapshot.pools[role]
+        least = pool.before_plan if pool.before_plan is not None else snapshot.service.spec.pools.of(role).min_replicas
+        if workers and pool.replicas > least:
+            yield SetReplicas(
+                role=role,
+                replicas=max(least, pool.replicas - len(workers)),
+                before=None,
+                plan_uid=plan.uid,
+                resource_version=pool.resource_version,
+                why=f"plan {plan.name}: no node takes {len(workers)} of the {role.label} workers that it added",
+            )
+    first = next(worker for workers in stuck.values() for worker in workers)
+    message = f"{words}; {first.name} is given up because no node takes it: {first.unschedulable}"
+    yield from _report(plan, snapshot, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message, switches)
+
+
+def pending_workers(snapshot: Snapshot) -> list[Worker]:
+    """The workers without a node of the plan that is carried out now: it gives them up some time."""
+    plan, _ = newest_of(plan for plan in snapshot.plans if plan.spec.changes_layout)
+    if plan is None or plan.status.phase is not PlanPhase.EXECUTING or not owns_replicas(snapshot):
+        return []
+    pools = {role: pool for role, pool in snapshot.pools.items() if role in plan.spec.roles}
+    return [worker for role, pool in pools.items() for worker in _pending(plan, role, pool, snapshot)]
 
 
 def _not_executed(plan: Plan, policy: Policy | None) -> Held:
@@ -223,47 +279,6 @@ def _not_executed(plan: Plan, policy: Policy | None) -> Held:
         return PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only records decisions"
     now = f"the policy's mode is {mode} now" if mode is not None else "there is no policy now"
     return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, f"{now}: it is not carried out"
-
-
-def _refusal(plan: Plan, snapshot: Snapshot) -> str | None:
-    """Why the plan must not be carried out (any more): looked at before every step, since policies change."""
-    service, policy = snapshot.service.spec, snapshot.policy
-    if policy is None:
-        return "the service has no policy now"
-    if Role.ENCODE in plan.spec.roles and service.encode is None:
-        return f"it asks for {plan.spec.replicas(Role.ENCODE)} encode workers, and the service has no spec.encode"
-    gpus = sum(budgeted_gpus(service, role) * _after(plan, role, snapshot) for role in service.roles)
-    if gpus > policy.spec.budget.max_gpus:
-        return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {policy.spec.budget.max_gpus}"
-    for role in plan.spec.roles:
-        bounds, wanted = service.pools.of(role), plan.spec.replicas(role)
-        if not bounds.min_replicas <= wanted <= bounds.max_replicas:
-            return (
-                f"{role.label} {wanted} is not within spec.pools.{role.label} "
-                f"({bounds.min_replicas} to {bounds.max_replicas})"
-            )
-    return None
-
-
-def _after(plan: Plan, role: Role, snapshot: Snapshot) -> int:
-    """Workers of a role once the plan is carried out; a pool that it does not write stays as it is."""
-    return plan.spec.replicas(role) if role in plan.spec.roles else pool_target(snapshot, role).held
-
-
-def _wanted_switches(plan: Plan) -> Iterator[CreateSwitch]:
-    number = 0
-    for step in plan.spec.switches:
-        for _ in range(step.count):
-            yield CreateSwitch(
-                name=f"{plan.name}-{number}",
-                plan=plan.name,
-                plan_uid=plan.uid,
-                source=step.from_role,
-                target=step.to_role,
-                drain_first=plan.spec.drain_first,
-                why=f"plan {plan.name}: {step.from_role} to {step.to_role}",
-            )
-            number += 1
 
 
 def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:

@@ -166,7 +166,8 @@ class Pool:
     """One WorkerPool as it is. ``copied_replicas`` is what was last copied into it from the service's spec.
 
     ``moved_by`` are the uids of the switches whose ±1 is in ``replicas`` already; ``set_by`` is the uid of the plan
-    that wrote it last; ``owned_replicas`` is what the operator wrote last while plans own the pool, None while not.
+    that wrote it last, ``before_plan`` the number it replaced; ``owned_replicas`` is what the operator wrote last while
+    plans own the pool, None while not. ``external``: the policy's mode is External, so others write ``replicas``.
     """
 
     uid: str
@@ -175,7 +176,9 @@ class Pool:
     copied_replicas: int | None
     moved_by: tuple[str, ...] = ()
     set_by: str | None = None
+    before_plan: int | None = None
     owned_replicas: int | None = None
+    external: bool = False
     status: WorkerPoolStatus = field(default_factory=WorkerPoolStatus)
     generation: int = 0
 
@@ -222,6 +225,7 @@ class Worker:
     drain_score: DrainScore = UNKNOWN_SCORE
     container: Container = field(default_factory=Container)
     unschedulable: str | None = None  # the scheduler's message
+    node_requested_s: float | None = None  # when a node autoscaler last reported a node for it; None: it did not
     state: WorkerState | None = None
     asked: bool = False  # the worker was asked for ``state`` for this snapshot
     hold: Hold | None = None  # the switch that has it

@@ -240,6 +240,13 @@ def _pool_ready(
 ) -> Verdict:
     target = pool_target(snapshot, role)
     have = f"{counts.routable} of {counts.desired} {role.label} workers serve"
+    expected = role in snapshot.service.spec.roles and snapshot.service.deleting_since_s is None
+    if expected and role not in snapshot.pools:
+        refused = in_the_way(problems)
+        message = f"{counts.routable} {role.label} workers serve; their WorkerPool does not exist, so none is added"
+        if refused is not None:
+            return Verdict(status=False, reason=refused.reason, message=f"{message}; {refused.message}")
+        return Verdict(status=False, reason=Reason.CREATING, message=message)
     if counts.routable >= counts.desired:
         old = [worker for worker in outdated if worker.role is role]
         if old and snapshot.service.deleting_since_s is None:
@@ -286,6 +293,8 @@ def _with_bounds(sentence: str, target: PoolTarget, snapshot: Snapshot) -> str:
             f"{bounds.min_replicas} to {bounds.max_replicas}"
         )
     pool, policy = snapshot.pools.get(role), snapshot.policy
+    if pool is not None and (policy is None or policy.mode is Mode.SHADOW) and pool.replicas != bounds.replicas:
+        return f"{sentence}; spec.pools.{role.label}.replicas {bounds.replicas} is followed when it is edited again"
     if pool is None or policy is None or policy.mode is Mode.SHADOW or pool.copied_replicas == bounds.replicas:
         return sentence
     owner = "kubectl scale or an autoscaler" if policy.mode is Mode.EXTERNAL else "plans"

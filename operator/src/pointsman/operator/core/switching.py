@@ -27,6 +27,7 @@ from pointsman.operator.core.actions import (
     Action,
     AskDrain,
     BeginDrain,
+    DeleteSwitch,
     DeleteWorker,
     HoldWorker,
     MoveReplica,
@@ -42,6 +43,7 @@ from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
 PROOF_PATIENCE_S: Final = 10.0  # of that, with a worker that failed to prove its old role: it is tried some times more
 ROUTABLE_PATIENCE_S: Final = 10.0  # for a second routable worker of the role, before a switch is refused
+KEPT_SWITCHES: Final = 50  # ended ones of a service that people created; those of a plan are deleted with their plan
 _MESSAGE_LIMIT: Final = 1500
 
 
@@ -89,6 +91,33 @@ def ending_actions(snapshot: Snapshot) -> Iterator[Action]:
             yield from _report(
                 switch, snapshot, SwitchPhase.FAILED, SwitchReason.SERVICE_DELETED, "its service is deleted", None
             )
+
+
+def paused_actions(snapshot: Snapshot) -> Iterator[Action]:
+    """The service is paused: a switch that has not begun says what it waits for. Nothing else is touched."""
+    for switch in snapshot.switches:
+        if not switch.ended and switch.status.worker_uid is None and snapshot.held_by(switch.uid) is None:
+            phase, reason, message = (
+                SwitchPhase.PENDING,
+                SwitchReason.SERVICE_PAUSED,
+                "it waits while spec.paused is true",
+            )
+            yield from _report(switch, snapshot, phase, reason, message, None)
+
+
+def old_switches(snapshot: Snapshot) -> Iterator[Action]:
+    """Delete switches that people created, except the KEPT_SWITCHES that ended last."""
+    ended = [s for s in snapshot.switches if s.ended and not (s.spec.reason or "").startswith("plan/")]
+    held = {worker.hold.uid for worker in snapshot.workers if worker.hold}
+
+    def age(switch: Switch) -> tuple[float, float, str]:
+        ended_s = switch.status.phases[-1].at.timestamp() if switch.status.phases else switch.created_s
+        return ended_s, switch.created_s, switch.name
+
+    for switch in sorted(ended, key=age, reverse=True)[KEPT_SWITCHES:]:
+        if switch.uid not in held:
+            why = f"the {KEPT_SWITCHES} role switches of a service that ended last are kept"
+            yield DeleteSwitch(name=switch.name, uid=switch.uid, why=why)
 
 
 def no_service(switch: Switch, service: str, now: datetime) -> SetSwitchStatus:
@@ -164,8 +193,6 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
         message = f"plan {plan.name} is {plan.status.phase}, so what it had not begun is not begun any more"
         return _Refusal(reason=SwitchReason.PLAN_ENDED, message=message)
     bounds_of = snapshot.service.spec.pools.of
-    if snapshot.service.spec.paused:
-        return _Refusal(reason=SwitchReason.SERVICE_PAUSED, message="spec.paused is true: it waits", final=False)
     named = next((w for w in snapshot.workers if w.name == wanted and not w.terminating), None)
     if wanted is not None:
         refusal = _refuse_named(wanted, named, source, snapshot)

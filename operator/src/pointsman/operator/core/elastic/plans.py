@@ -12,21 +12,25 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.actions import Action, SetPlanStatus
-from pointsman.operator.core.plans import UNSCHEDULABLE_AFTER_S, Gate, executes, gate, newest_of, report
+from pointsman.operator.core.plan_limits import Steps, refused_steps
+from pointsman.operator.core.plans import Gate, executes, gate, newest_of, report
 from pointsman.operator.core.snapshot import Plan, Policy, Worker
+from pointsman.operator.core.unschedulable import given_up_at_s, pending_of_plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetInstances(Action):
-    """Write ``spec.instances.replicas``, and whose number it is."""
+    """Write ``spec.instances.replicas``, whose number it is, and the number before; None: the one kept there stays."""
 
     replicas: int
+    before: int | None
     plan_uid: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A group, its plans and its policy at one moment. ``set_by``: uid of the plan that wrote the number last."""
+    """A group, its plans and its policy at one moment. ``set_by``: uid of the plan that wrote the number last, and
+    ``before_plan`` the number that it replaced."""
 
     name: str
     namespace: str
@@ -37,6 +41,7 @@ class Asked:
     counts: InstanceCounts
     instances: Sequence[Worker]
     now_s: float
+    before_plan: int | None = None
 
 
 def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
@@ -48,32 +53,72 @@ def group_plan_actions(asked: Asked) -> Iterator[SetInstances | SetPlanStatus]:
     if newest is None or newest.spec.instances is None:
         return
     wanted = newest.spec.instances.replicas
-    held = gate(newest, Gate(asked.plans, asked.policy, _refusal(asked, wanted), asked.namespace, asked.now_s))
+    refused = _refusal(asked, newest, wanted)
+    held = gate(newest, Gate(asked.plans, asked.policy, refused, asked.namespace, asked.now_s))
     if held is not None:
         yield from report(newest, asked.now_s, *held)
         return
     spec, counts = asked.spec.instances, asked.counts
     if asked.set_by != newest.uid and spec.replicas != wanted:
         why = f"plan {newest.name}: instances {spec.replicas} to {wanted}"
-        yield SetInstances(replicas=wanted, plan_uid=newest.uid, why=why)
+        yield SetInstances(replicas=wanted, before=spec.replicas, plan_uid=newest.uid, why=why)
         yield from report(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, why)
         return
     have = f"{counts.ready} of {spec.replicas} instances"
-    stuck = [
-        each
-        for each in asked.instances
-        if each.unschedulable and not each.terminating and asked.now_s - each.created_s >= UNSCHEDULABLE_AFTER_S
-    ]
-    if stuck and newest.status.phase is PlanPhase.EXECUTING:
-        message = f"{have}; {stuck[0].name} waits for a node: {stuck[0].unschedulable}"
-        less = max(spec.min_replicas, spec.replicas - len(stuck))
-        why = f"plan {newest.name}: {len(stuck)} instances find no node"
-        yield SetInstances(replicas=less, plan_uid=newest.uid, why=why)
-        yield from report(newest, asked.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, message)
-    elif counts.existing != spec.replicas or counts.ready < spec.replicas or counts.draining:
+    pending = pending_instances(asked)
+    less = _without_stuck(asked, pending)
+    if less < spec.replicas:
+        yield from _give_up(newest, asked, less, have)
+        return
+    others = sum(bool(each.unschedulable and each.active) for each in asked.instances) - len(pending)
+    if newest.status.reason == PlanReason.UNSCHEDULABLE and asked.set_by == newest.uid and spec.replicas < wanted:
+        # An operator that died between the number and this report gave instances up.
+        yield from report(
+            newest, asked.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, newest.status.message or have
+        )
+    elif counts.existing != spec.replicas or counts.ready + others < spec.replicas or counts.draining:
         yield from report(newest, asked.now_s, PlanPhase.EXECUTING, PlanReason.SCALING, have)
     else:
         yield from report(newest, asked.now_s, PlanPhase.COMPLETED, PlanReason.DONE, have)
+
+
+def pending_instances(asked: Asked) -> list[Worker]:
+    """Instances without a node that the newest plan added; those of before are not its business."""
+    newest, _ = newest_of(asked.plans)
+    if newest is None or newest.spec.instances is None or asked.set_by != newest.uid:
+        return []
+    first = asked.before_plan if asked.before_plan is not None else asked.spec.instances.min_replicas
+    added = [each for each in asked.instances if _ordinal(each) >= first]
+    return pending_of_plan(added, newest.status.started_at, len(added))
+
+
+def _without_stuck(asked: Asked, pending: Sequence[Worker]) -> int:
+    """The number without instances that are given up. A StatefulSet removes its highest ordinals first, so only a
+    row of such instances at its end can go: no healthy one ever goes in the place of a Pending one."""
+    policy, left = asked.policy, asked.spec.instances.replicas
+    stuck = {_ordinal(each) for each in pending if policy is not None and asked.now_s >= given_up_at_s(each, policy)}
+    while left - 1 in stuck and left > asked.spec.instances.min_replicas:
+        left -= 1
+    return left
+
+
+def _give_up(plan: Plan, asked: Asked, less: int, have: str) -> Iterator[SetInstances | SetPlanStatus]:
+    """Report first, then write, so that no crash between the two can make the plan look completed."""
+    count = asked.spec.instances.replicas - less
+    why = f"no node takes {count} of the instances that plan {plan.name} added"
+    if plan.status.reason != PlanReason.UNSCHEDULABLE:
+        first = next(each for each in asked.instances if _ordinal(each) == less)
+        message = f"{have}; {first.name} is given up because no node takes it: {first.unschedulable}"
+        yield from report(plan, asked.now_s, PlanPhase.EXECUTING, PlanReason.UNSCHEDULABLE, message)
+        return
+    yield SetInstances(replicas=less, before=None, plan_uid=plan.uid, why=why)
+    yield from report(plan, asked.now_s, PlanPhase.FAILED, PlanReason.UNSCHEDULABLE, plan.status.message or why)
+
+
+def _ordinal(instance: Worker) -> int:
+    """Of a StatefulSet's pod."""
+    number = instance.name.rpartition("-")[2]
+    return int(number) if number.isascii() and number.isdigit() else -1
 
 
 def objectives_of(policy: Policy | None) -> ElasticObjectives | None:
@@ -88,14 +133,17 @@ def objectives_of(policy: Policy | None) -> ElasticObjectives | None:
     )
 
 
-def _refusal(asked: Asked, wanted: int) -> str | None:
+def _refusal(asked: Asked, plan: Plan, wanted: int) -> str | None:
     """Why the plan must not be carried out (any more)."""
-    if not executes(asked.policy):
+    policy, bounds, each = asked.policy, asked.spec.instances, max(asked.spec.instance.gpus, 1)
+    if policy is None or not executes(policy):
         return None
-    bounds, budget = asked.spec.instances, asked.policy.spec.budget if asked.policy else None
-    gpus = wanted * max(asked.spec.instance.gpus, 1)
-    if budget is not None and gpus > budget.max_gpus:
-        return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {budget.max_gpus}"
+    budget = policy.spec.budget
+    if wanted * each > budget.max_gpus:
+        return f"it takes {wanted * each} GPUs, budget.maxGpus of the policy is {budget.max_gpus}"
+    if wanted * each < min(budget.min_gpus, bounds.replicas * each):
+        return f"it leaves {wanted * each} GPUs, budget.minGpus of the policy is {budget.min_gpus}"
     if not bounds.min_replicas <= wanted <= bounds.max_replicas:
         return f"{wanted} is not within spec.instances ({bounds.min_replicas} to {bounds.max_replicas})"
-    return None
+    change = 0 if asked.set_by == plan.uid else wanted - bounds.replicas
+    return refused_steps(policy.spec, plan, Steps(starts=max(0, change), removals=max(0, -change)))

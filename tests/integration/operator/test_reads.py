@@ -1,0 +1,66 @@
+"""What the operator reads while something runs: the objects that run, not all of their namespace."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+from fixtures.fault_proxy import FaultProxy
+from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.kube import resources
+
+from .conftest import Cluster
+from .test_kill_points import operator, proxy  # noqa: F401  the operator reaches the API server through this proxy
+from .test_plans import layout, plan
+
+
+async def _plan_of_another(cluster: Cluster, number: int) -> None:
+    """A plan that waits for a person, of a service that is not there."""
+    now = datetime.now(UTC)
+    body = {
+        "metadata": {"name": f"other-{number:05}"},
+        "spec": {
+            "serviceRef": {"name": "other"},
+            "sequence": number,
+            "mode": Mode.APPROVE,
+            "observedAt": now.isoformat(),
+            "pools": {"prefill": {"replicas": 1}, "decode": {"replicas": 1}},
+            "routing": {"maxLocalPrefillTokens": 1, "maxPrefillQueueSize": 1},
+            "changesLayout": True,
+            "reason": "PrefillShort",
+            "message": "long prompts",
+            "expiresAt": (now + timedelta(hours=1)).isoformat(),
+            "approval": {"required": True},
+        },
+    }
+    await cluster.kube.create(resources.PLANS, body, cluster.namespace, field_validation="Strict")
+
+
+async def test_a_switch_and_a_plan_that_run_are_read_by_their_names(
+    cluster: Cluster,
+    proxy: FaultProxy,  # noqa: F811
+) -> None:
+    await layout(cluster, 1, 3, Mode.ACTIVE)
+    await asyncio.gather(*(_plan_of_another(cluster, number) for number in range(1, 21)))
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 1
+    proxy.requests.clear()
+    name = await plan(cluster, 1, 2, 2, switches=1)
+    await cluster.until_switch(SwitchPhase.DRAINING, f"{name}-0")
+    busy = next(worker for worker in cluster.kubelet.workers.values() if worker.drained.is_set())
+    for _ in range(10):
+        await busy.answered.wait()  # a look
+    for worker in cluster.kubelet.workers.values():
+        worker.in_flight = 0
+    await cluster.until_plan(PlanPhase.COMPLETED, name)
+    await cluster.until_layout(2, 2)
+    read = [
+        r for r in proxy.requests if r.method == "GET" and not r.watch and r.path.endswith(("/plans", "/roleswitches"))
+    ]
+    assert len(read) > 10
+    whole = [request for request in read if "metadata.name" not in request.query]
+    assert len(whole) <= 4, "a list of all is read only while a switch that was just made is not in the mirror yet"
+    ended = [request for request in read if "other-" in request.query]
+    assert ended == [], "another service's plans are not read for this one"
+    assert Role.PREFILL in await cluster.books()
