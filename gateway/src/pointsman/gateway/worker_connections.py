@@ -5,8 +5,10 @@ from typing import Any, Final
 
 import aiohttp
 
-IDLE_SECONDS: Final = 4.0
-"""An idle connection is kept so long: less than the 5 s after which vLLM's server closes it."""
+IDLE_SECONDS: Final = 2.0
+"""An idle connection is kept so long. vLLM's server closes it after 5 s, and a request that meets a closed connection
+makes its worker look dead: so a gateway that is short of CPU has 3 s to send it.
+"""
 
 KEEPALIVE_IDLE_SECONDS: Final = 10
 KEEPALIVE_INTERVAL_SECONDS: Final = 5
