@@ -29,6 +29,9 @@ room)
     # Byte code of what is imported at start, and of nothing else.
     find "$site" -name __pycache__ -type d -prune -exec rm -r {} +
     PYTHONDONTWRITEBYTECODE='' "$python" -c "import pointsman.$room.__main__"
+    if [ "$room" = operator ]; then
+        PYTHONDONTWRITEBYTECODE='' "$python" -c "import pointsman.operator.nats_authorizer, pointsman.operator.nats_config"
+    fi
     if [ "$room" = gateway ]; then
         PYTHONDONTWRITEBYTECODE='' "$python" -c "from transformers import AutoTokenizer"
     fi

@@ -15,6 +15,7 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.api.v1alpha1.strict import StrictError
 from pointsman.kube.client import Kube
 from pointsman.kube.events import EventRecorder, Reference
+from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.errors import StreamNotDeleted
 from pointsman.operator.streams import PrefillStreams
 from pointsman.planner.errors import PlannerError, PrometheusFailed
@@ -134,5 +135,5 @@ def test_no_error_of_a_worker_without_nats_shows_them() -> None:
 
 async def test_no_error_of_a_stream_that_cannot_be_deleted_shows_them() -> None:
     with pytest.raises(StreamNotDeleted) as failed:
-        await PrefillStreams(NATS, "operator", "password")._delete("prefill-1")
+        await PrefillStreams(NATS, Login("operator", "password"))._delete("prefill-1")
     assert_masked(failed.value)

@@ -56,6 +56,67 @@ ingress: []
 {{- .Values.nats.auth.existingSecret | default (printf "%s-nats" (include "pointsman.fullname" .)) -}}
 {{- end -}}
 
+{{/* Where the key of the services' own logins is; the chart's NATS server alone takes them. */}}
+{{- define "pointsman.natsServicesSecret" -}}
+{{- .Values.nats.auth.existingSecret | default (printf "%s-nats-services" (include "pointsman.fullname" .)) -}}
+{{- end -}}
+
+{{/*
+Data of the Secrets of NATS as {"login": …, "services": …}: what is there, and what is missing newly made, once for all
+templates. In an installation that had services before they had logins of their own, their pods have the shared one.
+*/}}
+{{- define "pointsman.natsSecrets" -}}
+{{- if not (hasKey .Values.nats "secrets") -}}
+{{- $found := lookup "v1" "Secret" .Release.Namespace (include "pointsman.natsSecret" .) | default dict -}}
+{{- $login := get $found "data" | default dict | deepCopy -}}
+{{- $found = lookup "v1" "Secret" .Release.Namespace (include "pointsman.natsServicesSecret" .) | default dict -}}
+{{- $services := get $found "data" | default dict | deepCopy -}}
+{{- if not .Values.nats.auth.existingSecret -}}
+{{- if not $services -}}
+{{- $_ := set $services "nats-service-key" (randAlphaNum 40 | b64enc) -}}
+{{- $_ := set $services "nats-earlier-versions" (ternary "accepted" "refused" (not (empty $login)) | b64enc) -}}
+{{- end -}}
+{{- if not $login -}}
+{{- $login = dict "nats-user" ("pointsman" | b64enc) "nats-password" (randAlphaNum 40 | b64enc) -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set .Values.nats "secrets" (dict "login" $login "services" $services) -}}
+{{- end -}}
+{{- toJson .Values.nats.secrets -}}
+{{- end -}}
+
+{{/* Environment of what runs beside the NATS server in its pod. */}}
+{{- define "pointsman.natsServerEnvironment" -}}
+{{- $services := include "pointsman.natsServicesSecret" . -}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: POINTSMAN_BIND_HOST
+  value: {{ .Values.bindHost | quote }}
+- name: POINTSMAN_NATS_USER
+  valueFrom: {secretKeyRef: {name: {{ include "pointsman.natsSecret" . }}, key: nats-user}}
+- name: POINTSMAN_NATS_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ include "pointsman.natsSecret" . }}, key: nats-password}}
+- name: POINTSMAN_NATS_SERVICE_KEY
+  valueFrom: {secretKeyRef: {name: {{ $services }}, key: nats-service-key, optional: true}}
+- name: POINTSMAN_NATS_PREVIOUS_SERVICE_KEY
+  valueFrom: {secretKeyRef: {name: {{ $services }}, key: nats-previous-service-key, optional: true}}
+- name: POINTSMAN_NATS_EARLIER_VERSIONS
+  valueFrom: {secretKeyRef: {name: {{ $services }}, key: nats-earlier-versions, optional: true}}
+- name: HOME
+  value: /tmp
+{{- end -}}
+
+{{/* Spec of the claim for NATS's volume. */}}
+{{- define "pointsman.natsClaim" -}}
+accessModes: [ReadWriteOnce]
+{{- with .Values.nats.persistence.storageClassName }}
+storageClassName: {{ . }}
+{{- end }}
+resources:
+  requests:
+    storage: {{ .Values.nats.persistence.size }}
+{{- end -}}
+
 {{- define "pointsman.natsUrl" -}}
 {{- if .Values.nats.url -}}
 {{- .Values.nats.url -}}

@@ -174,7 +174,8 @@ class Served:
             base64.b64decode(secret[key]).decode() for key in (names.SECRET_NATS_USER, names.SECRET_NATS_PASSWORD)
         )
         url = f"nats://{self.cluster.nats_address}:{names.NATS_PORT}"
-        async with await nats.connect(url, user=user, password=password) as client:
+        inbox = names.reply_inbox_prefix(self.namespace, uid, "observer")  # the service may listen to no other
+        async with await nats.connect(url, user=user, password=password, inbox_prefix=inbox.encode()) as client:
             jetstream, stream = client.jetstream(), names.prefill_stream(self.namespace, uid)
 
             async def empty() -> bool:

@@ -93,13 +93,86 @@ def test_the_generated_password_outlives_an_upgrade_and_a_new_installation(relea
         secret = release.control_plane.get("secret", f"{RELEASE}-nats", release.namespace)
         return base64.b64decode(secret["data"]["nats-password"])
 
-    before = password()
+    def key() -> dict[str, bytes]:
+        secret = release.control_plane.get("secret", f"{RELEASE}-nats-services", release.namespace)
+        return {name: base64.b64decode(value) for name, value in secret["data"].items()}
+
+    before, key_before = password(), key()
     assert len(before) == 40
+    assert len(key_before["nats-service-key"]) == 40
+    assert key_before["nats-earlier-versions"] == b"refused", "no pod of a new installation is of an earlier version"
     release.install("operator.logLevel=DEBUG")
-    assert password() == before
+    assert (password(), key()) == (before, key_before)
     release.helm("uninstall", RELEASE, "--no-hooks")
     release.install()
-    assert password() == before, "workers that lived on have it in their environment"
+    assert (password(), key()) == (before, key_before), "workers that lived on have their logins in their environment"
+
+
+def test_an_installation_from_before_the_services_had_logins_lets_its_pods_in_after_an_upgrade(
+    release: Release,
+) -> None:
+    kubectl = release.control_plane.kubectl
+    kubectl("-n", release.namespace, "delete", "secret", f"{RELEASE}-nats-services")
+    release.install()
+    secret = release.control_plane.get("secret", f"{RELEASE}-nats-services", release.namespace)
+    assert base64.b64decode(secret["data"]["nats-earlier-versions"]) == b"accepted"
+    assert len(base64.b64decode(secret["data"]["nats-service-key"])) == 40
+
+
+def annotations(release: Release, kind: str, name: str) -> dict[str, str]:
+    """Of the pod template: a change of one replaces the pods."""
+    found: dict[str, str] = release.control_plane.get(kind, name, release.namespace)["spec"]["template"]["metadata"][
+        "annotations"
+    ]
+    return found
+
+
+def test_pods_are_replaced_when_their_secret_changes_and_not_else(release: Release) -> None:
+    workloads = [("deployment", f"{RELEASE}-operator"), ("statefulset", f"{RELEASE}-nats")]
+    own = f"nats.auth.existingSecret={RELEASE}-own"
+    kubectl = release.control_plane.kubectl
+    literals = ["--from-literal=nats-user=u", "--from-literal=nats-password=p"]
+    kubectl("-n", release.namespace, "create", "secret", "generic", f"{RELEASE}-own", *literals)
+    release.install(own)
+    before = [annotations(release, *each) for each in workloads]
+    release.install(own)
+    assert [annotations(release, *each) for each in workloads] == before
+    kubectl("-n", release.namespace, "patch", "secret", f"{RELEASE}-own", '--patch={"stringData": {"nats-user": "v"}}')
+    release.install(own)
+    after = [annotations(release, *each) for each in workloads]
+    assert all(old["checksum/secret"] != new["checksum/secret"] for old, new in zip(before, after, strict=True))
+    release.install("nats.auth.existingSecret=")
+
+
+def volumes(release: Release) -> tuple[list[str], list[str]]:
+    """Claims of the StatefulSet's template and of its pods; and where NATS keeps its streams."""
+    spec = release.control_plane.get("statefulset", f"{RELEASE}-nats", release.namespace)["spec"]
+    pod = spec["template"]["spec"]
+    claims = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or ()]
+    claims += [each["persistentVolumeClaim"]["claimName"] for each in pod["volumes"] if "persistentVolumeClaim" in each]
+    stores = [item["value"] for item in pod["initContainers"][0]["env"] if item["name"] == "POINTSMAN_NATS_STORE"]
+    return claims, stores
+
+
+def test_persistence_is_switched_on_and_off_by_an_upgrade(release: Release) -> None:
+    """A StatefulSet's volumeClaimTemplates cannot be changed, so an upgrade that changes them is refused."""
+    on, off = "nats.persistence.enabled=true", "nats.persistence.enabled=false"
+    assert volumes(release) == ([], [])
+    release.install(on)
+    assert volumes(release) == ([f"{RELEASE}-nats-data"], ["/data"])
+    release.install(off)
+    assert volumes(release) == ([], [])
+    # The same from an installation that began with a volume.
+    release.control_plane.kubectl("-n", release.namespace, "delete", "statefulset", f"{RELEASE}-nats")
+    release.install(on)
+    assert volumes(release) == (["data"], ["/data"])
+    release.install(on, "nats.persistence.size=3Gi")
+    release.install(off)
+    assert volumes(release) == (["data"], []), "the template stays, and nothing is mounted"
+    release.install(on)
+    assert volumes(release) == (["data"], ["/data"])
+    release.control_plane.kubectl("-n", release.namespace, "delete", "statefulset", f"{RELEASE}-nats")
+    release.install(off)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +250,114 @@ def test_the_planner_cannot_approve_its_own_plan_and_a_person_can(release: Relea
     until(approved, "a person who may edit approves")
 
 
+def refused(release: Release, account: str, *command: str, stdin: str = "") -> str:
+    """Why an account of the release may not do something; the policies are in force a moment after the installation."""
+
+    def refusal() -> str:
+        try:
+            release.control_plane.kubectl(*command, f"--as={account}", stdin=stdin or None)
+        except ControlPlaneError as error:
+            return str(error)
+        return ""
+
+    return until(refusal, f"{account} is refused: {command}")
+
+
+def test_whoever_approves_a_plan_is_named_as_who_they_are_or_not_at_all(release: Release, namespace: str) -> None:
+    kubectl = release.control_plane.kubectl
+    kubectl("create", "-f", "-", stdin=plan(namespace))
+    kubectl("-n", namespace, "create", "rolebinding", "ann", "--clusterrole=edit", "--user=ann")
+
+    def approve(by: str) -> tuple[str, ...]:
+        patch = json.dumps({"spec": {"approval": {"decision": "Approved", "by": by}}})
+        return ("-n", namespace, "patch", "plan", "chat-1", "--type=merge", f"--patch={patch}", "--dry-run=server")
+
+    # The role and the policy are in force a moment after they were installed.
+    until(
+        lambda: "spec.approval.by is bob: it must be the user" in refused(release, "ann", *approve("bob")),
+        "another name is refused by the policy",
+    )
+    kubectl(*approve("ann"), "--as=ann")
+    forged = json.loads(plan(namespace, decision="Denied", by="bob"))
+    forged["metadata"]["name"] = "chat-2"
+    with pytest.raises(ControlPlaneError, match="must be the user"):
+        kubectl("create", "-f", "-", stdin=json.dumps(forged))
+
+
+def config_map(namespace: str, name: str) -> str:
+    metadata = {"name": name, "namespace": namespace}
+    return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"a": "b"}})
+
+
+def test_the_planner_writes_no_config_map_but_its_memory_of_services(release: Release, namespace: str) -> None:
+    planner = f"system:serviceaccount:{release.namespace}:{RELEASE}-planner"
+    kubectl = release.control_plane.kubectl
+    create = ("create", "--dry-run=server", "-f", "-")
+    said = refused(release, planner, *create, stdin=config_map(namespace, "coredns"))
+    assert "the planner may not write ConfigMap coredns" in said
+    kubectl("create", "-f", "-", stdin=config_map(namespace, "theirs"))
+    patch = ("-n", namespace, "patch", "configmap", "theirs", '--patch={"data": {"a": "c"}}')
+    assert "the planner may not write" in refused(release, planner, *patch)
+    apply = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
+    assert "the planner may not write" in refused(release, planner, *apply, stdin=config_map(namespace, "theirs"))
+    kubectl(*apply, f"--as={planner}", stdin=config_map(namespace, "chat-planner-state"))
+
+
+def owned(kind: str, namespace: str, name: str, *, owner: bool) -> str:
+    """A Secret, or another object, with or without an owner of Pointsman's."""
+    group = {"Secret": "v1", "Service": "v1", "Deployment": "apps/v1", "PodDisruptionBudget": "policy/v1"}
+    reference = {"apiVersion": "pointsman.dev/v1alpha1", "kind": "LLMService", "name": "chat", "uid": "u"}
+    pods = {"matchLabels": {"a": "b"}}
+    container = {"name": "c", "image": "i"}
+    specs: dict[str, dict[str, Any]] = {
+        "Secret": {"stringData": {"a": "b"}},
+        "Service": {"spec": {"ports": [{"port": 80}]}},
+        "PodDisruptionBudget": {"spec": {"minAvailable": 1, "selector": pods}},
+        "Deployment": {
+            "spec": {
+                "selector": pods,
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}},
+            }
+        },
+    }
+    metadata: dict[str, Any] = {"name": name, "namespace": namespace}
+    if owner:
+        metadata["ownerReferences"] = [reference]
+    return json.dumps({"apiVersion": group[kind], "kind": kind, "metadata": metadata, **specs[kind]})
+
+
+@pytest.mark.parametrize("kind", ["Secret", "Service", "Deployment", "PodDisruptionBudget"])
+def test_the_operator_writes_and_deletes_only_what_belongs_to_pointsman(
+    release: Release, namespace: str, kind: str
+) -> None:
+    operator = f"system:serviceaccount:{release.namespace}:{RELEASE}-operator"
+    kubectl = release.control_plane.kubectl
+    create = ("create", "--dry-run=server", "-f", "-")
+    said = refused(release, operator, *create, stdin=owned(kind, namespace, "made", owner=False))
+    assert "it belongs to no object of pointsman.dev" in said
+    kubectl(*create, f"--as={operator}", stdin=owned(kind, namespace, "made", owner=True))
+    kubectl("create", "-f", "-", stdin=owned(kind, namespace, "theirs", owner=False))
+    delete = ("-n", namespace, "delete", kind, "theirs", "--dry-run=server")
+    assert "belongs to no object" in refused(release, operator, *delete)
+    apply = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
+    taken = refused(release, operator, *apply, stdin=owned(kind, namespace, "theirs", owner=True))
+    assert "belongs to no object" in taken, "an object is not taken over by naming an owner"
+    kubectl("-n", namespace, "delete", kind, "theirs")
+
+
 def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Release, namespace: str) -> None:
     def binding(role: str) -> str:
         return json.dumps(
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",
                 "kind": "RoleBinding",
-                "metadata": {"name": "given", "namespace": namespace},
+                "metadata": {
+                    "name": "given",
+                    "namespace": namespace,
+                    "ownerReferences": [
+                        {"apiVersion": "pointsman.dev/v1alpha1", "kind": "LLMService", "name": "chat", "uid": "u"}
+                    ],
+                },
                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
                 "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
             }

@@ -11,7 +11,8 @@ from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.operator.apply import NatsCredentials, Writer
+from pointsman.operator.apply import Writer
+from pointsman.operator.core.nats_credentials import NatsCredentials
 from pointsman.operator.errors import NameConflict
 from pointsman.operator.observe import service_of
 from pointsman.operator.pods import Expectations

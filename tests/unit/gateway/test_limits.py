@@ -34,7 +34,7 @@ IMAGES_PAGE: Final = (DOCS / "multimodal.md").read_text()
 NOT_ON_THE_SERVICE: Final = {
     # identity and addresses: the operator's
     "namespace", "service", "service_uid", "gateway", "bind_host", "port", "endpoints_file", "control_token",
-    "nats_url", "nats_user", "nats_password", "model_cache", "log_level", "log_format",
+    "nats_url", "nats_user", "nats_password", "nats_ca_certificate", "model_cache", "log_level", "log_format",
     "router",  # spec.gateway.router
     "router_seed",  # for tests
     "suspect_seconds",  # how fast a failed worker is tried again: no request is refused by it

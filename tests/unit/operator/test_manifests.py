@@ -15,6 +15,7 @@ from pointsman.operator.core.adapters.vllm import VllmAdapter
 from pointsman.operator.core.children import disruption_budget, is_current, service_secret, stamped
 from pointsman.operator.core.gateway import endpoint, gateway_objects
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.strategic_merge import strategic_merge
 from pointsman.operator.core.worker_pod import uncounted_gpus
@@ -309,8 +310,19 @@ def test_a_budget_keeps_all_but_one_worker_and_never_none() -> None:
 
 
 def test_a_secret_holds_its_values_encoded() -> None:
-    data = service_secret(service(), "token", "user", "password")["data"]
+    data = service_secret(service(), "token", Login("user", "password"))["data"]
     assert data == {"control-token": "dG9rZW4=", "nats-user": "dXNlcg==", "nats-password": "cGFzc3dvcmQ="}
+
+
+def test_workers_and_gateways_get_the_certificate_of_a_private_authority_of_nats() -> None:
+    install = replace(INSTALL, nats_has_private_ca=True)
+    deployment = gateway_objects(service(), install)[3]
+    for container in (_engine(_pod(install=install)), deployment["spec"]["template"]["spec"]["containers"][0]):
+        env = {item["name"]: item.get("valueFrom", {}) for item in container["env"]}
+        reference = env[names.ENV_NATS_CA_CERTIFICATE]["secretKeyRef"]
+        assert reference == {"name": "chat-pointsman", "key": names.SECRET_NATS_CA_CERTIFICATE}
+    data = service_secret(service(), "token", Login("user", "password"), "PEM")["data"]
+    assert data[names.SECRET_NATS_CA_CERTIFICATE] == "UEVN"
 
 
 def test_a_strategic_merge_removes_with_null_replaces_plain_lists_and_merges_keyed_ones() -> None:

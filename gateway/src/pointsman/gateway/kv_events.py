@@ -16,6 +16,7 @@ from pointsman.api.protocol import kv_feed as wire
 from pointsman.api.protocol.control import KV_EVENTS_PATH
 from pointsman.api.protocol.kv_feed import FrameReader, MalformedFeed
 from pointsman.api.protocol.names import Role
+from pointsman.gateway.control_tokens import ControlTokens
 from pointsman.gateway.core.kv_feed import FeedGap, FeedNotSupported, FeedState
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.types import Worker, WorkerKey
@@ -46,7 +47,7 @@ class KvEventFeed:
     ) -> None:
         self._fleet = fleet
         self._session = session
-        self._headers = {"Authorization": f"Bearer {control_token}"} if control_token else {}
+        self._tokens = ControlTokens(control_token)
         self._forget_seconds = forget_seconds
         self._snapshot_seconds = snapshot_seconds
         self._budget = LoopBudget(SLICE_SECONDS)
@@ -112,9 +113,12 @@ class KvEventFeed:
         """Apply the worker's stream until it ends. Raises when it breaks or cannot be understood."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
         url = f"{worker.url}{KV_EVENTS_PATH}"
-        async with self._session.get(url, headers=self._headers, timeout=timeout) as response:
+        sent = self._tokens.headers(worker.key)
+        async with self._session.get(url, headers=sent, timeout=timeout) as response:
             if response.status == HTTPStatus.NOT_FOUND:
                 raise FeedNotSupported(f"the worker has no {KV_EVENTS_PATH}: its version is older than the gateway's")
+            if response.status == HTTPStatus.UNAUTHORIZED:
+                self._tokens.refused(worker.key)
             if response.status != HTTPStatus.OK:
                 raise MalformedFeed(f"{KV_EVENTS_PATH} answered {response.status}")
             frames = FrameReader()

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
@@ -102,12 +103,14 @@ class KvMetricsFeed:
         async def received(message: Msg) -> None:
             self.take(message.data)
 
+        ca = settings.nats_ca_certificate
         client = Client()
         try:
             await client.connect(
                 settings.nats_url,
                 user=settings.nats_user,
                 password=settings.nats_password.get_secret_value() if settings.nats_password is not None else None,
+                tls=ssl.create_default_context(cadata=ca) if ca else None,
                 name=f"pointsman-gateway {settings.namespace}/{settings.service}",
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=1,

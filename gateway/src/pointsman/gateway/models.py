@@ -11,6 +11,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from pointsman.api.protocol.control import MODEL_FILES_PATH, MODEL_PATH, ModelFile, ModelInfo
+from pointsman.gateway.control_tokens import ControlTokens
 from pointsman.gateway.errors import RequestInvalid
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.processor import PROBE_CHATS, PROBE_TEXTS, Model, TextProcessor, TokenizerUnusable
@@ -39,7 +40,7 @@ class ModelCatalog:
         self._fleet = fleet
         self._session = session
         self._folder = folder
-        self._headers = {"Authorization": f"Bearer {control_token}"} if control_token else {}
+        self._tokens = ControlTokens(control_token)
         self._processors: dict[str, TextProcessor | str] = {}  # digest -> processor, or why there is none
         self._loading = asyncio.Lock()
         self._running: dict[WorkerKey, asyncio.Task[None]] = {}
@@ -161,7 +162,9 @@ class ModelCatalog:
             return list((await response.json())["tokens"])
 
     async def _get(self, worker: Worker, path: str) -> bytes:
-        async with self._session.get(f"{worker.url}{path}", headers=self._headers) as response:
+        async with self._session.get(f"{worker.url}{path}", headers=self._tokens.headers(worker.key)) as response:
+            if response.status == 401:
+                self._tokens.refused(worker.key)
             if response.status != 200:
                 raise ModelUnavailable(f"{path} of {worker.name} answered {response.status}")
             return await response.read()

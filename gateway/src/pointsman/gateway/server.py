@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from pointsman.api.protocol import headers
-from pointsman.api.protocol.control import ENDPOINTS_PATH
+from pointsman.api.protocol.control import ENDPOINTS_PATH, accepted_tokens
 from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.attempt import Provenance
 from pointsman.gateway.client_answer import ClientAnswer, ClientGone
@@ -535,7 +535,8 @@ class GatewayServer:
 
     async def _endpoints(self, request: web.Request) -> web.Response:
         given = request.headers.get(headers.CONTROL_TOKEN, "")
-        if not self._token or not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+        accepted = (f"Bearer {token}".encode() for token in accepted_tokens(self._token))
+        if not any(hmac.compare_digest(given.encode(), each) for each in accepted):
             raise Unauthorized("This path needs the service's control token.")
         return web.Response(text=self._fleet.report(self._name).wire(), content_type="application/json")
 

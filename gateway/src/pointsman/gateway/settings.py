@@ -38,6 +38,9 @@ class Settings(ProcessSettings):
     nats_url: str | None = Field(default=None, description="NATS for the workers' KV metrics; without it unknown load")
     nats_user: str | None = Field(default=None)
     nats_password: SecretStr | None = Field(default=None)
+    nats_ca_certificate: str = Field(
+        default="", description="PEM, of the authority of a tls:// NATS server; empty: public authorities"
+    )
     router: RouterName = Field(default=RouterName.TOKEN_LOAD, description="cost function of the router")
     router_seed: int | None = Field(default=None, description="seed of the router's random ties, for tests")
     kv_index_max_blocks: int = Field(

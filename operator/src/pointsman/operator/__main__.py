@@ -21,7 +21,7 @@ from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator import handlers
 from pointsman.operator.announce import Announcer
-from pointsman.operator.apply import NatsCredentials, Writer
+from pointsman.operator.apply import Writer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.elastic_groups import ElasticGroups
@@ -147,7 +147,7 @@ async def run(settings: OperatorSettings) -> int:
             if not await life.reach(event.wait()):
                 return life.status
         metrics.leader.set(1)
-        nats = NatsCredentials(settings.nats_user, settings.nats_password.get_secret_value())
+        nats = settings.nats_credentials()
         writer = Writer(kube, expectations, nats, elector.still_leader)
         announcer = Announcer(events, metrics)
         decisions = Decisions(kube, switches, plans, policies)
@@ -162,7 +162,7 @@ async def run(settings: OperatorSettings) -> int:
             control=control,
             announcer=announcer,
             metrics=metrics,
-            streams=PrefillStreams(settings.nats_url, nats.user, nats.password),
+            streams=PrefillStreams(settings.nats_url, nats.of_operator(), nats.ca_certificate),
             install=settings.install(),
             resync_s=settings.resync_seconds,
         )

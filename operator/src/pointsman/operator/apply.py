@@ -7,11 +7,11 @@ import logging
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC
 from typing import Any, Final
 
 from pointsman.api.protocol import names
+from pointsman.api.protocol.control import rotated
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.kube import resources
@@ -37,6 +37,7 @@ from pointsman.operator.core.naming import (
     pool_name,
     secret_name,
 )
+from pointsman.operator.core.nats_credentials import NatsCredentials
 from pointsman.operator.core.network import policy_names
 from pointsman.operator.core.snapshot import Pool, Service, Worker
 from pointsman.operator.errors import NameConflict, NotLeading
@@ -61,17 +62,6 @@ _KINDS: Final[Mapping[str, Resource]] = {
         resources.NETWORK_POLICIES,
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class NatsCredentials:
-    """Copied into each service's Secret."""
-
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return "NatsCredentials(…)"
 
 
 class Writer:
@@ -130,12 +120,18 @@ class Writer:
     async def ensure_secret(self, service: Service, known: str | None = None) -> str:
         """The service's control token; its Secret is made if it is missing, and follows the NATS credentials.
 
-        ``known`` is the token its workers have: a Secret deleted by hand is made again with it.
+        ``known`` is the token its workers have: a Secret deleted by hand is made again with it, and a token that was
+        replaced by hand keeps it beside the new one, so that no worker is lost.
         """
         name = secret_name(service.name)
         live = await self.find_own(resources.SECRETS, name, service, make_way=service.has_finalizer)
         token = _decoded(live, names.SECRET_CONTROL_TOKEN) or known or secrets.token_urlsafe(32)
-        wanted = service_secret(service, token, self._nats.user, self._nats.password)
+        if known is not None and known != token:
+            kept = rotated(token, known)
+            if kept != token:
+                log.info("service=%s keeps the control token of its workers beside the new one", service.key)
+            token = kept
+        wanted = service_secret(service, token, self._nats.of_service(service), self._nats.ca_certificate)
         if live is None or (live.get("data") or {}) != wanted["data"]:
             self._fence()
             await self._kube.apply(resources.SECRETS, wanted)

@@ -1,6 +1,7 @@
 """Client of the workers' control API and of the gateways' report."""
 
 import asyncio
+from http import HTTPStatus
 from typing import Final, TypeVar
 
 import aiohttp
@@ -18,6 +19,7 @@ ENDPOINTS_TIMEOUT_S: Final = 1.0  # a gateway that is silent for longer is passe
 COMMAND_TIMEOUT_S: Final = 5.0
 VERIFY_TIMEOUT_S: Final = 30.0  # of the worker; a first NIXL handshake between two workers alone may take 5 s
 _CONNECTIONS: Final = 128
+_MOST_REFUSALS: Final = 1000
 
 Answer = TypeVar("Answer", bound=wire.Wire)
 
@@ -26,6 +28,8 @@ class ControlClient:
     """Requests to workers and gateways. Every method raises ControlFailed."""
 
     def __init__(self) -> None:
+        self.refused: dict[str, None] = {}
+        """URLs of workers and gateways whose last answer was 401: they started with another token."""
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> "ControlClient":
@@ -88,6 +92,38 @@ class ControlClient:
         )
 
     async def _request(
+        self,
+        method: str,
+        url: str,
+        path: str,
+        token: str,
+        body: wire.Wire | None,
+        answer: type[Answer],
+        timeout_s: float,
+    ) -> Answer:
+        """While a token is rotated, the pod may have the new one or the old one."""
+        tokens = wire.accepted_tokens(token)
+        for each in tokens:
+            try:
+                found = await self._attempt(method, url, path, each, body, answer, timeout_s)
+            except ControlFailed as error:
+                if error.status != HTTPStatus.UNAUTHORIZED:
+                    self.refused.pop(url, None)
+                    raise
+                if each == tokens[-1]:
+                    self._remember_refusal(url)
+                    raise
+            else:
+                self.refused.pop(url, None)
+                return found
+        raise ControlFailed(f"{method} {url}{path}: there is no control token")
+
+    def _remember_refusal(self, url: str) -> None:
+        self.refused[url] = None
+        while len(self.refused) > _MOST_REFUSALS:  # of pods that are gone
+            del self.refused[next(iter(self.refused))]
+
+    async def _attempt(
         self,
         method: str,
         url: str,

@@ -40,7 +40,7 @@ from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name
+from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.revision import kv_compatibility, revision
@@ -138,6 +138,7 @@ class Reconciler:
         self._writer = writer
         self._expectations = expectations
         self._announcer = announcer
+        self._control = control
         self._questions = Questions(control, announcer)
         self._commands = Commands(control, queue, announcer, metrics, clock)
         self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams)
@@ -225,6 +226,7 @@ class Reconciler:
         problems += [*self._children.problems(service), *memory.create_problems]
         unproved = (self._commands.problem(worker.uid) for worker in snapshot.workers)
         problems += [problem for problem in (*unproved, memory.nats_problem) if problem is not None]
+        problems += self._refusals(snapshot)
 
         if any(isinstance(action, act.RemoveFinalizer) for action in decision.actions):
             log.info("service=%s/%s reason=Deleted %s", namespace, name, decision.actions[-1].why)
@@ -243,6 +245,18 @@ class Reconciler:
         await self._write_status(service, found, snapshot.pools, outcome)
         self._announcer.outcome(service, outcome)
         return self._next(after, decision.truncated, bool(decision.actions), memory), "done"
+
+    def _refusals(self, snapshot: Snapshot) -> list[Problem]:
+        """Workers that started with another control token than the service's Secret has now."""
+        refusing = [worker.name for worker in snapshot.workers if worker.control_url in self._control.refused]
+        if not refusing:
+            return []
+        names = ", ".join(refusing[:3])
+        text = (
+            f"the control token of Secret {secret_name(snapshot.service.name)} is refused by {names}: "
+            "they started with another one; write both as new,old, or delete the pods"
+        )
+        return [Problem(reason=Reason.CONTROL_TOKEN_REFUSED, message=text)]
 
     def _remember(self, key: ServiceKey, uid: str) -> _Memory:
         memory = self._memory.get(key)

@@ -6,6 +6,7 @@ from pydantic import Field, Json, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pointsman.operator.core.install import Install, Network
+from pointsman.operator.core.nats_credentials import NatsCredentials
 from pointsman.process.settings import LeaderSettings
 
 
@@ -36,8 +37,19 @@ class OperatorSettings(LeaderSettings):
         description="What servers in pods listen on; $(POD_IP) where pods share the network of their host.",
     )
     nats_url: str = Field(description="nats://host:port of the NATS server that workers and gateways use.")
-    nats_user: str = Field(default="", description="Its user; copied into each service's Secret.")
+    nats_user: str = Field(
+        default="", description="Its user; without a service key it is copied into each service's Secret."
+    )
     nats_password: SecretStr = Field(default=SecretStr(""), description="Its password; copied likewise.")
+    nats_service_key: SecretStr | None = Field(
+        default=None,
+        min_length=32,
+        description="Key of the services' own logins. The chart's NATS server has the same; another server needs none.",
+    )
+    nats_ca_certificate: str = Field(
+        default="",
+        description="Certificate of the authority of a tls:// server, PEM; empty: public authorities. Copied likewise.",
+    )
 
     network_policies: bool = Field(
         default=False, description="Whether each service gets NetworkPolicies that close its workers to other pods."
@@ -71,6 +83,12 @@ class OperatorSettings(LeaderSettings):
         controllers = {"namespaceSelector": namespace, "podSelector": self.controller_pods}
         return Network(controllers=controllers, metrics_from=tuple(self.metrics_from or ()))
 
+    def nats_credentials(self) -> NatsCredentials:
+        """What the operator, and each service, connects to NATS with."""
+        key = None if self.nats_service_key is None else self.nats_service_key.get_secret_value()
+        password = self.nats_password.get_secret_value()
+        return NatsCredentials(self.nats_user, password, key, self.nats_ca_certificate)
+
     def install(self) -> Install:
         """The part that manifests are rendered with."""
         return Install(
@@ -81,6 +99,7 @@ class OperatorSettings(LeaderSettings):
             gateway_cluster_role=self.gateway_cluster_role,
             nats_url=self.nats_url,
             nats_authenticates=bool(self.nats_user),
+            nats_has_private_ca=bool(self.nats_ca_certificate),
             gateway_linger_seconds=self.gateway_linger_seconds,
             pod_bind_host=self.pod_bind_host,
             log_level=self.log_level,

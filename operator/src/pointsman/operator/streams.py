@@ -7,7 +7,8 @@ process lives. One that stays behind holds nothing that is ever read: its name h
 
 import asyncio
 import logging
-from typing import Final
+import ssl
+from typing import Any, Final
 
 import nats
 import nats.errors
@@ -15,6 +16,7 @@ import nats.js.errors
 
 from pointsman.api.credentials import mask_credentials
 from pointsman.api.protocol.names import prefill_stream
+from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.errors import StreamNotDeleted
 
 log = logging.getLogger(__name__)
@@ -26,9 +28,12 @@ MOST_REMEMBERED: Final = 1000
 class PrefillStreams:
     """Deletes streams of services; what could not be deleted is remembered for :meth:`sweep`."""
 
-    def __init__(self, url: str, user: str, password: str) -> None:
+    def __init__(self, url: str, login: Login, ca_certificate: str = "") -> None:
+        """``ca_certificate``: PEM, of the authority of a ``tls://`` server; empty: public authorities."""
         self._url = url
-        self._credentials = {"user": user, "password": password} if user else {}
+        self._options: dict[str, Any] = {"user": login.user, "password": login.password} if login.user else {}
+        if ca_certificate:
+            self._options["tls"] = ssl.create_default_context(cadata=ca_certificate)
         self._left: dict[str, None] = {}  # names, in order of their going
 
     async def delete(self, namespace: str, service_uid: str) -> None:
@@ -61,7 +66,7 @@ class PrefillStreams:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 client = await nats.connect(
-                    self._url, name="pointsman-operator", allow_reconnect=False, error_cb=_silently, **self._credentials
+                    self._url, name="pointsman-operator", allow_reconnect=False, error_cb=_silently, **self._options
                 )
                 try:
                     await client.jetstream().delete_stream(name)

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from pointsman.api.protocol.control import PREFILL_CHATS_PATH, chat_credential
+from pointsman.api.protocol.control import PREFILL_CHATS_PATH, accepted_tokens, chat_credential
 from pointsman.workers.core.bodies import json_object
 from pointsman.workers.errors import ChatUnavailableError
 from pointsman.workers.settings import WorkerSettings
@@ -22,7 +22,7 @@ class ChatSource:
 
     def __init__(self, settings: WorkerSettings, max_bytes: int = MAX_CHAT_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._token = settings.control_token.get_secret_value()
+        self._token = accepted_tokens(settings.control_token.get_secret_value())[0]
         self._session: aiohttp.ClientSession | None = None
 
     async def fetch(self, at: str, request_id: str) -> dict[str, Any]:

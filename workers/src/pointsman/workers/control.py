@@ -30,7 +30,8 @@ class ControlAnswer:
 
 def authorized(headers: Mapping[str, str], token: str) -> bool:
     """Whether the request carries the service's control token; takes as long for a wrong one as for the right one."""
-    return hmac.compare_digest(headers.get("authorization", "").encode(), f"Bearer {token}".encode())
+    given = headers.get("authorization", "").encode()
+    return any(hmac.compare_digest(given, f"Bearer {each}".encode()) for each in wire.accepted_tokens(token))
 
 
 class ControlApi:
@@ -43,7 +44,8 @@ class ControlApi:
         """401 for a request without its credential, before its body is read. ``headers`` have lower-case names."""
         token = self._sidecar.settings.control_token.get_secret_value()
         if (chat := _chat_of(method, path)) is not None:
-            if not authorized(headers, wire.chat_credential(token, chat)):
+            credentials = [wire.chat_credential(each, chat) for each in wire.accepted_tokens(token)]
+            if not any(authorized(headers, each) for each in credentials):
                 return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "a chat needs the credential of its request")
         elif not authorized(headers, token):
             return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "the control API needs the service's control token")

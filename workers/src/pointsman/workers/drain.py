@@ -17,7 +17,14 @@ from typing import Final
 from pydantic import ValidationError
 
 from pointsman.api.protocol import names
-from pointsman.api.protocol.control import DRAIN_PATH, STATE_PATH, DrainRequest, WorkerPhase, WorkerState
+from pointsman.api.protocol.control import (
+    DRAIN_PATH,
+    STATE_PATH,
+    DrainRequest,
+    WorkerPhase,
+    WorkerState,
+    accepted_tokens,
+)
 from pointsman.process.errors import SettingsError
 from pointsman.process.lifetime import ExitStatus
 from pointsman.workers.settings import WorkerSettings
@@ -40,7 +47,7 @@ class Control:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._url = names.address_url("http", settings.own_host, names.ENGINE_PORT)
-        self._token = settings.control_token.get_secret_value()
+        self._token = accepted_tokens(settings.control_token.get_secret_value())[0]
 
     def drain(self, reason: str) -> WorkerState:
         """Have it take no new work. Raises NoAnswerError, NotListeningError."""

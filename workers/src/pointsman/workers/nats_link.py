@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 
 import nats.errors
@@ -78,6 +79,8 @@ class NatsLink:
         """nats-py reconnects by itself but gives up for good on some errors (authorization): then begin anew."""
         settings = self._settings
         password = None if settings.nats_password is None else settings.nats_password.get_secret_value()
+        ca = settings.nats_ca_certificate
+        tls = ssl.create_default_context(cadata=ca) if ca else None
         prefix = reply_inbox_prefix(settings.namespace, settings.service_uid, settings.worker)
         while True:
             closed = asyncio.Event()
@@ -93,6 +96,7 @@ class NatsLink:
                     name=f"pointsman-worker {settings.namespace}/{settings.worker}",
                     user=settings.nats_user,
                     password=password,
+                    tls=tls,
                     inbox_prefix=prefix.encode(),
                     connect_timeout=2,
                     max_reconnect_attempts=-1,

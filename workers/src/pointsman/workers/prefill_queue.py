@@ -19,6 +19,7 @@ import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
@@ -30,7 +31,12 @@ from nats.js.api import (
 )
 
 from pointsman.api.protocol import names
-from pointsman.api.protocol.prefill import PULL_EXPIRES_SECONDS, PrefillRequest
+from pointsman.api.protocol.prefill import (
+    PULL_EXPIRES_SECONDS,
+    QUEUE_DUPLICATE_WINDOW_SECONDS,
+    QUEUE_MAX_AGE_SECONDS,
+    PrefillRequest,
+)
 from pointsman.workers.errors import PromptTooLargeError, QueueFullError, QueueUnavailableError
 from pointsman.workers.nats_link import NatsLink
 from pointsman.workers.settings import WorkerSettings
@@ -40,8 +46,6 @@ log = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_SECONDS = 1.0
 DEPTH_TIMEOUT_SECONDS = 0.25
-MAX_AGE_SECONDS = 900.0  # a backstop for a queue nobody pulls from; requests have deadlines of seconds
-DUPLICATE_WINDOW_SECONDS = 30.0
 STREAM_FULL = 10077  # JetStream's JSStreamStoreFailedF: "maximum messages exceeded"
 
 NATS_ERRORS = (nats.errors.Error, TimeoutError, OSError)
@@ -117,7 +121,11 @@ class PrefillQueue:
         return self.last_depth
 
     async def _ensure(self, client: Client) -> None:
-        """Create stream and consumer, or bring them to what this version wants. Every worker does, at every connect."""
+        """Create stream and consumer, or bring them to what this version wants. Every worker does, at every connect.
+
+        Where services have NATS logins of their own, the server makes the stream before it lets a worker in, and no
+        worker may make or change one: an existing stream is used as it is.
+        """
         jetstream = self._link.jetstream
         settings = self._settings
         stream = StreamConfig(
@@ -126,9 +134,9 @@ class PrefillQueue:
             retention=RetentionPolicy.WORK_QUEUE,
             discard=DiscardPolicy.NEW,
             max_msgs=settings.prefill_queue_limit,
-            max_age=MAX_AGE_SECONDS,
+            max_age=QUEUE_MAX_AGE_SECONDS,
             storage=StorageType.FILE,
-            duplicate_window=DUPLICATE_WINDOW_SECONDS,
+            duplicate_window=QUEUE_DUPLICATE_WINDOW_SECONDS,
         )
         consumer = ConsumerConfig(
             durable_name=self.consumer,
@@ -140,13 +148,27 @@ class PrefillQueue:
             max_deliver=-1,
         )
         try:
-            try:
-                await jetstream.add_stream(stream)
-            except nats.js.errors.BadRequestError:  # it exists with another configuration
-                await jetstream.update_stream(stream)
+            await self._ensure_stream(jetstream, stream)
             await jetstream.add_consumer(self.stream, consumer)
         except NATS_ERRORS as error:
             raise QueueUnavailableError(f"stream {self.stream}: {error or type(error).__name__}") from error
+
+    async def _ensure_stream(self, jetstream: JetStreamContext, wanted: StreamConfig) -> None:
+        """What is there and alike is left alone: it needs no right to make a stream."""
+        try:
+            found = (await jetstream.stream_info(self.stream)).config
+        except nats.js.errors.NotFoundError:
+            await jetstream.add_stream(wanted)
+            return
+        if all(
+            getattr(found, field) == getattr(wanted, field)
+            for field in ("subjects", "max_msgs", "max_age", "duplicate_window")
+        ):
+            return
+        try:
+            await jetstream.update_stream(wanted)
+        except nats.errors.TimeoutError:  # what NATS does not permit stays without an answer
+            log.info("stream %s is kept as it is: this worker may not change it", self.stream)
 
 
 class PrefillPuller:

@@ -18,6 +18,9 @@ class NatsSettings(ProcessSettings):
     nats_url: str | None = None
     nats_user: str | None = None
     nats_password: SecretStr | None = None
+    nats_ca_certificate: str = Field(
+        default="", description="PEM, of the authority of a tls:// server; empty: public authorities"
+    )
 
     @property
     def log_fields(self) -> dict[str, str]:
@@ -68,7 +71,9 @@ class WorkerSettings(NatsSettings):
     max_concurrent_prefills: int = Field(
         default=DEFAULT_MAX_CONCURRENT_PREFILLS, ge=1, description="prefills for other workers at one time"
     )
-    prefill_queue_limit: int = Field(default=1024, ge=1, description="requests the service's stream holds at most")
+    prefill_queue_limit: int = Field(
+        default=prefill.DEFAULT_QUEUE_LIMIT, ge=1, description="requests the service's stream holds at most"
+    )
     ack_wait_seconds: float = Field(default=prefill.ACK_WAIT_SECONDS, gt=0)
     heartbeat_seconds: float = Field(default=prefill.HEARTBEAT_SECONDS, gt=0)
     lease_seconds: float = Field(

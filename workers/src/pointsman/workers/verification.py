@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 
 from pointsman.api.protocol import headers
-from pointsman.api.protocol.control import VerifyRequest, VerifyResult
+from pointsman.api.protocol.control import VerifyRequest, VerifyResult, accepted_tokens
 from pointsman.api.protocol.names import Role
 from pointsman.workers.core.leases import LeaseLedger
 from pointsman.workers.core.prompts import (
@@ -122,7 +122,7 @@ class Verifier:
 
     async def _decode_at(self, partner_url: str, body: Mapping[str, Any]) -> EngineAnswer:
         token = self._settings.control_token.get_secret_value()
-        sent = {headers.CONTROL_TOKEN: f"Bearer {token}", headers.VERIFICATION: "decode-leg"}
+        sent = {headers.CONTROL_TOKEN: f"Bearer {accepted_tokens(token)[0]}", headers.VERIFICATION: "decode-leg"}
         try:
             async with (
                 aiohttp.ClientSession() as session,

@@ -38,6 +38,27 @@ KV_EVENTS_PATH: Final = "/pointsman/v1/kv-events"
 ENDPOINTS_PATH: Final = "/pointsman/v1/endpoints"
 
 
+def accepted_tokens(control_token: str) -> tuple[str, ...]:
+    """The tokens in the control token of a service's Secret, which is ``new,old`` while it is rotated.
+
+    The first is the one to send. All are accepted. So is the value as a whole: what a process of a version that knows
+    of no rotation takes for the token, if it starts meanwhile.
+    """
+    tokens = tuple(token for token in control_token.split(",") if token)
+    return tokens if len(tokens) < 2 else (*tokens, control_token)
+
+
+def rotated(control_token: str, known: str) -> str:
+    """``control_token`` of a Secret, with the tokens that processes have if somebody replaced them: ``new,old``.
+
+    ``known``: the value before. One that begins with the same token is taken as it is: a rotation that is over.
+    """
+    tokens, before = accepted_tokens(control_token), accepted_tokens(known)
+    if not before or tokens[:1] == before[:1]:
+        return control_token
+    return ",".join(dict.fromkeys((*control_token.split(","), *known.split(","))))
+
+
 def chat_credential(control_token: str, request_id: str) -> str:
     """Proves that who has it knows the service's control token; good for the chat of one request only."""
     return hmac.digest(control_token.encode(), f"prefill chat {request_id}".encode(), "sha256").hex()

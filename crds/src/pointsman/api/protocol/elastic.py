@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import Field
 
-from pointsman.api.protocol.control import Wire
+from pointsman.api.protocol.control import Wire, accepted_tokens
 
 STATE_PATH: Final = "/pointsman/v1/elastic/state"
 OBJECTIVES_PATH: Final = "/pointsman/v1/elastic/objectives"
@@ -31,11 +31,11 @@ class InstancePresence(Wire):
     @classmethod
     def proved(cls, instance: str, url: str, token: str) -> "InstancePresence":
         """With the proof of ``token``."""
-        return cls(instance=instance, url=url, proof=_proof(url, token))
+        return cls(instance=instance, url=url, proof=_proof(url, accepted_tokens(token)[0]))
 
     def proves(self, token: str) -> bool:
         """Whether who said it has ``token``."""
-        return hmac.compare_digest(self.proof, _proof(self.url, token))
+        return any(hmac.compare_digest(self.proof, _proof(self.url, each)) for each in accepted_tokens(token))
 
 
 def _proof(url: str, token: str) -> str:

@@ -91,6 +91,7 @@ SECRET_SUFFIX: Final = "-pointsman"
 SECRET_CONTROL_TOKEN: Final = "control-token"
 SECRET_NATS_USER: Final = "nats-user"
 SECRET_NATS_PASSWORD: Final = "nats-password"
+SECRET_NATS_CA_CERTIFICATE: Final = "nats-ca.crt"  # PEM; absent: public authorities
 
 # --- environment of a worker pod (rendered by the operator, read by pointsman.workers.settings) ---
 ENV_NAMESPACE: Final = "POINTSMAN_NAMESPACE"
@@ -103,6 +104,7 @@ ENV_BIND_HOST: Final = "POINTSMAN_BIND_HOST"  # default 0.0.0.0; $(POD_IP) where
 ENV_NATS_URL: Final = "POINTSMAN_NATS_URL"
 ENV_NATS_USER: Final = "POINTSMAN_NATS_USER"
 ENV_NATS_PASSWORD: Final = "POINTSMAN_NATS_PASSWORD"
+ENV_NATS_CA_CERTIFICATE: Final = "POINTSMAN_NATS_CA_CERTIFICATE"  # PEM, of a tls:// URL; not set: public authorities
 ENV_CONTROL_TOKEN: Final = "POINTSMAN_CONTROL_TOKEN"
 ENV_KV_COMPATIBILITY: Final = "POINTSMAN_KV_COMPATIBILITY"
 ENV_BLOCK_SIZE: Final = "POINTSMAN_BLOCK_SIZE"

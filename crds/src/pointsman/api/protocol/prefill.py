@@ -22,6 +22,9 @@ PRESENCE_STALE_SECONDS: Final = 2.0  # one not heard of for this long is taken f
 LEASE_SECONDS: Final = 30.0  # vLLM's kv_lease_duration as Pointsman sets it
 LEASE_USABLE_SHARE: Final = 2 / 3  # a pull may begin only in this first part of a lease
 FIRST_TOKEN_SECONDS: Final = 120.0  # time for the first token of a request that comes without a deadline
+DEFAULT_QUEUE_LIMIT: Final = 1024  # requests that a service's stream holds at most
+QUEUE_MAX_AGE_SECONDS: Final = 900.0  # a backstop for a queue nobody pulls from; requests have deadlines of seconds
+QUEUE_DUPLICATE_WINDOW_SECONDS: Final = 30.0
 LONGEST_WAIT_SECONDS: Final = 600.0  # for a remote prefill, whatever the deadline; a message lives longer in its stream
 
 

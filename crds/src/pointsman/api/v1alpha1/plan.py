@@ -171,7 +171,12 @@ class Approval(ApiModel):
         description="A person writes it, once: kubectl patch plan NAME --type=merge -p "
         '\'{"spec":{"approval":{"decision":"Approved"}}}\'',
     )
-    by: str | None = Field(default=None, max_length=253, description="Who, as they want to be named.")
+    by: str | None = Field(
+        default=None,
+        max_length=253,
+        description="Who: the user name of the request that writes it. The chart's admission policy refuses another "
+        "name.",
+    )
 
     model_config = ConfigDict(
         json_schema_extra=extra(

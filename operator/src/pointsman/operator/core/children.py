@@ -10,12 +10,14 @@ from pointsman.api.protocol.names import (
     COMPONENT_WORKER,
     COPIED_REPLICAS_ANNOTATION,
     ENV_CONTROL_TOKEN,
+    ENV_NATS_CA_CERTIFICATE,
     ENV_NATS_PASSWORD,
     ENV_NATS_USER,
     MANAGED_BY,
     MANAGED_BY_LABEL,
     ROLE_LABEL,
     SECRET_CONTROL_TOKEN,
+    SECRET_NATS_CA_CERTIFICATE,
     SECRET_NATS_PASSWORD,
     SECRET_NATS_USER,
     SERVICE_LABEL,
@@ -23,6 +25,7 @@ from pointsman.api.protocol.names import (
 )
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION, pool_name, secret_name
+from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.core.revision import digest
 from pointsman.operator.core.snapshot import Service
 
@@ -142,18 +145,21 @@ def secret_env(service: Service, install: Install) -> list[dict[str, Any]]:
     keys = {ENV_CONTROL_TOKEN: SECRET_CONTROL_TOKEN}
     if install.nats_authenticates:
         keys |= {ENV_NATS_USER: SECRET_NATS_USER, ENV_NATS_PASSWORD: SECRET_NATS_PASSWORD}
+    if install.nats_has_private_ca:
+        keys |= {ENV_NATS_CA_CERTIFICATE: SECRET_NATS_CA_CERTIFICATE}
     return [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret_name(service.name), "key": key}}}
         for name, key in keys.items()
     ]
 
 
-def service_secret(service: Service, control_token: str, nats_user: str, nats_password: str) -> dict[str, Any]:
+def service_secret(service: Service, control_token: str, nats: Login, nats_ca_certificate: str = "") -> dict[str, Any]:
     """The Secret that workers and gateway take their control token and NATS credentials from."""
     values = {
         SECRET_CONTROL_TOKEN: control_token,
-        SECRET_NATS_USER: nats_user,
-        SECRET_NATS_PASSWORD: nats_password,
+        SECRET_NATS_USER: nats.user,
+        SECRET_NATS_PASSWORD: nats.password,
+        **({SECRET_NATS_CA_CERTIFICATE: nats_ca_certificate} if nats_ca_certificate else {}),
     }
     return {
         "apiVersion": "v1",

@@ -33,6 +33,7 @@ class Install:
     gateway_cluster_role: str = "pointsman-gateway"
     nats_url: str
     nats_authenticates: bool = True  # its user and password are in the services' Secrets
+    nats_has_private_ca: bool = False  # its certificate is in the services' Secrets
     pod_bind_host: str = "0.0.0.0"
     cluster_domain: str = "svc"  # http://<service>-gateway.<namespace>.<cluster_domain>
     gateway_linger_seconds: int = 5

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import aiohttp
 import msgspec
 
+from pointsman.api.protocol.control import accepted_tokens
 from pointsman.workers.elastic.protocol import (
     HEARTBEAT_SECONDS,
     LINK_PATH,
@@ -51,7 +52,7 @@ class Links:
     def __init__(self, session: aiohttp.ClientSession, token: str, listener: Listener) -> None:
         self._session = session
         # Of two managers, one of which does not know yet that it is replaced, an instance obeys the newer.
-        self._headers = {"Authorization": f"Bearer {token}", MANAGER_SINCE: repr(time.time())}
+        self._headers = {"Authorization": f"Bearer {accepted_tokens(token)[0]}", MANAGER_SINCE: repr(time.time())}
         self._listener = listener
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outgoing: dict[str, asyncio.Queue[ToInstance]] = {}

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import msgspec
 
+from pointsman.api.protocol.control import accepted_tokens
+
 EC_TRANSFER_PARAMS: Final = "ec_transfer_params"
 
 
@@ -42,7 +44,7 @@ class EmbeddingReference:
         """The entry of ``ec_transfer_params``."""
         entry = asdict(self)
         del entry["item"]
-        return {**entry, "seal": _seal(self, token)}
+        return {**entry, "seal": _seal(self, accepted_tokens(token)[0])}
 
 
 def references(params: object, token: str) -> dict[str, EmbeddingReference]:
@@ -72,7 +74,8 @@ def _read(item: object, content: object, token: str) -> EmbeddingReference | Non
         return None
     fields = {name: value for name, value in msgspec.structs.asdict(entry).items() if name != "seal"}
     reference = EmbeddingReference(item, **fields)
-    return reference if hmac.compare_digest(entry.seal, _seal(reference, token)) else None
+    seals = (_seal(reference, each) for each in accepted_tokens(token))
+    return reference if any(hmac.compare_digest(entry.seal, seal) for seal in seals) else None
 
 
 def _seal(reference: EmbeddingReference, token: str) -> str:

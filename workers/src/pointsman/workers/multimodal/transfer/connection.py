@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from pointsman.api.protocol.control import accepted_tokens
 from pointsman.workers.multimodal.transfer.errors import HandshakeRefusedError, LinkClosedError, ProtocolError
 from pointsman.workers.multimodal.transfer.messages import (
     VERSION,
@@ -141,7 +142,9 @@ async def greet_language_side(
         if not isinstance(hello, LanguageHello):
             raise ProtocolError(f"the first message is {type(hello).__name__}, not LanguageHello")
         path = choose_path(hello.paths)
-        if not hmac.compare_digest(hello.proof, _proof(token, "language", nonce, hello.nonce)):
+        proofs = {each: _proof(each, "language", nonce, hello.nonce) for each in accepted_tokens(token)}
+        theirs = [each for each, proof in proofs.items() if hmac.compare_digest(hello.proof, proof)]
+        if not theirs:
             refusal = "the service's control token is missing or wrong"
         elif hello.version != VERSION:
             refusal = f"version is {hello.version}: it must be {VERSION}"
@@ -150,7 +153,7 @@ async def greet_language_side(
         elif path is None:
             refusal = f"paths is {list(hello.paths)}: none of them is possible on this connection"
         else:
-            proof = _proof(token, "encode", nonce, hello.nonce)
+            proof = _proof(theirs[0], "encode", nonce, hello.nonce)
             agreed = EncodeHello(proof, path, sizes_first and hello.sizes_first)
             await connection.send(agreed)
             return agreed
@@ -170,6 +173,7 @@ async def greet_encode_side(
         if not isinstance(challenge, Challenge):
             raise ProtocolError(f"the first message is {type(challenge).__name__}, not Challenge")
         nonce = secrets.token_bytes(_NONCE_BYTES)
+        token = accepted_tokens(token)[0]
         proof = _proof(token, "language", challenge.nonce, nonce)
         await connection.send(LanguageHello(VERSION, nonce, proof, paths, sizes_first, embedding_bytes))
         match await connection.receive():
