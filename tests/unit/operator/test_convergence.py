@@ -11,7 +11,7 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.llmservice import EncodePoolSpec, EncodeSpec
 from pointsman.operator.core.diff import decide, next_look_s, workers_to_ask
 from pointsman.operator.core.snapshot import Container, DrainReason, Pool, Worker
-from unit.operator.world import KV, Engine, Render, World, service, spec
+from unit.operator.world import FOUND_LOST_S, KV, LOST_NODE_S, NODES, Engine, Render, World, service, spec
 
 pool_numbers = st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)).map(
     lambda numbers: (sorted(numbers)[1], sorted(numbers)[0], sorted(numbers)[2])
@@ -65,6 +65,7 @@ def worlds(draw: st.DrawFn) -> World:
             kv_compatibility=KV,
             phase="Running",
             pod_ip="127.0.0.1",
+            node=dice.choice(NODES),
             terminating=terminating,
             pod_ready=engine.phase is not WorkerPhase.STARTING,
             routable_label=not draining and dice.random() < 0.5,
@@ -175,3 +176,39 @@ def test_without_a_renderer_nothing_is_created_but_what_lives_is_cared_for(world
             world.execute(action)
         world.tick()
         assert set(world.pods) <= before
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds(), st.floats(0.0, 0.3))
+def test_workers_on_lost_nodes_are_replaced_whether_or_not_the_nodes_come_back(world: World, misfortune: float) -> None:
+    """Old and new pods, with and without a readiness gate. The world checks that there are never two for one."""
+    world.service = replace(world.service, has_finalizer=True)
+    assert world.run(200)
+    for _ in range(3):
+        world.misfortune = misfortune
+        world.lose_node(world.dice.choice(NODES))
+        for _ in range(world.dice.randrange(15)):
+            world.reconcile()
+            world.tick()
+        for node in list(world.lost_nodes):
+            if world.dice.random() < 0.5:
+                world.return_node(node)
+    world.misfortune = 0.0
+    assert world.run(300), [(pod.name, pod.role, world.engines[uid]) for uid, pod in world.pods.items()]
+
+
+@settings(max_examples=60, deadline=None)
+@given(worlds())
+def test_a_lost_worker_is_replaced_as_soon_as_kubernetes_deletes_its_pod(world: World) -> None:
+    world.service = replace(world.service, has_finalizer=True)
+    assert world.run(200)
+    node = world.dice.choice(NODES)
+    world.lose_node(node)
+    for _ in range(int(FOUND_LOST_S + LOST_NODE_S) + 2):
+        world.reconcile()
+        world.tick()
+    for role, pool in world.pools.items():
+        bounds = world.service.spec.pools.of(role)
+        there = [pod for pod in world.pods.values() if pod.role is role and not pod.terminating]
+        assert len(there) == min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
+        assert all(pod.node != node for pod in there)

@@ -33,6 +33,9 @@ from pointsman.operator.core.snapshot import (
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 KV = "c0ffee12"
+NODES = ("n-0", "n-1", "n-2")
+FOUND_LOST_S = 4.0  # of the world: from a node's last word until Kubernetes finds it lost
+LOST_NODE_S = 6.0  # from then until Kubernetes deletes its pods
 
 
 def spec(
@@ -124,6 +127,7 @@ class World:
     confirmed_budgets: dict[str, tuple[str | None, int | None]] = field(default_factory=dict)  # the operator's memory
     acting_since_s: float = 0.0
     cannot_prove: set[tuple[str, Role]] = field(default_factory=set)  # (pod uid, role) that never answers
+    lost_nodes: dict[str, float] = field(default_factory=dict)  # since when a node does not answer
     served_once: set[Role] = field(default_factory=set)
     lost_work: list[str] = field(default_factory=list)
 
@@ -170,7 +174,7 @@ class World:
 
     def _answer(self, worker: Worker) -> WorkerState | None:
         engine = self.engines[worker.uid]
-        if self._unlucky() or not worker.container.running:
+        if self._unlucky() or not worker.container.running or worker.node in self.lost_nodes:
             return None
         return state(
             worker.name,
@@ -313,6 +317,8 @@ class World:
             revision=Render().revision(action.role),
             kv_compatibility=KV,
             pod_ip="127.0.0.1",
+            gates_open=False,
+            routable_condition=False,
         )
         self.engines[uid] = Engine()
         assert action.role in self.service.spec.roles, f"a {action.role} worker of a service without that pool"
@@ -324,7 +330,10 @@ class World:
         assert len(there) <= limit, f"{len(there)} {action.role} workers, maxReplicas is {limit}"
         if self.policy is not None and self.policy.mode in (Mode.ACTIVE, Mode.APPROVE):
             budget = self.policy.spec.budget.max_gpus
-            living = sum(not pod.finished for pod in self.pods.values())  # also while their containers still end
+            # Also while their containers still end; one on a lost node is given up a while after its grace period.
+            living = sum(
+                not pod.finished and (pod.lost_at_s is None or self.now_s < pod.lost_at_s) for pod in self.pods.values()
+            )
             assert living <= budget, f"{living} workers, budget.maxGpus is {budget}"
 
     def _touch(self, action: act.WorkerAction, pod: Worker) -> None:
@@ -351,6 +360,9 @@ class World:
                 engine.verified = action.role
             case act.AskDrain() if pod.container.running:
                 engine.phase = WorkerPhase.DRAINING
+            case act.SetRoutableCondition():
+                assert pod.routable_condition is not None, f"{pod.name} has no readiness gate"
+                self.pods[uid] = replace(pod, routable_condition=action.routable)
             case act.SetRoutable():
                 self.pods[uid] = replace(
                     pod, routable_label=action.routable, verified=action.proof if action.routable else pod.verified
@@ -397,6 +409,11 @@ class World:
         self.now_s += seconds
         for uid, pod in list(self.pods.items()):
             engine = self.engines[uid]
+            if pod.node in self.lost_nodes:
+                self._pass_on_lost_node(pod, self.lost_nodes[pod.node])
+                continue
+            if pod.routable_condition is not None:
+                pod = self.pods[uid] = replace(pod, gates_open=pod.routable_condition)
             if pod.terminating:
                 if self.dice.random() < 0.5:
                     del self.pods[uid], self.engines[uid]
@@ -412,6 +429,7 @@ class World:
                     pod,
                     phase="Running",
                     unschedulable=None,
+                    node=pod.node or self.dice.choice([node for node in NODES if node not in self.lost_nodes]),
                     container=replace(pod.container, running=True, id=f"c{pod.container.restarts}"),
                 )
             elif engine.phase is WorkerPhase.STARTING:
@@ -425,6 +443,8 @@ class World:
                 uses.clear()
                 uses.update(uid for uid, pod in self.pods.items() if pod.routable and not pod.terminating)
             for uid in uses & set(self.engines):
+                if self.pods[uid].node in self.lost_nodes:
+                    continue
                 if self.engines[uid].phase is WorkerPhase.SERVING and self.dice.random() < 0.5:
                     self.engines[uid].in_flight = min(5, self.engines[uid].in_flight + 1)
 
@@ -433,6 +453,32 @@ class World:
         placed = [other for other in self.pods.values() if other.container != Container() and not other.finished]
         room = self.nodes is None or pod.container != Container() or len(placed) < self.nodes
         return room and pod.uid not in self.unplaceable
+
+    def _pass_on_lost_node(self, pod: Worker, since_s: float) -> None:
+        """What Kubernetes does with a pod on a node that does not answer; nobody ends it there."""
+        if self.now_s >= since_s + FOUND_LOST_S:
+            self.pods[pod.uid] = pod = replace(pod, node_lost=True, pod_ready=False)
+        if self.now_s >= since_s + FOUND_LOST_S + LOST_NODE_S and not pod.terminating:
+            self.terminate(pod)
+
+    def lose_node(self, node: str) -> None:
+        """It loses its power: what its engines had ends with them, and is retried elsewhere. The last node stays."""
+        if len(self.lost_nodes) + 1 == len(NODES):
+            return
+        self.lost_nodes.setdefault(node, self.now_s)
+        for uid, pod in self.pods.items():
+            if pod.node == node:
+                self.engines[uid].in_flight = self.engines[uid].leases = 0
+
+    def return_node(self, node: str) -> None:
+        """It answers again: pods that were deleted meanwhile end, the others go on."""
+        self.lost_nodes.pop(node, None)
+        for uid, pod in list(self.pods.items()):
+            if pod.node == node and pod.terminating:
+                del self.pods[uid], self.engines[uid]
+            elif pod.node == node:
+                ready = pod.container.running and self.engines[uid].phase is not WorkerPhase.STARTING
+                self.pods[uid] = replace(pod, node_lost=False, pod_ready=ready)
 
     def _crash(self, uid: str, pod: Worker) -> None:
         self.engines[uid] = Engine()
@@ -471,14 +517,15 @@ class World:
 
     def settled(self) -> bool:
         """Every pool has exactly what it should, all of it routable, nothing leaving."""
-        if any(pod.hold is not None for pod in self.pods.values()):
+        not_given_up = [pod for pod in self.pods.values() if not (pod.terminating and pod.node in self.lost_nodes)]
+        if any(pod.hold is not None for pod in not_given_up):
             return False
         if set(self.pools) != set(self.service.spec.roles):
             return False
         for role, pool in self.pools.items():
             bounds = self.service.spec.pools.of(role)
             wanted = min(max(pool.replicas, bounds.min_replicas), bounds.max_replicas)
-            there = [pod for pod in self.pods.values() if pod.role is role and pod.hold is None]
+            there = [pod for pod in not_given_up if pod.role is role and pod.hold is None]
             if len(there) != wanted or len(self.routable(role)) != wanted:
                 return False
         return True
