@@ -139,6 +139,12 @@ def engine_container(**fields: Any) -> Change:
     return {"worker": {"template": {"spec": {"containers": [{"name": "engine", **fields}]}}}}
 
 
+def engine_template(name: str, value: str) -> Change:
+    """A pod template that sets one variable of the engine."""
+    template: Change = engine_container(env=[{"name": name, "value": value}])["worker"]["template"]
+    return template
+
+
 def as_encode(manifest: dict[str, Any]) -> dict[str, Any] | None:
     """A service whose pod template is that of its encode workers; None where it has no template."""
     worker = manifest["spec"].get("worker", {}) if manifest["kind"] == "LLMService" else {}
@@ -272,6 +278,10 @@ GOOD: dict[str, dict[str, Any]] = {
             "cacheMiB": 64,
             "bypassBelowTokens": 0,
         },
+    ),
+    "settings of transfer and broadcast": service(
+        encode={"template": engine_template("POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS", "nixl,tcp")},
+        worker={"template": engine_template("POINTSMAN_INPUT_BROADCAST_MODE", "async")},
     ),
     "limits of images without encode workers": service(multimodal={"maxImages": 1}),
     "an encode pool of nothing": pool(spec={"role": "Encode", "replicas": 0}, metadata={"name": "chat-encode"}),
@@ -526,19 +536,19 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "a switch into Encode": (
         switch(to="Encode"),
-        ("spec.to", "no worker can switch into or out of the role Encode", "change spec.pools.encode.replicas instead"),
+        ("spec.to", "a worker cannot switch to or from the role Encode", "change spec.pools.encode.replicas instead"),
     ),
     "a switch out of Encode": (
         switch(**{"from": "Encode"}),
-        ("spec.from", "no worker can switch into or out of the role Encode", "change spec.pools.encode.replicas"),
+        ("spec.from", "a worker cannot switch to or from the role Encode", "change spec.pools.encode.replicas"),
     ),
     "a plan that switches into Encode": (
         plan(switches=[{"from": "Decode", "to": "Encode", "count": 1}]),
-        ("spec.switches[0].to", "no worker can switch into or out of the role Encode"),
+        ("spec.switches[0].to", "a worker cannot switch to or from the role Encode"),
     ),
     "a plan that switches out of Encode": (
         plan(switches=[{"from": "Encode", "to": "Decode", "count": 1}]),
-        ("spec.switches[0].from", "no worker can switch into or out of the role Encode"),
+        ("spec.switches[0].from", "a worker cannot switch to or from the role Encode"),
     ),
     "a pool of encode workers without encode": (
         service(pools={"encode": {"replicas": 2}}),
@@ -646,8 +656,19 @@ BAD |= {
         for name, (manifest, words) in BAD.items()
         if (of_encode := as_encode(manifest)) is not None
     },
+    "a setting that instances of a group do not have": (
+        group(instance={"template": engine_template("POINTSMAN_INPUT_BROADCAST_MODE", "auto")}),
+        ("spec.instance.template", "containers[0].env", '["POINTSMAN_INPUT_BROADCAST_MODE"]', "is set by Pointsman"),
+    ),
     "an owned flag, in a group": (group(engine={"args": ["--port=9"]}), ("--port", "is set by Pointsman")),
 }
+
+
+async def test_the_error_about_args_in_a_groups_template_names_fields_of_a_group(dry: Api) -> None:
+    container = {"name": "engine", "args": ["--dtype=auto"]}
+    refusal = await dry.refusal(group(instance={"template": {"spec": {"containers": [container]}}}))
+    assert "move" in refusal and "to spec.engine.args" in refusal
+    assert "spec.encode" not in refusal
 
 
 @pytest.mark.parametrize(("manifest", "words"), BAD.values(), ids=BAD.keys())

@@ -19,7 +19,15 @@ from .test_plans import plan, policy
 
 ENCODE = {
     "args": ["--max-num-batched-tokens=16384"],
-    "template": {"metadata": {"labels": {"team": "vision"}}, "spec": {"nodeSelector": {"kubernetes.io/os": "linux"}}},
+    "template": {
+        "metadata": {"labels": {"team": "vision"}},
+        "spec": {
+            "nodeSelector": {"kubernetes.io/os": "linux"},
+            "containers": [
+                {"name": "engine", "env": [{"name": "POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS", "value": "nixl,tcp"}]}
+            ],
+        },
+    },
 }
 ONE_OF_EACH = {
     "prefill": {"replicas": 1, "maxReplicas": 4},
@@ -48,6 +56,13 @@ def _language_workers(cluster: Cluster) -> set[str]:
     return {pod.metadata.uid for role in names.LANGUAGE_ROLES for pod in cluster.kubelet.worker_pods(role)}
 
 
+def _routable(cluster: Cluster) -> set[str]:
+    """Uids of the prefill and decode workers that serve."""
+    return {
+        pod.metadata.uid for role in names.LANGUAGE_ROLES for pod in cluster.kubelet.worker_pods(role, routable=True)
+    }
+
+
 async def test_encode_workers_serve_drain_and_scale_to_none(cluster: Cluster) -> None:
     await cluster.create(encode=ENCODE, pools=ONE_OF_EACH, multimodal={"cacheMiB": 64, "maxImages": 4})
     await cluster.until_summary("1E1P1D")
@@ -58,6 +73,7 @@ async def test_encode_workers_serve_drain_and_scale_to_none(cluster: Cluster) ->
     said = _environment(encode)
     assert said[names.ENV_EMBEDDING_ROLE] == names.EmbeddingRole.PRODUCER
     assert said[names.ENV_EMBEDDING_CACHE_MIB] == "64"
+    assert said["POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS"] == "nixl,tcp"
     assert _environment(decode)[names.ENV_EMBEDDING_ROLE] == names.EmbeddingRole.CONSUMER
     revisions = {pod["metadata"]["labels"][names.REVISION_LABEL] for pod in (encode, decode)}
     assert len(revisions) == 2, "encode workers have a revision of their own"
@@ -98,7 +114,8 @@ async def test_an_encode_pool_comes_and_goes_with_the_spec_and_the_other_workers
     before, revision = _language_workers(cluster), cluster.service().status.revision  # type: ignore[union-attr]
     await cluster.edit({"encode": {}})
     message = await cluster.until_condition(ConditionType.PROGRESSING, "False", Reason.CHANGE_NEEDS_ROLLOUT)
-    assert "2 workers are of an older revision" in message, "those that cannot fetch embeddings yet"
+    assert "2 workers are of an older revision and do not use the encode workers" in message
+    assert "delete them one by one to replace them: chat-" in message
     await cluster.until_condition(ConditionType.ENCODE_READY, "True")
     await cluster.until_condition(ConditionType.READY, "False", Reason.CHANGE_NEEDS_ROLLOUT)
     found = cluster.service()
@@ -106,6 +123,20 @@ async def test_an_encode_pool_comes_and_goes_with_the_spec_and_the_other_workers
     assert found.status.summary == "1E1P1D"
     assert _language_workers(cluster) == before
 
+    # what the condition says to do: each is replaced, and then all use the encode workers
+    for pod in [pod for role in names.LANGUAGE_ROLES for pod in cluster.kubelet.worker_pods(role)]:
+        await cluster.kube.delete(resources.PODS, pod.metadata.name, cluster.namespace)
+
+        def replaced(uid: str = pod.metadata.uid) -> bool:
+            serving = _routable(cluster)
+            return uid not in serving and len(serving) == 2
+
+        await eventually(replaced, "another one serves in its place")
+    await cluster.until_condition(ConditionType.PROGRESSING, "False", Reason.IDLE)
+    for role in names.LANGUAGE_ROLES:
+        assert _environment(await _pod(cluster, role))[names.ENV_EMBEDDING_ROLE] == names.EmbeddingRole.CONSUMER
+
+    before = _language_workers(cluster)
     await cluster.edit({"encode": None})
     await cluster.until_summary("1P1D")
     await cluster.until_event("PoolDeleted")
@@ -149,7 +180,7 @@ async def test_an_encode_worker_that_cannot_encode_is_never_routable_and_request
 
 async def test_a_switch_into_encode_is_refused_with_a_sentence(cluster: Cluster) -> None:
     body = {"metadata": {"name": "into"}, "spec": {"serviceRef": {"name": "chat"}, "from": "Decode", "to": "Encode"}}
-    with pytest.raises(Invalid, match="no worker can switch into or out of the role Encode"):
+    with pytest.raises(Invalid, match="a worker cannot switch to or from the role Encode"):
         await cluster.kube.create(resources.ROLE_SWITCHES, body, cluster.namespace)
 
 

@@ -17,6 +17,7 @@ from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
+from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
@@ -76,6 +77,24 @@ class Page:
         self.running.set(batch)
 
 
+class GatewayPage(Page):
+    """The /metrics of a gateway as the gateway's own code counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.metrics = GatewayMetrics("chat")
+        self.registry = self.metrics.registry
+
+    def requests(self, count: int, *, prompt: int, output: int, ttft_s: float, tpot_s: float) -> None:
+        path = self.metrics.by_path("local")
+        for _ in range(count):
+            self.metrics.arrived("completions")
+            path.ttft.observe(ttft_s)
+            path.tpot.observe(tpot_s)
+            self.metrics.prompt_tokens.observe(prompt)
+            self.metrics.output_tokens.observe(output)
+
+
 class World:
     """A service with a policy, pods with addresses and pages, and the plans the planner makes."""
 
@@ -105,8 +124,11 @@ class World:
         }
         await self.kube.apply(resources.PLANNER_POLICIES, body)
 
-    async def service(self, **spec: Any) -> LLMService:
-        """The service ``chat`` under that policy, two prefill and three decode workers, one gateway."""
+    async def service(self, gateway: Page | None = None, **spec: Any) -> LLMService:
+        """The service ``chat`` under that policy, two prefill and three decode workers, one gateway.
+
+        ``gateway``: its page; by default a new one.
+        """
         body = {
             "apiVersion": names.API_VERSION,
             "kind": "LLMService",
@@ -125,12 +147,14 @@ class World:
         made = await self.kube.create(resources.LLM_SERVICES, body)
         for number, role in enumerate(["prefill"] * 2 + ["decode"] * 3):
             await self.pod(f"chat-{number}", number, {names.ROLE_LABEL: role, names.ROUTABLE_LABEL: "true"}, "worker")
-        await self.pod("gateway", 9, {}, "gateway")
+        await self.pod("gateway", 9, {}, "gateway", gateway)
         return LLMService.model_validate(made)
 
-    async def pod(self, name: str, number: int, labels: dict[str, str], component: str) -> None:
+    async def pod(
+        self, name: str, number: int, labels: dict[str, str], component: str, page: Page | None = None
+    ) -> None:
         """A ready pod that serves its page on port 8000 of an address of its own."""
-        address, page = f"{self._network}.{number + 1}", Page()
+        address, page = f"{self._network}.{number + 1}", page or Page()
         self.pages[name] = page
         self._addresses[name] = f"{address}:{names.ENGINE_PORT}"
 

@@ -1,51 +1,39 @@
 """The planner's process plans the encode pool of a service from what gateways and encode workers count of images."""
 
 import asyncio
-from typing import Any
 
 import pytest
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
-from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
+from pointsman.gateway.metrics import GatewayMetrics, ImagePath
+from pointsman.workers.metrics import WorkerMetrics
 
-from .conftest import AT_ONCE, Page, World
+from .conftest import AT_ONCE, GatewayPage, World
 from .test_live_loop import LIGHT, NO_ROUTING, explained
 
 IMAGES_EACH, IMAGE_S = 3, 0.1
 
 
-class Images:
-    """What a gateway and an encode worker count of images, on their pages."""
+async def images(gateway: GatewayMetrics, encoder: WorkerMetrics) -> None:
+    """Ten requests a second with three images of a tenth of a second each, until cancelled.
 
-    def __init__(self, gateway: Page, encoder: Page) -> None:
-        def of_gateway(kind: Any, metric: named.Metric) -> Any:
-            return kind(metric.name, metric.help, metric.labels, registry=gateway.registry)
-
-        self.paths = of_gateway(Counter, named.GATEWAY_IMAGES)
-        for path in ("encode", "local"):
-            self.paths.labels("chat", path, "x")
-        self.requests = of_gateway(Counter, named.GATEWAY_ENCODE_REQUESTS).labels("chat")
-        self.squared = of_gateway(Counter, named.GATEWAY_ENCODE_IMAGES_SQUARED).labels("chat")
-        of_gateway(Gauge, named.GATEWAY_ENCODE_IN_FLIGHT).labels("chat").set(1)
-        took = named.WORKER_ENCODE_SECONDS
-        self.seconds = Histogram(took.name, took.help, took.labels, registry=encoder.registry)
-
-    async def load(self) -> None:
-        """Ten requests a second with three images of a tenth of a second each, until cancelled."""
-        clock = asyncio.get_running_loop().time
-        begin, done = clock(), 0
-        while True:
-            for _ in range(int((clock() - begin) / 0.1) + 1 - done):
-                done += 1
-                self.requests.inc()
-                self.squared.inc(IMAGES_EACH**2)
-                self.paths.labels("chat", "encode", "x").inc(IMAGES_EACH)
-                if done % 4 == 0:  # one worker does no more than this
-                    for _ in range(IMAGES_EACH):
-                        self.seconds.observe(IMAGE_S)
-            await asyncio.sleep(0.1)  # the load's own pace, not a wait for something
+    Counted as a gateway and an encode worker count them.
+    """
+    gateway.encode_in_flight.set(1)
+    clock = asyncio.get_running_loop().time
+    begin, done = clock(), 0
+    while True:
+        for _ in range(int((clock() - begin) / 0.1) + 1 - done):
+            done += 1
+            gateway.to_encode(IMAGES_EACH)
+            for _ in range(IMAGES_EACH):
+                gateway.image_went(ImagePath.ENCODE, "encoded")
+            if done % 4 == 0:  # one worker does no more than this
+                for _ in range(IMAGES_EACH):
+                    encoder.encoded(IMAGE_S)
+        await asyncio.sleep(0.1)  # the load's own pace, not a wait for something
 
 
 async def test_images_that_wait_become_a_plan_for_more_encode_workers(
@@ -58,11 +46,16 @@ async def test_images_that_wait_become_a_plan_for_more_encode_workers(
         "decode": {"replicas": 3, "maxReplicas": 3},
         "encode": {"replicas": 1, "maxReplicas": 8},
     }
-    await world.service(encode={}, pools=pools)
+    gateway = GatewayPage()
+    await world.service(gateway, encode={}, pools=pools)
     await world.pod("chat-e-0", 5, {names.ROLE_LABEL: Role.ENCODE.label, names.ROUTABLE_LABEL: "true"}, "worker")
-    images = Images(world.pages["gateway"], world.pages["chat-e-0"])
+    encoder = world.pages["chat-e-0"]
+    encoder.registry = CollectorRegistry()
     world.planner.start()
-    loads = [asyncio.create_task(world.load(60, **LIGHT)), asyncio.create_task(images.load())]
+    loads = [
+        asyncio.create_task(world.load(60, **LIGHT)),
+        asyncio.create_task(images(gateway.metrics, WorkerMetrics(encoder.registry))),
+    ]
     try:
         await world.until(
             lambda: any(plan.spec.target[2:] and plan.spec.target[2] > 1 for plan in world.layouts()),

@@ -118,7 +118,14 @@ def test_everything_belongs_to_the_group() -> None:
 
 def test_a_template_that_sets_what_pointsman_sets_is_refused() -> None:
     template = {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}
-    with pytest.raises(Refused, match="image is set by Pointsman"):
+    with pytest.raises(Refused, match=r"spec\.instance\.template\..*image is set by Pointsman"):
+        group_objects(group(instance={"template": template}), INSTALL)
+
+
+def test_a_setting_that_only_workers_of_a_service_have_is_refused() -> None:
+    env = [{"name": "POINTSMAN_INPUT_BROADCAST_MODE", "value": "auto"}]
+    template = {"spec": {"containers": [{"name": "engine", "env": env}]}}
+    with pytest.raises(Refused, match="env POINTSMAN_INPUT_BROADCAST_MODE is set by Pointsman"):
         group_objects(group(instance={"template": template}), INSTALL)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role, workers_in_words
+from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plan import Plan as PlanObject
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
@@ -25,6 +26,7 @@ from pointsman.operator.errors import Refused
 from unit.operator.world import Render, World, service, spec
 
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
+_MODEL = {"model": {"source": "hf://a/b"}}
 
 
 def _pod(wanted: LLMServiceSpec, role: Role) -> dict[str, Any]:
@@ -43,7 +45,7 @@ def _env(pod: dict[str, Any]) -> dict[str, Any]:
 def with_encode(**fields: Any) -> LLMServiceSpec:
     """A service on GPUs whose encode workers have this of their own."""
     return spec(worker={"gpus": 4}, engine={"args": ["--max-model-len=4096"]}, encode=(1, 0, 4)).model_copy(
-        update={"encode": LLMServiceSpec.model_validate({"model": {"source": "hf://a/b"}, "encode": fields}).encode}
+        update={"encode": LLMServiceSpec.model_validate({**_MODEL, "encode": fields}).encode}
     )
 
 
@@ -86,6 +88,73 @@ def test_limits_of_images_alone_change_no_worker_and_only_the_gateways_environme
     assert added["POINTSMAN_MAX_IMAGES"] == "2"
     assert added["POINTSMAN_MAX_IMAGE_MIB"] == "20"
     assert added["POINTSMAN_IMAGE_ALLOWED_DOMAINS"] == '["a.example", "b.example"]'
+
+
+def _template(**env: str) -> dict[str, Any]:
+    """A pod template whose engine has these variables."""
+    variables = [{"name": name, "value": value} for name, value in env.items()]
+    return {"spec": {"containers": [{"name": "engine", "env": variables}]}}
+
+
+def test_settings_of_transfer_and_broadcast_reach_the_pods_of_their_template() -> None:
+    """A template that sets none leaves the revision as it is."""
+    encode = {"POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS": "nixl,tcp", "POINTSMAN_MULTIMODAL_BLOCK_SIZE": "64"}
+    language = {"POINTSMAN_INPUT_BROADCAST_MODE": "async", "POINTSMAN_EMBEDDING_CACHE_MIB": "256"}
+    plain = with_encode()
+    wanted = with_encode(template=_template(**encode))
+    worker = wanted.worker.model_validate({"gpus": 4, "template": _template(**language)})
+    wanted = wanted.model_copy(update={"worker": worker})
+    VllmAdapter().check(wanted)
+    for role, env in ((Role.ENCODE, encode), (Role.DECODE, language)):
+        assert _env(_pod(wanted, role)) == _env(_pod(plain, role)) | env
+        assert revision(wanted, role) != revision(plain, role)
+
+
+def test_a_service_with_encode_workers_keeps_its_revisions() -> None:
+    """Those of the version before the settings: no worker is outdated by an upgrade."""
+    wanted = with_encode(args=["--max-num-seqs=8"], template={"spec": {"nodeSelector": {"gpu": "small"}}})
+    assert (revision(wanted), revision(wanted, Role.ENCODE)) == ("6c565c8d5", "84e6a016d")
+    cache = wanted.model_copy(update={"multimodal": wanted.model_validate({**_MODEL, "multimodal": {}}).multimodal})
+    assert (revision(cache), revision(cache, Role.ENCODE)) == ("6c565c8d5", "5ce0edda6")
+
+
+@pytest.mark.parametrize(
+    ("engine", "encode", "trusted"),
+    [
+        ([], [], None),
+        (["--trust-request-mm-kwargs"], [], None),
+        (["--trust_request_mm_kwargs"], ["--trust-request-mm-kwargs"], "true"),
+        (["--trust-request-mm-kwargs"], None, "true"),
+    ],
+)
+def test_clients_may_set_options_of_the_image_processor_where_every_engine_takes_them(
+    engine: list[str], encode: list[str] | None, trusted: str | None
+) -> None:
+    given = {**_MODEL, "engine": {"args": engine}, **({} if encode is None else {"encode": {"args": encode}})}
+    deployment = gateway_objects(service(LLMServiceSpec.model_validate(given)), INSTALL)[-1]
+    assert _env(deployment["spec"]["template"]).get("POINTSMAN_TRUST_REQUEST_MM_KWARGS") == trusted
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("POINTSMAN_INPUT_BROADCAST_MODE", "fast", "is 'fast': write one of sync, async, delayed, combined, auto"),
+        (
+            "POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS",
+            "rdma",
+            "is 'rdma': write names of shared_memory, nixl, tcp, separated by commas",
+        ),
+        ("POINTSMAN_INPUT_BROADCAST_STALL_SECONDS", "0", "is '0': write a number of seconds above 0"),
+        ("POINTSMAN_EMBEDDING_CACHE_BUFFER_SIZE", "-4", "is '-4': write a whole number of 1 or more"),
+        ("POINTSMAN_EMBEDDING_CACHE_MIB", "64", "is spec.multimodal.cacheMiB of encode workers: set it there"),
+        ("POINTSMAN_EMBEDDING_PORT", "1", "is set by Pointsman: leave it out"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_its_name_and_what_would_be_right(name: str, value: str, words: str) -> None:
+    with pytest.raises(Refused) as refused:
+        VllmAdapter().check(with_encode(template=_template(**{name: value})))
+    assert str(refused.value) == f"spec.encode.template.spec.containers[name=engine].env {name} {words}"
+    assert refused.value.reason is Reason.TEMPLATE_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -131,7 +200,7 @@ def test_a_switch_into_or_out_of_encode_ends_at_once_and_moves_nothing(source: R
     status = it.switches["s"].status
     assert (status.phase, status.reason) == (SwitchPhase.FAILED, SwitchReason.ROLE_IS_FIXED)
     assert status.message is not None
-    assert "no worker can switch into or out of the role Encode" in status.message
+    assert "a worker cannot switch to or from the role Encode" in status.message
     assert it.pods == before
 
 

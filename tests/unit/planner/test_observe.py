@@ -3,13 +3,13 @@
 import random
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.prefill import PrefillOutcome
+from pointsman.gateway.metrics import GatewayMetrics, ImagePath
 from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
 from pointsman.planner.core.prefixes import NOTHING_CACHED
 from pointsman.planner.core.scrapes import Page
@@ -95,30 +95,21 @@ def test_load_and_attainment_come_from_what_changed_between_two_readings() -> No
 
 
 class Images:
-    """What a gateway and an encode worker count of images, made with the library that makes the real pages."""
+    """What a gateway and an encode worker count of images, by their own code."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.images = self._made(Counter, named.GATEWAY_IMAGES)
-        for path in ("encode", "local"):
-            self.images.labels("chat", path, "x")
-        self.requests = self._made(Counter, named.GATEWAY_ENCODE_REQUESTS).labels("chat")
-        self.squared = self._made(Counter, named.GATEWAY_ENCODE_IMAGES_SQUARED).labels("chat")
-        self.in_flight = self._made(Gauge, named.GATEWAY_ENCODE_IN_FLIGHT).labels("chat")
-        self.seconds = self._made(Histogram, named.WORKER_ENCODE_SECONDS)
+        self.gateway = GatewayMetrics("chat")
+        self._worker_registry = CollectorRegistry()
+        self._worker = WorkerMetrics(self._worker_registry)
 
-    def _made(self, kind: Any, metric: named.Metric) -> Any:
-        return kind(metric.name, metric.help, metric.labels, registry=self.registry)
-
-    def request(self, images: int, path: str = "encode", seconds: float = 0.1) -> None:
-        self.requests.inc()
-        self.squared.inc(images**2)
+    def request(self, images: int, path: ImagePath = ImagePath.ENCODE, seconds: float = 0.1) -> None:
+        self.gateway.to_encode(images)
         for _ in range(images):
-            self.images.labels("chat", path, "x").inc()
-            self.seconds.observe(seconds)
+            self.gateway.image_went(path, "x")
+            self._worker.encoded(seconds)
 
     def page(self) -> Page:
-        return parse(generate_latest(self.registry).decode())
+        return parse((self.gateway.expose() + generate_latest(self._worker_registry)).decode())
 
 
 def encoding(
@@ -142,8 +133,8 @@ def test_what_comes_for_encode_workers_is_read_from_gateways_and_their_time_from
     before = gateway.page()
     for images in (1, 3):
         gateway.request(images)
-    gateway.request(2, path="local")  # wanted too: no encode worker did it
-    gateway.in_flight.set(5)
+    gateway.request(2, path=ImagePath.LOCAL)  # wanted too: no encode worker did it
+    gateway.gateway.encode_in_flight.set(5)
     found = encoding(gateway, before, encoders=2).encode
     assert found is not None
     assert found.requests_per_s == pytest.approx(3 / 5)

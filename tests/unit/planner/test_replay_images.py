@@ -98,10 +98,10 @@ def test_encode_workers_are_shown_in_table_document_and_page(
     arguments = ("--encode-milliseconds", "100", "--workers", "2P1D", "--encode-workers", "2")
     assert run(policy, *arguments, "--json", str(out), "--html", str(html)) == 0
     said = capsys.readouterr().out
-    assert re.search(r"at the start 2P1D2E", said)
+    assert re.search(r"at the start 2E2P1D", said)
     assert re.search(r"images +\d+ +at most \d+ waiting", said)
     assert re.search(r"encode workers +2 to \d +\d started, \d stopped", said)
-    assert re.search(r"\d+ s  → \dP\dD[3-8]E EncodeShort: .* images/s of (99|10\d) ms now", said)
+    assert re.search(r"\d+ s  → [3-8]E\dP\dD EncodeShort: .* images/s of (99|10\d) ms now", said)
     document = json.loads(out.read_text())
     serving = [point["encode_active"] for point in document["timeline"]]
     assert serving[0] == 2

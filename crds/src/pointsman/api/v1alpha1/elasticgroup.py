@@ -16,10 +16,12 @@ from pointsman.api.v1alpha1.llmservice import (
     StartupTimeoutSeconds,
     cel_flags_among,
 )
-from pointsman.api.v1alpha1.pods import PodTemplate
+from pointsman.api.v1alpha1.pods import InstanceTemplate
 from pointsman.api.v1alpha1.resource import (
+    LOWER_LIMIT,
     REPLICA_RULES,
     SERVICE_NAME_RULES,
+    UPPER_LIMIT,
     ApiModel,
     Column,
     Kind,
@@ -101,7 +103,7 @@ class ElasticInstanceSpec(ApiModel):
         description="Tokens of KV that one instance keeps. Default: what fits into 90 percent of the GPU's memory "
         "beside the weights; 32768 on CPU.",
     )
-    template: PodTemplate | None = Field(
+    template: InstanceTemplate | None = Field(
         default=None,
         description="A pod template merged into the instance's pod, lists by their merge keys. Its container is named "
         "engine.",
@@ -128,8 +130,8 @@ class ElasticInstancesSpec(ApiModel):
         le=MAX_INSTANCES,
         description="Instances wanted; written by /scale too, and by plans where policyRef names an active policy.",
     )
-    min_replicas: int = Field(default=1, ge=1, le=MAX_INSTANCES, description="Never fewer, whoever scales.")
-    max_replicas: int = Field(default=MAX_INSTANCES, ge=1, le=MAX_INSTANCES, description="Never more, whoever scales.")
+    min_replicas: int = Field(default=1, ge=1, le=MAX_INSTANCES, description=LOWER_LIMIT)
+    max_replicas: int = Field(default=MAX_INSTANCES, ge=1, le=MAX_INSTANCES, description=UPPER_LIMIT)
 
     model_config = ConfigDict(json_schema_extra=extra(*REPLICA_RULES))
 

@@ -20,8 +20,10 @@ from pointsman.api.v1alpha1.model_source import CLAIM_PATTERN, FORMS, HUB_PATTER
 from pointsman.api.v1alpha1.multimodal import MultimodalSpec
 from pointsman.api.v1alpha1.pods import PodTemplate
 from pointsman.api.v1alpha1.resource import (
+    LOWER_LIMIT,
     REPLICA_RULES,
     SERVICE_NAME_RULES,
+    UPPER_LIMIT,
     ApiModel,
     Column,
     Kind,
@@ -67,8 +69,8 @@ EncodeArguments = Annotated[
     tuple[Annotated[str, Field(max_length=1024)], ...],
     Field(
         max_length=128,
-        description="Flags for the engine of encode workers, e.g. --max-num-batched-tokens=16384; those of "
-        "spec.engine.args do not apply. Flags that Pointsman sets are refused by name.",
+        description="Flags for the engine of encode workers, e.g. --max-num-batched-tokens=16384. Flags in "
+        "spec.engine.args do not apply to it. Flags that Pointsman sets are refused by name.",
         json_schema_extra=extra(
             Rule(
                 f"{_ENCODE_OWNED_FLAGS}.size() == 0",
@@ -179,8 +181,8 @@ class PoolSpec(ApiModel):
     """How many workers of one role."""
 
     replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Workers to start with.")
-    min_replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description="Never fewer, whoever scales.")
-    max_replicas: int = Field(default=MAX_REPLICAS, ge=1, le=MAX_REPLICAS, description="Never more, whoever scales.")
+    min_replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS, description=LOWER_LIMIT)
+    max_replicas: int = Field(default=MAX_REPLICAS, ge=1, le=MAX_REPLICAS, description=UPPER_LIMIT)
 
     model_config = ConfigDict(json_schema_extra=extra(*REPLICA_RULES))
 
@@ -189,7 +191,7 @@ class EncodePoolSpec(PoolSpec):
     """How many encode workers. With none, the worker that prefills a prompt encodes its images."""
 
     replicas: int = Field(default=1, ge=0, le=MAX_REPLICAS, description="Workers to start with.")
-    min_replicas: int = Field(default=0, ge=0, le=MAX_REPLICAS, description="Never fewer, whoever scales.")
+    min_replicas: int = Field(default=0, ge=0, le=MAX_REPLICAS, description=LOWER_LIMIT)
 
 
 class PoolsSpec(ApiModel):
@@ -199,7 +201,8 @@ class PoolsSpec(ApiModel):
     decode: PoolSpec = Field(default=PoolSpec(), description="Workers that generate tokens, and compute short prompts.")
     encode: EncodePoolSpec | None = Field(
         default=None,
-        description="Workers that encode images for others. Only with spec.encode, where it defaults to one worker.",
+        description="Workers that encode images for the workers that prefill. Needs spec.encode. Default with "
+        "spec.encode: one worker.",
     )
 
     def of(self, role: Role) -> PoolSpec:
@@ -240,9 +243,9 @@ class WorkerSpec(ApiModel):
 
 
 class EncodeSpec(ApiModel):
-    """One encode worker. Its engine runs the model's encoder only, so its flags and its pods differ from the others'.
+    """One encode worker. Its engine runs only the model's encoder, so it has flags, GPUs and a pod template of its own.
 
-    Model, image and engine are those of the service.
+    Model, image and type of engine are those of the service.
     """
 
     gpus: int | None = Field(
@@ -326,11 +329,12 @@ class LLMServiceSpec(ApiModel):
     worker: WorkerSpec = Field(default=WorkerSpec(), description="What one worker is.")
     encode: EncodeSpec | None = Field(
         default=None,
-        description="What one encode worker is. Absent: the worker that prefills a prompt encodes its images.",
+        description="Flags, GPUs and pod template of encode workers. Unset: the service has none, and the worker that "
+        "prefills a prompt encodes its images.",
     )
     multimodal: MultimodalSpec | None = Field(
         default=None,
-        description="Limits of the images in requests, and when they go to encode workers. Absent: the defaults.",
+        description="Limits of the images in requests, and which images go to encode workers. Unset: the defaults.",
     )
     policy_ref: LocalReference | None = Field(
         default=None,

@@ -73,14 +73,14 @@ class MultimodalSpec(ApiModel):
         alias="cacheMiB",
         ge=1,
         le=65_536,
-        description="Memory of one encode worker for embeddings that are to be fetched or may be used again, in MiB.",
+        description="Memory of one encode worker for the embeddings that it used last, in MiB.",
     )
     bypass_below_tokens: int = Field(
         default=256,
         ge=0,
         le=1_000_000,
-        description="Images of a request that have at most so many tokens in all are encoded by the worker that "
-        "prefills. 0: every image goes to an encode worker.",
+        description="If the images of a request have at most this many tokens together, the worker that prefills "
+        "encodes them. 0: every image goes to an encode worker.",
     )
 
 

@@ -68,7 +68,9 @@ class PoolTargetSpec(ApiModel):
 class EncodePoolTargetSpec(PoolTargetSpec):
     """The encode pool after the plan."""
 
-    replicas: int = Field(ge=0, le=MAX_REPLICAS, description="Encode workers; 0: workers that prefill encode images.")
+    replicas: int = Field(
+        ge=0, le=MAX_REPLICAS, description="Encode workers. 0: the workers that prefill encode images."
+    )
 
 
 class PlanPools(ApiModel):
@@ -144,7 +146,7 @@ class PlanAlternative(ApiModel):
     prefill: int | None = Field(default=None, ge=0, description="Prefill workers. Absent for an elastic group.")
     decode: int | None = Field(default=None, ge=0, description="Decode workers. Absent for an elastic group.")
     encode: int | None = Field(
-        default=None, ge=0, description="Encode workers beside them. Absent without an encode pool."
+        default=None, ge=0, description="Encode workers. Absent: the service has no encode pool."
     )
     instances: int | None = Field(default=None, ge=0, description="Instances of an elastic group.")
     gpus: int = Field(ge=0, description="GPUs of all of them.")

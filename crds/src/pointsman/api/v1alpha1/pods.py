@@ -1,4 +1,4 @@
-"""``spec.worker.template``: a pod template, typed only as far as the API server must see it."""
+"""A pod template, typed only as far as the API server must see it: of workers, and of an elastic group's instances."""
 
 from typing import Annotated, Any, Final
 
@@ -9,6 +9,7 @@ from pointsman.api.schema.rules import LIST_BY_NAME, Rule, cel_string, extra
 from pointsman.api.schema.structural import INT_OR_STRING
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN
 from pointsman.api.v1alpha1.resource import ApiModel
+from pointsman.api.v1alpha1.worker_environment import SETTABLE_ENVIRONMENT_PATTERN
 
 _MAX_CONTAINERS: Final = 8
 _MAX_ENVIRONMENT: Final = 128
@@ -24,6 +25,38 @@ _GPUS_WRITTEN: Final = " || ".join(
 
 _ENGINE = cel_string(ENGINE_CONTAINER)
 _OWNED_NAME = f"e.name.matches({cel_string(OWNED_ENVIRONMENT_PATTERN)})"
+_OWNED_NAME_OF_WORKER = f"{_OWNED_NAME} && !e.name.matches({cel_string(SETTABLE_ENVIRONMENT_PATTERN)})"
+
+
+def _container_rules(arguments: str, owned_name: str) -> tuple[Rule, ...]:
+    """Of a container in a template: ``arguments`` says where flags of the engine go, ``owned_name`` is CEL about the
+    variable ``e``.
+    """
+    return (
+        Rule(
+            f"!has(self.resources) || !({_GPUS_WRITTEN})",
+            f"{GPU_RESOURCE} of container '{{self.name}}' is not counted by budgets: leave it out, and write the "
+            "gpus of the worker, the encode worker or the instance",
+            field_path=".resources",
+        ),
+        Rule(
+            f"self.name != {_ENGINE} || !has(self.command)",
+            "the command of container 'engine' is Pointsman's: leave it out; "
+            "another program comes with spec.engine.image",
+            field_path=".command",
+        ),
+        Rule(
+            f"self.name != {_ENGINE} || !has(self.args)",
+            f"args of container 'engine' are Pointsman's: move {{self.args}} to {arguments}",
+            field_path=".args",
+        ),
+        Rule(
+            f"self.name != {_ENGINE} || !has(self.env) || !self.env.exists(e, {owned_name})",
+            f"{{self.env.filter(e, {owned_name}).map(e, e.name)}} of container 'engine' is set by Pointsman; "
+            "leave it out",
+            field_path=".env",
+        ),
+    )
 
 
 class PassedThrough(ApiModel):
@@ -66,32 +99,15 @@ class TemplateContainer(PassedThrough):
 
     model_config = ConfigDict(
         json_schema_extra=extra(
-            Rule(
-                f"!has(self.resources) || !({_GPUS_WRITTEN})",
-                f"{GPU_RESOURCE} of container '{{self.name}}' is not counted by budgets: leave it out, and write the "
-                "gpus of the worker, the encode worker or the instance",
-                field_path=".resources",
-            ),
-            Rule(
-                f"self.name != {_ENGINE} || !has(self.command)",
-                "the command of container 'engine' is Pointsman's: leave it out; "
-                "another program comes with spec.engine.image",
-                field_path=".command",
-            ),
-            Rule(
-                f"self.name != {_ENGINE} || !has(self.args)",
-                "args of container 'engine' are Pointsman's: move {self.args} to spec.engine.args, or "
-                "to spec.encode.args for an encode worker",
-                field_path=".args",
-            ),
-            Rule(
-                f"self.name != {_ENGINE} || !has(self.env) || !self.env.exists(e, {_OWNED_NAME})",
-                f"{{self.env.filter(e, {_OWNED_NAME}).map(e, e.name)}} of container 'engine' is set by Pointsman; "
-                "leave it out",
-                field_path=".env",
-            ),
+            *_container_rules("spec.engine.args, or to spec.encode.args for an encode worker", _OWNED_NAME_OF_WORKER)
         )
     )
+
+
+class InstanceContainer(TemplateContainer):
+    """One container of an elastic group's instance. The one named ``engine`` is the engine's; others run beside it."""
+
+    model_config = ConfigDict(json_schema_extra=extra(*_container_rules("spec.engine.args", _OWNED_NAME)))
 
 
 class TemplateSpec(PassedThrough):
@@ -130,6 +146,17 @@ class TemplateSpec(PassedThrough):
     )
 
 
+class InstanceTemplateSpec(TemplateSpec):
+    """The pod's spec."""
+
+    containers: tuple[InstanceContainer, ...] | None = Field(
+        default=None,
+        max_length=_MAX_CONTAINERS,
+        description="Containers, merged by name: the one named engine is the engine's, others run beside it.",
+        json_schema_extra=extra(schema=LIST_BY_NAME),
+    )
+
+
 class TemplateMetadata(PassedThrough):
     """Labels and annotations of the pods."""
 
@@ -162,3 +189,11 @@ class PodTemplate(PassedThrough):
     def as_written(self) -> dict[str, Any]:
         """The template with exactly the fields the user wrote."""
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
+
+
+class InstanceTemplate(PodTemplate):
+    """A pod template, merged into an instance's pod as ``kubectl patch --type strategic`` would."""
+
+    spec: InstanceTemplateSpec | None = Field(
+        default=None, description="Fields of the instances' spec, e.g. nodeSelector, tolerations, resources."
+    )

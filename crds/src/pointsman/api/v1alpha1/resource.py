@@ -29,6 +29,9 @@ SERVICE_NAME_RULES: Final = (
 )
 """Of kinds whose objects have a gateway of their own."""
 
+LOWER_LIMIT: Final = "Lower limit of replicas, also for plans, autoscalers and kubectl scale."
+UPPER_LIMIT: Final = "Upper limit of replicas, also for plans, autoscalers and kubectl scale."
+
 REPLICA_RULES: Final = (
     Rule(
         "self.minReplicas <= self.maxReplicas",

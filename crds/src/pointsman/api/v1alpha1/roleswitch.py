@@ -14,8 +14,8 @@ from pointsman.api.v1alpha1.workerpool import ServiceReference
 
 _ROLES: Final = "', '".join(LANGUAGE_ROLES)
 ENCODE_IS_FIXED: Final = (
-    "no worker can switch into or out of the role Encode, because the engine of an encode worker runs the model's "
-    "encoder only; change spec.pools.encode.replicas instead"
+    "a worker cannot switch to or from the role Encode, because encode workers run only the model's encoder; "
+    "change spec.pools.encode.replicas instead"
 )
 _ROLE_RULES: Final = (
     Rule("self != 'Encode'", ENCODE_IS_FIXED),
@@ -72,7 +72,7 @@ class SwitchReason(StrEnum):
     ABOVE_MAXIMUM = "AboveMaximum"
     PLAN_ENDED = "PlanEnded"  # the plan that made it was superseded or failed before it began
     LAST_ROUTABLE_WORKER = "LastRoutableWorker"
-    ROLE_IS_FIXED = "RoleIsFixed"  # into or out of Encode
+    ROLE_IS_FIXED = "RoleIsFixed"  # to or from Encode
 
     # went wrong
     DRAIN_TIMED_OUT = "DrainTimedOut"

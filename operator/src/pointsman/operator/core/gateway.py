@@ -4,6 +4,7 @@ from typing import Any
 
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.limits import GATEWAY_SETTINGS, environment
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.multimodal import multimodal_environment
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
@@ -11,6 +12,7 @@ from pointsman.operator.core.naming import gateway_name
 from pointsman.operator.core.snapshot import Service
 
 _GRACE_MARGIN_SECONDS = 15
+_TRUST_MEDIA_OPTIONS = "--trust-request-mm-kwargs"  # vLLM's: clients may set mm_processor_kwargs and media_io_kwargs
 
 
 def gateway_objects(service: Service, install: Install) -> list[dict[str, Any]]:
@@ -96,7 +98,17 @@ def _settings(service: Service) -> dict[str, str]:
     """What the user wrote about router, limits and images; nothing for what is absent."""
     wanted = service.spec.gateway
     router = {} if wanted.router is None else {"POINTSMAN_ROUTER": wanted.router.value}
-    return router | environment(wanted.limits, GATEWAY_SETTINGS) | multimodal_environment(service.spec.multimodal)
+    trusts = {"POINTSMAN_TRUST_REQUEST_MM_KWARGS": "true"} if _trusts_media_options(service.spec) else {}
+    limits = environment(wanted.limits, GATEWAY_SETTINGS)
+    return router | limits | multimodal_environment(service.spec.multimodal) | trusts
+
+
+def _trusts_media_options(spec: LLMServiceSpec) -> bool:
+    """Whether every engine of the service does; an engine without the flag would reject what the gateway passes on."""
+    return all(
+        any(argument.replace("_", "-") == _TRUST_MEDIA_OPTIONS for argument in spec.engine_args_of(role))
+        for role in spec.roles
+    )
 
 
 def _pod_spec(service: Service, install: Install) -> dict[str, Any]:

@@ -250,7 +250,9 @@ def _pool_ready(
     if counts.routable >= counts.desired:
         old = [worker for worker in outdated if worker.role is role]
         if old and snapshot.service.deleting_since_s is None:
-            return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=f"{have}; {_must_go(old)}")
+            return Verdict(
+                status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=f"{have}; {_must_go(old, snapshot)}"
+            )
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
@@ -381,7 +383,7 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], outdated: S
         wanted = ", ".join(f"{role.label} {count.existing} of {count.desired}" for role, count in counts.items())
         return Verdict(status=True, reason=Reason.SCALING, message=wanted)
     if outdated:
-        return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_must_go(outdated))
+        return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_must_go(outdated, snapshot))
     return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
 
 
@@ -403,12 +405,24 @@ def _outdated(snapshot: Snapshot, revision: str | None) -> list[Worker]:
     )
 
 
-def _must_go(outdated: Sequence[Worker]) -> str:
+def _must_go(outdated: Sequence[Worker], snapshot: Snapshot) -> str:
     names = ", ".join(worker.name for worker in outdated[:5])
     return (
-        f"{len(outdated)} workers are of an older revision and stay (rollouts are not built): delete them one by one "
-        f"to replace them: {names}"
+        f"{len(outdated)} workers are of an older revision{_without_encode(outdated, snapshot)}; "
+        f"delete them one by one to replace them: {names}"
     )
+
+
+def _without_encode(outdated: Sequence[Worker], snapshot: Snapshot) -> str:
+    """What is missing of workers that were started before ``spec.encode`` was added, as part of a sentence."""
+    spec = snapshot.service.spec
+    if spec.encode is None:
+        return ""
+    before = revision_of(spec.model_copy(update={"encode": None}))
+    count = sum(worker.revision == before and worker.role is not Role.ENCODE for worker in outdated)
+    if count == len(outdated):
+        return " and do not use the encode workers"
+    return f" ({count} of them do not use the encode workers)" if count else ""
 
 
 def _switching(snapshot: Snapshot) -> Verdict:

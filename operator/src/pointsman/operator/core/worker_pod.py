@@ -4,14 +4,13 @@ Pods of prefill and decode workers are alike but for labels: the role is state, 
 workers have flags, GPUs and a template of their own.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
-from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONMENT_PATTERN
+from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.api.v1alpha1.limits import WORKER_SETTINGS, environment
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.model_source import (
@@ -23,6 +22,7 @@ from pointsman.api.v1alpha1.model_source import (
     parse_model_source,
 )
 from pointsman.api.v1alpha1.pods import GPU_RESOURCE
+from pointsman.api.v1alpha1.worker_environment import SETTABLE_ENVIRONMENT, is_owned_variable
 from pointsman.operator.core import children
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.revision import kv_compatibility, revision
@@ -134,10 +134,13 @@ def engine_container(template: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((item for item in containers if item.get("name") == ENGINE_CONTAINER), {})
 
 
-def check_template(template: Mapping[str, Any], of: str = "worker", arguments: str = "engine") -> None:
-    """Raise Refused, with the field, for what a user's pod template sets and Pointsman sets.
+def check_template(
+    template: Mapping[str, Any], of: str = "worker", arguments: str = "engine", *, settable: bool = True
+) -> None:
+    """Raise Refused, with the field, for what a user's pod template sets and Pointsman sets, and for wrong settings.
 
-    The template is that of ``spec.<of>``, and flags for its engine are in ``spec.<arguments>.args``.
+    The template is that of ``spec.<of>``, and flags for its engine are in ``spec.<arguments>.args``. ``settable``: it
+    may have the variables of SETTABLE_ENVIRONMENT.
     """
     spec = template.get("spec") or {}
     for field in _OWNED_POD_FIELDS:
@@ -153,11 +156,14 @@ def check_template(template: Mapping[str, Any], of: str = "worker", arguments: s
             )
     for item in container.get("env") or []:
         name = str(item.get("name", ""))
-        if re.match(OWNED_ENVIRONMENT_PATTERN, name):
-            raise Refused(
-                f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].env {name} is set by Pointsman",
-                Reason.TEMPLATE_REFUSED,
-            )
+        at = f"spec.{of}.template.spec.containers[name={ENGINE_CONTAINER}].env {name}"
+        if is_owned_variable(name, settable=settable):
+            raise Refused(f"{at} is set by Pointsman: leave it out", Reason.TEMPLATE_REFUSED)
+        if of == "encode" and name == names.ENV_EMBEDDING_CACHE_MIB:  # gateways count on the same number
+            raise Refused(f"{at} is spec.multimodal.cacheMiB of encode workers: set it there", Reason.TEMPLATE_REFUSED)
+        setting, value = SETTABLE_ENVIRONMENT.get(name), item.get("value")
+        if setting is not None and value is not None and not setting.is_right(str(value)):
+            raise Refused(f"{at} is {str(value)!r}: write {setting.values}", Reason.TEMPLATE_REFUSED)
     for label in ((template.get("metadata") or {}).get("labels")) or {}:
         if label.startswith(f"{names.GROUP}/") or label in (names.LLMD_ROLE_LABEL, names.COMPONENT_LABEL):
             raise Refused(f"spec.{of}.template.metadata.labels {label} is set by Pointsman", Reason.TEMPLATE_REFUSED)

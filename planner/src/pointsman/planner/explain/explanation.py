@@ -339,7 +339,7 @@ def _score(told: Told) -> list[str]:
 
 def _goal(point: TurningPoint) -> str:
     decision = point.decision
-    return f"I would go to {decision.prefill}P{decision.decode}D ({decision.reason})"
+    return f"I would go to {decision.in_words} ({decision.reason})"
 
 
 def plans_so_far(plans: Sequence[Plan], now: datetime) -> list[str]:

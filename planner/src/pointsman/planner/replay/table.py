@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from pointsman.api.protocol.names import Role, workers_in_words
+
 ENCODE: Final = "Encode"
 """The role of an encode worker in a document."""
 
@@ -53,7 +55,7 @@ def _encode_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def layout(decision: Mapping[str, Any]) -> str:
-    """``2P4D``, or ``2P4D1E`` with an encode pool, of a decision."""
+    """``2P4D``, or ``1E2P4D`` with an encode pool, of a decision."""
     return _layout(decision["prefill"], decision["decode"], decision.get("encode"))
 
 
@@ -63,7 +65,8 @@ def at_start(simulation: Mapping[str, Any]) -> str:
 
 
 def _layout(prefill: int, decode: int, encode: int | None) -> str:
-    return f"{prefill}P{decode}D" + ("" if encode is None else f"{encode}E")
+    workers = {Role.PREFILL: prefill, Role.DECODE: decode}
+    return workers_in_words(workers if encode is None else {**workers, Role.ENCODE: encode})
 
 
 def _rate(per_s: float | None) -> str:

@@ -37,7 +37,8 @@ def service_of(group: ElasticGroup) -> Service:
 
 def group_objects(group: ElasticGroup, install: Install) -> list[dict[str, Any]]:
     """All objects but the Secret, in the order in which they are applied. Raises Refused for a template."""
-    check_template(group.spec.instance.template.as_written() if group.spec.instance.template else {})
+    template = group.spec.instance.template
+    check_template(template.as_written() if template else {}, "instance", settable=False)
     service = service_of(group)
     own = (_manager(group, install), _instances(group, install), _disruption_budget(group))
     return [*gateway_objects(service, install), *(children.stamped(item) for item in own)]

@@ -2,7 +2,7 @@
 
 import os
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from pointsman.process.settings import ProcessSettings
 from pointsman.workers.multimodal.broadcast.modes import DEFAULT_SIZE_THRESHOLD_BYTES, MIB, AutoRule, Mode
@@ -25,6 +25,13 @@ class InputBroadcastSettings(ProcessSettings):
     input_broadcast_join_seconds: float = Field(
         default=300.0, gt=0, description="Time in which all ranks must join the group."
     )
+
+    @field_validator("input_broadcast_mode")
+    @classmethod
+    def _of_requests_with_inputs(cls, mode: Mode) -> Mode:
+        if mode is Mode.NONE:
+            raise ValueError("it is the mode of requests without inputs; use auto or another one")
+        return mode
 
     @property
     def auto_rule(self) -> AutoRule:
