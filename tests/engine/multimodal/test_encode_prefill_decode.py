@@ -5,6 +5,7 @@ import dataclasses
 import os
 import random
 import signal
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -27,6 +28,10 @@ from fixtures.engines import RunningEngine, running_vision_engines
 from fixtures.nats_server import running_nats
 from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import EmbeddingRole, Role
+from pointsman.gateway.metrics import GatewayMetrics
+from pointsman.planner.core.observe import Reading, SeenEncoder, observation
+from pointsman.planner.core.types import EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.scraper import parse
 from pointsman.workers.multimodal.exchange.references import references
 from waiting import eventually
 
@@ -191,6 +196,47 @@ async def test_without_a_prefill_worker_the_decode_worker_fetches_the_embeddings
     assert (repeated.token_ids, repeated.prefill) == ((await client.ask(workers.alone, again)).token_ids, "remote")
     assert await client.metric(workers.prefill, FETCHES, SUCCEEDED) - at_prefill == 1
     await nothing_left(client, workers.prefill, workers.decode)
+
+
+async def test_a_worker_from_before_the_encode_workers_prefills_and_decodes_with_newer_ones(
+    client: Client, workers: VisionWorkers, dice: random.Random
+) -> None:
+    """As when ``spec.encode`` is added: it has no connector, and encodes the images itself."""
+    old = workers.start("before-encode", None).wait_until_healthy()
+    try:
+        for decode, prefill in ((old, workers.prefill), (workers.decode, old)):
+            await client.take_role(workers.prefill, Role.PREFILL if prefill is workers.prefill else Role.DECODE)
+            await client.take_role(old, Role.PREFILL if prefill is old else Role.DECODE)
+            await until_remote(client, decode)
+            images = [image_of(dice) for _ in range(2)]
+            body = chat_of(images, words_of(dice, 200))
+            fetched = await client.metric(workers.prefill, FETCHES)
+            answer = await client.ask(decode, body | await encoded(client, workers.encode, images))
+            assert answer.prefill == "remote"
+            assert answer.token_ids == (await client.ask(workers.alone, body)).token_ids
+            assert await client.metric(workers.prefill, FETCHES) == fetched, "nobody has used the embeddings"
+    finally:
+        old.process.kill()
+
+
+async def test_the_planner_reads_from_an_encode_worker_how_long_an_image_takes(
+    client: Client, workers: VisionWorkers, dice: random.Random
+) -> None:
+    before = parse(await client.page(workers.encode))
+    began_s = time.monotonic()
+    for _ in range(2):
+        await client.encode(workers.encode, [image_of(dice)])
+    took_s = time.monotonic() - began_s
+    reading = Reading(before, parse(await client.page(workers.encode)), took_s)
+    idle = parse(GatewayMetrics("vision").expose().decode())
+    seen = observation(
+        at_s=0, age_s=0, gateways=[Reading(idle, idle, took_s)], workers=[], routing=RoutingNumbers(512, 32),
+        plan_in_progress=False, objectives=Objectives(ttft_ms=1000, tpot_ms=50), encode_replicas=1,
+        encoders=[SeenEncoder(EncodeWorker("encode-0", WorkerCondition.ACTIVE), reading, False)],
+    )  # fmt: skip
+    assert seen.encode is not None
+    assert seen.encode.image_ms is not None
+    assert 0 < seen.encode.image_ms <= 1000 * took_s / 2
 
 
 ROUNDS, SEED, AT_ONCE = 40, 20261126, 6

@@ -123,9 +123,13 @@ class Client:
             ids = [token for choice in answer["choices"] for token in choice["token_ids"]]
             return Answer(tuple(ids), response.headers.get("X-Pointsman-Prefill-Reason"), answer)
 
+    async def page(self, worker: RunningEngine) -> str:
+        """Its /metrics."""
+        async with self._session.get(worker.url + "/metrics") as response:
+            return await response.text()
+
     async def metric(self, worker: RunningEngine, name: str, labels: str = "") -> float:
         """Sum of the samples of one metric whose labels contain ``labels``."""
-        async with self._session.get(worker.url + "/metrics") as response:
-            lines = (await response.text()).split("\n")
+        lines = (await self.page(worker)).split("\n")
         found = [line for line in lines if line.startswith((f"{name}{{", f"{name} ")) and labels in line]
         return sum(float(line.rsplit(" ", 1)[1]) for line in found)

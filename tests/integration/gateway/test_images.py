@@ -25,6 +25,10 @@ from integration.gateway.image_server import CAT, ImageServer, image_server
 from integration.gateway.stand_in_encoder import StandInEncoder, encoding
 from integration.gateway.stand_in_worker import SERVED_NAME, TOKEN, Behaviour, StandInWorker
 from pointsman.api.v1alpha1.multimodal import multimodal_limit
+from pointsman.planner.core.observe import Reading, SeenEncoder, observation
+from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.types import EncodeLoad, EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
+from pointsman.planner.scraper import parse
 from waiting import eventually
 
 
@@ -33,8 +37,10 @@ def big(seed: int) -> str:
     return data_url(png(600, 600, seed=seed))
 
 
+SECONDS = 5.0  # between two readings of the planner
 BIG = big(99)
 SMALL = data_url(png(28, 28))
+PROGRAM = (str(Path(loopback_images_gateway.__file__)),)
 SETTINGS: dict[str, Any] = {
     "router": "round-robin",
     "suspect_seconds": 0,
@@ -49,8 +55,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     """One gateway that fetches from 127.0.0.1 too."""
-    program = (str(Path(loopback_images_gateway.__file__)),)
-    with gateway_process(tmp_path_factory.mktemp("gateway"), token=TOKEN, program=program, **SETTINGS) as running:
+    with gateway_process(tmp_path_factory.mktemp("gateway"), token=TOKEN, program=PROGRAM, **SETTINGS) as running:
         yield running
 
 
@@ -103,6 +108,22 @@ class Images:
         status, body = await self.ask(*images, **more)
         assert status == 200, body
         return self.worker.seen[-1].body
+
+    async def page(self) -> Page:
+        """The gateway's /metrics, as the planner reads it."""
+        async with self.gateway.http.get(self.gateway.of.url + "/metrics") as answer:
+            return parse(await answer.text())
+
+    async def encode_load(self, before: Page, workers: int) -> EncodeLoad | None:
+        """What the planner makes of the time since ``before``, with so many encode workers."""
+        encoders = [
+            SeenEncoder(EncodeWorker(f"e{number}", WorkerCondition.ACTIVE), None, False) for number in range(workers)
+        ]
+        return observation(
+            at_s=0, age_s=0, gateways=[Reading(before, await self.page(), SECONDS)], workers=[],
+            routing=RoutingNumbers(512, 32), objectives=Objectives(ttft_ms=1000, tpot_ms=50), plan_in_progress=False,
+            encoders=encoders, encode_replicas=workers,
+        ).encode  # fmt: skip
 
     async def count(self, path: str, reason: str) -> float:
         """Images that took ``path``."""
@@ -166,14 +187,32 @@ async def test_texts_and_several_images_keep_their_places(images: Images) -> Non
     assert [part["image_url"]["url"] for part in parts_of(body)] == [SMALL, other, SMALL]
 
 
-async def test_options_that_change_the_embedding_reach_the_encode_worker(images: Images) -> None:
+async def test_no_client_makes_a_small_image_large(images: Images) -> None:
+    """Options of the processor would: its size, the number of its tiles, its least pixels."""
     (encoder,) = await images.encoders(1)
-    before = await images.count("cache", "remembered")
-    options = {"mm_processor_kwargs": {"max_pixels": 4096}}
-    for more in ({}, options):
-        await images.answered(BIG, **more)
-        assert encoder.seen[-1].body.get("mm_processor_kwargs") == more.get("mm_processor_kwargs")
-    assert await images.count("cache", "remembered") == before, "it is another embedding"
+    url = images.server.url + "/cat.png"
+    for field, options in (
+        ("mm_processor_kwargs", {"size": {"height": 200_000, "width": 200_000}}),
+        ("media_io_kwargs", {"image": {"image_mode": "F"}}),
+    ):
+        error = await images.refused(url, **{field: options})
+        assert error["param"] == field
+        assert "--trust-request-mm-kwargs" in error["message"]
+    assert not encoder.seen and not images.server.requests, "it is refused before anything is fetched or encoded"
+    await images.answered(url, mm_processor_kwargs={}, media_io_kwargs=None)
+
+
+async def test_options_of_trusted_clients_reach_the_encode_worker(
+    room: Room, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    settings = SETTINGS | {"trust_request_mm_kwargs": True}
+    with gateway_process(tmp_path_factory.mktemp("trusting"), token=TOKEN, program=PROGRAM, **settings) as process:
+        async with set_up(room, process) as images:
+            (encoder,) = await images.encoders(1)
+            for more in ({}, {"mm_processor_kwargs": {"max_pixels": 4096}}):
+                await images.answered(BIG, **more)
+                assert encoder.seen[-1].body.get("mm_processor_kwargs") == more.get("mm_processor_kwargs")
+            assert await images.count("cache", "remembered") == 0, "it is another embedding"
 
 
 async def test_a_url_is_fetched_once_for_a_request(images: Images) -> None:
@@ -394,6 +433,48 @@ async def test_without_encode_workers_images_are_encoded_where_the_prompt_is_pre
     before = await images.count("local", "no-encode-worker")
     assert "ec_transfer_params" not in await images.answered(BIG)
     assert await images.count("local", "no-encode-worker") == before + 1
+
+
+async def test_images_for_a_worker_older_than_the_encode_workers_are_counted_and_not_encoded_twice(
+    images: Images, room: Room
+) -> None:
+    (encoder,) = await images.encoders(1)
+    old, new = [Entry(worker.name, worker.url, ignores_embeddings=old)
+                for worker, old in zip(await room.workers(2), (True, False), strict=True)]  # fmt: skip
+    entries = [old, Entry(encoder.name, encoder.url, "Encode")]
+    images.gateway.write_endpoints(entries, routing=ROUTING)
+    await images.gateway.knows(*entries)
+    before = await images.count("local", "outdated-worker")
+    small = await images.count("bypass", "small")
+    for asked in ((BIG, big(70)), (SMALL,)):
+        assert (await images.ask(*asked))[0] == 200
+    assert not encoder.seen
+    assert await images.count("local", "outdated-worker") == before + 2
+    assert await images.count("bypass", "small") == small + 1
+    images.gateway.write_endpoints([new, *entries[1:]], routing=ROUTING)
+    await images.gateway.knows(new, *entries[1:])
+    assert (await images.ask(BIG))[0] == 200
+    assert len(encoder.images) == 1, "once it is replaced"
+
+
+async def test_the_planner_reads_from_the_gateway_what_came_for_encode_workers(images: Images) -> None:
+    (encoder,) = await images.encoders(1)
+    before = await images.page()
+    for asked in ((big(80), big(81), big(82), big(80)), (big(83),), (SMALL,)):
+        await images.answered(*asked)
+    found = await images.encode_load(before, workers=1)
+    assert found is not None
+    assert (found.requests_per_s, found.images, found.squared_images) == (2 / SECONDS, 2, 5)
+    assert found.waiting == 0
+    encoder.behaviours.extend(Behaviour(gate=asyncio.Event()) for _ in range(3))
+    asking = asyncio.create_task(images.ask(big(84), big(85), big(86)))
+
+    async def waiting() -> bool:
+        load = await images.encode_load(before, workers=1)
+        return load is not None and load.waiting == 2
+
+    await eventually(waiting, "of three images, two wait")
+    asking.cancel()
 
 
 @pytest.mark.parametrize(

@@ -6,21 +6,22 @@ from typing import Any
 import pytest
 
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.discovery.kubernetes import Service, discovered, worker_of
+from pointsman.gateway.discovery.kubernetes import Service, WorkerPod, discovered, worker_of, workers_of
 from pointsman.gateway.discovery.static import EndpointsFileInvalid, read_file
-from pointsman.kube.pods import Pod
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
 
-def pod(**changes: Any) -> Pod:
+def pod(**changes: Any) -> WorkerPod:
     """A routable, Ready decode pod, but for ``changes``."""
     labels = {"pointsman.dev/role": "decode", "pointsman.dev/routable": "true"} | changes.get("labels", {})
     metadata = {"name": "chat-1", "namespace": "ns", "uid": "u1", "resourceVersion": "1", "labels": labels}
     metadata |= changes.get("metadata", {})
     ready = changes.get("ready", "True")
     status = {"podIP": changes.get("ip", "10.0.0.7"), "conditions": [{"type": "Ready", "status": ready}]}
-    return Pod.model_validate({"metadata": metadata, "status": status})
+    variables = [{"name": name, "value": value} for name, value in changes.get("env", {}).items()]
+    containers = [{"name": "beside"}, {"name": "engine", "env": [{"name": "POD_IP", "valueFrom": {}}, *variables]}]
+    return WorkerPod.model_validate({"metadata": metadata, "spec": {"containers": containers}, "status": status})
 
 
 def test_a_routable_ready_pod_is_a_worker_with_its_addresses() -> None:
@@ -116,3 +117,16 @@ def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, says: str) ->
 def test_an_encode_worker_is_one_of_its_role() -> None:
     found = worker_of(pod(labels={"pointsman.dev/role": "encode"}))
     assert found is not None and found.role is Role.ENCODE
+
+
+def test_a_worker_that_was_started_before_its_service_had_encode_workers_ignores_embeddings() -> None:
+    old, new, encode = (
+        pod(metadata={"name": name, "uid": name}, labels={"pointsman.dev/role": role}, env=env)
+        for name, role, env in (
+            ("a", "decode", {}),
+            ("b", "prefill", {"POINTSMAN_EMBEDDING_ROLE": "ec_consumer"}),
+            ("c", "encode", {"POINTSMAN_EMBEDDING_ROLE": "ec_producer"}),
+        )
+    )
+    assert [worker.ignores_embeddings for worker in workers_of([encode, new, old])] == [True, False, False]
+    assert not any(worker.ignores_embeddings for worker in workers_of([new, old])), "there is nothing to fetch"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol import metrics as names
-from pointsman.gateway.core.requests import REFUSED
+from pointsman.gateway.core.requests import MEDIA_OPTIONS, REFUSED
 from pointsman.gateway.core.router import RouterName
 from pointsman.gateway.discovery.static import read_file
 from pointsman.gateway.settings import Settings
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[3] / "docs/gateway.md").read_text()
 
 
 def test_every_setting_router_and_refused_field_is_documented() -> None:
-    for name in (*Settings.model_fields, *RouterName, *REFUSED):
+    for name in (*Settings.model_fields, *RouterName, *REFUSED, *MEDIA_OPTIONS):
         assert f"`{name}`" in PAGE, name
 
 

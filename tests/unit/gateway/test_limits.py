@@ -40,6 +40,7 @@ NOT_ON_THE_SERVICE: Final = {
     "suspect_seconds",  # how fast a failed worker is tried again: no request is refused by it
     "linger_seconds",  # the chart's gateway.lingerSeconds: it depends on the cluster's network, not on the service
     "shutdown_seconds",  # spec.drain.timeoutSeconds
+    "trust_request_mm_kwargs",  # --trust-request-mm-kwargs in spec.engine.args and spec.encode.args
     *MULTIMODAL_SETTINGS.values(),  # spec.multimodal, below
 }  # fmt: skip
 

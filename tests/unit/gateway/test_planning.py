@@ -226,7 +226,7 @@ async def planned_with_images(of: Model, messages: list[dict[str, Any]], *images
         return b""
 
     ask = read(Endpoint.CHAT, json.dumps({"model": "m", "messages": messages, **body}).encode(), "m")
-    loaded = RequestImages(ask.images, images, encode, 0.0)
+    loaded = RequestImages(ask.images, images, encode, lambda _: None, 0.0)
     made = await plan(ask, of, request_id="r1", created=1, images=loaded)
     assert made.verbatim is not None and made.verbatim.reason is VerbatimReason.IMAGES
     (job,) = made.jobs

@@ -14,7 +14,7 @@ from pointsman.gateway.core.relayed import (
     relayed_error_event,
     usage_of,
 )
-from pointsman.gateway.core.requests import REFUSED
+from pointsman.gateway.core.requests import MEDIA_OPTIONS, REFUSED
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
 
 MAX_MODEL_LEN = 4096
@@ -35,6 +35,18 @@ def test_what_reaches_into_the_service_is_refused_by_name(endpoint: RelayedEndpo
     for field in REFUSED:
         with pytest.raises(RequestInvalid, match=f"'{field}' is not accepted"):
             read(endpoint, model="chat", **{field: {"remote_host": "10.0.0.9"}})
+
+
+@pytest.mark.parametrize("endpoint", RelayedEndpoint)
+def test_options_of_the_image_processor_are_refused_unless_clients_are_trusted(endpoint: RelayedEndpoint) -> None:
+    for field in MEDIA_OPTIONS:
+        body = {"model": "chat", field: {"size": {"height": 200_000, "width": 200_000}}}
+        with pytest.raises(RequestInvalid, match=f"'{field}' is not accepted") as refused:
+            read(endpoint, **body)
+        assert refused.value.param == field
+        data = json.dumps(body).encode()
+        assert read_relayed(endpoint, data, "chat", (), MAX_MODEL_LEN, trusts_media_options=True).body == data
+        assert read(endpoint, **body | {field: {}})
 
 
 def test_a_response_that_needs_an_earlier_one_is_refused_by_name() -> None:

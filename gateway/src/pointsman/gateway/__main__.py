@@ -175,6 +175,7 @@ def _server_limits(settings: Settings) -> ServerLimits:
         max_in_flight_bytes=settings.max_in_flight_mib * 2**20,
         first_token_seconds=settings.first_token_timeout_seconds,
         moves=MoveLimits(max_attempts=settings.max_attempts, max_moves=settings.max_moves),
+        trusts_media_options=settings.trust_request_mm_kwargs,
     )
 
 

@@ -75,6 +75,9 @@ class Embeddings(Protocol):
         ``moves``: the request's, for the encode workers that die of it.
         """
 
+    def leave_to_worker(self) -> None:
+        """The worker that gets the request ignores embeddings, so it encodes the images itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Leg:
@@ -530,7 +533,11 @@ class Forwarder:
         self, leg: Leg, pick: Pick, timeout: aiohttp.ClientTimeout, moves: AnswerMoves
     ) -> aiohttp.ClientResponse:
         """A response with status 200. Raises Unsuitable, TimedOut or RefusedByEngine."""
-        body = leg.body if leg.embeddings is None else await self._with_embeddings(leg.body, leg.embeddings, moves)
+        body = leg.body
+        if leg.embeddings is not None and pick.worker.ignores_embeddings:
+            leg.embeddings.leave_to_worker()
+        elif leg.embeddings is not None:
+            body = await self._with_embeddings(body, leg.embeddings, moves)
         sent = {"Content-Type": "application/json", headers.REQUEST_ID: leg.request_id, **to_worker()}
         sent[headers.DEATHS] = str(moves.deaths)
         if pick.rule is not None:

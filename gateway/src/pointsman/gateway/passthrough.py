@@ -48,6 +48,7 @@ class Passthrough:
     read_body: Callable[[web.Request, Place], Awaitable[bytes]]
     model_known: Callable[[], Awaitable[Model]]
     adapters: Callable[[], Collection[str]]
+    trusts_media_options: bool
     answer_headers: Callable[[Any], dict[str, str]]
 
     def register(self, app: web.Application, account: Account) -> None:
@@ -69,7 +70,14 @@ class Passthrough:
         adapters = self.adapters()
         asked = await self.off_loop.run(
             len(data),
-            lambda: read_relayed(endpoint, data, model.info.served_name, adapters, model.info.max_model_len),
+            lambda: read_relayed(
+                endpoint,
+                data,
+                model.info.served_name,
+                adapters,
+                model.info.max_model_len,
+                trusts_media_options=self.trusts_media_options,
+            ),
         )
         record.stream, record.verbatim = asked.stream, endpoint.value
         leg = Leg(

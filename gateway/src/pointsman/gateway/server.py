@@ -118,6 +118,7 @@ class ServerLimits:
     max_in_flight_bytes: int
     first_token_seconds: float
     moves: MoveLimits
+    trusts_media_options: bool = False
 
 
 class GatewayServer:
@@ -192,6 +193,7 @@ class GatewayServer:
             read_body=self._read_body,
             model_known=self._model_known,
             adapters=lambda: self._fleet.adapters,
+            trusts_media_options=self._limits.trusts_media_options,
             answer_headers=_answer_headers,
         )
 
@@ -251,6 +253,7 @@ class GatewayServer:
                 model.info.served_name,
                 max_answers=self._limits.max_answers,
                 adapters=self._fleet.adapters,
+                trusts_media_options=self._limits.trusts_media_options,
             ),
         )
         if ask.adapter is not None and ask.adapter not in model.info.adapters:

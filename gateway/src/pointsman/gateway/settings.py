@@ -132,6 +132,11 @@ class Settings(ProcessSettings):
     image_max_redirects: int = Field(
         default=IMAGES.max_redirects, ge=0, le=20, description="redirects that a fetch follows"
     )
+    trust_request_mm_kwargs: bool = Field(
+        default=False,
+        description="whether clients may set mm_processor_kwargs and media_io_kwargs, which change how much memory an "
+        "image takes; the engines need --trust-request-mm-kwargs too",
+    )
     encode_bypass_below_tokens: int = Field(
         default=IMAGES.bypass_below_tokens,
         ge=0,

@@ -14,12 +14,16 @@ WorkerKey = NewType("WorkerKey", str)
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker as discovery found it. Being here means: label says routable and the pod is Ready."""
+    """One worker as discovery found it. Being here means: label says routable and the pod is Ready.
+
+    ``ignores_embeddings``: there are encode workers, and this worker was started before them and does not fetch.
+    """
 
     key: WorkerKey
     name: str  # the pod's name
     url: str  # http://host:port of engine and control API
     role: Role
+    ignores_embeddings: bool = False
 
 
 @dataclass(frozen=True, slots=True)

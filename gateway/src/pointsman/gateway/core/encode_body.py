@@ -6,12 +6,11 @@ from typing import Any, Final
 
 import msgspec
 
+from pointsman.gateway.core.requests import MEDIA_OPTIONS
+
 EC_TRANSFER_PARAMS: Final = "ec_transfer_params"
 MAX_ENCODED_BYTES: Final = 256 * 1024
 """Of an encode worker's answer to one image."""
-
-ENCODER_FIELDS: Final = ("mm_processor_kwargs", "media_io_kwargs")
-"""Fields of a request that change what an encoder makes of an image."""
 
 
 class EncodedMalformed(ValueError):
@@ -49,13 +48,13 @@ def encode_body(model: str, image: str, data_url: bytes, request_body: Mapping[s
         "messages": [{"role": "user", "content": [slots.part(0, image)]}],
         "max_tokens": 1,
         "stream": False,
-    } | {field: request_body[field] for field in ENCODER_FIELDS if request_body.get(field)}
+    } | {field: request_body[field] for field in MEDIA_OPTIONS if request_body.get(field)}
     return slots.filled(msgspec.json.encode(body), [data_url])
 
 
 def embedding_key(image: str, request_body: Mapping[str, Any]) -> str:
     """Equal where the embeddings of the image with this id are."""
-    options = {field: request_body[field] for field in ENCODER_FIELDS if request_body.get(field)}
+    options = {field: request_body[field] for field in MEDIA_OPTIONS if request_body.get(field)}
     return image if not options else f"{image}/{msgspec.json.encode(options, order='deterministic').decode()}"
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from pointsman.gateway.core.json_body import decode_body
 from pointsman.gateway.core.relayed_media import refuse_media
-from pointsman.gateway.core.requests import REFUSED, served
+from pointsman.gateway.core.requests import refused_fields, served
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
 
 
@@ -93,13 +93,21 @@ class Usage:
 
 
 def read_relayed(
-    endpoint: RelayedEndpoint, data: bytes, served_name: str, adapters: Collection[str], max_model_len: int
+    endpoint: RelayedEndpoint,
+    data: bytes,
+    served_name: str,
+    adapters: Collection[str],
+    max_model_len: int,
+    *,
+    trusts_media_options: bool = False,
 ) -> RelayedRequest:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
     body = decode_body(data)
     if not isinstance(body, dict):
         raise RequestInvalid("The request body must be a JSON object.")
-    refused = {**REFUSED, **STATEFUL} if endpoint is RelayedEndpoint.RESPONSES else REFUSED
+    refused = refused_fields(trusts_media_options=trusts_media_options)
+    if endpoint is RelayedEndpoint.RESPONSES:
+        refused = {**refused, **STATEFUL}
     for field, instead in refused.items():
         if body.get(field):
             raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)

@@ -9,10 +9,10 @@ Two ways lead to an engine:
 A field that would reach into the service (KV transfer parameters, beam search over P/D) is refused by name.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -80,6 +80,21 @@ REFUSED: dict[str, str] = {
     RESUME_FIELD: "it is reserved for gateways; leave it out",
     "prompt_embeds": "prompts are text or token ids; use 'prompt'",
 }
+
+MEDIA_OPTIONS: Final = ("mm_processor_kwargs", "media_io_kwargs")
+"""Fields that change what an encoder makes of an image, and how much memory and time that takes."""
+
+_UNTRUSTED: Final = dict.fromkeys(
+    MEDIA_OPTIONS,
+    "an image can then take any amount of memory; leave it out, or add --trust-request-mm-kwargs to spec.engine.args "
+    "and spec.encode.args of the service",
+)
+
+
+def refused_fields(*, trusts_media_options: bool) -> Mapping[str, str]:
+    """Fields that are not accepted, and what to do instead. ``trusts_media_options``: clients may set MEDIA_OPTIONS."""
+    return REFUSED if trusts_media_options else {**REFUSED, **_UNTRUSTED}
+
 
 # What decides how tokens are sampled and when they end: the engine's completions endpoint takes it under the same name.
 _SAMPLING = frozenset(
@@ -165,12 +180,13 @@ def read(
     *,
     max_answers: int = DEFAULT_MAX_ANSWERS,
     adapters: Collection[str] = (),
+    trusts_media_options: bool = False,
 ) -> Ask:
     """The request in ``data``. Raises RequestInvalid or ModelNotFound."""
     body = decode_body(data)
     if not isinstance(body, dict):
         raise RequestInvalid(f"The request body is a JSON {_json_type(body)}; it must be an object.")
-    for field, instead in REFUSED.items():
+    for field, instead in refused_fields(trusts_media_options=trusts_media_options).items():
         if body.get(field):
             raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
     model = body.get("model")

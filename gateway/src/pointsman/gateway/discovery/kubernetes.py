@@ -5,12 +5,15 @@ With the API server away the mirrors keep what they have, so the last known work
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, model_validator
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.gateway.types import Discovered, Worker, WorkerKey
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
@@ -41,6 +44,23 @@ class Service(KubeObject):
     status: _Status = _Status()
 
 
+class WorkerPod(Pod):
+    """Of a worker's pod, also whether its engine has anything to do with embeddings."""
+
+    embedding_role: str | None = None  # as the operator rendered it; None: the service had no encode workers then
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_environment(cls, pod: Any) -> Any:
+        """The one variable, because a gateway keeps every pod and needs no other."""
+        if not isinstance(pod, Mapping):
+            return pod
+        containers: list[dict[str, Any]] = (pod.get("spec") or {}).get("containers") or []
+        engine = next((item for item in containers if item.get("name") == ENGINE_CONTAINER), {})
+        variables = {item.get("name"): item.get("value") for item in engine.get("env") or []}
+        return {**pod, "embeddingRole": variables.get(names.ENV_EMBEDDING_ROLE)}
+
+
 def worker_of(pod: Pod) -> Worker | None:
     """The worker that ``pod`` is, if requests may go there: routable by label, Ready, not being deleted."""
     labels = pod.metadata.labels
@@ -56,9 +76,20 @@ def worker_of(pod: Pod) -> Worker | None:
     )
 
 
-def discovered(pods: Iterable[Pod], service: Service | None) -> Discovered:
+def workers_of(pods: Iterable[WorkerPod]) -> tuple[Worker, ...]:
+    """The workers that requests may go to, by name."""
+    found = sorted(
+        ((worker, pod.embedding_role) for pod in pods if (worker := worker_of(pod)) is not None),
+        key=lambda each: each[0].name,
+    )
+    if all(worker.role is not Role.ENCODE for worker, _ in found):
+        return tuple(worker for worker, _ in found)
+    return tuple(replace(worker, ignores_embeddings=embeddings is None) for worker, embeddings in found)
+
+
+def discovered(pods: Iterable[WorkerPod], service: Service | None) -> Discovered:
     """What the two mirrors say together."""
-    workers = sorted(filter(None, map(worker_of, pods)), key=lambda worker: worker.name)
+    workers = workers_of(pods)
     rule, bounds = None, NOTHING_HELD
     if service is not None and service.status.routing is not None:
         routing = service.status.routing
@@ -67,7 +98,7 @@ def discovered(pods: Iterable[Pod], service: Service | None) -> Discovered:
         bounds = FlowBounds(
             routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
         )
-    return Discovered(tuple(workers), rule, service.metadata.uid if service is not None else None, bounds)
+    return Discovered(workers, rule, service.metadata.uid if service is not None else None, bounds)
 
 
 async def follow_kubernetes(namespace: str, service: str, found: Callable[[Discovered], None]) -> None:
@@ -79,7 +110,7 @@ async def follow_kubernetes(namespace: str, service: str, found: Callable[[Disco
         pods = Mirror(
             kube,
             PODS,
-            Pod,
+            WorkerPod,
             namespace=namespace,
             label_selector=f"{names.SERVICE_LABEL}={service},{names.COMPONENT_LABEL}={names.COMPONENT_WORKER}",
             on_change=lambda _old, _new: report(),

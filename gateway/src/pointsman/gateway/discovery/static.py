@@ -6,6 +6,7 @@
       - name: decode-0
         url: http://127.0.0.1:8100
         role: Decode                      # or Prefill, Encode
+        ignoresEmbeddings: false          # optional; true: it does not fetch from encode workers
     routing:                              # optional
       maxLocalPrefillTokens: 512
       maxPrefillQueueSize: 8
@@ -47,6 +48,7 @@ class _WorkerEntry(_Strict):
     name: str = Field(min_length=1)
     url: str = Field(pattern=r"^https?://[^/]+$")
     role: Role
+    ignores_embeddings: bool = False
     kv_events: str | None = None  # no effect, as the next: files of earlier versions stay readable
     kv_events_replay: str | None = None
 
@@ -83,6 +85,7 @@ def read_file(path: Path) -> Discovered:
                 name=entry.name,
                 url=entry.url,
                 role=entry.role,
+                ignores_embeddings=entry.ignores_embeddings,
             )
             for entry in content.workers
         ),

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pointsman.gateway.core.encode_body import ENCODER_FIELDS, ImageSlots, merged
+from pointsman.gateway.core.encode_body import ImageSlots, merged
 from pointsman.gateway.core.image_limits import ImageInvalid, ImageLimits
 from pointsman.gateway.core.image_parts import ImagePart
 from pointsman.gateway.core.in_flight import Place
 from pointsman.gateway.core.moves import RequestMoves
-from pointsman.gateway.core.requests import Ask
+from pointsman.gateway.core.requests import MEDIA_OPTIONS, Ask
 from pointsman.gateway.fleet import Fleet
 from pointsman.gateway.images.encoding import Encoded, EncodeDispatcher
 from pointsman.gateway.images.fetching import ImageFetcher
@@ -32,10 +32,12 @@ class RequestImages:
     parts: tuple[ImagePart, ...]
     images: Sequence[Image]
     encode: Callable[["RequestImages", RequestMoves], Awaitable[bytes]]
+    leave: Callable[["RequestImages"], None]
     load_s: float
     encode_s: float | None = None
     paths: Counter[str] = field(default_factory=Counter)
     _params: bytes | None = None
+    _is_left: bool = False
 
     @property
     def tokens(self) -> int:
@@ -67,6 +69,12 @@ class RequestImages:
             self._params = await self.encode(self, moves)
             self.images = [replace(image, data_url=b"") for image in self.images]  # the body has them
         return self._params
+
+    def leave_to_worker(self) -> None:
+        """The worker that gets the request ignores embeddings, so it encodes the images itself. Counted once."""
+        if not self._is_left:
+            self._is_left = True
+            self.leave(self)
 
 
 class ImageService:
@@ -120,13 +128,13 @@ class ImageService:
             raise
         for image in images:
             self._metrics.image_bytes.inc(image.size_bytes)
-        options = {name: ask.body.get(name) for name in ENCODER_FIELDS}
+        options = {name: ask.body.get(name) for name in MEDIA_OPTIONS}
 
         async def encode(of: RequestImages, moves: RequestMoves) -> bytes:
             return await self._encode(of, moves, request_id, model, options)
 
         parts = tuple(replace(part, url="") for part in ask.images)
-        return RequestImages(parts, images, encode, self._clock() - began_s)
+        return RequestImages(parts, images, encode, self._left, self._clock() - began_s)
 
     async def _encode(
         self, of: RequestImages, moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
@@ -134,22 +142,35 @@ class ImageService:
         began_s = self._clock()
         done = await self._embeddings(list(of.distinct.values()), moves, request_id, model, options)
         of.encode_s = self._clock() - began_s
-        for encoded in done:
-            self._metrics.image_went(encoded.path, encoded.reason)
-            of.paths[encoded.path] += 1
+        self._count(of, done)
         return await self._off_loop.run(
             sum(len(encoded.params) for encoded in done),
             lambda: merged([encoded.params for encoded in done if encoded.params]),
         )
 
-    async def _embeddings(
-        self, images: Sequence[Image], moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
-    ) -> list[Encoded]:
-        """What becomes of each of ``images``, all of them different."""
+    def _count(self, of: RequestImages, done: Sequence[Encoded]) -> None:
+        for encoded in done:
+            self._metrics.image_went(encoded.path, encoded.reason)
+            of.paths[encoded.path] += 1
+
+    def _left(self, of: RequestImages) -> None:
+        images = list(of.distinct.values())
+        self._count(of, self._unsent(images) or [Encoded(ImagePath.LOCAL, "outdated-worker")] * len(images))
+
+    def _unsent(self, images: Sequence[Image]) -> list[Encoded] | None:
+        """What becomes of ``images``, all of them different, where no encode worker gets them. None: one may."""
         if not self._fleet.has_encoders:
             return [Encoded(ImagePath.LOCAL, "no-encode-worker")] * len(images)
         if not encodes_remotely(sum(image.tokens for image in images), self._bypass_below_tokens):
             return [Encoded(ImagePath.BYPASS, "small")] * len(images)
+        return None
+
+    async def _embeddings(
+        self, images: Sequence[Image], moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
+    ) -> list[Encoded]:
+        """What becomes of each of ``images``, all of them different."""
+        if (unsent := self._unsent(images)) is not None:
+            return unsent
         known = [self._dispatcher.remembered(image, options) for image in images]
         new = [image for image, found in zip(images, known, strict=True) if found is None]
         if new:
