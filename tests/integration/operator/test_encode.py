@@ -138,15 +138,21 @@ async def test_an_encode_pool_comes_and_goes_with_the_spec_and_the_other_workers
 
     before = _language_workers(cluster)
     await cluster.edit({"encode": None})
-    await cluster.until_summary("1P1D")
     await cluster.until_event("PoolDeleted")
+    await cluster.until(
+        cluster.services,
+        lambda: cluster.condition(ConditionType.ENCODE_READY) == ("", "", ""),
+        "no encode pool is shown",
+    )
+    message = await cluster.until_condition(ConditionType.PROGRESSING, "False", Reason.CHANGE_NEEDS_ROLLOUT)
+    assert "encode" not in message, "they have a connector that nothing uses"
     with pytest.raises(NotFound):
         await cluster.kube.get(resources.WORKER_POOLS, "chat-encode", cluster.namespace)
     with pytest.raises(NotFound):
         await cluster.kube.get(resources.POD_DISRUPTION_BUDGETS, "chat-encode", cluster.namespace)
-    assert cluster.condition(ConditionType.ENCODE_READY) == ("", "", "")
     after = cluster.service()
     assert after is not None
+    assert after.status.summary == "1P1D"
     assert after.status.pools is not None
     assert after.status.pools.encode is None
     assert after.status.revision == revision
