@@ -20,6 +20,13 @@ def test_every_path_that_a_page_names_exists(page: str, least: int) -> None:
     assert [word for word, pattern in patterns.items() if not any(ROOT.glob(pattern))] == []
 
 
+def test_every_promise_of_the_security_page_names_the_test_that_attacks_it() -> None:
+    promises = (ROOT / "docs/security.md").read_text().split("\n## What it does not do", 1)[0]
+    bullets = re.findall(r"^\* .*(?:\n  .*)*", promises, re.MULTILINE)
+    assert len(bullets) > 10
+    assert [bullet for bullet in bullets if "`tests/" not in bullet] == []
+
+
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda page: page.name)
 def test_every_link_leads_to_a_file(page: Path) -> None:
     assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []

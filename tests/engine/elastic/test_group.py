@@ -30,7 +30,7 @@ from pointsman.api.protocol.elastic import (
     ObjectivesRequest,
 )
 from pointsman.api.protocol.headers import CONTROL_TOKEN
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import WORKER_METRICS_PORT, Role
 from pointsman.local.traffic.client import Endpoint
 from pointsman.local.traffic.exactness import compare
 from pointsman.local.traffic.load import closed_loop
@@ -81,6 +81,21 @@ async def metrics(group: ElasticGroup) -> dict[str, float]:
     lines = (await metrics_page(group)).splitlines()
     samples = (line.rsplit(" ", 1) for line in lines if line.startswith("pointsman_elastic_"))
     return {key.removeprefix("pointsman_elastic_"): float(value) for key, value in samples}
+
+
+async def test_the_manager_has_the_paths_and_ports_of_a_worker_and_no_others(group: ElasticGroup) -> None:
+    headers = {CONTROL_TOKEN: f"Bearer {TOKEN}"}
+    async with aiohttp.ClientSession() as session:
+        async with session.get(group.manager.url + STATE_PATH, headers=headers) as answer:
+            state = ElasticState.model_validate_json(await answer.read())
+        assert state.metrics_port == WORKER_METRICS_PORT
+        async with session.get(f"http://{group.manager.address}:{state.metrics_port}/metrics") as answer:
+            assert "pointsman_elastic_" in await answer.text()
+        for path in ("/invocations", "/scale_elastic_ep", "/inference/v1/generate"):
+            async with session.post(group.manager.url + path, json={"model": MODEL, "prompt": "Hello"}) as answer:
+                assert answer.status == 404
+        async with session.put(group.manager.url + OBJECTIVES_PATH, data=b"x" * 100_000) as answer:
+            assert answer.status == 401
 
 
 async def slots_used(group: ElasticGroup, instance: str) -> int:

@@ -1,6 +1,7 @@
 """PodMonitors that find the pods there are, and dashboards that Prometheus can read."""
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,26 @@ def test_a_container_that_a_user_adds_with_a_port_of_the_same_name_is_left_out(r
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     endpoint["relabelings"] = []
     assert not finds(monitor, both), "both containers would be scraped"
+
+
+@pytest.mark.parametrize(
+    ("address", "label", "scraped"),
+    [
+        ("10.0.0.7:8000", "8090", "10.0.0.7:8090"),
+        ("[fd00::7]:8000", "8090", "[fd00::7]:8090"),
+        ("10.0.0.7:8000", "", "10.0.0.7:8000"),
+        ("10.0.0.7:8000", "10.0.0.8:80", "10.0.0.7:8000"),
+    ],
+)
+def test_a_worker_is_scraped_on_the_port_that_it_reported(
+    rendered: Rendered, address: str, label: str, scraped: str
+) -> None:
+    (monitor,) = (m for m in rendered("PodMonitor", *MONITORS) if m["metadata"]["name"] == "pointsman-workers")
+    (config,) = scrape_configs([monitor], Path("kubeconfig"), "1s")
+    (rule,) = (rule for rule in config["relabel_configs"] if rule.get("target_label") == "__address__")
+    assert rule["source_labels"] == ["__meta_kubernetes_pod_label_pointsman_dev_metrics_port", "__address__"]
+    found = re.fullmatch(rule["regex"], f"{label};{address}")
+    assert (found.expand(rule["replacement"].replace("$", "\\")) if found else address) == scraped
 
 
 def test_no_label_that_is_added_takes_the_place_of_one_of_ours(rendered: Rendered) -> None:

@@ -14,6 +14,7 @@ import pytest
 from fixtures.operators import OperatorProcess
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
+from waiting import eventually
 
 from .conftest import Cluster
 
@@ -74,6 +75,35 @@ async def test_an_idle_service_costs_looks_but_no_write(cluster: Cluster) -> Non
     assert later == writes, "looks at an idle service wrote something"
     live = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
     assert "PlannerHealthy" in {item["type"] for item in live["status"]["conditions"]}
+
+
+async def test_network_policies_go_and_come_with_the_setting(cluster: Cluster) -> None:
+    """What ``networkPolicy.enabled`` of the chart does. A policy of a stranger stays."""
+    stranger = {
+        "metadata": {"name": "chat-pointsman-instances"},
+        "spec": {"podSelector": {"matchLabels": {"app": "theirs"}}, "policyTypes": ["Ingress"]},
+    }
+    await cluster.kube.create(resources.NETWORK_POLICIES, stranger, cluster.namespace)
+    await cluster.create()
+
+    async def found() -> set[str]:
+        names = ("chat-pointsman-workers", "chat-pointsman-worker-metrics", "chat-pointsman-instances")
+        live = [(name, await cluster.kube.find(resources.NETWORK_POLICIES, name, cluster.namespace)) for name in names]
+        return {name.removeprefix("chat-pointsman-") for name, policy in live if policy is not None}
+
+    async def is_closed() -> bool:
+        return await found() == {"workers", "worker-metrics", "instances"}
+
+    async def is_open() -> bool:
+        return await found() == {"instances"}
+
+    await eventually(is_closed, "the workers are closed")
+    await cluster.kube.delete(resources.NETWORK_POLICIES, "chat-pointsman-workers", cluster.namespace)
+    await eventually(is_closed, "what somebody deleted is put back")
+    cluster.operator.stop()
+    cluster.operator.set(network_policies="false")
+    cluster.operator.start()
+    await eventually(is_open, "the policies are gone")
 
 
 async def test_workers_that_lost_nats_degrade_the_service_until_it_is_back(cluster: Cluster) -> None:

@@ -55,6 +55,11 @@ def test_a_worker_starts_unroutable_and_never_with_a_role_in_its_environment() -
     assert not any("ROLE" in name for name in _env(pod))
 
 
+def test_a_worker_gets_no_token_of_the_api_server() -> None:
+    assert _pod(spec())["spec"]["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in _pod(spec())["spec"]
+
+
 def test_a_worker_gets_its_environment_from_protocol_and_secret() -> None:
     env = _env(_pod())
     assert env[names.ENV_MODEL] == "/models/tiny"
