@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fixtures.images import data_url, png
 from pointsman.gateway.core.image_limits import ImageInvalid, ImageLimits, ImageRefusal
 from pointsman.gateway.core.image_parts import ImagePart
-from pointsman.gateway.images.fetching import AddressRefused, ImageFetcher, _Resolver
+from pointsman.gateway.images.fetching import ImageFetcher
 from pointsman.gateway.images.loading import PIECE_BYTES, Image, _decoded, load
 from pointsman.gateway.off_loop import OffLoop
 
@@ -91,11 +91,3 @@ def test_a_stand_in_has_the_tokens_of_its_image() -> None:
     image = Image(hashlib.sha256(b"a").hexdigest(), b"", 0, 21)
     assert len(image.stand_in) == 21
     assert all(0 <= token < 2**32 for token in image.stand_in)
-
-
-async def test_of_a_host_only_the_allowed_addresses_are_used() -> None:
-    resolver = _Resolver(lambda address: address == "127.0.0.1")
-    assert {found["host"] for found in await resolver.resolve("localhost", 80)} == {"127.0.0.1"}
-    with pytest.raises(AddressRefused):
-        await resolver.resolve("127.0.0.2", 80)
-    await resolver.close()

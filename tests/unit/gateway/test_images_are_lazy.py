@@ -25,6 +25,7 @@ OF_IMAGES = (
     "pointsman.gateway.core.public_addresses",
     "pointsman.gateway.core.encode_body",
     "pointsman.gateway.core.embedding_book",
+    "pycares",
     "PIL",
     "torch",
 )

@@ -1,33 +1,34 @@
 """Fetches images from URLs that clients send: bounded in time, size and redirects, and from public addresses only.
 
 The address is checked where the socket is made, so it is the one that is connected to: a name that resolves to another
-address the second time, an address written into the URL and every redirect pass the same check. The resolver leaves
-other addresses out before, so that a host with some public addresses is reached there.
+address the second time, an address written into the URL and every redirect pass the same check. Addresses that are not
+public are left out before, so that a host that has public ones too is reached there.
+
+Hosts are resolved before a fetch takes one of the connections, so name servers that are slow hold none.
 """
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Final
 
 import aiohttp
 import yarl
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.helpers import is_ip_address
 
 from pointsman.gateway.core import image_limits
 from pointsman.gateway.core.image_limits import ImageLimits
 from pointsman.gateway.core.public_addresses import is_allowed_host, is_public
+from pointsman.gateway.images.host_addresses import HostAddresses, HostUnknown
 from pointsman.gateway.large_body import ArrivingBody
 from pointsman.gateway.off_loop import OffLoop
 
 MAX_URL_CHARACTERS: Final = 8192
 MAX_CONNECTIONS: Final = 256
 """Fetches at one time; the wait for a free one counts against the fetch's time."""
-
-RESOLVER_THREADS: Final = 8
-"""Of their own, so that names that resolve slowly delay no other work of the gateway."""
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _HEADERS: Final = {
@@ -39,24 +40,38 @@ _HEADERS: Final = {
 IsAllowed = Callable[[str], bool]
 """Whether the gateway connects to an IP address."""
 
+_ADDRESSES: ContextVar[list[ResolveResult]] = ContextVar("addresses")
+"""Of the host that this task fetches from."""
+
 
 class AddressRefused(OSError):
     """The connection would go to an address that is not public."""
 
 
 class ImageFetcher:
-    """One per process. ``is_allowed`` is a seam for tests, whose servers are on loopback; ``close`` it in the end."""
+    """One per process; ``close`` it in the end.
 
-    def __init__(self, limits: ImageLimits, off_loop: OffLoop, *, is_allowed: IsAllowed = is_public) -> None:
+    ``is_allowed`` and ``name_servers`` are seams for tests, whose servers are on loopback.
+    """
+
+    def __init__(
+        self,
+        limits: ImageLimits,
+        off_loop: OffLoop,
+        *,
+        is_allowed: IsAllowed = is_public,
+        name_servers: Sequence[str] = (),
+    ) -> None:
         self._limits = limits
         self._off_loop = off_loop
-        self._resolver = _Resolver(is_allowed)
+        self._is_allowed = is_allowed
+        self._hosts = HostAddresses(name_servers)
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=MAX_CONNECTIONS,
                 force_close=True,
                 use_dns_cache=False,
-                resolver=self._resolver,
+                resolver=_AddressesOfTask(),
                 socket_factory=lambda address: _socket(address, is_allowed),
             ),
             timeout=aiohttp.ClientTimeout(total=None),  # `fetch` bounds the whole
@@ -68,7 +83,7 @@ class ImageFetcher:
     async def close(self) -> None:
         """End all connections."""
         await self._session.close()
-        await self._resolver.close()
+        self._hosts.close()
 
     async def fetch(self, url: str, param: str, arrived: Callable[[int], None]) -> bytes:
         """The content behind ``url``, which ``param`` of the request names. Raises ImageInvalid.
@@ -80,12 +95,12 @@ class ImageFetcher:
                 return await self._follow(url, param, arrived)
         except TimeoutError as error:
             raise image_limits.timed_out(param, self._limits) from error
-        except aiohttp.ClientConnectorDNSError as error:
-            raise image_limits.address_not_public(param) from error
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, AddressRefused):
                 raise image_limits.address_not_public(param) from error
             raise image_limits.fetch_failed(param, "the connection failed") from error
+        except (AddressRefused, HostUnknown) as error:
+            raise image_limits.address_not_public(param) from error
         except aiohttp.InvalidURL as error:
             raise image_limits.bad_url(param, "is not a URL") from error
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -105,11 +120,34 @@ class ImageFetcher:
     @asynccontextmanager
     async def _get(self, url: yarl.URL) -> AsyncIterator[aiohttp.ClientResponse]:
         """Closed and not read to its end: what a redirect or an error has as content is nobody's concern."""
+        _ADDRESSES.set(await self._addresses(url))
         response = await self._session.get(url, headers=_HEADERS, allow_redirects=False)
         try:
             yield response
         finally:
             response.close()
+
+    async def _addresses(self, url: yarl.URL) -> list[ResolveResult]:
+        """Where a connection may go. Raises HostUnknown and AddressRefused."""
+        host = url.raw_host or ""
+        if is_ip_address(host):
+            return []  # no name is asked for; the socket's address is checked
+        found = await self._hosts.of(host)
+        allowed = [
+            ResolveResult(
+                hostname=host,
+                host=address,
+                port=url.port or 0,
+                family=family,
+                proto=socket.IPPROTO_TCP,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for family, address in found
+            if self._is_allowed(address)
+        ]
+        if not allowed:
+            raise AddressRefused("no address of the host is public")
+        return allowed
 
     def _checked(self, text: str, param: str, *, base: yarl.URL | None) -> yarl.URL:
         """The URL that is requested: checked on the same object, so no other parser can read it differently."""
@@ -143,37 +181,16 @@ class ImageFetcher:
         return await body.whole(self._off_loop)
 
 
-class _Resolver(AbstractResolver):
-    """The system's resolver in threads of its own, without the addresses that are not allowed."""
-
-    def __init__(self, is_allowed: IsAllowed) -> None:
-        self._is_allowed = is_allowed
-        self._threads = ThreadPoolExecutor(RESOLVER_THREADS, thread_name_prefix="image hosts")
+class _AddressesOfTask(AbstractResolver):
+    """Gives a connection the addresses that its fetch has found."""
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await asyncio.get_running_loop().run_in_executor(
-            self._threads, lambda: socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)
-        )
-        allowed = [
-            ResolveResult(
-                hostname=host,
-                host=str(address[0]),
-                port=int(address[1]),
-                family=kind,
-                proto=protocol,
-                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
-            )
-            for kind, _type, protocol, _name, address in found
-            if self._is_allowed(str(address[0]))
-        ]
-        if not allowed:
-            raise AddressRefused("no address of the host is public")
-        return allowed
+        return _ADDRESSES.get()
 
     async def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        pass
 
 
 def _socket(address: Any, is_allowed: IsAllowed) -> socket.socket:
