@@ -308,16 +308,20 @@ class StandInKubelet:
         with suppress(AlreadyExists):
             await self.kube.create(resources.NODES, {"metadata": {"name": name}, "spec": {"unschedulable": True}})
         self.nodes.add(name)
+        await self._beat(name)
+
+    async def _beat(self, node: str) -> None:
+        ready = {"type": "Ready", "status": "True", "reason": "StandIn", "lastHeartbeatTime": _now()}
+        with suppress(KubeError):
+            await self.kube.patch(
+                resources.NODES, node, None, {"status": {"conditions": [ready]}}, subresource="status"
+            )
 
     async def _heartbeat(self) -> None:
         while True:
-            ready = {"type": "Ready", "status": "True", "reason": "StandIn", "lastHeartbeatTime": _now()}
-            for name in self.nodes - self.silent_nodes:
-                with suppress(KubeError):
-                    await self.kube.patch(
-                        resources.NODES, name, None, {"status": {"conditions": [ready]}}, subresource="status"
-                    )
             await asyncio.sleep(10)
+            for name in self.nodes - self.silent_nodes:
+                await self._beat(name)
 
     def _changed(self, old: Pod | None, new: Pod | None) -> None:
         pod = new or old
