@@ -14,7 +14,7 @@ from pointsman.kube.client import Kube
 from pointsman.kube.errors import NotFound
 from pointsman.kube.resources import NAMESPACES
 from pointsman.local.binaries import ensure
-from pointsman.local.control_plane import CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
+from pointsman.local.control_plane import APISERVER, CONTROLLER_MANAGER, ControlPlane, ControlPlaneOptions
 from waiting import until
 
 __all__ = ["findings"]
@@ -30,10 +30,16 @@ def binary() -> Callable[[str], Path]:
 def control_plane() -> Iterator[ControlPlane]:
     """A real control plane without nodes. Shared: a test that kills parts of one makes its own.
 
-    Autoscalers look each second; by default a test would wait a quarter of a minute for one.
+    Autoscalers look each second; by default a test would wait a quarter of a minute for one. Owner references are
+    guarded as on OpenShift. What the operator and the planner under test do is in the audit log.
     """
-    quick = {CONTROLLER_MANAGER: ("--horizontal-pod-autoscaler-sync-period=1s",)}
-    with ControlPlane.temporary(options=ControlPlaneOptions(arguments=quick)) as running:
+    arguments = {
+        CONTROLLER_MANAGER: ("--horizontal-pod-autoscaler-sync-period=1s",),
+        APISERVER: ("--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",),
+    }
+    audited = ("pointsman-operator-under-test", "pointsman-planner-under-test")
+    options = ControlPlaneOptions(arguments=arguments, audit=True, audit_users=audited)
+    with ControlPlane.temporary(options=options) as running:
         yield running
 
 

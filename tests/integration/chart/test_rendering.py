@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES, bind_rule
+from pointsman.planner import permissions as planner
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "pointsman"
@@ -195,6 +196,15 @@ def test_the_chart_grants_the_operator_what_it_says_it_does_and_nothing_else(hel
     assert {right[:3] for right in own_lease} == {
         right[:3] for right in granted(*(rule.manifest() for rule in LEASE_RULES))
     }
+
+
+def test_the_chart_grants_the_planner_what_it_says_it_does_and_nothing_else(helm: Helm) -> None:
+    objects = rendered(helm)
+    in_the_cluster = granted(*one(objects, "ClusterRole", "pointsman-planner")["rules"])
+    assert in_the_cluster == granted(*(rule.manifest() for rule in planner.CLUSTER_RULES))
+    own_lease = granted(*one(objects, "Role", "pointsman-planner")["rules"])
+    said = granted(*(rule.manifest() for rule in planner.LEASE_RULES))
+    assert {right[:3] for right in own_lease} == {right[:3] for right in said}
 
 
 def test_the_operator_may_bind_the_gateways_role_and_no_other(helm: Helm) -> None:

@@ -1,17 +1,29 @@
 """What cannot be served says so in a condition: which field or object, and why."""
 
 import json
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.errors import Forbidden
+from pointsman.kube.resources import Resource
 from pointsman.local.control_plane import ControlPlane
+from waiting import eventually
 
-from .conftest import Cluster
+from .conftest import USER, Cluster
+from .test_plans import layout, plan
+
+QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
 
 STRANGER = {"app": "somebody-else"}
 
@@ -174,3 +186,153 @@ async def test_a_changed_template_reaches_new_workers_only_and_the_service_says_
         await cluster.kube.delete(resources.PODS, pod.metadata.name, cluster.namespace)
     await cluster.until_summary("1P1D")
     assert not before & {pod.metadata.uid for pod in cluster.kubelet.worker_pods()}
+
+
+async def quota(cluster: Cluster, **hard: str) -> None:
+    """A quota of the namespace."""
+    body = {"metadata": {"name": "small"}, "spec": {"hard": hard}}
+    await cluster.kube.create(QUOTAS, body, cluster.namespace)
+
+
+async def test_a_secret_that_is_refused_is_said_and_made_once_it_may_be(cluster: Cluster) -> None:
+    await quota(cluster, **{"count/secrets": "0"})
+    await cluster.create()
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "ObjectRefused")
+    assert "Secret chat-pointsman: " in said
+    assert "quota" in said
+    assert cluster.condition(ConditionType.READY)[:2] == ("False", "ObjectRefused")
+    assert cluster.kubelet.created == [], "a worker without its token would be nobody's"
+    await cluster.kube.delete(QUOTAS, "small", cluster.namespace)
+    await cluster.edit({"drain": {"timeoutSeconds": 61}})
+    await cluster.until_summary("1P1D")
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+
+async def test_a_role_switch_that_is_refused_keeps_nothing_else_from_being_done(cluster: Cluster) -> None:
+    await layout(cluster, 1, 3, Mode.ACTIVE)
+    await quota(cluster, **{"count/roleswitches.pointsman.dev": "0"})
+    name = await plan(cluster, 1, 2, 2, switches=1)
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "ObjectRefused")
+    assert "CreateSwitch" in said
+    assert cluster.condition(ConditionType.READY)[0] == "True", "all workers serve"
+    lost = cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name
+    await cluster.kube.delete(resources.PODS, lost, cluster.namespace)
+    await cluster.until(cluster.kubelet.pods, lambda: lost in cluster.kubelet.ended, "the pod is gone")
+    await cluster.until_layout(1, 3)
+    await cluster.kube.delete(QUOTAS, "small", cluster.namespace)
+    await cluster.until_plan(PlanPhase.COMPLETED, name)
+    await cluster.until_layout(2, 2)
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+
+@pytest.fixture
+def deny(control_plane: ControlPlane, namespace: str) -> Iterator[Callable[[str, str], None]]:
+    """``deny(resource, expression)``: an admission policy of somebody's that the operator's updates must satisfy."""
+    group, name = "admissionregistration.k8s.io", f"somebodys-{namespace}"
+    kinds = "validatingadmissionpolicies", "validatingadmissionpolicybindings"
+
+    def make(resource: str, expression: str) -> None:
+        rule = {"apiGroups": [names.GROUP], "apiVersions": ["*"], "operations": ["UPDATE"], "resources": [resource]}
+        mine = {"matchLabels": {"kubernetes.io/metadata.name": namespace}}
+        control_plane.apply(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "ValidatingAdmissionPolicy",
+                "metadata": {"name": name},
+                "spec": {
+                    "matchConstraints": {"resourceRules": [rule], "namespaceSelector": mine},
+                    "matchConditions": [
+                        {"name": "the-operator", "expression": f"request.userInfo.username == '{USER}'"}
+                    ],
+                    "validations": [
+                        {"expression": expression, "message": "somebody forbids it", "reason": "Forbidden"}
+                    ],
+                },
+            },
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "ValidatingAdmissionPolicyBinding",
+                "metadata": {"name": name},
+                "spec": {"policyName": name, "validationActions": ["Deny"]},
+            },
+        )
+
+    yield make
+    for kind in kinds:
+        control_plane.kubectl("delete", f"{kind}.{group}", name, "--ignore-not-found")
+
+
+async def is_denied(kubeconfig: Path, resource: Resource, name: str, namespace: str, patch: dict[str, Any]) -> bool:
+    """Whether the operator may not write this; nothing is written."""
+    async with await Kube.connect(kubeconfig, field_manager="test") as operators:
+        try:
+            await operators.patch(resource, name, namespace, patch, dry_run=True)
+        except Forbidden as error:
+            return "somebody forbids it" in str(error)
+    return False
+
+
+async def test_a_finalizer_that_is_refused_is_said(
+    cluster: Cluster, operator_kubeconfig: Path, deny: Callable[[str, str], None]
+) -> None:
+    await cluster.create(paused=True)
+    deny("llmservices", "object.metadata.?finalizers == oldObject.metadata.?finalizers")
+    patch = {"metadata": {"finalizers": [names.FINALIZER]}}
+    await eventually(
+        lambda: is_denied(operator_kubeconfig, resources.LLM_SERVICES, "chat", cluster.namespace, patch),
+        "the policy is in force",
+    )
+    await cluster.edit({"paused": False})
+    said = await cluster.until_condition(ConditionType.READY, "False", "ObjectRefused")
+    assert "AddFinalizer" in said
+    assert "somebody forbids it" in said
+    assert cluster.kubelet.created == []
+
+
+async def test_a_switch_whose_owner_may_not_be_written_is_carried_out(
+    cluster: Cluster, operator_kubeconfig: Path, deny: Callable[[str, str], None]
+) -> None:
+    """As it was on OpenShift, where the operator lacked the right: the service was not looked at any more."""
+    pools = {"prefill": {"replicas": 1, "maxReplicas": 4}, "decode": {"replicas": 2, "maxReplicas": 4}}
+    await cluster.create(pools=pools)
+    await cluster.until_layout(1, 2)
+    deny("roleswitches", "object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences")
+    await cluster.switch(Role.DECODE, "of-nobody", serviceRef={"name": "nobody"})
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "any", "uid": "any"}
+    patch = {"metadata": {"ownerReferences": [owner]}}
+    await eventually(
+        lambda: is_denied(operator_kubeconfig, resources.ROLE_SWITCHES, "of-nobody", cluster.namespace, patch),
+        "the policy is in force",
+    )
+    await cluster.switch(Role.DECODE)
+    await cluster.until_switch(SwitchPhase.COMPLETED)
+    await cluster.until_layout(2, 1)
+
+
+async def test_two_workers_on_the_network_of_one_node_are_said_to_lack_ports(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    """As for RDMA: each worker needs the node's ports for itself."""
+    node = f"host-{cluster.namespace}"
+    taint = {"key": "only", "value": node, "effect": "NoSchedule"}
+    room = {"cpu": "64", "memory": "512Gi", "pods": "20"}
+    await cluster.kube.create(
+        resources.NODES,
+        {
+            "metadata": {"name": node, "labels": {"host": node}},
+            "spec": {"taints": [taint]},
+            "status": {
+                "capacity": room,
+                "allocatable": room,
+                "conditions": [{"type": "Ready", "status": "True", "reason": "StandIn"}],
+            },
+        },
+    )
+    cluster.kubelet.places_workers = False
+    template = {"spec": {"hostNetwork": True, "nodeSelector": {"host": node}, "tolerations": [{"operator": "Exists"}]}}
+    try:
+        await cluster.create(worker={"gpus": 0, "template": template})
+        said = await cluster.until_condition(ConditionType.DEGRADED, "True", "Unschedulable")
+    finally:
+        control_plane.kubectl("delete", "node", node, "--wait=false")
+    assert "didn't have free ports" in said

@@ -2,13 +2,15 @@
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
 from pointsman.kube import resources
-from pointsman.kube.errors import NotFound
+from pointsman.kube.errors import NotFound, Throttled
+from waiting import eventually
 
 from .conftest import Cluster
 
@@ -186,3 +188,33 @@ async def test_an_operator_killed_at_any_point_repeats_nothing_and_loses_nothing
     assert len(kubelet.created) - len(kubelet.ended) == 4, "no worker more than was asked for"
     ups_and_downs = 1 + 1 + 2 + 3 + 1  # prefill, and the decode workers that were missing at each step at most
     assert len(kubelet.created) <= ups_and_downs, kubelet.created
+
+
+async def test_the_only_worker_of_a_pool_is_evicted_once_there_is_a_second_one(cluster: Cluster) -> None:
+    """``kubectl drain`` waits for that: nothing else says that a node is to be drained, so a person scales the pool."""
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    only = cluster.kubelet.worker_pods(Role.DECODE)[0].metadata.name
+
+    async def evict() -> bool:
+        body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": only}}
+        try:
+            await cluster.kube.create(resources.PODS, body, cluster.namespace, name=only, subresource="eviction")
+        except Throttled:
+            return False
+        return True
+
+    def counted(healthy: int) -> Callable[[], Awaitable[bool]]:
+        async def is_so() -> bool:
+            budget = await cluster.kube.get(resources.POD_DISRUPTION_BUDGETS, "chat-decode", cluster.namespace)
+            return bool(budget.get("status", {}).get("currentHealthy") == healthy)
+
+        return is_so
+
+    await eventually(counted(1), "the worker counts in the budget")
+    assert not await evict()
+    await _scale(cluster, "chat-decode", 2)
+    await cluster.until_summary("1P2D")
+    await eventually(evict, "the worker may go")
+    await cluster.until(cluster.kubelet.pods, lambda: only in cluster.kubelet.ended, "the worker is gone")
+    await cluster.until_summary("1P2D")

@@ -22,10 +22,12 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
+from pointsman.planner.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import eventually
 
 DEADLINE_S = 60.0
 CONTENT_TYPE = {"Content-Type": CONTENT_TYPE_LATEST}  # Prometheus reads nothing that does not say what it is
+USER = "pointsman-planner-under-test"
 
 
 AT_ONCE = {
@@ -246,11 +248,29 @@ class World:
         return sorted(found, key=lambda plan: plan.spec.sequence)
 
 
+@pytest.fixture(scope="session")
+def planner_kubeconfig(installed_crds: ControlPlane) -> Path:
+    """Of a user that may do what ``permissions`` says and nothing else."""
+    group = "rbac.authorization.k8s.io"
+    rules = [rule.manifest() for rule in (*CLUSTER_RULES, *LEASE_RULES)]
+    installed_crds.apply(
+        {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": USER}, "rules": rules},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": USER},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": USER},
+            "subjects": [{"kind": "User", "name": USER, "apiGroup": group}],
+        },
+    )
+    return installed_crds.kubeconfig_for(USER)
+
+
 @pytest.fixture
-async def world(installed_crds: ControlPlane, namespace: str) -> AsyncIterator[World]:
+async def world(installed_crds: ControlPlane, planner_kubeconfig: Path, namespace: str) -> AsyncIterator[World]:
     kube = await Kube.connect(installed_crds.kubeconfig, field_manager="test")
     # A planner that stands still for two thirds of it ends, and here is nobody who would start it again.
-    process = ControlPlaneProcess("planner", installed_crds.kubeconfig, namespace, lease_seconds="9")
+    process = ControlPlaneProcess("planner", planner_kubeconfig, namespace, lease_seconds="9")
     made = World(kube, installed_crds.kubeconfig, namespace, process)
     mirrors = [asyncio.create_task(made.plans.run()), asyncio.create_task(made.services.run())]
     try:

@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 
 from fakes.clock import FakeClock
 from pointsman.kube.errors import Gone, ServerFault, Unreachable
-from pointsman.kube.mirror import Key, Mirror
-from pointsman.kube.objects import KubeObject
+from pointsman.kube.mirror import Key, Mirror, Unreadable
+from pointsman.kube.objects import KubeObject, Slim
 from pointsman.kube.resources import CONFIG_MAPS, Resource
+
+
+class Spec(Slim):
+    way: Literal["Hot"]
+
+
+class Switch(KubeObject):
+    """A kind of which a newer version knows another way."""
+
+    spec: Spec
 
 
 @dataclass
@@ -38,7 +48,7 @@ class ApiServer:
     lists_fail: list[Exception] = field(default_factory=list)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def put(self, name: str, **labels: str) -> None:
+    def put(self, name: str, way: str = "Hot", **labels: str) -> None:
         self.version += 1
         old = self.objects.get(name)
         uid = old["metadata"]["uid"] if old else f"uid-{self.version}"
@@ -49,7 +59,8 @@ class ApiServer:
                 "uid": uid,
                 "resourceVersion": str(self.version),
                 "labels": labels,
-            }
+            },
+            "spec": {"way": way},
         }
         self.objects[name] = item
         self._happened("MODIFIED" if old else "ADDED", item)
@@ -58,13 +69,15 @@ class ApiServer:
         item = self.objects.pop(name, None)
         if item is not None:
             self.version += 1
-            last = {"metadata": item["metadata"] | {"resourceVersion": str(self.version)}}
+            last = item | {"metadata": item["metadata"] | {"resourceVersion": str(self.version)}}
             self._happened("DELETED", last)
 
     def change(self, changes: list[tuple[str, str]]) -> None:
         for verb, name in changes:
             if verb == "put":
                 self.put(name)
+            elif verb == "newer":
+                self.put(name, way="Restart")
             elif verb == "delete":
                 self.delete(name)
             else:
@@ -78,6 +91,10 @@ class ApiServer:
     @property
     def truth(self) -> dict[Key, tuple[str, str]]:
         return {("n", name): _version(item["metadata"]) for name, item in self.objects.items()}
+
+    def readable(self) -> dict[Key, tuple[str, str]]:
+        """Of the truth, what a mirror of ``Switch`` can read."""
+        return {key: version for key, version in self.truth.items() if self.objects[key[1]]["spec"]["way"] == "Hot"}
 
     # --- what a mirror uses of Kube ---
 
@@ -365,6 +382,62 @@ async def test_what_does_not_parse_is_an_error_seen_and_never_printed(
     assert copy_of(mirror) == server.truth
 
 
+async def test_an_object_that_cannot_be_read_blocks_no_other(
+    clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    server, found = ApiServer(clock, page_limit=2), list[Unreadable]()
+    for name in "abcd":
+        server.put(name, way="Restart" if name == "b" else "Hot")
+    mirror = make(server, clock, model=Switch, on_unreadable=found.append)
+    await follow(mirror, clock)
+    assert mirror.synced.is_set()
+    assert sorted(copy_of(mirror)) == [("n", "a"), ("n", "c"), ("n", "d")]
+    assert [item.metadata.name for item in mirror.unreadable()] == ["b"]
+    assert mirror.why_unreadable("b", "n") == "spec.way: Input should be 'Hot'"
+    assert mirror.why_unreadable("a", "n") is None
+    assert mirror.stats().unreadable == 1
+    server.put("c")
+    await clock.settle()
+    assert copy_of(mirror) == server.readable(), "the watch goes on"
+    assert (server.lists, mirror.stats().failures) == (1, 0)
+    assert [item.metadata.name for item in found] == ["b"]
+    assert "configmaps n/b cannot be read and is left out: spec.way: Input should be 'Hot'" in caplog.text
+    assert "Restart" not in caplog.text, "what it holds may be a secret"
+
+
+async def test_an_object_becomes_unreadable_and_readable_again(clock: FakeClock) -> None:
+    told, found = Listener(), list[Unreadable]()
+    server = ApiServer(clock)
+    server.put("a")
+    server.put("b")
+    mirror = make(server, clock, model=Switch, on_change=told, on_unreadable=found.append)
+    await follow(mirror, clock)
+    told.told.clear()
+    server.put("a", way="Restart")
+    server.put("a", way="Restart")
+    await clock.settle()
+    assert told.told == [("a", None)], "it is left out as if it were not there"
+    assert len(found) == 1, "the same of the same object is told once"
+    server.put("a")
+    await clock.settle()
+    assert told.told == [("a", None), (None, "a")]
+    assert mirror.unreadable() == ()
+    server.put("b", way="Restart")
+    server.delete("b")
+    await clock.settle()
+    assert (mirror.unreadable(), copy_of(mirror)) == ((), server.truth)
+
+
+async def test_what_cannot_be_read_is_told_once_though_it_is_listed_again(clock: FakeClock) -> None:
+    found = list[Unreadable]()
+    server = ApiServer(clock, watches=[(0, "cut"), (0, "cut")])
+    server.put("a", way="Restart")
+    mirror = make(server, clock, model=Switch, on_unreadable=found.append)
+    await follow(mirror, clock)
+    await clock.advance(30)
+    assert (server.lists, len(found)) == (3, 1)
+
+
 async def test_raw_objects_carry_their_kind(clock: FakeClock) -> None:
     server = ApiServer(clock)
     server.put("a", colour="red")
@@ -389,7 +462,7 @@ async def test_one_can_wait_until_the_copy_is_as_wished(clock: FakeClock) -> Non
 
 
 _names = st.sampled_from(["a", "b", "c", "d", "e", "f"])
-_changes = st.lists(st.tuples(st.sampled_from(["put", "put", "delete", "replace"]), _names), max_size=8)
+_changes = st.lists(st.tuples(st.sampled_from(["put", "put", "newer", "delete", "replace"]), _names), max_size=8)
 _ends = st.tuples(st.integers(0, 6), st.sampled_from(["cut", "gone", "expired", "fault", "nonsense", "end"]))
 
 
@@ -418,12 +491,13 @@ def test_the_copy_becomes_the_truth_and_the_listener_heard_it(
             lists_fail=[Unreachable("refused")] * failing_lists,
         )
         server.change(start)
-        mirror = make(server, clock, on_change=told, index=lambda item: item.metadata.uid[-1])
+        mirror = make(server, clock, model=Switch, on_change=told, index=lambda item: item.metadata.uid[-1])
         task = await follow(mirror, clock)
         await clock.advance(400)
         server.change(end)
         await clock.settle()
-        assert copy_of(mirror) == told.state == server.truth
+        assert copy_of(mirror) == told.state == server.readable()
+        assert {("n", item.metadata.name) for item in mirror.unreadable()} == server.truth.keys() - told.state.keys()
         by_index = [item.key for key in {item.metadata.uid[-1] for item in mirror.objects()} for item in mirror.by(key)]
         assert sorted(by_index) == sorted(mirror.view())
         task.cancel()

@@ -1,5 +1,6 @@
 """What the operator makes: worker pods, gateway, Secret, as manifests."""
 
+import copy
 import importlib.util
 from dataclasses import replace
 from typing import Any
@@ -308,6 +309,29 @@ def test_an_object_is_current_until_somebody_changes_what_we_said() -> None:
     another = stamped({**wanted, "spec": {**wanted["spec"], "minReadySeconds": 3}})
     assert not is_current(live, another)
     assert not is_current({**live, "metadata": {"name": "chat-gateway"}}, wanted)
+
+
+def test_entries_that_others_add_to_a_list_cost_no_write_and_a_changed_one_of_ours_does() -> None:
+    """As ``kubectl set env`` adds them: an apply would leave them where they are, at every look."""
+    wanted = gateway_objects(service(), INSTALL)[3]
+    live = copy.deepcopy(wanted)
+    [container] = live["spec"]["template"]["spec"]["containers"]
+    container["env"].insert(0, {"name": "THEIRS", "value": "1"})
+    live["spec"]["template"]["spec"]["volumes"].append({"name": "theirs", "emptyDir": {}})
+    live["metadata"]["ownerReferences"].append({"kind": "Other", "uid": "theirs"})
+    assert is_current(live, wanted)
+    container["env"][1] = {**container["env"][1], "valueFrom": None, "value": "theirs"}
+    assert not is_current(live, wanted)
+
+
+def test_an_entry_that_others_add_to_a_list_that_is_replaced_as_a_whole_is_removed() -> None:
+    binding = next(item for item in gateway_objects(service(), INSTALL) if item["kind"] == "RoleBinding")
+    intruder = {"kind": "User", "name": "somebody", "apiGroup": "rbac.authorization.k8s.io"}
+    assert is_current(copy.deepcopy(binding), binding)
+    assert not is_current({**binding, "subjects": [*binding["subjects"], intruder]}, binding)
+    policy = stamped({"kind": "NetworkPolicy", "metadata": {}, "spec": {"ingress": [{"ports": [{"port": 8000}]}]}})
+    wider = {**policy, "spec": {"ingress": [{"ports": [{"port": 8000}, {"port": 22}]}]}}
+    assert not is_current(wider, policy)
 
 
 def test_a_budget_keeps_all_but_one_worker_and_never_none() -> None:

@@ -1,7 +1,12 @@
 """The operator's /metrics of a service: what its conditions say now, counts from zero, and nothing when it is gone."""
 
+import itertools
+import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 from unittest.mock import create_autospec
 
@@ -11,6 +16,8 @@ from pointsman.api.protocol.elastic import ElasticState, InstanceState, Totals
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.kube.events import EventRecorder
+from pointsman.kube.mirror import MirrorStats
+from pointsman.kube.queue import QueueStats
 from pointsman.operator.announce import Announcer
 from pointsman.operator.core.elastic.manifests import service_of
 from pointsman.operator.core.elastic.news import news
@@ -108,3 +115,51 @@ def test_changes_of_instances_and_manager_are_counted_from_zero() -> None:
             announcer.record_group_event(service, item)
     counted = {line.split('reason="')[1].split('"')[0]: line[-3:] for line in lines(metrics, "elastic_events_total")}
     assert counted == dict.fromkeys(GROUP_EVENTS, "1.0")
+
+
+def lines_run(call: Callable[[], None]) -> int:
+    """How many lines of Python a call runs: its work, whatever the computer."""
+    count = 0
+
+    def trace(_: FrameType, event: str, __: object) -> Any:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def test_a_look_costs_the_same_however_many_services_there_are() -> None:
+    metrics = OperatorMetrics()
+
+    def fill(first: int, last: int) -> None:
+        for number in range(first, last):
+            metrics.looked("models", f"service-{number}", [condition("Ready", ConditionStatus.TRUE, "AsDesired")])
+            metrics.set_group("models", f"group-{number}", [], InstanceCounts(joined=1))
+
+    statuses = itertools.cycle((ConditionStatus.TRUE, ConditionStatus.FALSE))
+
+    def look() -> None:
+        metrics.looked("models", "service-0", [condition("Ready", next(statuses), "Any")])
+        metrics.set_group("models", "group-0", [], InstanceCounts(joined=2))
+
+    fill(0, 2)
+    look()
+    few = lines_run(look)
+    fill(2, 300)
+    assert lines_run(look) == few
+
+
+def test_objects_that_cannot_be_read_are_counted_by_resource() -> None:
+    metrics = OperatorMetrics()
+    found = {"pods": 0, "roleswitches.pointsman.dev": 2}
+    mirrors = {kind: partial(MirrorStats, 5, 0.0, 0, 0, 0, None, left_out) for kind, left_out in found.items()}
+    metrics.watch(mirrors, lambda: QueueStats(0, 0, 0, 0, 0.0))
+    shown = lines(metrics, "unreadable_objects")
+    assert {line.split('"')[1]: line[-3:] for line in shown} == {"pods": "0.0", "roleswitches.pointsman.dev": "2.0"}

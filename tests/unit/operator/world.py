@@ -130,6 +130,9 @@ class World:
     lost_nodes: dict[str, float] = field(default_factory=dict)  # since when a node does not answer
     served_once: set[Role] = field(default_factory=set)
     lost_work: list[str] = field(default_factory=list)
+    newer: set[str] = field(
+        default_factory=set
+    )  # uids of objects that a newer version wrote: this one cannot read them
 
     def __post_init__(self) -> None:
         for role in self.service.spec.roles:
@@ -143,12 +146,12 @@ class World:
         bare = Snapshot(
             now_s=self.now_s,
             service=self.service,
-            pools=dict(self.pools),
+            pools={role: pool for role, pool in self.pools.items() if pool.uid not in self.newer},
             workers=tuple(replace(pod, confirmed_budget=self._confirmed(pod)) for pod in self.pods.values()),
             gateways=tuple(GatewayPod(name=name, ready=True) for name in self.gateways),
-            switches=tuple(self.switches.values()),
-            plans=tuple(self.plans.values()),
-            policy=self.policy,
+            switches=tuple(switch for switch in self.switches.values() if switch.uid not in self.newer),
+            plans=tuple(plan for plan in self.plans.values() if plan.uid not in self.newer),
+            policy=None if "policy" in self.newer else self.policy,
             routing_set_by=self.routing_set_by,
             prefill_token_budget=self.prefill_token_budget,
             acting_since_s=self.acting_since_s,

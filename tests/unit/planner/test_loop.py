@@ -90,6 +90,7 @@ class Scenario:
     layout: tuple[int, int] = (2, 3)
     encoders: int = 0  # above 0: the service has an encode pool
     without: Callable[[], dict[str, Any] | None] = lambda: None  # the service while there is no policy
+    unreadable: str | None = None  # why the policy cannot be read while there is none
     metrics: PlannerMetrics = field(default_factory=PlannerMetrics)
     matrix: Callable[[float], Matrix] | None = None
     kept: list[tuple[set[str], str]] = field(default_factory=list)
@@ -149,6 +150,7 @@ class Scenario:
             planned=self.planned, unplanned=self.unplanned, workers=self.workers, gateways=self.targets,
             encode_workers=self.encode_workers, is_switching=lambda _: False,
             plans=SimpleNamespace(by=lambda _: self.plans),
+            policies=SimpleNamespace(why_unreadable=lambda *_: self.unreadable),
         )  # fmt: skip
         monkeypatch.setattr(loop, "decide", self.decide)
         monkeypatch.setattr(source, "Prometheus", self.server)
@@ -166,7 +168,7 @@ class Scenario:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def server(self, url: str, _: float) -> Any:
+    def server(self, url: str, _: float, __: object) -> Any:
         async def samples(_: str, at_s: float) -> Matrix:
             assert self.matrix is not None
             return self.matrix(at_s)
@@ -481,6 +483,18 @@ async def test_a_service_whose_policy_is_deleted_says_that_nothing_is_planned_an
     assert others[0]["message"] == "there is no PlannerPolicy 'chat' (spec.policyRef): nothing is planned"
     assert shown(scenario.metrics, "healthy") == {("PolicyNotFound",): 0.0}
     assert shown(scenario.metrics, "gpus") == {}
+
+
+async def test_a_service_whose_policy_cannot_be_read_says_that_and_not_that_there_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scenario = Scenario(without=lambda: service_without("chat", []), unreadable="spec.mode: Input should be 'Active'")
+    monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
+    await scenario.run(monkeypatch, lambda: bool(scenario.api.applied))
+    (said,) = scenario.api.applied[0]["status"]["conditions"]
+    assert (said["status"], said["reason"]) == ("False", "PolicyUnreadable")
+    assert "PlannerPolicy 'chat' cannot be read by this version of the planner: spec.mode" in said["message"]
+    assert shown(scenario.metrics, "healthy") == {("PolicyUnreadable",): 0.0}
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -14,10 +14,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from .client import PAGE_LIMIT, WATCH_SILENCE_S, Kube
 from .clock import SYSTEM_CLOCK, Clock
 from .errors import Gone, KubeError, Unreachable, error_from_status
+from .objects import KubeObject, Metadata, unreadable_fields
 from .resources import Resource
 
 log = logging.getLogger(__name__)
@@ -50,12 +52,24 @@ M = TypeVar("M")
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """An object that the API server has and the model cannot read, for example because a newer version wrote it.
+
+    ``why`` names the fields and what is wrong with them, never their contents.
+    """
+
+    metadata: Metadata
+    why: str
+
+
+@dataclass(frozen=True)
 class MirrorStats:
     """For metrics.
 
     ``age_s``  since the API server last proved the copy current (list, event, bookmark); None before the first list
     ``relists`` lists after the first; ``failures`` errors since the start; ``last_error`` the newest, None while the
     watch is well
+    ``unreadable`` objects that are left out because the model cannot read them
     """
 
     size: int
@@ -64,6 +78,7 @@ class MirrorStats:
     failures: int
     events: int
     last_error: str | None
+    unreadable: int = 0
 
 
 class Mirror(Generic[M]):
@@ -76,6 +91,9 @@ class Mirror(Generic[M]):
     ``(old, new)`` changed, ``(old, None)`` gone. An object that was replaced by another of the same name is first
     gone, then added. After a cut, changes in between are merged into one. It must not block; an exception in it is
     logged.
+
+    An object that the model cannot read is left out as if it were not there, until it can be read: it blocks no other.
+    :meth:`unreadable` has it, and ``on_unreadable`` is called once for each and each reason.
 
     ``index`` gives the key by which :meth:`by` finds an object (its owner, its node …), None for none.
     """
@@ -91,6 +109,7 @@ class Mirror(Generic[M]):
         field_selector: str | None = None,
         index: Callable[[M], Hashable | None] | None = None,
         on_change: Callable[[M | None, M | None], None] | None = None,
+        on_unreadable: Callable[[Unreadable], None] | None = None,
         page_limit: int = PAGE_LIMIT,
         silence_s: float = WATCH_SILENCE_S,
         watch_timeout_s: tuple[float, float] = WATCH_TIMEOUT_S,
@@ -100,25 +119,28 @@ class Mirror(Generic[M]):
     ) -> None:
         self.synced: Final = asyncio.Event()
         """Set once the first list is in; never cleared (see ``age_s`` for how old the copy is)."""
+        self.resource: Final = resource
         self._kube = kube
-        self._resource = resource
         self._namespace = namespace
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._index = index
         self._on_change = on_change
+        self._on_unreadable = on_unreadable
         self._page_limit = page_limit
         self._silence_s = silence_s
         self._watch_timeout_s = watch_timeout_s
         self._backoff_first_s = backoff_first_s
         self._backoff_max_s = backoff_max_s
         self._clock = clock
+        self._item: TypeAdapter[M] = TypeAdapter(model)
         self._page: TypeAdapter[_Page[M]] = TypeAdapter(_Page[model])  # type: ignore[valid-type]  # known at run time only
         self._event: TypeAdapter[_Changed[M] | _Bookmark | _Failure] = TypeAdapter(
             # mypy knows no types made at run time.
             Annotated[_Changed[model] | _Bookmark | _Failure, Field(discriminator="type")]  # type: ignore[arg-type,valid-type]
         )
         self._objects: dict[Key, M] = {}
+        self._unreadable: dict[Key, Unreadable] = {}
         self._by: dict[Hashable, dict[Key, M]] = {}
         self._resource_version = ""
         self._fresh_at_s: float | None = None
@@ -146,6 +168,15 @@ class Mirror(Generic[M]):
         """All objects by ``(namespace, name)``: a live read-only view, not to be held over an await."""
         return MappingProxyType(self._objects)
 
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """The objects that the model cannot read, an immutable snapshot."""
+        return tuple(self._unreadable.values())
+
+    def why_unreadable(self, name: str, namespace: str = "") -> str | None:
+        """Why the model cannot read the object of that name; None: it can, or there is no such object."""
+        found = self._unreadable.get((namespace, name))
+        return None if found is None else found.why
+
     @property
     def size(self) -> int:
         """Number of objects. (No ``__len__``: an empty mirror must not be falsy.)"""
@@ -168,6 +199,7 @@ class Mirror(Generic[M]):
             failures=self._failures,
             events=self._events,
             last_error=self._last_error,
+            unreadable=len(self._unreadable),
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -200,10 +232,10 @@ class Mirror(Generic[M]):
             except KubeError as refusal:
                 error = refusal
             except ValidationError as unreadable:
-                error = _Unreadable(unreadable)
+                error = _NoAnswer(f"{unreadable.error_count()} fields cannot be read: {unreadable_fields(unreadable)}")
             except Exception as bug:
                 # As loud as can be, but a mirror that died unseen would serve stale objects for ever.
-                log.exception("mirror of %s failed in a way that is not expected", self._resource)
+                log.exception("mirror of %s failed in a way that is not expected", self.resource)
                 error = bug
             self._failures += 1
             self._last_error = str(error)
@@ -213,7 +245,7 @@ class Mirror(Generic[M]):
             failures_in_a_row += 1
             # Expired history is normal after a long cut: no reason to wait. Twice in a row it is not.
             pause_s = 0.0 if isinstance(error, Gone) and failures_in_a_row == 1 else self._back_off_s(failures_in_a_row)
-            log.warning("mirror of %s: %s; listing again in %.1f s", self._resource, error, pause_s)
+            log.warning("mirror of %s: %s; listing again in %.1f s", self.resource, error, pause_s)
             await self._clock.sleep(pause_s)
 
     def _back_off_s(self, failures_in_a_row: int) -> float:
@@ -223,36 +255,73 @@ class Mirror(Generic[M]):
 
     async def _list(self) -> None:
         found: dict[Key, M] = {}
+        unreadable: dict[Key, Unreadable] = {}
         token: str | None = None
         while True:
             body = await self._kube.list_page(
-                self._resource,
+                self.resource,
                 self._namespace,
                 label_selector=self._label_selector,
                 field_selector=self._field_selector,
                 limit=self._page_limit,
                 continue_token=token,
             )
-            page = self._page.validate_json(body)
-            for item in page.items:
+            metadata, items = self._read_page(body)
+            for item in items:
+                if isinstance(item, Unreadable):
+                    unreadable[_key(item.metadata)] = item
+                    continue
                 if isinstance(item, dict):  # a list names its items' kind only once
-                    item.setdefault("apiVersion", self._resource.api_version)
-                    item.setdefault("kind", self._resource.kind)
+                    item.setdefault("apiVersion", self.resource.api_version)
+                    item.setdefault("kind", self.resource.kind)
                 found[_identity(item).key] = item
-            token = page.metadata.continue_token
+            token = metadata.continue_token
             if not token:
                 break
         self._lists += 1
         self._last_error = None
-        self._resource_version = page.metadata.resource_version
+        self._resource_version = metadata.resource_version
+        for left_out in unreadable.values():
+            self._leave_out(left_out)
+        self._unreadable = unreadable
         self._replace(found)
         self._fresh_at_s = self._clock.monotonic_s()
         self.synced.set()
         self._wake()
 
+    def _read_page(self, body: bytes) -> "tuple[_PageMetadata, list[M | Unreadable]]":
+        """A page of a list. Raises ValidationError for what is none."""
+        try:
+            page = self._page.validate_json(body)
+        except ValidationError:
+            raw = _RAW_PAGE.validate_json(body)
+            return raw.metadata, [self._read(item) for item in raw.items]
+        return page.metadata, [*page.items]
+
+    def _read_event(self, line: bytes) -> "_Changed[M] | _LeftOut | _Bookmark | _Failure":
+        """A line of a watch. Raises ValidationError for what is no event."""
+        try:
+            return self._event.validate_json(line)
+        except ValidationError as error:
+            try:
+                raw = _RAW_EVENT.validate_json(line)
+                found = self._read(raw.object)
+            except ValidationError:
+                raise error from None
+            if not isinstance(found, Unreadable):
+                raise
+            return _LeftOut(raw.type, found)
+
+    def _read(self, item: dict[str, Any]) -> "M | Unreadable":
+        """An object, or why the model cannot read it. Raises ValidationError for what has no metadata."""
+        try:
+            return self._item.validate_json(to_json(item))
+        except ValidationError as error:
+            return Unreadable(KubeObject.model_validate(item).metadata, unreadable_fields(error))
+
     async def _watch(self) -> None:
         lines = self._kube.watch_lines(
-            self._resource,
+            self.resource,
             self._namespace,
             resource_version=self._resource_version,
             label_selector=self._label_selector,
@@ -262,11 +331,15 @@ class Mirror(Generic[M]):
         )
         async with aclosing(lines):
             async for line in lines:
-                event = self._event.validate_json(line)
+                event = self._read_event(line)
                 if isinstance(event, _Failure):
                     raise error_from_status(event.object)
                 if isinstance(event, _Bookmark):
                     self._resource_version = event.object.metadata.resource_version
+                elif isinstance(event, _LeftOut):
+                    self._events += 1
+                    self._resource_version = event.found.metadata.resource_version
+                    self._take_unreadable(event)
                 else:
                     self._events += 1
                     self._resource_version = _identity(event.object).resource_version
@@ -297,6 +370,9 @@ class Mirror(Generic[M]):
     def _take(self, item: M, *, deleted: bool) -> None:
         """One event of the watch."""
         key = _identity(item).key
+        left_out = self._unreadable.get(key)
+        if left_out is not None and (not deleted or left_out.metadata.uid == _identity(item).uid):
+            del self._unreadable[key]
         old = self._objects.get(key)
         if old is not None and _identity(old).version == _identity(item).version:
             return
@@ -314,6 +390,40 @@ class Mirror(Generic[M]):
                 self._tell(old, None)
             self._tell(old if same else None, item)
         self._wake()
+
+    def _take_unreadable(self, event: "_LeftOut") -> None:
+        """One event of the watch, of an object that the model cannot read."""
+        found = event.found
+        key = _key(found.metadata)
+        old = self._objects.get(key)
+        if event.type != "DELETED":
+            self._leave_out(found)
+            self._unreadable[key] = found
+        else:
+            left_out = self._unreadable.get(key)
+            if left_out is not None and left_out.metadata.uid == found.metadata.uid:
+                del self._unreadable[key]
+            if old is not None and _identity(old).uid != found.metadata.uid:
+                return
+        if old is not None:
+            del self._objects[key]
+            self._refile(key, old, None)
+            self._tell(old, None)
+        self._wake()
+
+    def _leave_out(self, found: Unreadable) -> None:
+        """Tell of an object that the model cannot read, unless that was told already."""
+        key = _key(found.metadata)
+        before = self._unreadable.get(key)
+        if before is not None and (before.metadata.uid, before.why) == (found.metadata.uid, found.why):
+            return
+        log.warning("%s %s cannot be read and is left out: %s", self.resource, "/".join(filter(None, key)), found.why)
+        if self._on_unreadable is None:
+            return
+        try:
+            self._on_unreadable(found)
+        except Exception:
+            log.exception("an unreadable object of %s could not be handed on", self.resource)
 
     def _refile(self, key: Key, old: M | None, new: M | None) -> None:
         """Keep the index; an object whose index key stays keeps its place in the order."""
@@ -333,7 +443,7 @@ class Mirror(Generic[M]):
         try:
             self._on_change(old, new)
         except Exception:
-            log.exception("a change of %s could not be handed on", self._resource)
+            log.exception("a change of %s could not be handed on", self.resource)
 
     def _wake(self) -> None:
         for condition, future in self._waiters:
@@ -346,13 +456,8 @@ class Mirror(Generic[M]):
                 future.set_exception(error)
 
 
-class _Unreadable(Exception):
-    """Objects that the model cannot read, by field and without their contents: they may be Secrets."""
-
-    def __init__(self, error: ValidationError) -> None:
-        fields = {".".join(map(str, detail["loc"])): detail["msg"] for detail in error.errors(include_input=False)}
-        first = "; ".join(f"{field}: {message}" for field, message in list(fields.items())[:3])
-        super().__init__(f"{error.error_count()} fields cannot be read: {first}")
+class _NoAnswer(Exception):
+    """What the API server sent is neither a list nor an event."""
 
 
 class _Wire(BaseModel):
@@ -388,6 +493,17 @@ class _Failure(_Wire):
     object: dict[str, Any]
 
 
+class _LeftOut(NamedTuple):
+    """An event of an object that the model cannot read."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    found: Unreadable
+
+
+_RAW_PAGE: Final = TypeAdapter(_Page[dict[str, Any]])
+_RAW_EVENT: Final = TypeAdapter(_Changed[dict[str, Any]])
+
+
 class _Identity(NamedTuple):
     """Which object, and which state of it."""
 
@@ -398,6 +514,10 @@ class _Identity(NamedTuple):
     @property
     def version(self) -> tuple[str, str]:
         return (self.uid, self.resource_version)
+
+
+def _key(metadata: Metadata) -> Key:
+    return (metadata.namespace, metadata.name)
 
 
 def _identity(item: Any) -> _Identity:

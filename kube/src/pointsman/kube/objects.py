@@ -7,7 +7,7 @@ to 40 times that.
 from collections.abc import Mapping
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 
@@ -59,3 +59,9 @@ class KubeObject(Slim):
     def key(self) -> tuple[str, str]:
         """``(namespace, name)``."""
         return (self.metadata.namespace, self.metadata.name)
+
+
+def unreadable_fields(error: ValidationError) -> str:
+    """What a model cannot read of an object, by field and without the contents: the object may be a Secret."""
+    fields = {".".join(map(str, detail["loc"])): detail["msg"] for detail in error.errors(include_input=False)}
+    return "; ".join(f"{field}: {message}" for field, message in list(fields.items())[:3])

@@ -54,7 +54,6 @@ _REQUEST_TIMEOUT_S: Final = 5.0
 _ENDPOINT_CONTROLLERS_OFF: Final = (
     "--controllers=*,-endpoints-controller,-endpointslice-controller,-endpointslice-mirroring-controller"
 )
-_AUDIT_POLICY: Final = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 
 
 @dataclass(frozen=True)
@@ -64,11 +63,13 @@ class ControlPlaneOptions:
     ``arguments``  more flags by part, after ours, so that they win
     ``without``    parts that are not started (never etcd or kube-apiserver)
     ``audit``      write one JSON line a request to ``audit.log``: who asked for what
+    ``audit_users`` whose requests; empty: everybody's
     """
 
     arguments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without: frozenset[str] = frozenset()
     audit: bool = False
+    audit_users: tuple[str, ...] = ()
 
 
 class ControlPlane:
@@ -333,7 +334,7 @@ class ControlPlane:
         audit = []
         if self.options.audit:
             policy = self.directory / "audit-policy.json"
-            policy.write_text(json.dumps(_AUDIT_POLICY))
+            policy.write_text(json.dumps(_audit_policy(self.options.audit_users)))
             audit = [f"--audit-policy-file={policy}", f"--audit-log-path={self.audit_log}"]
         return {
             ETCD: [
@@ -389,6 +390,13 @@ class ControlPlane:
                 "--profiling=false",
             ],
         }
+
+
+def _audit_policy(users: tuple[str, ...]) -> dict[str, Any]:
+    rules: list[dict[str, Any]] = [{"level": "Metadata"}]
+    if users:
+        rules = [{"level": "Metadata", "users": [*users]}, {"level": "None"}]
+    return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
 
 
 def _base64(path: Path) -> str:

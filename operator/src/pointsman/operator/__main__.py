@@ -6,6 +6,7 @@ Order: health server → mirror of the pods → Lease (waits here while another 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from pointsman.api.protocol.names import SERVICE_LABEL
 from pointsman.api.v1alpha1.plan import Plan
@@ -16,9 +17,10 @@ from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder
 from pointsman.kube.lease import RELEASED, Elector, candidate
-from pointsman.kube.mirror import Mirror
+from pointsman.kube.mirror import Mirror, Unreadable
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
+from pointsman.kube.resources import Resource
 from pointsman.operator import handlers
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
@@ -29,7 +31,7 @@ from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.observe import is_of_group
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey, PolicyReports
-from pointsman.operator.reconcile import Reconciler, plan_key, service_key, switch_key
+from pointsman.operator.reconcile import Reconciler, label_key, plan_key, service_key, switch_key
 from pointsman.operator.settings import OperatorSettings
 from pointsman.operator.streams import PrefillStreams
 from pointsman.process.entry import run_process
@@ -71,6 +73,20 @@ async def run(settings: OperatorSettings) -> int:
             (group_queue if plan.spec.service_ref.kind == "ElasticGroup" else queue).add(plan_key(plan))
 
     reconcilers: list[Reconciler] = []  # one, once this process leads
+    announcers: list[Announcer] = []  # likewise
+
+    def tell_of_unreadable(resource: Resource) -> Callable[[Unreadable], None]:
+        def tell(found: Unreadable) -> None:
+            for leading in announcers:
+                leading.unreadable(resource, found)
+
+        return tell
+
+    def pod_is_unreadable(found: Unreadable) -> None:
+        tell_of_unreadable(resources.PODS)(found)
+        key = label_key(found.metadata)
+        if key is not None:
+            queue.add(key)
 
     def policy_changed(old: PlannerPolicy | None, new: PlannerPolicy | None) -> None:
         policy = new or old
@@ -92,6 +108,7 @@ async def run(settings: OperatorSettings) -> int:
             label_selector=SERVICE_LABEL,
             index=service_key,
             on_change=pod_changed,
+            on_unreadable=pod_is_unreadable,
         )
         switches: Mirror[RoleSwitch] = Mirror(
             kube,
@@ -100,14 +117,27 @@ async def run(settings: OperatorSettings) -> int:
             namespace=namespace,
             index=switch_key,
             on_change=switch_changed,
+            on_unreadable=tell_of_unreadable(resources.ROLE_SWITCHES),
         )
         plans: Mirror[Plan] = Mirror(
-            kube, resources.PLANS, Plan, namespace=namespace, index=plan_key, on_change=plan_changed
+            kube,
+            resources.PLANS,
+            Plan,
+            namespace=namespace,
+            index=plan_key,
+            on_change=plan_changed,
+            on_unreadable=tell_of_unreadable(resources.PLANS),
         )
         policies: Mirror[PlannerPolicy] = Mirror(
-            kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace, on_change=policy_changed
+            kube,
+            resources.PLANNER_POLICIES,
+            PlannerPolicy,
+            namespace=namespace,
+            on_change=policy_changed,
+            on_unreadable=tell_of_unreadable(resources.PLANNER_POLICIES),
         )
-        metrics.watch(pods.stats, queue.stats)
+        mirrors: tuple[Mirror[Any], ...] = (pods, switches, plans, policies)
+        metrics.watch({str(mirror.resource): mirror.stats for mirror in mirrors}, queue.stats)
 
         def why_not_ready() -> str | None:
             """An operator that may not see something must not seem ready."""
@@ -150,6 +180,10 @@ async def run(settings: OperatorSettings) -> int:
         nats = settings.nats_credentials()
         writer = Writer(kube, expectations, nats, elector.still_leader)
         announcer = Announcer(events, metrics)
+        announcers.append(announcer)
+        for mirror in mirrors:  # those that were found before this process led
+            for found in mirror.unreadable():
+                announcer.unreadable(mirror.resource, found)
         decisions = Decisions(kube, switches, plans, policies)
         reconciler = Reconciler(
             kube=kube,

@@ -13,6 +13,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.client import Object
 from pointsman.kube.events import EventRecorder, Reference
+from pointsman.kube.mirror import Unreadable
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.elastic.news import News
@@ -49,7 +50,7 @@ EVENT_OF_ACTION: Final[Mapping[str, str]] = {
     "DeleteSwitch": "SwitchDeleted",
     "SetRouting": "RoutingSet",
 }
-OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamLeft")
+OTHER_EVENTS: Final = ("WorkerUnroutable", "GatewaySkipped", "StreamLeft", "Unreadable")
 
 
 class Announcer:
@@ -152,6 +153,13 @@ class Announcer:
         reference = Reference.of(resource, raw)
         log.warning("service=%s/%s reason=InvalidSpec %s", reference.namespace, reference.name, problems)
         self._events.record(reference, Reason.INVALID_SPEC, problems, warning=True)
+
+    def unreadable(self, resource: Resource, found: Unreadable) -> None:
+        """An Event on an object that this version cannot read: it is left out, as if it were not there."""
+        meta = found.metadata
+        reference = Reference(resource.api_version, resource.kind, meta.namespace, meta.name, meta.uid)
+        note = f"this version of the operator cannot read it and leaves it out: {found.why}"
+        self._events.record(reference, Reason.UNREADABLE, note, warning=True)
 
     def drained(self, snapshot: Snapshot, action: act.DeleteWorker) -> None:
         """A worker was deleted: how long its drain took."""

@@ -132,7 +132,7 @@ class Writer:
                 log.info("service=%s keeps the control token of its workers beside the new one", service.key)
             token = kept
         wanted = service_secret(service, token, self._nats.of_service(service), self._nats.ca_certificate)
-        if live is None or (live.get("data") or {}) != wanted["data"]:
+        if live is None or not _is_current_secret(live, wanted):
             self._fence()
             await self._kube.apply(resources.SECRETS, wanted)
         return token
@@ -501,6 +501,20 @@ def _finalizers(item: Object) -> list[str]:
     return list(item["metadata"].get("finalizers") or ())
 
 
+_OWN_KEYS: Final = frozenset(
+    (names.SECRET_CONTROL_TOKEN, names.SECRET_NATS_USER, names.SECRET_NATS_PASSWORD, names.SECRET_NATS_CA_CERTIFICATE)
+)
+
+
+def _is_current_secret(live: Object, wanted: Mapping[str, Any]) -> bool:
+    """Whether a Secret has what it should; keys that others added stay, and cost no write."""
+    data = live.get("data") or {}
+    return bool({key: value for key, value in data.items() if key in _OWN_KEYS} == wanted["data"])
+
+
 def _decoded(secret: Object | None, key: str) -> str | None:
     value = ((secret or {}).get("data") or {}).get(key)
-    return base64.b64decode(value).decode() if value else None
+    try:
+        return base64.b64decode(value).decode() if value else None
+    except UnicodeDecodeError:
+        return None  # somebody wrote bytes that are no token of ours

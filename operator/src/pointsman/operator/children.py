@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.workerpool import WorkerPool
@@ -14,16 +16,17 @@ from pointsman.kube.client import Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, Forbidden, Invalid
 from pointsman.kube.mirror import Mirror
+from pointsman.kube.objects import unreadable_fields
 from pointsman.kube.pods import Pod
 from pointsman.operator.apply import Writer
 from pointsman.operator.core.children import disruption_budget
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import pool_name
+from pointsman.operator.core.naming import pool_name, secret_name
 from pointsman.operator.core.network import network_policies
 from pointsman.operator.core.snapshot import Pool, Service, Snapshot
-from pointsman.operator.core.status import Problem
+from pointsman.operator.core.status import Problem, unreadable
 from pointsman.operator.errors import NameConflict
 from pointsman.operator.observe import is_gateway, pool_of
 
@@ -83,11 +86,14 @@ class Children:
                 case NameConflict():
                     problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(raw)))
                 case Forbidden() | Invalid():
-                    problems.append(Problem(reason=Reason.POD_REFUSED, message=f"WorkerPool of {role.label}: {raw}"))
+                    problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=f"WorkerPool of {role.label}: {raw}"))
                 case BaseException():
                     raise raw
                 case _ if raw["metadata"].get("deletionTimestamp") is None:
-                    pools[role] = pool_of(WorkerPool.model_validate(raw))
+                    try:
+                        pools[role] = pool_of(WorkerPool.model_validate(raw))
+                    except ValidationError as error:
+                        problems.append(unreadable("WorkerPool", raw["metadata"]["name"], unreadable_fields(error)))
         return pools, problems
 
     async def ensure(self, service: Service, pools: dict[Role, Pool]) -> None:
@@ -105,6 +111,9 @@ class Children:
             made.token = await self._writer.ensure_secret(service, made.token)
         except NameConflict as error:
             problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
+        except (Forbidden, Invalid) as error:
+            name = secret_name(service.name)
+            problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}"))
         manifests = (*gateway_objects(service, self._install), *budgets)
         problems += await make_all(self._writer, service, manifests, Reason.GATEWAY_REFUSED)
         problems += await make_network_policies(self._writer, service, self._install)

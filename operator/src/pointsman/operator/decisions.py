@@ -11,15 +11,18 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.plan import Plan as PlanObject
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
+from pointsman.kube.objects import unreadable_fields
 from pointsman.kube.resources import Resource
 from pointsman.operator.core.naming import SERVICE_UID_LABEL
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
+from pointsman.operator.core.status import Problem
 from pointsman.operator.observe import plan_of, switch_of
 from pointsman.operator.pods import ServiceKey
 
@@ -77,16 +80,31 @@ class Decisions:
     async def _listed(self, resource: Resource, key: ServiceKey) -> list[Object]:
         namespace, name = key
         listing = await self._kube.list(resource, namespace)
-        return [raw for raw in listing.items if raw["spec"]["serviceRef"]["name"] == name]
+        return [raw for raw in listing.items if _service_name(raw) == name]
 
     def policy(self, namespace: str, name: str) -> Policy | None:
         """The policy of that name, None if there is none."""
         found = self._policies.get(name, namespace)
         return Policy(name=name, spec=found.spec) if found is not None else None
 
+    def no_policy(self, namespace: str, name: str) -> Problem:
+        """Why :meth:`policy` has none of that name: it is not there, or this version cannot read it."""
+        why = self._policies.why_unreadable(name, namespace)
+        if why is not None:
+            text = f"PlannerPolicy {name} cannot be read by this version: {why}; nothing is planned"
+            return Problem(reason=Reason.UNREADABLE, message=text)
+        text = f"spec.policyRef.name is {name}: there is no such PlannerPolicy here; nothing is planned"
+        return Problem(reason=Reason.POLICY_NOT_FOUND, message=text)
+
     def pending_switches(self, key: ServiceKey) -> tuple[Switch, ...]:
         """Switches of the service that have not ended, by the mirror."""
         return tuple(switch for switch in map(switch_of, self._switches.by(key)) if not switch.ended)
+
+
+def _service_name(raw: Object) -> object:
+    """The name in ``spec.serviceRef``; of an object of another form None."""
+    found = (raw.get("spec") or {}).get("serviceRef")
+    return found.get("name") if isinstance(found, dict) else None
 
 
 def _is_for(plan: PlanObject, kind: str, uid: str) -> bool:
@@ -101,9 +119,9 @@ def belongs(uid: str, found: RoleSwitch | PlanObject) -> bool:
 
 
 def _readable(model: type[M], found: Iterable[Object]) -> Iterator[tuple[M, Object]]:
-    """What a newer version wrote in a form we cannot read is left alone."""
+    """What a newer version wrote in a form we cannot read is left alone; the mirror tells of it once."""
     for raw in found:
         try:
             yield model.model_validate(raw), raw
         except ValidationError as error:
-            log.warning("%s %s is not understood and left alone: %s", raw["kind"], raw["metadata"]["name"], error)
+            log.debug("%s %s cannot be read: %s", raw["kind"], raw["metadata"]["name"], unreadable_fields(error))

@@ -13,7 +13,7 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import Conflict, NotFound
+from pointsman.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
@@ -34,7 +34,7 @@ from pointsman.operator.core.elastic.plans import (
 from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report, without_others
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import SET_BY_ANNOTATION
+from pointsman.operator.core.naming import SET_BY_ANNOTATION, secret_name
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.snapshot import Policy, Service, Worker
 from pointsman.operator.core.status import Problem
@@ -63,6 +63,7 @@ class _Memory:
     state: ElasticState | None = None  # as the manager said it last
     said: tuple[Reason, str] | None = None
     problems: list[Problem] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)  # what a plan wanted and the API server did not take
     made_generation: int | None = None
     policy: str | None = None  # that was told that the group follows it, or does not any more
     make_again_s: float = 0.0  # monotonic
@@ -135,16 +136,22 @@ class ElasticGroups:
             memory.problems = await self._make(group, service, memory)
             memory.made_generation = group.metadata.generation
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
-        problems += memory.problems
+        problems += [*memory.problems, *memory.refused]
         policy = self._policy(group, service, memory, problems)
         view = self._view(group, await self._state(service, memory, policy))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
+        has_news = False
         if not group.spec.paused:  # before the status is written: that makes a new version of the group
-            await self._carry_out(group, service, view, outcome, policy)
+            before, memory.refused = memory.refused, []
+            try:
+                await self._carry_out(group, service, view, outcome, policy)
+            except (Forbidden, Invalid) as error:  # said with the next status: the rest goes on
+                memory.refused = [Problem(reason=Reason.OBJECT_REFUSED, message=f"a plan of {service.name}: {error}")]
+            has_news = before != memory.refused
         if outcome.status != without_others(group.status):
             await self._write_status(service, outcome)
-        return LOOK_S if outcome.settled else SETTLING_S
+        return LOOK_S if outcome.settled and not has_news else SETTLING_S
 
     def _policy(self, group: ElasticGroup, service: Service, memory: _Memory, problems: list[Problem]) -> Policy | None:
         """The policy that the group follows; one that is not there, or that it cannot follow, is a problem."""
@@ -158,8 +165,7 @@ class ElasticGroups:
             return None
         policy = self._decisions.policy(service.namespace, name)
         if policy is None:
-            text = f"spec.policyRef.name is {name}: there is no such PlannerPolicy here; nothing is planned"
-            problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=text))
+            problems.append(self._decisions.no_policy(service.namespace, name))
         elif refused := contradiction(policy.spec, service.name, group.spec):
             problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
         return policy
@@ -204,6 +210,9 @@ class ElasticGroups:
             manifests = group_objects(group, self._install)
         except NameConflict as error:
             return [Problem(reason=Reason.NAME_CONFLICT, message=str(error))]
+        except (Forbidden, Invalid) as error:
+            name = secret_name(service.name)
+            return [Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}")]
         except Refused as error:
             return [Problem(reason=error.reason, message=str(error))]
         problems = await make_network_policies(self._writer, service, self._install)

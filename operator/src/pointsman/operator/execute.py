@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.kube.client import Object
+from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Forbidden, Invalid
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
@@ -17,9 +19,23 @@ from pointsman.operator.core.status import Problem
 from pointsman.operator.errors import NameConflict, StreamNotDeleted
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import ServiceKey
+from pointsman.operator.refusals import Refusals, what_of
 from pointsman.operator.streams import PrefillStreams
 
 CONCURRENT_ACTIONS: Final = 16  # of one pass
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """What became of a pass: ``done`` is how many actions were tried.
+
+    ``not_created`` why workers could not be made
+    ``refused`` why the API server refused other actions
+    """
+
+    done: int = 0
+    not_created: list[Problem] = field(default_factory=list)
+    refused: list[Problem] = field(default_factory=list)
 
 
 class Executor:
@@ -33,6 +49,7 @@ class Executor:
         announcer: Announcer,
         metrics: OperatorMetrics,
         streams: PrefillStreams,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.strangers: dict[str, set[str]] = {}
         """Names of pods that belong to somebody else, by the uid of the service that would have taken them."""
@@ -42,32 +59,69 @@ class Executor:
         self._announcer = announcer
         self._metrics = metrics
         self._streams = streams
+        self._refusals = Refusals(clock)
+
+    def forget(self, uid: str) -> None:
+        """The service of that uid is gone."""
+        self.strangers.pop(uid, None)
+        self._refusals.forget(uid)
 
     async def execute(
         self, raw: Object, snapshot: Snapshot, actions: Iterable[act.Action], token: str | None
-    ) -> list[Problem]:
+    ) -> Executed:
         """Actions of the service one after the other, then what concerns single pods side by side.
 
-        Returns why pods could not be made. Raises KubeError and NotLeading: what is left is decided anew.
+        An action that the API server refuses (rights, a quota, somebody's admission policy) keeps no other from being
+        executed. Raises other KubeErrors and NotLeading: what is left is decided anew.
         """
+        uid = snapshot.service.uid
+        slots = asyncio.Semaphore(CONCURRENT_ACTIONS)
+        done, not_created, refused = 0, list[Problem](), list[Problem]()
+
+        async def attempt(action: act.Action) -> None:
+            nonlocal done
+            if (known := self._refusals.find(uid, what_of(action))) is not None:
+                refused.append(known)
+                return
+            done += 1
+            try:
+                async with slots:
+                    problem = await self._execute(raw, snapshot, action, token)
+            except (Forbidden, Invalid) as error:
+                self._metrics.actions.labels(type(action).__name__, "refused").inc()
+                if not (isinstance(error, Forbidden) and error.namespace_terminating):
+                    refused.append(self._refusals.add(uid, what_of(action), error))
+            else:
+                not_created.extend([problem] if problem is not None else [])
+
         on_pods: list[act.Action] = []
         for action in actions:
             if isinstance(action, act.WorkerAction | act.CreateWorker):
                 on_pods.append(action)
             else:
-                await self._on_service(raw, snapshot, action)
-        slots = asyncio.Semaphore(CONCURRENT_ACTIONS)
-
-        async def one(action: act.Action) -> Problem | None:
-            async with slots:
-                return await self._on_pod(snapshot, action, token)
-
-        results = await asyncio.gather(*(one(action) for action in on_pods), return_exceptions=True)
-        errors = [result for result in results if isinstance(result, BaseException)]
+                await attempt(action)
+        results = await asyncio.gather(*map(attempt, on_pods), return_exceptions=True)
+        errors = [result for result in results if result is not None]
         if errors:
             raise errors[0]
-        found = [result for result in results if isinstance(result, Problem)]
-        return list({(problem.reason, problem.message): problem for problem in found}.values())[:3]
+        return Executed(done, _first(not_created), _first(refused))
+
+    async def _execute(self, raw: Object, snapshot: Snapshot, action: act.Action, token: str | None) -> Problem | None:
+        if isinstance(action, act.WorkerAction | act.CreateWorker):
+            return await self._on_pod(snapshot, action, token)
+        await self._on_service(raw, snapshot, action)
+        return None
+
+    async def own_switch(self, service: Service, switch: Object) -> Problem | None:
+        """Have a person's RoleSwitch go with its service. Returns why the API server refused that."""
+        what = ("OwnSwitch", switch["metadata"]["name"])
+        if (known := self._refusals.find(service.uid, what)) is not None:
+            return known
+        try:
+            await self._writer.own_switch(service, switch)
+        except (Forbidden, Invalid) as error:
+            return self._refusals.add(service.uid, what, error)
+        return None
 
     async def _on_service(self, raw: Object, snapshot: Snapshot, action: act.Action) -> None:
         service = snapshot.service
@@ -162,3 +216,8 @@ class Executor:
             return Problem(reason=reason, message=f"workers of {service.name}: {error}")
         self._announcer.did(service, action, action.name)
         return None
+
+
+def _first(problems: Iterable[Problem]) -> list[Problem]:
+    """The first three that say something different."""
+    return list({(problem.reason, problem.message): problem for problem in problems}.values())[:3]

@@ -1,6 +1,6 @@
 """What the operator counts. Names and labels are documented by ``docs/operator.md``; label sets are bounded."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -17,6 +17,7 @@ from pointsman.kube.mirror import MirrorStats
 from pointsman.kube.queue import QueueStats
 
 _OF_SERVICE: Final = ("namespace", "service")
+_OfKind = tuple[str, str, str]  # namespace, name and kind of an object
 # Shown as 0 from the start, for each service: else the first of them is no increase that Prometheus could see.
 _SWITCH_ENDS: Final = (
     (SwitchPhase.COMPLETED, SwitchReason.SWITCHED),
@@ -108,11 +109,14 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.leader = Gauge("pointsman_operator_leader", "1 while this process leads.", registry=self.registry)
+        self._shown: dict[_OfKind, dict[str, tuple[str, str]]] = {}  # status and reason, by type of condition
 
     def looked(self, namespace: str, service: str, conditions: Iterable[Condition]) -> None:
         """A look at a service ended with these conditions."""
         of_it = {"namespace": namespace, "service": service}
-        self._show_conditions(of_it | {"kind": LLMService.resource.kind}, conditions)
+        is_new = self._show_conditions((namespace, service, LLMService.resource.kind), conditions)
+        if not is_new:
+            return
         for phase, reason in _SWITCH_ENDS:
             self.switches.labels(**of_it, phase=phase, reason=reason)
         for plan_phase, plan_reason in _PLAN_ENDS:
@@ -122,7 +126,8 @@ class OperatorMetrics:
     def forget(self, namespace: str, service: str) -> None:
         """The service is gone."""
         of_it = {"namespace": namespace, "service": service}
-        self._conditions.remove_by_labels(of_it | {"kind": LLMService.resource.kind})
+        self._show_conditions((namespace, service, LLMService.resource.kind), ())
+        self._shown.pop((namespace, service, LLMService.resource.kind), None)
         families: tuple[Any, ...] = (self.switches, self.plans, self.switch_seconds)
         for family in families:
             family.remove_by_labels(of_it)
@@ -132,10 +137,12 @@ class OperatorMetrics:
     ) -> None:
         """A reconcile of an elastic group ended with these conditions and counts."""
         of_it = {"namespace": namespace, "service": group}
-        self._show_conditions(of_it | {"kind": ElasticGroup.resource.kind}, conditions)
-        self._instances.remove_by_labels(of_it)
-        for state, count in (instances.model_dump() if instances else {}).items():
-            if count is not None:
+        self._show_conditions((namespace, group, ElasticGroup.resource.kind), conditions)
+        counts = instances.model_dump() if instances else {}
+        for state in InstanceCounts.model_fields:
+            if (count := counts.get(state)) is None:
+                self._instances.remove(namespace, group, state)
+            else:
                 self._instances.labels(**of_it, state=state).set(count)
         for reason in GROUP_EVENTS:
             self.group_events.labels(**of_it, reason=reason)
@@ -143,40 +150,60 @@ class OperatorMetrics:
     def remove_group(self, namespace: str, group: str) -> None:
         """The elastic group is deleted."""
         of_it = {"namespace": namespace, "service": group}
-        self._conditions.remove_by_labels(of_it | {"kind": ElasticGroup.resource.kind})
+        self._show_conditions((namespace, group, ElasticGroup.resource.kind), ())
+        self._shown.pop((namespace, group, ElasticGroup.resource.kind), None)
         self._instances.remove_by_labels(of_it)
         self.group_events.remove_by_labels(of_it)
 
-    def _show_conditions(self, of_it: dict[str, str], conditions: Iterable[Condition]) -> None:
-        self._conditions.remove_by_labels(of_it)
-        for condition in conditions:
-            labels = {"type": condition.type, "status": condition.status, "reason": condition.reason}
-            self._conditions.labels(**of_it, **labels).set(1)
+    def _show_conditions(self, of_it: _OfKind, conditions: Iterable[Condition]) -> bool:
+        """Exactly these conditions of an object. Returns whether it had none before.
+
+        What was shown is remembered: to look for it would cost more with every service there is.
+        """
+        before = self._shown.get(of_it)
+        now = {item.type: (str(item.status), str(item.reason)) for item in conditions}
+        for kind, (status, reason) in (before or {}).items():
+            if now.get(kind) != (status, reason):
+                self._conditions.remove(*of_it, kind, status, reason)
+        for kind, (status, reason) in now.items():
+            if before is None or before.get(kind) != (status, reason):
+                self._conditions.labels(*of_it, kind, status, reason).set(1)
+        self._shown[of_it] = now
+        return before is None
 
     def count_request(self, record: RequestRecord) -> None:
         """For ``Kube(on_request=…)``."""
         resource = record.resource.qualified_name + (f"/{record.subresource}" if record.subresource else "")
         self.requests.labels(record.verb, resource, str(record.status or "none")).inc()
 
-    def watch(self, mirror: Callable[[], MirrorStats], queue: Callable[[], QueueStats]) -> None:
-        """Show mirror and queue at every scrape."""
-        self.registry.register(_Live(mirror, queue))
+    def watch(self, mirrors: Mapping[str, Callable[[], MirrorStats]], queue: Callable[[], QueueStats]) -> None:
+        """Show mirrors, by resource, and the queue at every scrape. One of the mirrors is of ``pods``."""
+        self.registry.register(_Live(mirrors, queue))
 
 
 class _Live:
     """Gauges that are computed when asked for."""
 
-    def __init__(self, mirror: Callable[[], MirrorStats], queue: Callable[[], QueueStats]) -> None:
-        self._mirror = mirror
+    def __init__(self, mirrors: Mapping[str, Callable[[], MirrorStats]], queue: Callable[[], QueueStats]) -> None:
+        self._mirrors = mirrors
         self._queue = queue
 
     def collect(self) -> Iterable[Metric]:
-        mirror, queue = self._mirror(), self._queue()
+        stats, queue = {resource: read() for resource, read in self._mirrors.items()}, self._queue()
+        mirror = stats["pods"]
         yield GaugeMetricFamily("pointsman_operator_mirror_pods", "Pods in the mirror.", value=mirror.size)
         if mirror.age_s is not None:
             yield GaugeMetricFamily(
                 "pointsman_operator_mirror_age_seconds", "Since the mirror was proved current.", value=mirror.age_s
             )
+        unreadable = GaugeMetricFamily(
+            "pointsman_operator_unreadable_objects",
+            "Objects that this version cannot read and leaves out.",
+            labels=["resource"],
+        )
+        for resource, found in stats.items():
+            unreadable.add_metric([resource], found.unreadable)
+        yield unreadable
         for name, value, text in (
             ("ready", queue.ready, "Services that wait to be looked at."),
             ("failing", queue.failing, "Services in back-off after a failure."),

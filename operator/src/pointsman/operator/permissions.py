@@ -1,45 +1,27 @@
 """What the operator may do in a cluster, and does: the chart's ClusterRole is compared with this by a test."""
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pointsman.api.protocol.names import GROUP
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """One RBAC rule. ``names`` empty: any object of the kind."""
-
-    group: str
-    resources: tuple[str, ...]
-    verbs: tuple[str, ...]
-    names: tuple[str, ...] = ()
-
-    def manifest(self) -> dict[str, Any]:
-        """As it stands in a ClusterRole."""
-        rule: dict[str, Any] = {
-            "apiGroups": [self.group],
-            "resources": list(self.resources),
-            "verbs": list(self.verbs),
-        }
-        return rule | ({"resourceNames": list(self.names)} if self.names else {})
-
+from pointsman.kube.permissions import Rule
 
 CLUSTER_RULES: Final = (
     Rule(group=GROUP, resources=("llmservices",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("workerpools",), verbs=("get", "list", "watch", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("llmservices/status", "workerpools/status"), verbs=("patch",)),
+    # OwnerReferencesPermissionEnforcement lets only those who may delete a switch say that it goes with its service.
     Rule(group=GROUP, resources=("roleswitches",), verbs=("list", "watch", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("plans", "plannerpolicies"), verbs=("list", "watch")),
     Rule(group=GROUP, resources=("roleswitches/status", "plans/status", "plannerpolicies/status"), verbs=("patch",)),
-    # Owner references that block deletion ask for this where OwnerReferencesPermissionEnforcement is on.
+    # Owner references that block deletion need this where OwnerReferencesPermissionEnforcement is on.
     Rule(group=GROUP, resources=("llmservices/finalizers", "elasticgroups/finalizers"), verbs=("update",)),
     Rule(group="", resources=("pods",), verbs=("get", "list", "watch", "create", "patch", "delete")),
     Rule(group="", resources=("pods/status",), verbs=("patch",)),
     Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("elasticgroups",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("elasticgroups/status",), verbs=("patch",)),
-    Rule(group="apps", resources=("deployments", "statefulsets"), verbs=("get", "create", "patch", "delete")),
+    Rule(group="apps", resources=("deployments",), verbs=("get", "create", "patch", "delete")),
+    Rule(group="apps", resources=("statefulsets",), verbs=("get", "create", "patch")),
     Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch", "delete")),
     Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=("get", "create", "patch", "delete")),
     Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch", "delete")),

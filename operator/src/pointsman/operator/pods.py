@@ -5,6 +5,8 @@ The mirror hears of our writes a moment later. A decision in that moment must no
 
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.pods import Pod
 
@@ -24,7 +26,10 @@ class Expectations:
 
     def wrote(self, key: ServiceKey, answer: dict[str, Any]) -> None:
         """The API server's answer to a create or patch of a pod."""
-        pod = Pod.model_validate(answer)
+        try:
+            pod = Pod.model_validate(answer)
+        except ValidationError:
+            return  # the mirror tells of it
         before = self._written.get(pod.metadata.uid)
         if before is not None and int(before[1].metadata.resource_version) > int(pod.metadata.resource_version):
             return  # of two writes at a time, the answer of the first came last

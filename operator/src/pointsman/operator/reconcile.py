@@ -26,6 +26,7 @@ from pointsman.kube.client import Kube, Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
+from pointsman.kube.objects import Metadata
 from pointsman.kube.pods import Pod
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
@@ -46,18 +47,19 @@ from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import Hold, Policy, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.snapshot import Plan as PlanView
-from pointsman.operator.core.status import Problem, Report, report
+from pointsman.operator.core.status import Problem, Report, report, unreadable
 from pointsman.operator.core.switching import no_service
 from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.errors import NotLeading, Refused
-from pointsman.operator.execute import Executor
+from pointsman.operator.execute import Executed, Executor
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.node_requests import NodeRequests
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey
 from pointsman.operator.questions import Questions
+from pointsman.operator.refusals import RETRY_S
 from pointsman.operator.streams import PrefillStreams
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
@@ -141,7 +143,7 @@ class Reconciler:
         self._control = control
         self._questions = Questions(control, announcer)
         self._commands = Commands(control, queue, announcer, metrics, clock)
-        self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams)
+        self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams, clock)
         self._children = Children(writer, pods, install, resync_s, clock)
         self._node_requests = NodeRequests(kube, clock)
         self._streams = streams
@@ -216,19 +218,23 @@ class Reconciler:
             budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
             wishes = replace(wishes, routing_set_by=routed.set_by, prefill_token_budget=budget)
         snapshot = await self._snapshot(key, service, pools, token, wishes)
+        unread = self._unreadable_pods(key)
+        problems += unread
         # Not before the Secret is its own: workers that took a predecessor's token would be strangers.
-        may_create = token is not None and self._clock.monotonic_s() >= memory.create_again_s
+        may_create = token is not None and not unread and self._clock.monotonic_s() >= memory.create_again_s
         decision = decide(snapshot, render if may_create else None)
-        refused = await self._executor.execute(raw, snapshot, decision.actions, token)
+        executed = await self._executor.execute(raw, snapshot, decision.actions, token)
         if may_create:
-            memory.create_problems = refused
-            memory.create_again_s = self._clock.monotonic_s() + RETRY_CREATE_S if refused else 0.0
-        problems += [*self._children.problems(service), *memory.create_problems]
+            memory.create_problems = executed.not_created
+            again_s = self._clock.monotonic_s() + RETRY_CREATE_S
+            memory.create_again_s = again_s if executed.not_created else 0.0
+        problems += [*self._children.problems(service), *memory.create_problems, *executed.refused]
         unproved = (self._commands.problem(worker.uid) for worker in snapshot.workers)
         problems += [problem for problem in (*unproved, memory.nats_problem) if problem is not None]
         problems += self._refusals(snapshot)
 
-        if any(isinstance(action, act.RemoveFinalizer) for action in decision.actions):
+        removed = any(isinstance(action, act.RemoveFinalizer) for action in decision.actions)
+        if removed and not executed.refused:
             log.info("service=%s/%s reason=Deleted %s", namespace, name, decision.actions[-1].why)
             return self._resync(), "deleted"
         after = await self._snapshot(key, service, pools, token, wishes, known=snapshot)
@@ -244,7 +250,7 @@ class Reconciler:
         )
         await self._write_status(service, found, snapshot.pools, outcome)
         self._announcer.outcome(service, outcome)
-        return self._next(after, decision.truncated, bool(decision.actions), memory), "done"
+        return self._next(after, decision.truncated, executed, memory), "done"
 
     def _refusals(self, snapshot: Snapshot) -> list[Problem]:
         """Workers that started with another control token than the service's Secret has now."""
@@ -282,7 +288,7 @@ class Reconciler:
                 self._policies.add((key[0], memory.policy))
             self._announcer.forget(*key, memory.uid)
             self._children.forget(memory.uid)
-            self._executor.strangers.pop(memory.uid, None)
+            self._executor.forget(memory.uid)
             self._commands.keep(key, ())
 
     def _renderer(self, service: Service, problems: list[Problem]) -> _Renderer | None:
@@ -380,6 +386,11 @@ class Reconciler:
         self._remember_budgets(key, snapshot)
         return snapshot
 
+    def _unreadable_pods(self, key: ServiceKey) -> list[Problem]:
+        """Pods of the service that cannot be read: they may be workers, so none is created in their place."""
+        left_out = (found for found in self._pods.unreadable() if label_key(found.metadata) == key)
+        return [unreadable("Pod", found.metadata.name, f"{found.why}; no worker is created") for found in left_out]
+
     def _remember_budgets(self, key: ServiceKey, snapshot: Snapshot) -> None:
         """What workers reported, so that they need not be asked again until the budget or the container changes."""
         memory = self._memory[key]
@@ -402,13 +413,13 @@ class Reconciler:
             if not any(
                 owner["kind"] in ("LLMService", "Plan") for owner in raw["metadata"].get("ownerReferences") or ()
             ):
-                await self._writer.own_switch(service, raw)
+                problem = await self._executor.own_switch(service, raw)
+                problems += [problem] if problem is not None else []
         policy: Policy | None = None
         if service.spec.policy_ref is not None:
             policy = self._decisions.policy(service.namespace, service.spec.policy_ref.name)
             if policy is None:
-                text = f"spec.policyRef.name is {service.spec.policy_ref.name}: there is no such PlannerPolicy here"
-                problems.append(Problem(reason=Reason.POLICY_NOT_FOUND, message=f"{text}; nothing is planned"))
+                problems.append(self._decisions.no_policy(service.namespace, service.spec.policy_ref.name))
             elif refused := contradiction(policy.spec, service.name, service.spec):
                 problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
         return _Wishes(switches, plans, policy)
@@ -482,14 +493,16 @@ class Reconciler:
                 resources.LLM_SERVICES, service.name, service.namespace, manifest, uid=service.uid
             )
 
-    def _next(self, after: Snapshot, truncated: bool, acted: bool, memory: _Memory) -> float:
-        if truncated:
+    def _next(self, after: Snapshot, truncated: bool, executed: Executed, memory: _Memory) -> float:
+        if truncated and executed.done:
             return 0.0
         waits = [self._resync()]
+        if executed.refused:
+            waits.append(RETRY_S)
         look_s = next_look_s(after)
         if look_s is not None:
             waits.append(look_s)
-        if acted:
+        if executed.done:
             waits.append(0.05)  # the mirror will say so too; this is for the change it merges or misses
         now_s = self._clock.monotonic_s()
         due_s = (memory.create_again_s, self._children.due_s(after.service))
@@ -539,5 +552,10 @@ def switch_key(switch: RoleSwitch) -> ServiceKey:
 
 def service_key(pod: Pod) -> ServiceKey | None:
     """The service a pod belongs to by its label: the mirror's index, and what a change of the pod wakes."""
-    name = pod.metadata.labels.get(SERVICE_LABEL)
-    return (pod.metadata.namespace, name) if name else None
+    return label_key(pod.metadata)
+
+
+def label_key(metadata: Metadata) -> ServiceKey | None:
+    """The service that an object belongs to by its label."""
+    name = metadata.labels.get(SERVICE_LABEL)
+    return (metadata.namespace, name) if name else None

@@ -67,6 +67,7 @@ async def run(settings: PlannerSettings) -> int:
                 metrics=metrics,
                 leads=elector.still_leader,
                 prometheus_timeout_s=settings.prometheus_timeout_seconds,
+                prometheus_urls=settings.allowed_prometheus_urls(),
             )
             life.start(planner.run(), what)
         await life.stopping.wait()

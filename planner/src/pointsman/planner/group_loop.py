@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ class GroupPlanner:
         metrics: PlannerMetrics,
         leads: Callable[[], bool],
         prometheus_timeout_s: float = 5.0,
+        prometheus_urls: Collection[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._kube = kube
@@ -76,6 +77,7 @@ class GroupPlanner:
         self._metrics = metrics
         self._leads = leads
         self._prometheus_timeout_s = prometheus_timeout_s
+        self._prometheus_urls = prometheus_urls
         self._clock = clock
         self._time = SteadyTime(clock)
 
@@ -131,7 +133,7 @@ class GroupPlanner:
         last = await group_memory.load_last(self._kube, *key, uid)
         if isinstance(last, GroupLast):
             self._time.not_before(last.observation.seen.at_s)
-        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock)
+        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock, self._prometheus_urls)
         resource = resources.ELASTIC_GROUPS
         of = Reference(resource.api_version, resource.kind, *key, uid)
         plans = PlanWriter(

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -92,6 +92,7 @@ class Planner:
         metrics: PlannerMetrics,
         leads: Callable[[], bool],
         prometheus_timeout_s: float = 5.0,
+        prometheus_urls: Collection[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._kube = kube
@@ -102,6 +103,7 @@ class Planner:
         self._tables = PolicyTables(kube, clock)
         self._leads = leads
         self._prometheus_timeout_s = prometheus_timeout_s
+        self._prometheus_urls = prometheus_urls
         self._clock = clock
         self._time = SteadyTime(clock)
         self._without: set[ServiceKey] = set()  # services whose policy is not there, as /metrics says
@@ -151,7 +153,7 @@ class Planner:
         """What is known of a service, by the process that planned for it before."""
         state, sequence = await memory.load(self._kube, *key, uid)
         last = await memory.load_last(self._kube, *key, uid)
-        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock)
+        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock, self._prometheus_urls)
         resource = resources.LLM_SERVICES
         of = Reference(resource.api_version, resource.kind, *key, uid)
         plans = PlanWriter(
@@ -360,14 +362,14 @@ class Planner:
         without: set[ServiceKey] = set()
         mended: dict[ServiceKey, str] = {}
         for key, service in list(self._cluster.unplanned()):
-            wanted = None
+            reason = PlannerHealth.POLICY_NOT_FOUND
+            wanted: str | None = None
             if service.spec.policy_ref is not None:
                 without.add(key)
-                self._metrics.health(*key, False, PlannerHealth.POLICY_NOT_FOUND)
-                name = service.spec.policy_ref.name
-                wanted = f"there is no PlannerPolicy '{name}' (spec.policyRef): nothing is planned"
+                reason, wanted = self._without_policy(key[0], service.spec.policy_ref.name)
+                self._metrics.health(*key, False, reason)
             said = health_of(service.status.conditions)
-            if (said and (said.reason, said.message)) == (wanted and (PlannerHealth.POLICY_NOT_FOUND, wanted)):
+            if (said and (said.reason, said.message)) == (wanted and (reason, wanted)):
                 continue
             mended[key] = version = service.metadata.resource_version
             if self._mended.get(key) == version:
@@ -376,13 +378,22 @@ class Planner:
                 if wanted is None:
                     await self._apply_health(key, [])
                 else:
-                    await self._write_health(key, service, False, PlannerHealth.POLICY_NOT_FOUND, wanted)
+                    await self._write_health(key, service, False, reason, wanted)
             except KubeError as error:
                 del mended[key]
                 log.warning("service=%s/%s the API server was not reached: %s", *key, error)
         for key in self._without - without - {key for key, _, _ in self._cluster.planned()}:
             self._metrics.forget(*key)
         self._without, self._mended = without, mended
+
+    def _without_policy(self, namespace: str, name: str) -> tuple[PlannerHealth, str]:
+        """Why no policy of that name is followed."""
+        why = self._cluster.policies.why_unreadable(name, namespace)
+        if why is not None:
+            text = f"PlannerPolicy '{name}' cannot be read by this version of the planner: {why}; nothing is planned"
+            return PlannerHealth.POLICY_UNREADABLE, text
+        text = f"there is no PlannerPolicy '{name}' (spec.policyRef): nothing is planned"
+        return PlannerHealth.POLICY_NOT_FOUND, text
 
     async def _write_health(
         self, key: ServiceKey, service: LLMService, healthy: bool, reason: PlannerHealth, message: str

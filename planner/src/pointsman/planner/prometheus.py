@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 import requests
@@ -19,6 +19,7 @@ from pointsman.api.credentials import mask_credentials
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.matrices import NAME, UNSEEN, UP, Matrix, PodReading, by_pod
 from pointsman.planner.core.observe import FAMILIES, Reading
+from pointsman.planner.core.prometheus_urls import is_allowed
 from pointsman.planner.errors import PrometheusFailed
 
 log = logging.getLogger(__name__)
@@ -36,11 +37,16 @@ def selector(namespace: str, pods: Iterable[str]) -> str:
 class Prometheus:
     """One server. A request runs in a thread and is given up after ``timeout_s``; the next look is soon anyway."""
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, allowed: Collection[str] = ()) -> None:
+        """``allowed``: the addresses that the planner may query, see :func:`is_allowed`."""
         self.url = url
         self.shown_url = mask_credentials(url)
         self._timeout_s = timeout_s
-        self._client = PrometheusConnect(url=url.rstrip("/"), retry=Retry(total=0), timeout=timeout_s)
+        self._is_allowed = is_allowed(url, allowed)
+        session = requests.Session()
+        if allowed:
+            session.max_redirects = 0  # another server might be none of them
+        self._client = PrometheusConnect(url=url.rstrip("/"), retry=Retry(total=0), timeout=timeout_s, session=session)
 
     async def samples(self, query: str, at_s: float) -> Matrix:
         """The answer to a range selector at a Unix time. Raises PrometheusFailed."""
@@ -52,6 +58,8 @@ class Prometheus:
 
     def samples_now(self, query: str, at_s: float) -> Matrix:
         """The same, in this thread."""
+        if not self._is_allowed:
+            raise PrometheusFailed(f"{self.shown_url} is none of the addresses that this installation may query")
         try:
             found = self._client.custom_query(query, params={"time": f"{at_s:.3f}"})
         except requests.Timeout:

@@ -20,3 +20,11 @@ class PlannerSettings(LeaderSettings):
     lease_name: str = Field(default="pointsman-planner", description="Name of the Lease.")
     scrape_timeout_seconds: float = Field(default=2.0, gt=0, le=30, description="Longest wait for one /metrics page.")
     prometheus_timeout_seconds: float = Field(default=5.0, gt=0, le=60, description="Longest wait for Prometheus.")
+    prometheus_urls: str = Field(
+        default="",
+        description="Addresses that metrics.prometheusUrl of a policy may name, separated by commas. Empty: any.",
+    )
+
+    def allowed_prometheus_urls(self) -> tuple[str, ...]:
+        """The addresses one by one."""
+        return tuple(url.strip() for url in self.prometheus_urls.split(",") if url.strip())

@@ -1,6 +1,6 @@
 """Reading pods by the source that the policy names: their own /metrics, or a Prometheus that scrapes them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
 from pointsman.kube.clock import Clock
@@ -11,12 +11,18 @@ from pointsman.planner.scraper import Scraper
 
 
 class Source:
-    """Of one object that is planned; ``prefix``: of the names of its targets."""
+    """Of one object that is planned.
 
-    def __init__(self, prefix: str, scraper: Scraper, timeout_s: float, clock: Clock) -> None:
+    ``prefix`` of the names of its targets; ``prometheus_urls`` that a policy may name, empty: any
+    """
+
+    def __init__(
+        self, prefix: str, scraper: Scraper, timeout_s: float, clock: Clock, prometheus_urls: Collection[str] = ()
+    ) -> None:
         self._prefix = prefix
         self._scraper = scraper
         self._timeout_s = timeout_s
+        self._prometheus_urls = prometheus_urls
         self._clock = clock
         self._prometheus: PrometheusReadings | None = None
         self._pages_s: dict[str, float | None] = {}  # Unix times of the pages that were decided on
@@ -35,7 +41,7 @@ class Source:
         url = str(metrics.prometheus_url)
         self._scraper.keep(set(), self._prefix)
         if self._prometheus is None or self._prometheus.server.url != url:
-            self._prometheus = PrometheusReadings(Prometheus(url, self._timeout_s), self._clock)
+            self._prometheus = PrometheusReadings(Prometheus(url, self._timeout_s, self._prometheus_urls), self._clock)
         await self._prometheus.read(namespace, {name: target.pod.metadata.name for name, target in targets.items()})
         return self._prometheus
 

@@ -75,6 +75,7 @@ class Reason(StrEnum):
     BUDGET_BELOW_MINIMUM = "BudgetBelowMinimum"  # budget.maxGpus of the policy is below the service's minReplicas
     BUDGET_ABOVE_MAXIMUM = "BudgetAboveMaximum"  # budget.minGpus of the policy is above the service's maxReplicas
     POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there
+    UNREADABLE = "Unreadable"  # this version cannot read an object that a newer version wrote; the message names both
 
     # failed
     UNSCHEDULABLE = "Unschedulable"  # the scheduler finds no node; its words are in the message
@@ -92,6 +93,7 @@ class Reason(StrEnum):
     NOT_IMPLEMENTED = "NotImplemented"  # not built yet; the message names the field
     NAME_CONFLICT = "NameConflict"  # an object of a name we need belongs to somebody else; it is never adopted
     POD_REFUSED = "PodRefused"  # the API server did not take a worker pod; its words are in the message
+    OBJECT_REFUSED = "ObjectRefused"  # the API server did not take another write; its words are in the message
     TEMPLATE_REFUSED = "TemplateRefused"  # spec.worker.template cannot be merged
     GATEWAY_REFUSED = "GatewayRefused"  # the API server did not take an object of the gateway
     NETWORK_POLICY_REFUSED = "NetworkPolicyRefused"  # the API server did not take one: workers are open to other pods
@@ -111,6 +113,7 @@ class PlannerHealth(StrEnum):
     UNKNOWN_TABLE = "UnknownTable"  # performance.table or configMap cannot be used: it goes on with what it learned
     OBJECTIVES_OUT_OF_REACH = "ObjectivesOutOfReach"  # a request that is alone misses one already
     POLICY_NOT_FOUND = "PolicyNotFound"  # spec.policyRef names a policy that is not there: nothing is planned
+    POLICY_UNREADABLE = "PolicyUnreadable"  # a newer version wrote the policy: nothing is planned
     LOOK_FAILED = "LookFailed"  # a look ended in an error of the planner: nothing is decided
 
 

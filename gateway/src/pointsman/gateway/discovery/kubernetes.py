@@ -7,9 +7,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
@@ -26,22 +26,33 @@ from pointsman.serving.local_remote import RoutingRule
 log = logging.getLogger(__name__)
 
 
+def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
+    """What a newer version wrote in a form that this one cannot read counts as not set: the workers serve on."""
+    try:
+        return read(value)
+    except ValidationError:
+        return None
+
+
+_Number = Annotated[int | None, WrapValidator(_or_none)]
+
+
 class _Routing(Slim):
-    max_local_prefill_tokens: int | None = None
-    max_prefill_queue_size: int | None = None
-    pending_tokens_per_prefill_worker: int | None = None
-    decoding_per_decode_worker: int | None = None
-    slack_milliseconds: int | None = None
+    max_local_prefill_tokens: _Number = None
+    max_prefill_queue_size: _Number = None
+    pending_tokens_per_prefill_worker: _Number = None
+    decoding_per_decode_worker: _Number = None
+    slack_milliseconds: _Number = None
 
 
 class _Status(Slim):
-    routing: _Routing | None = None
+    routing: Annotated[_Routing | None, WrapValidator(_or_none)] = None
 
 
 class Service(KubeObject):
     """Of an LLMService, what the gateway reads."""
 
-    status: _Status = _Status()
+    status: Annotated[_Status | None, WrapValidator(_or_none)] = None
 
 
 class WorkerPod(Pod):
@@ -91,7 +102,7 @@ def discovered(pods: Iterable[WorkerPod], service: Service | None) -> Discovered
     """What the two mirrors say together."""
     workers = workers_of(pods)
     rule, bounds = None, NOTHING_HELD
-    if service is not None and service.status.routing is not None:
+    if service is not None and service.status is not None and service.status.routing is not None:
         routing = service.status.routing
         if routing.max_local_prefill_tokens is not None and routing.max_prefill_queue_size is not None:
             rule = RoutingRule(routing.max_local_prefill_tokens, routing.max_prefill_queue_size)

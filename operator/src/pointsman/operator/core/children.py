@@ -85,19 +85,39 @@ def is_current(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return found == stamp and _says_all_of(live, wanted)
 
 
-def _says_all_of(live: Any, wanted: Any) -> bool:
-    """Every field of ``wanted`` is in ``live`` with that value; what the API server filled in does not count."""
+_MERGED_LISTS: Final = frozenset(
+    (
+        "containers",
+        "env",
+        "imagePullSecrets",
+        "initContainers",
+        "ownerReferences",
+        "ports",
+        "volumeMounts",
+        "volumes",
+    )
+)
+"""Lists whose entries the API server merges by a key. An apply does not remove the entries that others added."""
+
+
+def _says_all_of(live: Any, wanted: Any, field: str = "", *, in_atomic: bool = False) -> bool:
+    """Every field of ``wanted`` is in ``live`` with that value; what the API server or others filled in does not count.
+
+    ``field`` is its name. ``in_atomic``: it is in a list that the API server replaces as a whole.
+    """
     if isinstance(wanted, Mapping):
         return isinstance(live, Mapping) and all(
-            key in live and _says_all_of(live[key], value) for key, value in wanted.items()
+            key in live and _says_all_of(live[key], value, key, in_atomic=in_atomic) for key, value in wanted.items()
         )
-    if isinstance(wanted, list):
-        return (
-            isinstance(live, list)
-            and len(live) == len(wanted)
-            and all(_says_all_of(one, other) for one, other in zip(live, wanted, strict=True))
-        )
-    return bool(live == wanted)
+    if not isinstance(wanted, list):
+        return bool(live == wanted)
+    if not isinstance(live, list):
+        return False
+    if field in _MERGED_LISTS and not in_atomic:
+        return all(any(_says_all_of(entry, ours) for entry in live) for ours in wanted)
+    return len(live) == len(wanted) and all(
+        _says_all_of(entry, ours, in_atomic=True) for entry, ours in zip(live, wanted, strict=True)
+    )
 
 
 def worker_pool(service: Service, role: Role, replicas: int | None = None) -> dict[str, Any]:

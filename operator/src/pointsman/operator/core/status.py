@@ -41,6 +41,11 @@ class Problem:
     role: Role | None = None
 
 
+def unreadable(kind: str, name: str, why: str) -> Problem:
+    """An object that this version cannot read; ``why`` names its fields."""
+    return Problem(reason=Reason.UNREADABLE, message=f"{kind} {name} cannot be read by this version: {why}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The whole outcome of one look at a service: what is written, and the sentence that is logged."""
@@ -343,8 +348,9 @@ def _gateway_ready(snapshot: Snapshot, problems: Sequence[Problem]) -> Verdict:
 
 
 def _ready(verdicts: Sequence[Verdict], problems: Sequence[Problem]) -> Verdict:
-    general = in_the_way(problems)
     missing = [verdict for verdict in verdicts if not verdict.status]
+    # A refused write is in the way only of what is not there yet: what serves is not less ready for it.
+    general = in_the_way([p for p in problems if missing or p.reason is not Reason.OBJECT_REFUSED])
     if general is not None:
         return Verdict(status=False, reason=general.reason, message=general.message)
     if not missing:

@@ -135,14 +135,17 @@ def no_service(switch: Switch, service: str, now: datetime) -> SetSwitchStatus:
 
 
 def _orphans(snapshot: Snapshot) -> Iterator[Action]:
-    """Workers held by a switch that was deleted on the way: finish what is half done, else go back, then let go."""
+    """Workers held by a switch that is not there any more, or cannot be read.
+
+    What is half done is finished, else undone; then the worker is released.
+    """
     known = {switch.uid for switch in snapshot.switches}
     for worker in snapshot.workers:
         hold = worker.hold
         if hold is None or hold.uid in known or worker.terminating:
             continue
         moved = {role for role, pool in snapshot.pools.items() if hold.uid in pool.moved_by}
-        why = "its switch was deleted"
+        why = "its switch was deleted or cannot be read"
         if moved and moved != {hold.source, hold.target}:
             yield from _moves(hold, snapshot, why)
         elif not moved and worker.role is not hold.source:

@@ -3,9 +3,12 @@
 import argparse
 import asyncio
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
 
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.llmservice import LLMService
@@ -15,6 +18,7 @@ from pointsman.api.v1alpha1.resource import LocalReference
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
+from pointsman.kube.objects import unreadable_fields
 from pointsman.planner import group_memory, memory
 from pointsman.planner.core.what_if import turning_points
 from pointsman.planner.errors import ExplainError, PlannerError
@@ -24,6 +28,8 @@ from pointsman.planner.health import health_of
 from pointsman.planner.policies import policy_of, policy_of_group
 from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.process.arguments import CommandParser
+
+M = TypeVar("M", LLMService, ElasticGroup, PlannerPolicy)
 
 _EPILOG: Final = """\
 examples:
@@ -49,7 +55,7 @@ async def _explained(name: str, namespace: str | None, kubeconfig: Path | None) 
         if await kube.find(resources.LLM_SERVICES, name, namespace) is None:
             found = await kube.find(resources.ELASTIC_GROUPS, name, namespace)
             if found is not None:
-                return group_explanation(await group_told(kube, ElasticGroup.model_validate(found)))
+                return group_explanation(await group_told(kube, _read(ElasticGroup, found)))
         return explanation(await told(kube, name, namespace))
 
 
@@ -58,7 +64,7 @@ async def group_told(kube: Kube, group: ElasticGroup) -> GroupTold:
     namespace, name = group.metadata.namespace, group.metadata.name
     policy = await _policy(kube, namespace, name, group.spec.policy_ref)
     last = await group_memory.load_last(kube, namespace, name, group.metadata.uid)
-    plans = [Plan.model_validate(plan) for plan in (await kube.list(resources.PLANS, namespace)).items]
+    plans = await _plans(kube, namespace)
     return GroupTold(
         group=name,
         namespace=namespace,
@@ -78,7 +84,25 @@ async def _policy(kube: Kube, namespace: str, name: str, reference: LocalReferen
     document = await kube.find(resources.PLANNER_POLICIES, reference.name, namespace)
     if document is None:
         raise ExplainError(f"{namespace}/{name}: there is no PlannerPolicy '{reference.name}' (spec.policyRef)")
-    return PlannerPolicy.model_validate(document)
+    return _read(PlannerPolicy, document)
+
+
+def _read(model: type[M], found: dict[str, Any]) -> M:
+    """Raises ExplainError for an object that a newer version wrote in a form that this one cannot read."""
+    try:
+        return model.model_validate(found)
+    except ValidationError as error:
+        kind, name = found["kind"], found["metadata"]["name"]
+        raise ExplainError(f"this version of pointsman cannot read {kind} {name}: {unreadable_fields(error)}") from None
+
+
+async def _plans(kube: Kube, namespace: str) -> list[Plan]:
+    """All plans of the namespace that this version can read."""
+    plans = []
+    for item in (await kube.list(resources.PLANS, namespace)).items:
+        with suppress(ValidationError):  # of a newer version
+            plans.append(Plan.model_validate(item))
+    return plans
 
 
 async def told(kube: Kube, name: str, namespace: str) -> Told:
@@ -86,14 +110,13 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
     found = await kube.find(resources.LLM_SERVICES, name, namespace)
     if found is None:
         raise ExplainError(f"there is no LLMService and no ElasticGroup '{name}' in namespace '{namespace}'")
-    service = LLMService.model_validate(found)
+    service = _read(LLMService, found)
     found_policy = await _policy(kube, namespace, name, service.spec.policy_ref)
     policy = policy_of(found_policy.spec, service.spec)
     state, _ = await memory.load(kube, namespace, name, service.metadata.uid)
     found_last = await memory.load_last(kube, namespace, name, service.metadata.uid)
     last, unknown = (None, found_last.why) if isinstance(found_last, memory.NoLast) else (found_last, "")
-    listed = await kube.list(resources.PLANS, namespace)
-    plans = [Plan.model_validate(plan) for plan in listed.items]
+    plans = await _plans(kube, namespace)
     base, _ = await PolicyTables(kube).base(found_policy)  # what is wrong with it the planner's condition says
     return Told(
         service=name,

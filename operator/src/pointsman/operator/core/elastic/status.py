@@ -100,6 +100,8 @@ _OURS: Final = (
 _SERVES_WITH: Final = (
     *SERVED,
     Reason.POLICY_NOT_FOUND,
+    Reason.UNREADABLE,
+    Reason.OBJECT_REFUSED,
     Reason.BUDGET_BELOW_MINIMUM,
     Reason.BUDGET_ABOVE_MAXIMUM,
 )
