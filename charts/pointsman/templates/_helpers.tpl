@@ -1,5 +1,7 @@
 {{- define "pointsman.fullname" -}}
-{{- if contains "pointsman" .Release.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains "pointsman" .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
 {{- printf "%s-pointsman" .Release.Name | trunc 40 | trimSuffix "-" -}}
@@ -9,8 +11,8 @@
 {{/* Labels of everything in the chart. Call with (list $ "operator"). */}}
 {{- define "pointsman.labels" -}}
 {{- $root := index . 0 -}}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
 app.kubernetes.io/part-of: pointsman
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 {{ include "pointsman.selector" . }}
@@ -127,13 +129,15 @@ nats://{{ include "pointsman.fullname" . }}-nats.{{ .Release.Namespace }}.svc:42
 {{- end -}}
 {{- end -}}
 
+{{/* A key without a value is left out, so that null in any parent's values drops a user of the chart's. */}}
 {{- define "pointsman.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile:
-  type: RuntimeDefault
+{{- $context := dict -}}
+{{- range $key, $value := .Values.podSecurityContext }}
+{{- if not (kindIs "invalid" $value) }}
+{{- $_ := set $context $key $value }}
+{{- end }}
+{{- end }}
+{{- toYaml $context -}}
 {{- end -}}
 
 {{- define "pointsman.containerSecurityContext" -}}

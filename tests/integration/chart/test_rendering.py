@@ -1,5 +1,7 @@
 """What ``helm template`` makes of the chart: valid objects, a restricted security profile, strict values."""
 
+import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -241,3 +243,63 @@ def test_an_environment_of_ipv6_addresses_is_bound_to(helm: Helm) -> None:
 def test_a_disruption_budget_exists_only_where_two_operators_do(helm: Helm) -> None:
     assert not [item for item in rendered(helm) if item["kind"] == "PodDisruptionBudget"]
     assert [item for item in rendered(helm, "operator.replicas=2") if item["kind"] == "PodDisruptionBudget"]
+
+
+def test_a_cluster_that_chooses_users_itself_gets_none_from_the_chart(helm: Helm) -> None:
+    given = [f"podSecurityContext.{key}=null" for key in ("runAsUser", "runAsGroup", "fsGroup")]
+    templates = dict(pod_templates(rendered(helm, *given)))
+    assert len(templates) == 4, "operator, planner, NATS, uninstall hook"
+    for name, spec in templates.items():
+        assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}, name
+    for name, spec in pod_templates(rendered(helm)):
+        assert spec["securityContext"]["runAsUser"] == 65532, name
+
+
+def test_the_uninstall_hook_runs_where_the_operator_runs(helm: Helm) -> None:
+    objects = rendered(
+        helm,
+        "operator.nodeSelector.a=b",
+        "operator.tolerations[0].operator=Exists",
+        "operator.affinity.nodeAffinity.a=b",
+        "operator.priorityClassName=high",
+        "operator.podAnnotations.mesh=none",
+    )
+    hook = one(objects, "Job", "pointsman-uninstall")["spec"]["template"]
+    operator = one(objects, "Deployment", "pointsman-operator")["spec"]["template"]
+    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+        assert hook["spec"][key] == operator["spec"][key], key
+    assert hook["metadata"]["annotations"] == {"mesh": "none"}
+
+
+def test_two_releases_of_one_name_can_have_names_of_their_own(helm: Helm) -> None:
+    def cluster_wide(*settings: str) -> set[tuple[str, str]]:
+        kinds = {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+        objects = rendered(helm, "crds.install=false", *settings)
+        return {(item["kind"], item["metadata"]["name"]) for item in objects if item["kind"] in kinds}
+
+    assert cluster_wide()
+    assert not cluster_wide() & cluster_wide("fullnameOverride=pointsman-of-b")
+
+
+def test_the_chart_renders_as_a_dependency_and_with_build_metadata_in_its_version(helm: Helm, tmp_path: Path) -> None:
+    """CI systems append +build to versions, and + is allowed in no label."""
+    shutil.copytree(CHART, tmp_path / "parent" / "charts" / "pointsman")
+    child = tmp_path / "parent" / "charts" / "pointsman" / "Chart.yaml"
+    chart = yaml.safe_load(child.read_text())
+    child.write_text(yaml.safe_dump(chart | {"version": "0.1.0+build.7", "appVersion": "0.1.0+build.7"}))
+    parent = {
+        "apiVersion": "v2", "name": "platform", "version": "1.0.0",
+        "dependencies": [{"name": "pointsman", "version": "0.1.0+build.7"}],
+    }  # fmt: skip
+    (tmp_path / "parent" / "Chart.yaml").write_text(yaml.safe_dump(parent))
+    (tmp_path / "parent" / "values.yaml").write_text(yaml.safe_dump({"global": {"region": "x"}}))
+    openshift = ("--set", "pointsman.podSecurityContext.runAsUser=null")
+    done = helm("template", "platform", str(tmp_path / "parent"), "--namespace", "pointsman-system", *openshift)
+    assert done.returncode == 0, done.stderr
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    for item in objects:
+        kubernetes_validate.validate(item, KUBERNETES, strict=True)
+        for value in item["metadata"].get("labels", {}).values():
+            assert re.fullmatch(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", value), item["metadata"]
+    for name, spec in pod_templates(objects):
+        assert "runAsUser" not in spec["securityContext"], name
