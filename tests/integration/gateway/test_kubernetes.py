@@ -77,6 +77,17 @@ class Cluster:
         )
         self.ready(namespace, name, address, "True")
 
+    def gateway_pod(self, namespace: str, name: str) -> None:
+        """A gateway's pod that no kubelet has started yet."""
+        labels = {names.SERVICE_LABEL: SERVICE, names.COMPONENT_LABEL: names.COMPONENT_GATEWAY}
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
+            "spec": {"containers": [{"name": "gateway", "image": "gateway:test"}]},
+        }
+        self.control_plane.apply(pod, namespace=namespace)
+
     def ready(self, namespace: str, name: str, address: str, ready: str) -> None:
         """What a kubelet writes."""
         conditions = [{"type": "Ready", "status": ready}]
@@ -139,8 +150,8 @@ class Stage:
         await asyncio.to_thread(self.cluster.pod, namespace, name, address, **labels)
         return worker
 
-    async def gateway(self, namespace: str) -> Gateway:
-        """A gateway process with the rights of the chart's ClusterRole in ``namespace``."""
+    async def gateway(self, namespace: str, **settings: Any) -> Gateway:
+        """A gateway process with the rights that the operator gives it in ``namespace``."""
         user = f"system:serviceaccount:{namespace}:chat-gateway"
         control_plane = self.cluster.control_plane
         rules = [
@@ -166,7 +177,9 @@ class Stage:
         )
         environment = {"KUBECONFIG": str(control_plane.kubeconfig_for(user))}
         process = self.stack.enter_context(
-            gateway_process(self.folder / namespace, token=TOKEN, environment=environment, namespace=namespace)
+            gateway_process(
+                self.folder / namespace, token=TOKEN, environment=environment, namespace=namespace, **settings
+            )
         )
         return await self.stack.enter_async_context(connected(process))
 
@@ -250,3 +263,26 @@ async def test_with_the_api_server_gone_the_last_known_workers_go_on_serving(sta
         stage.cluster.control_plane.start_part(APISERVER)
     stage.cluster.label(namespace, "chat-0", names.ROUTABLE_LABEL, "false")
     await gateway.knows(workers[1])
+
+
+async def test_the_only_gateway_serves_until_its_replacement_is_ready(stage: Stage) -> None:
+    namespace = stage.namespace()
+    stage.cluster.service(namespace, maxLocalPrefillTokens=9, maxPrefillQueueSize=1)
+    worker = await stage.worker(namespace, "chat-0")
+    for name in ("own", "replacement"):
+        await asyncio.to_thread(stage.cluster.gateway_pod, namespace, name)
+    await asyncio.to_thread(stage.cluster.ready, namespace, "own", stage.cluster.address(), "True")
+    gateway = await stage.gateway(namespace, pod_name="own", linger_seconds=1, shutdown_seconds=240)
+    await gateway.knows(worker)
+
+    gateway.of.process.terminate()
+    await eventually(lambda: gateway.of.logged("stopping"), "the gateway stops")
+    for _ in range(15):  # three times as long as it lingers
+        await asyncio.sleep(0.2)
+        async with gateway.http.get(f"{gateway.of.url}/ready") as ready:
+            assert ready.status == 200
+        assert await ask(gateway) == "chat-0"
+
+    await asyncio.to_thread(stage.cluster.ready, namespace, "replacement", stage.cluster.address(), "True")
+    assert await ask(gateway) == "chat-0"  # Services on other nodes do not know the replacement yet
+    assert await asyncio.to_thread(gateway.of.process.wait, 60) == 0

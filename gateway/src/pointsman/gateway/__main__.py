@@ -25,6 +25,7 @@ from pointsman.gateway.http_protocol import GatewayRunner
 from pointsman.gateway.kv_events import KvEventFeed
 from pointsman.gateway.kv_metrics import KvMetricsFeed
 from pointsman.gateway.lazy_images import IsAllowed, LazyImages
+from pointsman.gateway.lingering import linger
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.models import ModelCatalog
 from pointsman.gateway.off_loop import OffLoop
@@ -129,12 +130,14 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
         if settings.nats_url is not None:
             life.start(kv_metrics.run(lambda: _service_uid(settings, fleet)), "kv metrics")
         await life.stopping.wait()
-        server.stopping = True  # /ready says no, and no connection is kept
+        # /ready says yes as long as requests are taken: a Service with no other gateway sends them to one that ends
+        # while that one is ready.
+        server.keeps_connections = False
         log.info("stopping", extra={"status": life.status.name})
-        if life.status is ExitStatus.STOPPED:
-            await asyncio.sleep(settings.linger_seconds)
-        flow.end_within(settings.shutdown_seconds / 2)  # the other half is for answering those that it sends
-        # open streams get their time in runner.cleanup
+        left_seconds = await linger(settings) if life.status is ExitStatus.STOPPED else settings.shutdown_seconds
+        server.stopping = True
+        flow.end_within(left_seconds / 2)  # the other half is for answering those that it sends
+        runner.shutdown_within(left_seconds)  # open streams get their time in runner.cleanup
     return life.status
 
 

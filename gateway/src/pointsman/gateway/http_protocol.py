@@ -106,6 +106,10 @@ class GatewayRunner(web.AppRunner):
         self._respond = respond
         self._max_header_kib = max_header_kib
 
+    def shutdown_within(self, seconds: float) -> None:
+        """The time that ``cleanup`` gives open requests; before it is called."""
+        self._shutdown_timeout = seconds
+
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         server = _Server(

@@ -153,7 +153,8 @@ class GatewayServer:
         self._clock = clock
         self._wall = wall
         self._started_unix_s = int(wall())
-        self.stopping = False
+        self.keeps_connections = True
+        self.stopping = False  # it takes no more requests
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -171,8 +172,8 @@ class GatewayServer:
         return app
 
     async def _let_the_client_go(self, _request: web.Request, response: web.StreamResponse) -> None:
-        """While it stops: a client's next request on a kept connection would meet a closed one."""
-        if self.stopping:
+        """While it ends: a client's next request on a kept connection would meet a closed one."""
+        if not self.keeps_connections:
             response.headers["Connection"] = "close"
             response.force_close()
 

@@ -14,6 +14,7 @@ from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidato
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
+from pointsman.gateway.core.linger import OtherGateways
 from pointsman.gateway.types import Discovered, Worker, WorkerKey
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
@@ -159,3 +160,38 @@ async def follow_kubernetes(namespace: str, service: str, found: Callable[[Disco
             group.create_task(pods.run(), name="mirror of pods")
             group.create_task(services.run(), name="mirror of the service")
             group.create_task(first_report(), name="first report")
+
+
+def other_gateways(pods: Iterable[Pod], own_name: str) -> OtherGateways:
+    """The gateway pods but ``own_name`` that are not being deleted and have not ended."""
+    others = [pod for pod in pods if pod.metadata.name != own_name and not pod.terminating and not pod.finished]
+    ready = sum(pod.ready for pod in others)
+    return OtherGateways(ready=ready, starting=len(others) - ready)
+
+
+async def follow_other_gateways(
+    namespace: str, service: str, own_name: str, found: Callable[[OtherGateways], None]
+) -> None:
+    """Report the service's other gateways now and after every change, until cancelled."""
+    async with await Kube.connect(field_manager="pointsman-gateway") as kube:
+        pods = Mirror(
+            kube,
+            PODS,
+            Pod,
+            namespace=namespace,
+            label_selector=f"{names.SERVICE_LABEL}={service},{names.COMPONENT_LABEL}={names.COMPONENT_GATEWAY}",
+            on_change=lambda _old, _new: report(),
+        )
+
+        def report() -> None:
+            if pods.synced.is_set():
+                found(other_gateways(pods.objects(), own_name))
+
+        async def first_report() -> None:
+            await pods.synced.wait()
+            report()
+            await asyncio.Event().wait()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pods.run(), name="mirror of gateways")
+            group.create_task(first_report(), name="first report of gateways")

@@ -1,0 +1,57 @@
+"""Serves on after SIGTERM until no Service sends requests here; `core.linger` decides for how long."""
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+
+from pointsman.gateway.core.linger import Linger, OtherGateways
+from pointsman.gateway.discovery.kubernetes import follow_other_gateways
+from pointsman.gateway.settings import Settings
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+
+
+async def linger(settings: Settings) -> float:
+    """Return when requests need not be taken any more, with the seconds that open streams have left.
+
+    Waiting for another gateway takes up to half of ``shutdown_seconds``: the pod's grace period is for both.
+    """
+    began_s = time.monotonic()
+    end_s = began_s + settings.linger_seconds + settings.shutdown_seconds
+    if settings.linger_seconds > 0:
+        await _wait(settings, began_s)
+    return max(0.0, end_s - time.monotonic())
+
+
+async def _wait(settings: Settings, began_s: float) -> None:
+    others: OtherGateways | None = None
+    changed = asyncio.Event()
+
+    def found(now: OtherGateways) -> None:
+        nonlocal others
+        others = now
+        changed.set()
+
+    following: asyncio.Task[None] | None = None
+    if settings.endpoints_file is None:
+        work = follow_other_gateways(settings.namespace, settings.service, settings.gateway, found)
+        following = asyncio.create_task(work, name="other gateways")
+    else:
+        found(OtherGateways(ready=0, starting=0))  # nobody replaces a gateway outside of Kubernetes
+    decides = Linger(
+        began_s=began_s,
+        linger_s=settings.linger_seconds,
+        longest_s=settings.linger_seconds + settings.shutdown_seconds / 2,
+    )
+    while not decides.ends(time.monotonic(), others):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                await changed.wait()
+        changed.clear()
+    log.info("takes no more requests", extra={"others": str(others), "seconds": time.monotonic() - began_s})
+    if following is not None:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
