@@ -31,6 +31,7 @@ from pointsman.workers.event_sockets import kv_event_endpoints
 from pointsman.workers.kv_events import KvEventFeed
 from pointsman.workers.kv_feed import KvFeedPublisher
 from pointsman.workers.kv_metrics import KvMetricsPublisher
+from pointsman.workers.last_role import OPERATOR_SECONDS, LastRole
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.model_files import ModelFiles, digest
 from pointsman.workers.nats_link import NatsLink
@@ -71,6 +72,8 @@ class Sidecar:
         self.metrics_port: int | None = None  # where only metrics are served; None: on the engine's port alone
         self._clock = clock
         self._roles = RoleState(settings.role)
+        self._last_role = LastRole.of_pod(settings.pod_uid)
+        self._idle_since_s: float | None = None
         self._verified: Role | None = None
         self._clients: set[ClientRequest] = set()
         # Most embeddings are fetched at once, and none is lost that the engines could not compute: so long it stays.
@@ -238,6 +241,7 @@ class Sidecar:
         if request.role is not self._roles.role:
             self._verified = None  # a worker that comes back to a role may not serve in it any more
         self._change(self._roles.assigned(request.role))
+        self._last_role.keep(request)
         return self.state()
 
     def drain(self, request: DrainRequest) -> WorkerState:
@@ -290,6 +294,19 @@ class Sidecar:
 
     # --- inside ---
 
+    def take_last_role(self) -> None:
+        """After a restart without an operator, see ``last_role``."""
+        if self._roles.phase is not WorkerPhase.IDLE:
+            self._idle_since_s = None
+            return
+        now_s = self._clock()
+        since_s = self._idle_since_s = now_s if self._idle_since_s is None else self._idle_since_s
+        last = self._last_role.read() if now_s - since_s >= OPERATOR_SECONDS else None
+        if last is not None:
+            log.warning("no operator gave a role within %s s: taking the last one, %s", OPERATOR_SECONDS, last.role)
+            with suppress(ControlRefusedError):
+                self.assign(last.model_copy(update={"if_serving": False}))
+
     def _change(self, roles: RoleState) -> None:
         if roles != self._roles:
             log.info(
@@ -314,6 +331,7 @@ class Sidecar:
                 condition = EngineCondition.FAILED
             if condition is not self._roles.engine:
                 self._change(self._roles.with_engine(condition))
+            self.take_last_role()
             if self._link.ready.is_set():
                 with suppress(QueueUnavailableError):
                     await self._queue.depth()

@@ -1,6 +1,7 @@
 """The role of a worker and what follows from it.
 
-A worker starts without a role: a container that restarts after a role switch cannot come back with its old one.
+A worker starts without a role and waits for the operator to give one: a container that restarts after a role switch
+does not come back with its old one.
 """
 
 from dataclasses import dataclass, replace
