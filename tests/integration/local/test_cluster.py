@@ -76,6 +76,7 @@ spec:
   model: {source: "file:///models/none", servedName: none}
   pools: {prefill: {replicas: 1}, decode: {replicas: 1}}
   worker: {gpus: 0}
+  gateway: {replicas: 1}
   drain: {timeoutSeconds: 1}
 """)
     kept.kubectl("apply", "-f", str(manifest))

@@ -131,6 +131,7 @@ class LocalCluster:
                 images=self._images(),
                 gpus=self._gpus,
                 restart_seconds=self._restart_seconds,
+                proxy_services=True,
                 keep=self._keep,
             )
             self._node.start()
@@ -177,7 +178,7 @@ class LocalCluster:
         address = self.nats_address
         return {
             "bindHost": "$(POD_IP)",
-            "gateway": {"lingerSeconds": 0},  # no Service sends requests here
+            "gateway": {"lingerSeconds": 1},  # the process node sees at once where a Service may send requests
             "nats": {"url": f"nats://{address}:{NATS_PORT}", "podAnnotations": {ADDRESS_ANNOTATION: address}},
         }
 
@@ -261,6 +262,14 @@ class LocalCluster:
             if conditions.get("Ready") == "True" and not pod["metadata"].get("deletionTimestamp"):
                 return f"http://{pod['status']['podIP']}:{GATEWAY_PORT}/v1"
         return None
+
+    def service_url(self, service: str, namespace: str = "default") -> str:
+        """OpenAI base URL of a service by the Service of its gateways. Raises ControlPlaneError if there is none.
+
+        Connections are refused while no gateway takes them, as on a cluster of machines.
+        """
+        path = "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"
+        return f"http://{self.kubectl('get', 'service', f'{service}-gateway', '-n', namespace, '-o', path)}/v1"
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout_s: float = 60.0) -> str:
         """Run kubectl as administrator; what it printed. Raises ControlPlaneError with the refusal."""

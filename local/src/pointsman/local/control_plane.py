@@ -34,6 +34,7 @@ from pointsman.local.binaries import CONTROL_PLANE, ensure_all
 from pointsman.local.certificates import Authority, KeyPair
 from pointsman.local.errors import ControlPlaneError
 from pointsman.local.node.kubelet_api import API_SERVER_USER
+from pointsman.local.node.pod_addresses import claim_range
 from pointsman.local.processes import Part
 from pointsman.local.state import new_state_directory, remove_state_directory
 
@@ -46,8 +47,6 @@ PARTS: Final = (ETCD, APISERVER, CONTROLLER_MANAGER, SCHEDULER)
 HOST: Final = "127.0.0.1"
 KUBECONFIG: Final = "admin.kubeconfig"
 READY_TIMEOUT_S: Final = 120.0
-_SERVICE_RANGE: Final = "10.96.0.0/16"
-_KUBERNETES_SERVICE: Final = "10.96.0.1"
 _ISSUER: Final = "https://kubernetes.default.svc.cluster.local"
 _POLL_S: Final = 0.05
 _REQUEST_TIMEOUT_S: Final = 5.0
@@ -93,6 +92,10 @@ class ControlPlane:
         self._temporary = False
         self._authority = Authority(directory / "pki")
         self._ports = self._remembered_ports()
+        # Addresses of Services are loopback addresses, so that a process node can serve them.
+        owner_of_range = directory / "services"
+        owner_of_range.mkdir(exist_ok=True, mode=0o700)
+        self._service_range = claim_range(owner_of_range)
         self._parts: dict[str, Part] = {}
         self._admin = self._authority.client("admin", "kubernetes-admin", ("system:masters",))
 
@@ -327,7 +330,7 @@ class ControlPlane:
         ca = self._authority.files
         serving = self._authority.server(
             "kube-apiserver",
-            (HOST, "localhost", _KUBERNETES_SERVICE, "kubernetes.default", "kubernetes.default.svc"),
+            (HOST, "localhost", f"{self._service_range}.1", "kubernetes.default", "kubernetes.default.svc"),
         )
         tokens = self._authority.signing_key("service-accounts")
         kubelet_client = self._authority.client("kubelet-client", API_SERVER_USER)
@@ -363,7 +366,7 @@ class ControlPlane:
                 f"--service-account-issuer={_ISSUER}",
                 f"--service-account-key-file={tokens.certificate}",
                 f"--service-account-signing-key-file={tokens.key}",
-                f"--service-cluster-ip-range={_SERVICE_RANGE}",
+                f"--service-cluster-ip-range={self._service_range}.0/24",
                 "--authorization-mode=Node,RBAC",
                 "--enable-admission-plugins=NodeRestriction",
                 "--endpoint-reconciler-type=none",

@@ -32,6 +32,7 @@ class ProcessNode:
 
     ``gpus``            made-up ``nvidia.com/gpu`` capacity
     ``restart_seconds`` first restart back-off (a kubelet's is 10); doubles
+    ``proxy_services``  serve Services at their cluster IPs, from this node's pods: for the only node of a cluster
     ``keep``            node and pods outlive this process
     """
 
@@ -43,6 +44,7 @@ class ProcessNode:
         name: str = "local",
         gpus: int = 8,
         restart_seconds: float = 10.0,
+        proxy_services: bool = False,
         keep: bool = False,
     ) -> None:
         self.name = name
@@ -62,6 +64,7 @@ class ProcessNode:
             "serving-key": serving.key,
             "gpus": gpus,
             "restart-seconds": restart_seconds,
+            "proxy-services": proxy_services,
             **({} if keep else {"owner-pid": os.getpid()}),
         }
         argv = [sys.executable, "-m", "pointsman.local.node"]

@@ -26,6 +26,7 @@ from pointsman.local.node.kubelet_api import kubelet_api, server_tls
 from pointsman.local.node.pod_addresses import PodAddresses
 from pointsman.local.node.pod_runner import PodRunner, pod_directory
 from pointsman.local.node.racing import cancel
+from pointsman.local.node.service_proxy import ServiceProxy
 from pointsman.local.node.services import Services
 from pointsman.local.node.settings import NodeSettings
 from pointsman.local.processes import ProcessId
@@ -46,6 +47,7 @@ class Node:
         self._settings = settings
         self._runners: dict[str, PodRunner] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._service_proxy: ServiceProxy | None = None
         self._allocatable = {
             "cpu": str(settings.cpus),
             "memory": settings.memory,
@@ -86,10 +88,11 @@ class Node:
                 on_change=self._on_change,
                 backoff_max_s=2.0,  # the API server is on this computer
             )
-            background = [
-                asyncio.create_task(coroutine)
-                for coroutine in (events.run(), self._heartbeat(kube, port), mirror.run(), self._sweep(mirror))
-            ]
+            work = [events.run(), self._heartbeat(kube, port), mirror.run(), self._sweep(mirror)]
+            if settings.proxy_services:
+                self._service_proxy = ServiceProxy(kube, mirror.objects)
+                work.append(self._service_proxy.run())
+            background = [asyncio.create_task(coroutine) for coroutine in work]
             for task in background:
                 stack.push_async_callback(cancel, task)
             log.info("node %s: ready, pods at %s", settings.name, self._services.addresses.host_ip)
@@ -101,6 +104,8 @@ class Node:
         pod = new if new is not None else old
         if pod is None:
             return
+        if self._service_proxy is not None:
+            self._service_proxy.changed()
         uid = pod["metadata"]["uid"]
         runner = self._runners.get(uid)
         if new is None:

@@ -26,7 +26,7 @@ class PodAddresses:
 
     def __init__(self, pods_directory: Path) -> None:
         pods_directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._prefix = _claim(pods_directory)
+        self._prefix = claim_range(pods_directory)
         self._taken: set[str] = set()
 
     @property
@@ -68,7 +68,8 @@ class PodAddresses:
         self._taken.discard(address)
 
 
-def _claim(directory: Path) -> str:
+def claim_range(directory: Path) -> str:
+    """The first three numbers of a range in 127.0.0.0/8 that belongs to ``directory`` as long as it exists."""
     claims = cache_directory() / "addresses"
     claims.mkdir(parents=True, exist_ok=True)
     with (claims / "lock").open("w") as lock:

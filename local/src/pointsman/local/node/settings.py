@@ -27,4 +27,5 @@ class NodeSettings(BaseSettings):
     cpus: int = Field(default=64, ge=1, description="Made-up CPU capacity: requests are never what is short here.")
     memory: str = Field(default="256Gi", description="Made-up memory capacity.")
     max_pods: int = Field(default=110, ge=1, le=250, description="Pods at a time.")
+    proxy_services: bool = Field(default=False, description="Serve Services at their cluster IPs, from these pods.")
     restart_seconds: float = Field(default=FIRST_S, ge=0, description="First restart back-off; doubles.")
