@@ -76,7 +76,7 @@ def test_kind_is_loaded_with_the_images_that_the_chart_asks_for() -> None:
 def test_every_writable_place_of_a_pod_is_in_the_table() -> None:
     wanted = spec(model={"source": "hf://meta/llama"}, worker={"gpus": 1})
     worker = adapter_for(wanted).pod(service(wanted), INSTALL, "chat-r-0", Role.DECODE)["spec"]
-    gateway = gateway_objects(service(wanted), INSTALL)[3]["spec"]["template"]["spec"]
+    gateway = gateway_objects(service(wanted), INSTALL)[-1]["spec"]["template"]["spec"]
     table = PAGE.split("| pod | path |", 1)[1].split("\n\n", 1)[0]
     named = set(re.findall(r"`(/[a-z/]+)`", table))
     mounted = {mount["mountPath"] for pod in (worker, gateway) for mount in pod["containers"][0]["volumeMounts"]}

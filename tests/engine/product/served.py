@@ -220,6 +220,24 @@ def errors(records: list[Record]) -> list[str]:
     ]
 
 
+def evict(chat: Served, pod: str) -> None:
+    """As ``kubectl drain`` does it. Raises ControlPlaneError if a disruption budget forbids it."""
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": chat.namespace}}
+    path = f"/api/v1/namespaces/{chat.namespace}/pods/{pod}/eviction"
+    chat.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+
+
+def gateways(chat: Served) -> dict[str, bool]:
+    """The gateway pods that there are, and whether each is ready and not being deleted."""
+    selector = f"{names.SERVICE_LABEL}={chat.name},{names.COMPONENT_LABEL}={names.COMPONENT_GATEWAY}"
+    found = {}
+    for pod in json.loads(chat.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]:
+        conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
+        deleted = pod["metadata"].get("deletionTimestamp") is not None
+        found[pod["metadata"]["name"]] = conditions.get("Ready") == "True" and not deleted
+    return found
+
+
 WHOLE_ANSWERS = Mix(lengths=MIX.lengths, max_tokens=range(16, 65), stream_share=0.0)
 ASKED = some(WHOLE_ANSWERS, 116, seed=101)
 """Prompts of the tests that share one reference, each for one test alone: a prompt asked before is cached, and then

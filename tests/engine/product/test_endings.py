@@ -1,25 +1,27 @@
 """What is taken away from outside: a worker evicted, the chart uninstalled, a namespace deleted."""
 
 import asyncio
-import json
 
 import pytest
 
-from engine.product.served import PREFILL_HEAVY, Served, errors, served, stream_of
+from engine.product.served import (
+    MODEL_NAME,
+    PREFILL_HEAVY,
+    WAIT_SECONDS,
+    Served,
+    errors,
+    evict,
+    gateways,
+    served,
+    stream_of,
+)
 from pointsman.api.protocol.names import Role
 from pointsman.local.cluster import RELEASE, LocalCluster
 from pointsman.local.errors import ControlPlaneError
 from pointsman.local.traffic import Endpoint, PrefillPath, Record, prompts, running_load
-from waiting import until
+from waiting import eventually, until
 
 LONG_ANSWER_TOKENS = 1_200
-
-
-def evict(chat: Served, pod: str) -> None:
-    """As ``kubectl drain`` does it. Raises ControlPlaneError if a disruption budget forbids it."""
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": chat.namespace}}
-    path = f"/api/v1/namespaces/{chat.namespace}/pods/{pod}/eviction"
-    chat.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
 
 
 async def begun_streams(endpoint: Endpoint, count: int) -> list[asyncio.Task[Record]]:
@@ -61,14 +63,29 @@ async def test_an_evicted_worker_finishes_its_streams_first_and_the_others_are_k
     await chat.at_rest()
 
 
-async def test_a_chart_that_goes_first_leaves_workers_serving_which_find_it_again_when_it_is_back(chat: Served) -> None:
+async def test_a_chart_that_goes_first_leaves_gateways_and_workers_that_serve_and_restart(chat: Served) -> None:
+    """And that find it again when it is back."""
     before = await chat.look()
-    async with running_load(chat.endpoint, prompts(PREFILL_HEAVY, seed=111), clients=3) as traffic:
+    url = chat.cluster.service_url(chat.name)
+    async with (
+        Endpoint(url, MODEL_NAME, timeout_seconds=WAIT_SECONDS) as endpoint,
+        running_load(endpoint, prompts(PREFILL_HEAVY, seed=111), clients=3) as traffic,
+    ):
         await traffic.until(lambda records: any(r.path is PrefillPath.REMOTE for r in records), timeout_seconds=120)
         await asyncio.to_thread(chat.cluster.helm, "uninstall", RELEASE)
         gone_at = len(traffic.records)
         await traffic.until(
             lambda records: any(r.path is PrefillPath.LOCAL for r in records[gone_at:]), timeout_seconds=120
+        )
+        # a worker and the gateway start anew with what is the service's own
+        victim = before.routable(Role.DECODE)[0].name
+        chat.kill(victim)
+        (gateway,) = gateways(chat)
+        chat.kubectl("delete", "pod", gateway, "--wait=false")
+        await eventually(lambda: list(gateways(chat).values()) == [True], "another gateway has taken its place")
+        restarted_at = len(traffic.records)
+        await traffic.until(
+            lambda records: any(r.worker == victim and r.served for r in records[restarted_at:]), timeout_seconds=120
         )
         await asyncio.to_thread(chat.cluster.install)
         back_at = len(traffic.records)

@@ -260,6 +260,32 @@ GOOD: dict[str, dict[str, Any]] = {
             },
         }
     ),
+    "a gateway that is placed": service(
+        gateway={
+            "service": {
+                "type": "LoadBalancer",
+                "annotations": {"example.com/scheme": "internal"},
+                "loadBalancerClass": "example.com/internal",
+                "loadBalancerSourceRanges": ["10.0.0.0/8", "fd00::/8"],
+                "externalTrafficPolicy": "Local",
+                "ipFamilyPolicy": "PreferDualStack",
+            },
+            "template": {
+                "metadata": {"labels": {"team": "a"}, "annotations": {"example.com/a": "b"}},
+                "spec": {
+                    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+                    "containers": [
+                        {
+                            "name": "gateway",
+                            "env": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+                            "resources": {"limits": {"memory": "2Gi"}},
+                        },
+                        {"name": "beside", "image": "x", "env": [{"name": "POD_IP", "value": "x"}]},
+                    ],
+                },
+            },
+        }
+    ),
     "encode workers of the default kind": service(encode={}),
     "encode workers with what is their own": service(
         encode={
@@ -391,6 +417,54 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
             "'Random' is not a router",
             "use one of token-load, overlap-ratio, least-loaded, round-robin",
         ),
+    ),
+    "a load balancer class of a Service that has none": (
+        service(gateway={"service": {"loadBalancerClass": "example.com/internal"}}),
+        ("spec.gateway.service.loadBalancerClass", "is for type LoadBalancer", "type is ClusterIP", "leave it out"),
+    ),
+    "source ranges of a Service that has no load balancer": (
+        service(gateway={"service": {"type": "NodePort", "loadBalancerSourceRanges": ["10.0.0.0/8"]}}),
+        ("spec.gateway.service.loadBalancerSourceRanges", "is for type LoadBalancer", "type is NodePort"),
+    ),
+    "a source range that is none": (
+        service(gateway={"service": {"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.1"]}}),
+        ("spec.gateway.service.loadBalancerSourceRanges[0]", "10.0.0.1"),
+    ),
+    "an external policy of a Service that is internal": (
+        service(gateway={"service": {"externalTrafficPolicy": "Local"}}),
+        ("spec.gateway.service.externalTrafficPolicy", "type is ClusterIP", "leave it out"),
+    ),
+    "an annotation of the gateway's Service that is ours": (
+        service(gateway={"service": {"annotations": {"pointsman.dev/applied-hash": "x"}}}),
+        ("spec.gateway.service.annotations", "pointsman.dev/applied-hash", "belongs to Pointsman"),
+    ),
+    "the gateway's image": (
+        service(gateway={"template": {"spec": {"containers": [{"name": "gateway", "image": "x"}]}}}),
+        ("spec.gateway.template.spec.containers[0].image", "is set by Pointsman", "images.gateway"),
+    ),
+    "environment of the gateway that is ours": (
+        service(
+            gateway={
+                "template": {"spec": {"containers": [{"name": "gateway", "env": [{"name": "POINTSMAN_MAX_BODY_MIB"}]}]}}
+            }
+        ),
+        ("spec.gateway.template.spec.containers[0].env", "POINTSMAN_MAX_BODY_MIB", "is set by Pointsman"),
+    ),
+    "another account of the gateway": (
+        service(gateway={"template": {"spec": {"serviceAccountName": "mine"}}}),
+        ("spec.gateway.template.spec.serviceAccountName", "mine", "leave it out"),
+    ),
+    "service links of the gateway": (
+        service(gateway={"template": {"spec": {"enableServiceLinks": True}}}),
+        ("spec.gateway.template.spec.enableServiceLinks", "is true", "leave it out"),
+    ),
+    "a grace period of the gateway": (
+        service(gateway={"template": {"spec": {"terminationGracePeriodSeconds": 5}}}),
+        ("spec.gateway.template.spec.terminationGracePeriodSeconds", "5", "spec.drain.timeoutSeconds"),
+    ),
+    "a label of the gateway that is ours": (
+        service(gateway={"template": {"metadata": {"labels": {"pointsman.dev/service": "x"}}}}),
+        ("spec.gateway.template.metadata.labels", "pointsman.dev/service", "belongs to Pointsman"),
     ),
     "a body of nothing": (
         service(gateway={"limits": {"maxBodyMiB": 0}}),

@@ -44,7 +44,7 @@ def serve(cluster: LocalCluster, name: str) -> str:
         "apiVersion": "pointsman.dev/v1alpha1",
         "kind": "LLMService",
         "metadata": {"name": name},
-        "spec": {"model": {"source": "file:///models/none"}, "worker": {"gpus": 0}},
+        "spec": {"model": {"source": "file:///models/none"}, "worker": {"gpus": 0}, "gateway": {"replicas": 1}},
     }
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
     until(lambda: FINALIZER in finalizers(cluster, name), "the operator guards the service")

@@ -12,9 +12,13 @@ import yaml
 
 from fixtures.helm_release import HelmRelease
 from pointsman.api.protocol.names import FINALIZER
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.local.control_plane import ControlPlane
 from pointsman.local.errors import ControlPlaneError
 from pointsman.operator import uninstall
+from pointsman.operator.core.gateway import gateway_objects
+from pointsman.operator.core.install import Install
+from pointsman.operator.core.snapshot import Service
 from waiting import until
 
 # Its own: other tests may have a chart on the same control plane, and ClusterRoles have no namespace.
@@ -346,28 +350,41 @@ def test_the_operator_writes_and_deletes_only_what_belongs_to_pointsman(
 
 
 def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Release, namespace: str) -> None:
-    def binding(role: str) -> str:
-        return json.dumps(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "RoleBinding",
-                "metadata": {
-                    "name": "given",
-                    "namespace": namespace,
-                    "ownerReferences": [
-                        {"apiVersion": "pointsman.dev/v1alpha1", "kind": "LLMService", "name": "chat", "uid": "u"}
-                    ],
-                },
-                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
-                "subjects": [{"kind": "ServiceAccount", "name": "default", "namespace": namespace}],
-            }
-        )
-
+    """Its role and binding are objects of the service: they stay when the chart goes."""
     operator = f"--as=system:serviceaccount:{release.namespace}:{RELEASE}-operator"
     kubectl = release.control_plane.kubectl
-    kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding(f"{RELEASE}-gateway"))
+    wanted = LLMServiceSpec.model_validate({"model": {"source": "hf://test/tiny"}})
+    served = Service(namespace=namespace, name="chat", uid="u-chat", generation=1, spec=wanted)
+    install = Install(worker_image="w", gateway_image="g", nats_url="nats://n:4222")
+    role, binding = (
+        next(item for item in gateway_objects(served, install) if item["kind"] == kind)
+        for kind in ("Role", "RoleBinding")
+    )
+    kubectl("create", operator, "-f", "-", stdin=json.dumps(role))
+    kubectl("create", operator, "-f", "-", stdin=json.dumps(binding))
+
+    def gateway_may(*question: str) -> bool:
+        try:
+            return kubectl("-n", namespace, "auth", "can-i", *question, f"--as={account}").strip() == "yes"
+        except ControlPlaneError:  # kubectl says no by its exit status
+            return False
+
+    account = f"system:serviceaccount:{namespace}:chat-gateway"
+    assert until(lambda: gateway_may("watch", "pods"), "the gateway may follow its workers")
+    assert gateway_may("list", "llmservices.pointsman.dev/chat")
+    assert not gateway_may("list", "llmservices.pointsman.dev")
+    assert not gateway_may("delete", "pods")
+    greater = {**role, "metadata": {**role["metadata"], "name": "greater"}}
+    for rule in (
+        {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create"]},
+        {"apiGroups": [""], "resources": ["secrets"], "verbs": ["list"]},
+    ):
+        with pytest.raises(ControlPlaneError, match="attempting to grant RBAC permissions not currently held"):
+            kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=json.dumps({**greater, "rules": [rule]}))
+    admin = {**binding, "roleRef": {**binding["roleRef"], "kind": "ClusterRole", "name": "admin"}}
+    admin["metadata"] = {**binding["metadata"], "name": "admin"}
     with pytest.raises(ControlPlaneError, match="attempting to grant RBAC permissions not currently held"):
-        kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=binding("admin"))
+        kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=json.dumps(admin))
 
 
 def test_people_who_may_edit_a_namespace_may_serve_models_in_it(release: Release, namespace: str) -> None:

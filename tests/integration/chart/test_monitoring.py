@@ -48,7 +48,7 @@ def pods_of_a_service() -> dict[str, dict[str, Any]]:
     wanted = service(spec(worker={"gpus": 1}))
     return {
         "worker": adapter_for(wanted.spec).pod(wanted, INSTALL, "chat-r-0", Role.DECODE),
-        "gateway": gateway_objects(wanted, INSTALL)[3]["spec"]["template"],
+        "gateway": gateway_objects(wanted, INSTALL)[-1]["spec"]["template"],
     }
 
 

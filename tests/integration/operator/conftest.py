@@ -19,7 +19,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
 from pointsman.local.control_plane import ControlPlane
-from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES, bind_rule
+from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import until
 
 from .stand_in import StandInKubelet
@@ -34,17 +34,10 @@ def operator_kubeconfig(control_plane: ControlPlane) -> Path:
     """The CRDs, and a user that may do what ``permissions`` says and nothing else."""
     control_plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRDS))
     control_plane.kubectl("wait", "--for=condition=Established", "-f", str(CRDS), "--timeout=60s")
-    rules = [rule.manifest() for rule in (*CLUSTER_RULES, *LEASE_RULES, bind_rule("pointsman-gateway"))]
-    # A RoleBinding may only hand out rights one has, or that one may bind: the gateway's role has some of its own.
-    gateway_rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    rules = [rule.manifest() for rule in (*CLUSTER_RULES, *LEASE_RULES)]
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole"}
     control_plane.apply(
         {**role, "metadata": {"name": USER}, "rules": rules},
-        {
-            **role,
-            "metadata": {"name": "pointsman-gateway"},
-            "rules": [*gateway_rules, {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
-        },
         {
             "apiVersion": "rbac.authorization.k8s.io/v1",
             "kind": "ClusterRoleBinding",
@@ -94,7 +87,7 @@ class Cluster:
             ) from None
 
     async def create(self, name: str = "chat", **spec: Any) -> LLMService:
-        """A service with small pools."""
+        """A service with small pools and one gateway."""
         body = {
             "metadata": {"name": name},
             "spec": {
@@ -105,6 +98,7 @@ class Cluster:
                     "decode": {"replicas": 1, "maxReplicas": 4},
                 },
                 "drain": {"timeoutSeconds": 60},
+                "gateway": {"replicas": 1},
                 **spec,
             },
         }

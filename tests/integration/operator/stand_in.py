@@ -273,6 +273,7 @@ class StandInKubelet:
         self.silent_nodes: set[str] = set()  # of those, the ones that nobody hears of any more
         self.node_for: Callable[[Pod], str] = lambda pod: NODE
         self.places_workers = True  # False: worker pods are left to the scheduler, and no node is schedulable
+        self.most_gateways: int | None = None  # it takes no more; the others are left to the scheduler
         self.fails_verify: str | None = None  # of workers that start from now on
         self.engine: Callable[[StandInWorker], Sequence[web.RouteDef]] = lambda worker: ()  # likewise: what they serve
         self.created: list[str] = []  # names of worker pods as they were first seen
@@ -289,6 +290,7 @@ class StandInKubelet:
         self._dirty: asyncio.Queue[str] = asyncio.Queue()
         self._addresses: dict[str, str] = {}
         self._written: dict[str, dict[str, Any]] = {}  # by pod name: how its status was written last
+        self._bound_gateways: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "StandInKubelet":
@@ -355,20 +357,34 @@ class StandInKubelet:
         elif not pod.spec.node_name:
             if not self.places_workers and pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER:
                 return
-            binding = {
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": name},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": self.node_for(pod)},
-            }
-            with suppress(Conflict, NotFound):  # bound already, by us a moment ago
-                await self.kube.create(resources.PODS, binding, self.namespace, name=name, subresource="binding")
+            if self._has_room(pod):
+                await self._bind(pod)
         elif name not in self.workers and name not in self.gateways and name not in self.crashing:
             is_worker = pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_WORKER
             if not is_worker or self.starts_workers:
                 await self._start(pod)
         elif name in self._written and pod.containers_ready and pod.ready != _has_open_gates(pod) and not pod.node_lost:
             await self.write_status(name, **self._written[name])
+
+    async def _bind(self, pod: Pod) -> None:
+        name = pod.metadata.name
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": self.node_for(pod)},
+        }
+        with suppress(Conflict, NotFound):  # bound already, by us a moment ago
+            await self.kube.create(resources.PODS, binding, self.namespace, name=name, subresource="binding")
+
+    def _has_room(self, pod: Pod) -> bool:
+        if self.most_gateways is None or pod.metadata.labels.get(names.COMPONENT_LABEL) != names.COMPONENT_GATEWAY:
+            return True
+        taken = [name for name in self._bound_gateways if self.pods.get(name, self.namespace) is not None]
+        if pod.metadata.name in taken or len(taken) >= self.most_gateways:
+            return False
+        self._bound_gateways.add(pod.metadata.name)
+        return True
 
     async def _start(self, pod: Pod) -> None:
         name = pod.metadata.name

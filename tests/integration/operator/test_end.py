@@ -26,11 +26,12 @@ async def left(cluster: Cluster) -> list[str]:
         resources.DEPLOYMENTS,
         resources.SERVICES,
         resources.SERVICE_ACCOUNTS,
-        resources.ROLE_BINDINGS,
+        resources.ROLES,
     )
     names_by_kind = {
         **dict.fromkeys(of_the_gateway, ("chat-gateway",)),
-        resources.POD_DISRUPTION_BUDGETS: ("chat-prefill", "chat-decode"),
+        resources.ROLE_BINDINGS: ("chat-gateway-role",),
+        resources.POD_DISRUPTION_BUDGETS: ("chat-gateway", "chat-prefill", "chat-decode"),
         resources.WORKER_POOLS: ("chat-prefill", "chat-decode"),
         resources.SECRETS: ("chat-pointsman",),
     }

@@ -55,7 +55,9 @@ async def test_a_service_becomes_ready_once_every_worker_proved_its_role(cluster
     for resource, name in (
         (resources.SERVICES, "chat-gateway"),
         (resources.SERVICE_ACCOUNTS, "chat-gateway"),
-        (resources.ROLE_BINDINGS, "chat-gateway"),
+        (resources.ROLES, "chat-gateway"),
+        (resources.ROLE_BINDINGS, "chat-gateway-role"),
+        (resources.POD_DISRUPTION_BUDGETS, "chat-gateway"),
         (resources.POD_DISRUPTION_BUDGETS, "chat-decode"),
         (resources.POD_DISRUPTION_BUDGETS, "chat-prefill"),
         (resources.NETWORK_POLICIES, "chat-pointsman-workers"),

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 PASSED_THROUGH = (
     "spec.worker.template.",
     "spec.encode.template.",
+    "spec.gateway.template.",
     "spec.instance.template.",
 )  # fields of Kubernetes' own PodSpec
 ALL_KINDS = (*INSTALLED, PlannerPolicy, RoleSwitch) if RoleSwitch not in INSTALLED else (*INSTALLED, PlannerPolicy)

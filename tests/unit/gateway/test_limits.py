@@ -9,6 +9,7 @@ import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic.fields import FieldInfo
 
+from pointsman.api.v1alpha1.gateway import Router
 from pointsman.api.v1alpha1.limits import (
     GATEWAY_SETTINGS,
     WORKER_SETTINGS,
@@ -16,7 +17,7 @@ from pointsman.api.v1alpha1.limits import (
     WorkerLimits,
     gateway_limit,
 )
-from pointsman.api.v1alpha1.llmservice import LLMService, Router
+from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.multimodal import (
     MULTIMODAL_SETTINGS,
     MultimodalSpec,

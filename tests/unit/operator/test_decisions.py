@@ -13,7 +13,15 @@ from pointsman.operator.core.diff import MAX_ACTIONS, decide, workers_to_ask
 from pointsman.operator.core.drain import choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.roles import prefill_partner, role_actions
-from pointsman.operator.core.snapshot import Container, DrainReason, GatewayPod, Pool, Snapshot, Worker
+from pointsman.operator.core.snapshot import (
+    Container,
+    DrainReason,
+    GatewayDeployment,
+    GatewayPod,
+    Pool,
+    Snapshot,
+    Worker,
+)
 from unit.operator.world import KV, Render, service, spec, state
 
 
@@ -248,9 +256,9 @@ def test_names_are_of_the_next_free_ordinal() -> None:
 
 def test_a_deleted_service_waits_for_its_gateway_before_its_workers_drain() -> None:
     ending = service(deleting_since_s=95.0)
-    waiting = snapshot(worker(), service=ending, gateway_replicas=1)
+    waiting = snapshot(worker(), service=ending, gateway_deployment=GatewayDeployment(replicas=1))
     assert [type(action) for action in decide(waiting, Render()).actions] == [act.StopGateway]
-    stopped = replace(waiting, gateway_replicas=0)
+    stopped = replace(waiting, gateway_deployment=GatewayDeployment(replicas=0))
     assert decide(stopped, Render()).actions == (), "its last pod finishes its streams"
     gone = replace(stopped, gateways=())
     assert [type(action) for action in decide(gone, Render()).actions] == [act.BeginDrain]

@@ -16,10 +16,11 @@ from pointsman.operator.core.elastic.manifests import group_objects, instance_na
 from pointsman.operator.core.elastic.news import news
 from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Container, GatewayPod, Worker
-from pointsman.operator.core.status import Problem
 from pointsman.operator.errors import Refused
 
+ONE_GATEWAY = {"gateway": {"replicas": 1}}
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -29,7 +30,7 @@ def group(**spec: Any) -> ElasticGroup:
     manifest = {
         "metadata": {"name": "long-chat", "namespace": "team", "uid": "u-1", "generation": 3},
         "kind": "ElasticGroup",
-        "spec": {"model": {"source": "file:///models/tiny"}, "instances": {"replicas": 4}, **spec},
+        "spec": {"model": {"source": "file:///models/tiny"}, "instances": {"replicas": 4}, **ONE_GATEWAY, **spec},
     }
     return ElasticGroup.model_validate(manifest)
 

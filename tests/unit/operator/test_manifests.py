@@ -282,13 +282,15 @@ def test_kv_is_compatible_only_where_engine_model_block_size_and_kv_flags_are_eq
 
 def test_the_gateway_is_applied_after_the_rights_it_needs() -> None:
     objects = gateway_objects(service(), INSTALL)
-    assert [item["kind"] for item in objects] == ["ServiceAccount", "RoleBinding", "Service", "Deployment"]
-    assert {item["metadata"]["name"] for item in objects} == {"chat-gateway"}
+    kinds = [item["kind"] for item in objects]
+    assert kinds == ["ServiceAccount", "Role", "RoleBinding", "Service", "PodDisruptionBudget", "Deployment"]
+    names = {item["metadata"]["name"] for item in objects if item["kind"] != "RoleBinding"}
+    assert names == {"chat-gateway"}
     assert endpoint(service(), INSTALL) == "http://chat-gateway.default.svc:8000/v1"
 
 
 def test_a_gateway_outlives_its_endpoint_and_then_its_streams() -> None:
-    deployment = gateway_objects(service(spec(drain_s=60)), replace(INSTALL, gateway_linger_seconds=7))[3]
+    deployment = gateway_objects(service(spec(drain_s=60)), replace(INSTALL, gateway_linger_seconds=7))[-1]
     pod = deployment["spec"]["template"]["spec"]
     env = {item["name"]: item.get("value") for item in pod["containers"][0]["env"]}
     assert (env["POINTSMAN_LINGER_SECONDS"], env["POINTSMAN_SHUTDOWN_SECONDS"]) == ("7", "60")
@@ -302,7 +304,7 @@ def test_no_password_is_referred_to_where_nats_asks_for_none() -> None:
 
 
 def test_an_object_is_current_until_somebody_changes_what_we_said() -> None:
-    wanted = gateway_objects(service(), INSTALL)[3]
+    wanted = gateway_objects(service(), INSTALL)[-1]
     live = {**wanted, "status": {"readyReplicas": 1}, "spec": {**wanted["spec"], "progressDeadlineSeconds": 600}}
     assert is_current(live, wanted), "what the API server fills in does not count"
     assert not is_current({**live, "spec": {**wanted["spec"], "replicas": 7}}, wanted)

@@ -9,8 +9,18 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, ConditionType, Reason
 from pointsman.api.v1alpha1.llmservice import LLMServiceStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
-from pointsman.operator.core.snapshot import Container, DrainReason, DrainScore, GatewayPod, Policy, Pool, Snapshot
-from pointsman.operator.core.status import Problem, Report, report
+from pointsman.operator.core.problems import Problem
+from pointsman.operator.core.snapshot import (
+    Container,
+    DrainReason,
+    DrainScore,
+    GatewayDeployment,
+    GatewayPod,
+    Policy,
+    Pool,
+    Snapshot,
+)
+from pointsman.operator.core.status import Report, report
 from unit.operator.test_decisions import leaving, snapshot, worker
 from unit.operator.world import service, spec
 
@@ -293,5 +303,7 @@ def test_a_pool_held_in_its_bounds_says_what_was_asked_and_what_is_allowed() -> 
 
 
 def test_a_deleted_service_says_so() -> None:
-    outcome = told(snapshot(PREFILL, DECODE, service=service(deleting_since_s=99.0), gateway_replicas=0))
+    stopped = GatewayDeployment(replicas=0)
+    deleted = service(deleting_since_s=99.0)
+    outcome = told(snapshot(PREFILL, DECODE, service=deleted, gateway_deployment=stopped))
     assert of(outcome, ConditionType.PROGRESSING).reason == Reason.DELETING

@@ -21,6 +21,7 @@ from pointsman.operator.core.plans import executes
 from pointsman.operator.core.snapshot import (
     Container,
     DrainReason,
+    GatewayDeployment,
     GatewayPod,
     Plan,
     Policy,
@@ -58,6 +59,7 @@ def spec(
             "pools": {"prefill": pool(prefill), "decode": pool(decode)} | ({"encode": pool(encode)} if encode else {}),
             **({"encode": {}} if encode else {}),
             "drain": {"timeoutSeconds": drain_s},
+            "gateway": {"replicas": 1},
             **fields,
         }
     )
@@ -155,7 +157,7 @@ class World:
             routing_set_by=self.routing_set_by,
             prefill_token_budget=self.prefill_token_budget,
             acting_since_s=self.acting_since_s,
-            gateway_replicas=len(self.gateways),
+            gateway_deployment=GatewayDeployment(replicas=len(self.gateways)),
         )
         asked = {worker.uid for worker in workers_to_ask(bare)}
         workers = tuple(

@@ -116,6 +116,9 @@ class ServerFault(ApiError):
     """The API server failed (5xx)."""
 
 
+_NOT_OF_THE_SCHEMA: Final = "failed to create typed patch object"
+"""In the answer, 500, to a server-side apply with a field that the kind does not have or of another type."""
+
 _BY_STATUS: Final[Mapping[int, type[ApiError]]] = {
     400: Invalid,
     401: Unauthorized,
@@ -161,6 +164,8 @@ def error_from_status(
         retry_after_s = float(details["retryAfterSeconds"])
     message = str(body.get("message") or reason or f"status {code}")
     kind = AlreadyExists if reason == "AlreadyExists" else _class_of(code)
+    if _NOT_OF_THE_SCHEMA in message:
+        kind = Invalid
     return kind(message, status=code, reason=reason, causes=causes, retry_after_s=retry_after_s)
 
 

@@ -26,6 +26,7 @@ from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.decisions import Decisions
+from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.elastic_groups import ElasticGroups
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.observe import is_of_group
@@ -71,6 +72,9 @@ async def run(settings: OperatorSettings) -> int:
         plan = new or old
         if plan is not None:
             (group_queue if plan.spec.service_ref.kind == "ElasticGroup" else queue).add(plan_key(plan))
+
+    def deployment_changed(kind: str, of: str, name: str) -> None:
+        (group_queue if kind == "ElasticGroup" else queue).add((of, name))
 
     reconcilers: list[Reconciler] = []  # one, once this process leads
     announcers: list[Announcer] = []  # likewise
@@ -136,15 +140,18 @@ async def run(settings: OperatorSettings) -> int:
             on_change=policy_changed,
             on_unreadable=tell_of_unreadable(resources.PLANNER_POLICIES),
         )
-        mirrors: tuple[Mirror[Any], ...] = (pods, switches, plans, policies)
+        deployments = GatewayDeployments(kube, namespace, deployment_changed)
+        mirrors: tuple[Mirror[Any], ...] = (pods, switches, plans, policies, deployments.mirror)
         metrics.watch({str(mirror.resource): mirror.stats for mirror in mirrors}, queue.stats)
+
+        synced = tuple(mirror.synced for mirror in (pods, switches, plans, policies, deployments.mirror))
 
         def why_not_ready() -> str | None:
             """An operator that may not see something must not seem ready."""
-            listed = all(synced.is_set() for synced in (pods.synced, switches.synced, plans.synced, policies.synced))
+            listed = all(event.is_set() for event in synced)
             age_s = pods.age_s
             if age_s is None or not listed:
-                return "pods, role switches, plans and policies are not all listed yet"
+                return "pods, role switches, plans, policies and gateways are not all listed yet"
             return f"nothing heard of the pods for {age_s:.0f} s" if age_s > STALE_MIRROR_S else None
 
         health = HealthServer(settings.bind_host, settings.bind_port, metrics.registry, why_not_ready)
@@ -170,10 +177,11 @@ async def run(settings: OperatorSettings) -> int:
         life.start(switches.run(), "mirror of role switches")
         life.start(plans.run(), "mirror of plans")
         life.start(policies.run(), "mirror of policies")
+        life.start(deployments.mirror.run(), "mirror of gateways")
         life.start(events.run(), "events")
         life.push_async_callback(events.flush)
 
-        for event in (elector.elected, pods.synced, switches.synced, plans.synced, policies.synced):
+        for event in (elector.elected, *synced):
             if not await life.reach(event.wait()):
                 return life.status
         metrics.leader.set(1)
@@ -188,6 +196,7 @@ async def run(settings: OperatorSettings) -> int:
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
+            deployments=deployments,
             decisions=decisions,
             queue=queue,
             policies=policy_queue,
@@ -207,6 +216,7 @@ async def run(settings: OperatorSettings) -> int:
         groups = ElasticGroups(
             kube=kube,
             pods=pods,
+            deployments=deployments,
             writer=writer,
             control=control,
             announcer=announcer,

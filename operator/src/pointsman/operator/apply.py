@@ -20,7 +20,13 @@ from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, Conflict, NotFound, ServerFault
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.children import is_current, owner_reference, service_secret, worker_pool
+from pointsman.operator.core.children import (
+    is_current,
+    owner_reference,
+    service_secret,
+    with_live_replicas,
+    worker_pool,
+)
 from pointsman.operator.core.elastic.plans import SetInstances
 from pointsman.operator.core.naming import (
     BEFORE_PLAN_ANNOTATION,
@@ -34,6 +40,7 @@ from pointsman.operator.core.naming import (
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
     gateway_name,
+    gateway_role_binding_name,
     pool_name,
     secret_name,
 )
@@ -55,6 +62,7 @@ _KINDS: Final[Mapping[str, Resource]] = {
     for resource in (
         resources.SERVICES,
         resources.SERVICE_ACCOUNTS,
+        resources.ROLES,
         resources.ROLE_BINDINGS,
         resources.DEPLOYMENTS,
         resources.STATEFUL_SETS,
@@ -111,11 +119,21 @@ class Writer:
         """Make a stamped manifest so; True if that took a write. Raises NameConflict for a stranger's object."""
         resource, name = _KINDS[manifest["kind"]], manifest["metadata"]["name"]
         live = await self.find_own(resource, name, service, make_way=service.has_finalizer)
-        if live is not None and (live["metadata"].get("deletionTimestamp") or is_current(live, manifest)):
-            return False
+        if live is not None:
+            manifest = with_live_replicas(manifest, live)
+            if live["metadata"].get("deletionTimestamp") or is_current(live, manifest):
+                return False
         self._fence()
-        await self._kube.apply(resource, manifest)
+        # A misspelt field of the user's template is refused by name, never dropped.
+        await self._kube.apply(resource, manifest, field_validation="Strict")
         return True
+
+    async def delete_earlier_binding(self, service: Service) -> None:
+        """The RoleBinding of an earlier version, which gave the gateway a ClusterRole of the chart."""
+        name = gateway_name(service.name)
+        live = await self._kube.find(resources.ROLE_BINDINGS, name, service.namespace)
+        if live is not None and live["roleRef"]["kind"] == "ClusterRole":
+            await self._delete_own(resources.ROLE_BINDINGS, name, service)
 
     async def ensure_secret(self, service: Service, known: str | None = None) -> str:
         """The service's control token; its Secret is made if it is missing, and follows the NATS credentials.
@@ -156,9 +174,16 @@ class Writer:
         it never does, because it cannot look up the owner any more.
         """
         gateway, pools = gateway_name(service.name), [pool_name(service.name, role) for role in Role]
-        kinds = resources.DEPLOYMENTS, resources.SERVICES, resources.ROLE_BINDINGS, resources.SERVICE_ACCOUNTS
+        kinds = (
+            resources.DEPLOYMENTS,
+            resources.SERVICES,
+            resources.POD_DISRUPTION_BUDGETS,
+            resources.ROLES,
+            resources.SERVICE_ACCOUNTS,
+        )
         await asyncio.gather(
             *(self._delete_own(kind, gateway, service) for kind in kinds),
+            self._delete_own(resources.ROLE_BINDINGS, gateway_role_binding_name(service.name), service),
             *(self._delete_own(resources.POD_DISRUPTION_BUDGETS, name, service) for name in pools),
             *(self._delete_own(resources.WORKER_POOLS, name, service) for name in pools),
             self.delete_network_policies(service),

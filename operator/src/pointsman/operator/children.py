@@ -25,9 +25,10 @@ from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import pool_name, secret_name
 from pointsman.operator.core.network import network_policies
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Pool, Service, Snapshot
-from pointsman.operator.core.status import Problem, unreadable
-from pointsman.operator.errors import NameConflict
+from pointsman.operator.core.status import unreadable
+from pointsman.operator.errors import NameConflict, Refused
 from pointsman.operator.observe import is_gateway, pool_of
 
 log = logging.getLogger(__name__)
@@ -114,8 +115,14 @@ class Children:
         except (Forbidden, Invalid) as error:
             name = secret_name(service.name)
             problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}"))
-        manifests = (*gateway_objects(service, self._install), *budgets)
+        try:
+            manifests = (*gateway_objects(service, self._install), *budgets)
+        except Refused as error:
+            manifests = tuple(budgets)
+            problems.append(Problem(reason=error.reason, message=str(error), of_gateway=True))
         problems += await make_all(self._writer, service, manifests, Reason.GATEWAY_REFUSED)
+        if not problems:
+            await self._writer.delete_earlier_binding(service)
         problems += await make_network_policies(self._writer, service, self._install)
         made.of, made.problems, made.at_s = made_of, problems, now_s
         made.until_s = now_s + (RETRY_S if problems else self._resync_s)

@@ -12,8 +12,8 @@ from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service
-from pointsman.operator.core.status import Problem
 from pointsman.operator.errors import ControlFailed
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import ServiceKey

@@ -21,8 +21,8 @@ from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import unreadable_fields
 from pointsman.kube.resources import Resource
 from pointsman.operator.core.naming import SERVICE_UID_LABEL
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
-from pointsman.operator.core.status import Problem
 from pointsman.operator.observe import plan_of, switch_of
 from pointsman.operator.pods import ServiceKey
 

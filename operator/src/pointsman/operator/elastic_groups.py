@@ -36,10 +36,11 @@ from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import SET_BY_ANNOTATION, secret_name
 from pointsman.operator.core.policies import contradiction
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Policy, Service, Worker
-from pointsman.operator.core.status import Problem
 from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
+from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.node_requests import NodeRequests
 from pointsman.operator.observe import before_plan_of, gateway_of, is_gateway, is_of_group, worker_of
@@ -77,6 +78,7 @@ class ElasticGroups:
         *,
         kube: Kube,
         pods: Mirror[Pod],
+        deployments: GatewayDeployments,
         writer: Writer,
         control: ControlClient,
         announcer: Announcer,
@@ -89,6 +91,7 @@ class ElasticGroups:
         self._decisions = decisions
         self._policies = policies
         self._pods = pods
+        self._deployments = deployments
         self._writer = writer
         self._control = control
         self._announcer = announcer
@@ -138,7 +141,7 @@ class ElasticGroups:
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += [*memory.problems, *memory.refused]
         policy = self._policy(group, service, memory, problems)
-        view = self._view(group, await self._state(service, memory, policy))
+        view = self._view(group, service, await self._state(service, memory, policy))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
         has_news = False
@@ -215,10 +218,12 @@ class ElasticGroups:
             return [Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}")]
         except Refused as error:
             return [Problem(reason=error.reason, message=str(error))]
-        problems = await make_network_policies(self._writer, service, self._install)
-        return problems + await make_all(self._writer, service, manifests, Reason.POD_REFUSED)
+        problems = await make_all(self._writer, service, manifests, Reason.POD_REFUSED)
+        if not problems:
+            await self._writer.delete_earlier_binding(service)
+        return problems + await make_network_policies(self._writer, service, self._install)
 
-    def _view(self, group: ElasticGroup, state: ElasticState | None) -> GroupView:
+    def _view(self, group: ElasticGroup, service: Service, state: ElasticState | None) -> GroupView:
         key = (group.metadata.namespace, group.metadata.name)
         pods = self._pods.by(key)
         return GroupView(
@@ -226,6 +231,7 @@ class ElasticGroups:
             instances=tuple(sorted(map(worker_of, filter(_is_instance, pods)), key=lambda each: each.name)),
             manager=self._manager(key),
             gateways=tuple(gateway_of(pod) for pod in pods if is_gateway(pod) and is_of_group(pod)),
+            gateway_deployment=self._deployments.known(service),
             state=state,
         )
 

@@ -24,10 +24,10 @@ class Refused(OperatorError):
 
 
 class TemplateError(Refused):
-    """``spec.worker.template`` cannot be merged."""
+    """A pod template, ``of`` the spec, cannot be merged."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(f"spec.worker.template: {message}", Reason.TEMPLATE_REFUSED)
+    def __init__(self, message: str, of: str = "spec.worker.template") -> None:
+        super().__init__(f"{of}: {message}", Reason.TEMPLATE_REFUSED)
 
 
 class NameConflict(OperatorError):

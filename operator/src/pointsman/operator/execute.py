@@ -14,8 +14,8 @@ from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.commands import Commands
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service, Snapshot
-from pointsman.operator.core.status import Problem
 from pointsman.operator.errors import NameConflict, StreamNotDeleted
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import ServiceKey

@@ -232,4 +232,5 @@ def gateway_of(
         unreachable=unreachable,
         waiting_reason=waiting.reason if waiting else None,
         message=(ended.message.strip()[-600:] if ended and ended.message else waiting.message if waiting else ""),
+        unschedulable=pod.unschedulable,
     )

@@ -20,24 +20,19 @@ CLUSTER_RULES: Final = (
     Rule(group="", resources=("services", "serviceaccounts", "secrets"), verbs=("get", "create", "patch", "delete")),
     Rule(group=GROUP, resources=("elasticgroups",), verbs=("get", "list", "watch", "patch")),
     Rule(group=GROUP, resources=("elasticgroups/status",), verbs=("patch",)),
-    Rule(group="apps", resources=("deployments",), verbs=("get", "create", "patch", "delete")),
+    Rule(group="apps", resources=("deployments",), verbs=("get", "list", "watch", "create", "patch", "delete")),
     Rule(group="apps", resources=("statefulsets",), verbs=("get", "create", "patch")),
     Rule(group="policy", resources=("poddisruptionbudgets",), verbs=("get", "create", "patch", "delete")),
     Rule(group="networking.k8s.io", resources=("networkpolicies",), verbs=("get", "create", "patch", "delete")),
-    Rule(group="rbac.authorization.k8s.io", resources=("rolebindings",), verbs=("get", "create", "patch", "delete")),
+    # The API server lets nobody give away rights that they lack: a gateway's are among those above.
+    Rule(
+        group="rbac.authorization.k8s.io",
+        resources=("roles", "rolebindings"),
+        verbs=("get", "create", "patch", "delete"),
+    ),
     Rule(group="events.k8s.io", resources=("events",), verbs=("list", "create", "patch")),
 )
 """In every namespace that is watched."""
 
 LEASE_RULES: Final = (Rule(group="coordination.k8s.io", resources=("leases",), verbs=("get", "create", "update")),)
 """In the operator's own namespace."""
-
-
-def bind_rule(gateway_cluster_role: str) -> Rule:
-    """Gateways are bound to this one ClusterRole and to no other."""
-    return Rule(
-        group="rbac.authorization.k8s.io",
-        resources=("clusterroles",),
-        verbs=("bind",),
-        names=(gateway_cluster_role,),
-    )

@@ -22,7 +22,7 @@ from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec, LLMSer
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
-from pointsman.kube.client import Kube, Object
+from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
@@ -41,16 +41,18 @@ from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import SWITCH_ANNOTATION, gateway_name, pool_name, secret_name
+from pointsman.operator.core.naming import SWITCH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
 from pointsman.operator.core.policies import contradiction
+from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.revision import kv_compatibility, revision
-from pointsman.operator.core.snapshot import Hold, Policy, Pool, Service, Snapshot, Switch, Worker
+from pointsman.operator.core.snapshot import GatewayDeployment, Hold, Policy, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.snapshot import Plan as PlanView
-from pointsman.operator.core.status import Problem, Report, report, unreadable
+from pointsman.operator.core.status import Report, report, unreadable
 from pointsman.operator.core.switching import no_service
 from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
+from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.errors import NotLeading, Refused
 from pointsman.operator.execute import Executed, Executor
 from pointsman.operator.metrics import OperatorMetrics
@@ -119,6 +121,7 @@ class Reconciler:
         *,
         kube: Kube,
         pods: Mirror[Pod],
+        deployments: GatewayDeployments,
         decisions: Decisions,
         queue: WorkQueue[ServiceKey],
         policies: WorkQueue[PolicyKey],
@@ -134,6 +137,7 @@ class Reconciler:
     ) -> None:
         self._kube = kube
         self._pods = pods
+        self._deployments = deployments
         self._decisions = decisions
         self._queue = queue
         self._policies = policies
@@ -361,7 +365,7 @@ class Reconciler:
             prefill_token_budget=wishes.prefill_token_budget,
             acting_since_s=self._memory[key].acting_since_s,
             taken_names=frozenset(self._executor.strangers.get(service.uid, ())),
-            gateway_replicas=known.gateway_replicas if known else await self._gateway_replicas(service),
+            gateway_deployment=known.gateway_deployment if known else await self._gateway_deployment(service),
         )
         if known is not None:
             states = {worker.uid: (worker.state, worker.asked) for worker in known.workers}
@@ -462,14 +466,10 @@ class Reconciler:
                 self._queue.add(key)
         await self._streams.sweep()
 
-    async def _gateway_replicas(self, service: Service) -> int | None:
-        if service.deleting_since_s is None:
-            return None
-        live = await self._kube.find(resources.DEPLOYMENTS, gateway_name(service.name), service.namespace)
-        if live is None or not _owned(live, service.uid) or live["metadata"].get("deletionTimestamp"):
-            return None
-        replicas = live["spec"].get("replicas")
-        return 1 if replicas is None else int(replicas)
+    async def _gateway_deployment(self, service: Service) -> GatewayDeployment | None:
+        """Live while the service is deleted: nothing may go before the gateway was told to stop."""
+        live = service.deleting_since_s is not None
+        return await self._deployments.read(service) if live else self._deployments.known(service)
 
     async def _write_status(
         self, service: Service, found: LLMService, pools: Mapping[Role, Pool], outcome: Report
@@ -511,11 +511,6 @@ class Reconciler:
 
     def _resync(self) -> float:
         return self._resync_s * random.uniform(0.9, 1.1)
-
-
-def _owned(item: Object, uid: str) -> bool:
-    owners = item["metadata"].get("ownerReferences") or ()
-    return any(owner.get("controller") and owner.get("uid") == uid for owner in owners)
 
 
 def _owned_pod(pod: Pod, uid: str) -> bool:

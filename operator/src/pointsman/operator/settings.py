@@ -26,9 +26,6 @@ class OperatorSettings(LeaderSettings):
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
         default="IfNotPresent", description="Pull policy of worker and gateway images."
     )
-    gateway_cluster_role: str = Field(
-        default="pointsman-gateway", description="ClusterRole of the chart that gateways are bound to."
-    )
     gateway_linger_seconds: int = Field(
         default=5, ge=0, le=300, description="A deleted gateway takes requests for so long: Services send them a while."
     )
@@ -96,7 +93,6 @@ class OperatorSettings(LeaderSettings):
             gateway_image=self.gateway_image,
             image_pull_secrets=tuple(name.strip() for name in self.image_pull_secrets.split(",") if name.strip()),
             image_pull_policy=self.image_pull_policy,
-            gateway_cluster_role=self.gateway_cluster_role,
             nats_url=self.nats_url,
             nats_authenticates=bool(self.nats_user),
             nats_has_private_ca=bool(self.nats_ca_certificate),

@@ -7,6 +7,7 @@ from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus, Condit
 from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, ElasticGroupSpec, ElasticGroupStatus
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_FLAGS, owned_flag
+from pointsman.api.v1alpha1.gateway import GatewayServiceSpec, GatewaySpec, GatewayTemplate, Router
 from pointsman.api.v1alpha1.llmservice import (
     CPU_BLOCK_SIZE_MULTIPLE,
     MAX_REPLICAS,
@@ -15,8 +16,6 @@ from pointsman.api.v1alpha1.llmservice import (
     EncodeSpec,
     EngineSpec,
     EngineType,
-    GatewayServiceSpec,
-    GatewaySpec,
     LLMService,
     LLMServiceSpec,
     LLMServiceStatus,
@@ -85,6 +84,7 @@ __all__ = [
     "EngineType",
     "GatewayServiceSpec",
     "GatewaySpec",
+    "GatewayTemplate",
     "HubModel",
     "Kind",
     "LLMService",
@@ -114,6 +114,7 @@ __all__ = [
     "RoleSwitch",
     "RoleSwitchSpec",
     "RoleSwitchStatus",
+    "Router",
     "Routing",
     "ServiceReference",
     "StrictError",

@@ -7,11 +7,11 @@ from pydantic import ConfigDict, Field
 from pointsman.api.protocol.names import MAX_TENSOR_PARALLEL
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, cel_list, extra
 from pointsman.api.v1alpha1.conditions import Condition
+from pointsman.api.v1alpha1.gateway import GatewaySpec
 from pointsman.api.v1alpha1.llmservice import (
     CHANGE_NEEDS_ROLLOUT,
     DrainSpec,
     EngineArguments,
-    GatewaySpec,
     ModelSpec,
     StartupTimeoutSeconds,
     cel_flags_among,

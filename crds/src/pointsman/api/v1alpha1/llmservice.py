@@ -15,7 +15,8 @@ from pointsman.api.v1alpha1.engine_flags import (
     OWNED_FLAGS,
     OWNED_SHORT_FLAG_PATTERN,
 )
-from pointsman.api.v1alpha1.limits import GatewayLimits, WorkerLimits
+from pointsman.api.v1alpha1.gateway import GatewaySpec
+from pointsman.api.v1alpha1.limits import WorkerLimits
 from pointsman.api.v1alpha1.model_source import CLAIM_PATTERN, FORMS, HUB_PATTERN, PATH_PATTERN, SCHEMES
 from pointsman.api.v1alpha1.multimodal import MultimodalSpec
 from pointsman.api.v1alpha1.pods import PodTemplate
@@ -264,49 +265,6 @@ class EncodeSpec(ApiModel):
     def template_dict(self) -> dict[str, Any]:
         """The template with exactly the fields the user wrote; empty without one."""
         return self.template.as_written() if self.template else {}
-
-
-class GatewayServiceSpec(ApiModel):
-    """The Service in front of the gateway."""
-
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(default="ClusterIP", description="Its type.")
-    port: int = Field(default=8000, ge=1, le=65535, description="Its port.")
-
-
-class Router(StrEnum):
-    """How the gateway chooses a decode worker."""
-
-    TOKEN_LOAD = "token-load"
-    OVERLAP_RATIO = "overlap-ratio"
-    LEAST_LOADED = "least-loaded"
-    ROUND_ROBIN = "round-robin"
-
-
-_ROUTERS = "', '".join(Router)
-
-
-class GatewaySpec(ApiModel):
-    """The gateway: OpenAI API and router of this service."""
-
-    replicas: int = Field(default=1, ge=1, le=100, description="Gateway pods.")
-    service: GatewayServiceSpec = Field(default=GatewayServiceSpec(), description="The Service in front of them.")
-    router: Router | None = Field(
-        default=None,
-        description="How the gateway chooses a decode worker: token-load (uncached prompt tokens and contexts), "
-        "overlap-ratio (cached share of the prompt, KV usage and queue), least-loaded (requests in flight) or "
-        "round-robin. Default: token-load.",
-        json_schema_extra=extra(
-            Rule(
-                f"self in ['{_ROUTERS}']",
-                "'{self}' is not a router; use one of " + ", ".join(Router),
-            ),
-            schema={"enum": None, "maxLength": 32},
-        ),
-    )
-    limits: GatewayLimits | None = Field(
-        default=None,
-        description="Limits of each gateway pod. A change replaces the gateway pods.",
-    )
 
 
 class DrainSpec(ApiModel):

@@ -11,8 +11,8 @@ from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER, OWNED_ENVIRONM
 from pointsman.api.v1alpha1.resource import ApiModel
 from pointsman.api.v1alpha1.worker_environment import SETTABLE_ENVIRONMENT_PATTERN
 
-_MAX_CONTAINERS: Final = 8
-_MAX_ENVIRONMENT: Final = 128
+MAX_CONTAINERS: Final = 8
+MAX_ENVIRONMENT: Final = 128
 _MAX_ARGUMENTS: Final = 128
 
 Argument = Annotated[str, Field(max_length=4096)]
@@ -59,10 +59,23 @@ def _container_rules(arguments: str, owned_name: str) -> tuple[Rule, ...]:
     )
 
 
+def own_keys_only(field: str) -> Rule:
+    """The map ``field`` has no key of Pointsman's."""
+    return Rule(
+        f"!has(self.{field}) || self.{field}.all(k, !k.startsWith('pointsman.dev/'))",
+        f"{{self.{field}.filter(k, k.startsWith('pointsman.dev/'))}} belongs to Pointsman; use a prefix of your own",
+        field_path=f".{field}",
+    )
+
+
 class PassedThrough(ApiModel):
     """Fields not named here are kept as they are and validated by the API server when the pod is made."""
 
     model_config = ConfigDict(frozen=True, extra="allow", alias_generator=to_camel, populate_by_name=True)
+
+    def as_written(self) -> dict[str, Any]:
+        """Exactly the fields the user wrote."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class TemplateEnvironment(PassedThrough):
@@ -92,7 +105,7 @@ class TemplateContainer(PassedThrough):
     args: tuple[Argument, ...] | None = Field(default=None, max_length=_MAX_ARGUMENTS)
     env: tuple[TemplateEnvironment, ...] | None = Field(
         default=None,
-        max_length=_MAX_ENVIRONMENT,
+        max_length=MAX_ENVIRONMENT,
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
     resources: TemplateResources | None = None
@@ -115,7 +128,7 @@ class TemplateSpec(PassedThrough):
 
     containers: tuple[TemplateContainer, ...] | None = Field(
         default=None,
-        max_length=_MAX_CONTAINERS,
+        max_length=MAX_CONTAINERS,
         description="Containers, merged by name: the one named engine is the engine's, others run beside it.",
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
@@ -151,7 +164,7 @@ class InstanceTemplateSpec(TemplateSpec):
 
     containers: tuple[InstanceContainer, ...] | None = Field(
         default=None,
-        max_length=_MAX_CONTAINERS,
+        max_length=MAX_CONTAINERS,
         description="Containers, merged by name: the one named engine is the engine's, others run beside it.",
         json_schema_extra=extra(schema=LIST_BY_NAME),
     )
@@ -163,19 +176,7 @@ class TemplateMetadata(PassedThrough):
     labels: dict[str, Annotated[str, Field(max_length=63)]] | None = Field(default=None, max_length=64)
     annotations: dict[str, Annotated[str, Field(max_length=4096)]] | None = Field(default=None, max_length=64)
 
-    model_config = ConfigDict(
-        json_schema_extra=extra(
-            *(
-                Rule(
-                    f"!has(self.{field}) || self.{field}.all(k, !k.startsWith('pointsman.dev/'))",
-                    f"{{self.{field}.filter(k, k.startsWith('pointsman.dev/'))}} "
-                    "belongs to Pointsman; use a prefix of your own",
-                    field_path=f".{field}",
-                )
-                for field in ("labels", "annotations")
-            )
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=extra(own_keys_only("labels"), own_keys_only("annotations")))
 
 
 class PodTemplate(PassedThrough):
@@ -185,10 +186,6 @@ class PodTemplate(PassedThrough):
     spec: TemplateSpec | None = Field(
         default=None, description="Fields of the worker pods' spec, e.g. nodeSelector, tolerations, resources."
     )
-
-    def as_written(self) -> dict[str, Any]:
-        """The template with exactly the fields the user wrote."""
-        return self.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 class InstanceTemplate(PodTemplate):

@@ -78,6 +78,23 @@ def stamped(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return body
 
 
+def with_live_replicas(desired: Mapping[str, Any], live: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``desired`` with the replicas of ``live``, if the number in ``desired`` was written to ``live`` before.
+
+    It was changed since then by kubectl scale or an autoscaler, and is theirs until the spec says another number. The
+    resourceVersion of ``live`` is then a precondition: a number that changes meanwhile is not put back.
+    """
+    copied = desired["metadata"].get("annotations", {}).get(COPIED_REPLICAS_ANNOTATION)
+    meta = live["metadata"]
+    if copied is None or (meta.get("annotations") or {}).get(COPIED_REPLICAS_ANNOTATION) != copied:
+        return desired
+    return {
+        **desired,
+        "metadata": {**desired["metadata"], "resourceVersion": meta["resourceVersion"]},
+        "spec": {**desired["spec"], "replicas": live["spec"].get("replicas", 1)},
+    }
+
+
 def is_current(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """``live`` came from ``wanted`` (both stamped) and nobody changed what ``wanted`` says."""
     stamp = wanted["metadata"]["annotations"][APPLIED_HASH_ANNOTATION]

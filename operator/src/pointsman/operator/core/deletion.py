@@ -15,12 +15,13 @@ def deletion_actions(snapshot: Snapshot) -> Iterator[Action]:
     if service.skip_drain:
         yield RemoveFinalizer(why="the skip-drain annotation says not to wait")
         return
-    if snapshot.gateway_replicas:
+    gateway_stops = snapshot.gateway_deployment is None or not snapshot.gateway_deployment.replicas
+    if not gateway_stops:
         yield StopGateway(why="the service is deleted: no new request is accepted")
     staying = [worker for worker in snapshot.workers if not worker.terminating]
     since_s = service.deleting_since_s if service.deleting_since_s is not None else snapshot.now_s
     streams_may_run = snapshot.now_s < since_s + service.spec.drain.timeout_seconds
-    gateway_gone = not snapshot.gateway_replicas and not snapshot.gateways
+    gateway_gone = gateway_stops and not snapshot.gateways
     for worker in staying:
         if worker.draining:
             action = drain_step(worker, snapshot)

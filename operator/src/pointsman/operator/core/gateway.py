@@ -1,24 +1,34 @@
-"""The gateway of a service: Deployment, Service, ServiceAccount and the RoleBinding that lets it see the workers."""
+"""The gateway of a service: Deployment, Service, PodDisruptionBudget, and an account with rights of its own.
+
+The rights are a Role of the service, not of the chart: a gateway that restarts while the chart is uninstalled serves.
+"""
 
 from typing import Any
 
 from pointsman.api.protocol import names
-from pointsman.api.v1alpha1.limits import GATEWAY_SETTINGS, environment
-from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
-from pointsman.api.v1alpha1.multimodal import multimodal_environment
 from pointsman.operator.core import children
+from pointsman.operator.core.gateway_pod import gateway_template
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import gateway_name
+from pointsman.operator.core.naming import gateway_name, gateway_role_binding_name
 from pointsman.operator.core.snapshot import Service
 
-_GRACE_MARGIN_SECONDS = 15
-_TRUST_MEDIA_OPTIONS = "--trust-request-mm-kwargs"  # vLLM's: clients may set mm_processor_kwargs and media_io_kwargs
+_RBAC = "rbac.authorization.k8s.io"
 
 
 def gateway_objects(service: Service, install: Install) -> list[dict[str, Any]]:
-    """The objects in the order they are applied: identity and rights before the pods that need them."""
-    objects = [_service_account(service), _role_binding(service, install), _service(service)]
-    return [children.stamped(item) for item in (*objects, _deployment(service, install))]
+    """The objects in the order they are applied: identity and rights before the pods that need them.
+
+    Raises Refused for a template.
+    """
+    deployment = _deployment(service, install)
+    objects = [
+        _service_account(service),
+        _role(service),
+        _role_binding(service),
+        _service(service),
+        _disruption_budget(service),
+    ]
+    return [children.stamped(item) for item in (*objects, deployment)]
 
 
 def endpoint(service: Service, install: Install) -> str:
@@ -31,6 +41,11 @@ def _metadata(service: Service) -> dict[str, Any]:
     return children.metadata(service, gateway_name(service.name), names.COMPONENT_GATEWAY)
 
 
+def _selector(service: Service) -> dict[str, str]:
+    """Labels that select the gateway's pods."""
+    return {names.SERVICE_LABEL: service.name, names.COMPONENT_LABEL: names.COMPONENT_GATEWAY}
+
+
 def _service_account(service: Service) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
@@ -40,134 +55,87 @@ def _service_account(service: Service) -> dict[str, Any]:
     }
 
 
-def _role_binding(service: Service, install: Install) -> dict[str, Any]:
+def _role(service: Service) -> dict[str, Any]:
+    """What a gateway reads: the pods beside it, and its own service."""
     return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "Role",
         "metadata": _metadata(service),
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": install.gateway_cluster_role,
-        },
-        "subjects": [
-            {"kind": "ServiceAccount", "name": gateway_name(service.name), "namespace": service.namespace},
+        "rules": [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
+            {
+                "apiGroups": [names.GROUP],
+                "resources": ["llmservices"],
+                "resourceNames": [service.name],  # a list or watch with metadata.name as field selector is allowed
+                "verbs": ["list", "watch"],
+            },
         ],
     }
 
 
+def _role_binding(service: Service) -> dict[str, Any]:
+    """Not of the gateway's name: earlier versions bound a ClusterRole under it, and a binding's role cannot change."""
+    name = gateway_name(service.name)
+    return {
+        "apiVersion": f"{_RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": children.metadata(service, gateway_role_binding_name(service.name), names.COMPONENT_GATEWAY),
+        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": service.namespace}],
+    }
+
+
 def _service(service: Service) -> dict[str, Any]:
-    wanted = service.spec.gateway.service
+    desired = service.spec.gateway.service
+    metadata = _metadata(service)
+    if desired.annotations:
+        metadata["annotations"] = dict(desired.annotations)
+    optional: dict[str, Any] = {
+        "loadBalancerClass": desired.load_balancer_class,
+        "loadBalancerSourceRanges": desired.load_balancer_source_ranges and list(desired.load_balancer_source_ranges),
+        "externalTrafficPolicy": desired.external_traffic_policy,
+        "ipFamilyPolicy": desired.ip_family_policy,
+    }
     return {
         "apiVersion": "v1",
         "kind": "Service",
+        "metadata": metadata,
+        "spec": {
+            "type": str(desired.type),
+            "selector": children.labels(service, names.COMPONENT_GATEWAY),
+            "ports": [{"name": "http", "port": desired.port, "targetPort": "http", "protocol": "TCP"}],
+            **{field: value for field, value in optional.items() if value},
+        },
+    }
+
+
+def _disruption_budget(service: Service) -> dict[str, Any]:
+    """At most one gateway is evicted at a time. The only one may be: it serves until its replacement is ready."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
         "metadata": _metadata(service),
         "spec": {
-            "type": str(wanted.type),
-            "selector": children.labels(service, names.COMPONENT_GATEWAY),
-            "ports": [{"name": "http", "port": wanted.port, "targetPort": "http", "protocol": "TCP"}],
+            "maxUnavailable": 1,
+            "selector": {"matchLabels": _selector(service)},
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
 
 
 def _deployment(service: Service, install: Install) -> dict[str, Any]:
-    selector = {names.SERVICE_LABEL: service.name, names.COMPONENT_LABEL: names.COMPONENT_GATEWAY}
+    replicas = service.spec.gateway.desired_replicas
+    metadata = _metadata(service)
+    metadata["annotations"] = {names.COPIED_REPLICAS_ANNOTATION: str(replicas)}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(service),
+        "metadata": metadata,
         "spec": {
-            "replicas": service.spec.gateway.replicas,
-            "selector": {"matchLabels": selector},
+            "replicas": replicas,
+            "selector": {"matchLabels": _selector(service)},
             # A new gateway is ready before an old one stops accepting.
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
-            "template": {
-                "metadata": {"labels": children.labels(service, names.COMPONENT_GATEWAY) | _group_label(service)},
-                "spec": _pod_spec(service, install),
-            },
+            "template": gateway_template(service, install),
         },
     }
-
-
-def _group_label(service: Service) -> dict[str, str]:
-    """What tells the operator whose pods these are; a gateway of an LLMService has no such label."""
-    return {names.ELASTIC_GROUP_LABEL: service.name} if service.kind == "ElasticGroup" else {}
-
-
-def _settings(service: Service) -> dict[str, str]:
-    """What the user wrote about router, limits and images; nothing for what is absent."""
-    wanted = service.spec.gateway
-    router = {} if wanted.router is None else {"POINTSMAN_ROUTER": wanted.router.value}
-    trusts = {"POINTSMAN_TRUST_REQUEST_MM_KWARGS": "true"} if _trusts_media_options(service.spec) else {}
-    limits = environment(wanted.limits, GATEWAY_SETTINGS)
-    return router | limits | multimodal_environment(service.spec.multimodal) | trusts
-
-
-def _trusts_media_options(spec: LLMServiceSpec) -> bool:
-    """Whether every engine of the service does; an engine without the flag would reject what the gateway passes on."""
-    return all(
-        any(argument.replace("_", "-") == _TRUST_MEDIA_OPTIONS for argument in spec.engine_args_of(role))
-        for role in spec.roles
-    )
-
-
-def _pod_spec(service: Service, install: Install) -> dict[str, Any]:
-    plain = {
-        names.ENV_BIND_HOST: install.pod_bind_host,
-        names.ENV_NAMESPACE: service.namespace,
-        names.ENV_SERVICE: service.name,
-        names.ENV_SERVICE_UID: service.uid,
-        names.ENV_SERVED_NAME: service.served_name,
-        names.ENV_NATS_URL: install.nats_url,
-        "POINTSMAN_LINGER_SECONDS": str(install.gateway_linger_seconds),
-        "POINTSMAN_SHUTDOWN_SECONDS": str(service.spec.drain.timeout_seconds),
-        "POINTSMAN_LOG_LEVEL": install.log_level.lower(),
-        "HOME": "/tmp",
-        "USER": "pointsman",
-        **_settings(service),
-    }
-    env: list[dict[str, Any]] = [
-        {"name": names.ENV_POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
-        {"name": "POINTSMAN_GATEWAY", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        *({"name": name, "value": value} for name, value in plain.items()),
-        *children.secret_env(service, install),
-    ]
-    pod_spec: dict[str, Any] = {
-        # A Service named "pointsman" would have the kubelet inject POINTSMAN_PORT=tcp://…
-        "enableServiceLinks": False,
-        "serviceAccountName": gateway_name(service.name),
-        "terminationGracePeriodSeconds": (
-            install.gateway_linger_seconds + service.spec.drain.timeout_seconds + _GRACE_MARGIN_SECONDS
-        ),
-        "securityContext": dict(children.POD_SECURITY),
-        "containers": [
-            {
-                "name": "gateway",
-                "image": install.gateway_image,
-                "imagePullPolicy": install.image_pull_policy,
-                "command": ["python", "-m", "pointsman.gateway"],
-                "env": env,
-                "ports": [{"name": "http", "containerPort": names.GATEWAY_PORT, "protocol": "TCP"}],
-                # Ready once it knows the set of workers: its report counts when the operator drains one.
-                "readinessProbe": {
-                    "httpGet": {"path": "/ready", "port": names.GATEWAY_PORT},
-                    "periodSeconds": 1,
-                    "timeoutSeconds": 3,
-                },
-                "livenessProbe": {
-                    "httpGet": {"path": "/health", "port": names.GATEWAY_PORT},
-                    "periodSeconds": 10,
-                    "timeoutSeconds": 10,
-                    "failureThreshold": 6,
-                },
-                "resources": {"requests": {"cpu": install.gateway_cpu, "memory": install.gateway_memory}},
-                "securityContext": dict(children.CONTAINER_SECURITY),
-                "terminationMessagePolicy": "FallbackToLogsOnError",
-                "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
-            }
-        ],
-        "volumes": [{"name": "tmp", "emptyDir": {}}],
-    }
-    if install.image_pull_secrets:
-        pod_spec["imagePullSecrets"] = [{"name": name} for name in install.image_pull_secrets]
-    return pod_spec

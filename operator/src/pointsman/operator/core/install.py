@@ -30,7 +30,6 @@ class Install:
     gateway_image: str
     image_pull_secrets: tuple[str, ...] = ()
     image_pull_policy: str = "IfNotPresent"
-    gateway_cluster_role: str = "pointsman-gateway"
     nats_url: str
     nats_authenticates: bool = True  # its user and password are in the services' Secrets
     nats_has_private_ca: bool = False  # its certificate is in the services' Secrets

@@ -42,8 +42,13 @@ def pool_name(service: str, role: Role) -> str:
 
 
 def gateway_name(service: str) -> str:
-    """Name of the gateway's Deployment, Service, ServiceAccount and RoleBinding."""
+    """Name of the gateway's Deployment, Service, ServiceAccount, Role and PodDisruptionBudget."""
     return f"{service}-gateway"
+
+
+def gateway_role_binding_name(service: str) -> str:
+    """Name of the RoleBinding that gives the gateway its Role."""
+    return f"{gateway_name(service)}-role"
 
 
 def manager_name(group: str) -> str:

@@ -288,6 +288,14 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayDeployment:
+    """The Deployment of the gateway. ``refused``: the API server's words when it refuses a pod of it."""
+
+    replicas: int
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayPod:
     """One gateway pod. ``uses`` are the uids of the workers it routes to; None: not asked or no answer."""
 
@@ -301,6 +309,7 @@ class GatewayPod:
     unreachable: bool = False  # asked, and no answer came in the time a drain waits for one gateway
     waiting_reason: str | None = None
     message: str = ""
+    unschedulable: str | None = None  # the scheduler's message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +330,7 @@ class Snapshot:
         0.0  # since when this process acts on the service without a pause: no wait counts from before
     )
     taken_names: frozenset[str] = frozenset()
-    gateway_replicas: int | None = None  # what its Deployment asks for; None: there is no Deployment
+    gateway_deployment: GatewayDeployment | None = None
 
     @property
     def roles(self) -> tuple[Role, ...]:

@@ -14,8 +14,10 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import MAX_VICTIMS_SHOWN, VictimStatus, WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
 from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, pool_target, room_in_budget
+from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
+from pointsman.operator.core.problems import IMAGE_FAILURES, START_FAILURES, Problem, Verdict
 from pointsman.operator.core.revision import revision as revision_of
-from pointsman.operator.core.snapshot import DrainReason, GatewayPod, Snapshot, Worker
+from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
 
 _MESSAGE_LIMIT: Final = 1500
 _POOL_READY: Final = {
@@ -28,17 +30,6 @@ _NO_WORKER: Final = {
     Role.DECODE: Reason.NO_DECODE_WORKER,
     Role.ENCODE: Reason.NO_ENCODE_WORKER,
 }
-_IMAGE_FAILURES: Final = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
-_START_FAILURES: Final = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Something that will not mend itself by waiting. ``role`` None: it is not about one pool's workers."""
-
-    reason: Reason
-    message: str
-    role: Role | None = None
 
 
 def unreadable(kind: str, name: str, why: str) -> Problem:
@@ -54,15 +45,6 @@ class Report:
     pools: dict[Role, WorkerPoolStatus]
     reason: Reason
     sentence: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a condition says."""
-
-    status: bool
-    reason: Reason
-    message: str
 
 
 def report(
@@ -85,7 +67,8 @@ def report(
     verdicts = {
         _POOL_READY[role]: _pool_ready(snapshot, role, count, found, outdated) for role, count in counts.items()
     }
-    verdicts[ConditionType.GATEWAY_READY] = _gateway_ready(snapshot, found)
+    deleting = snapshot.service.deleting_since_s is not None
+    verdicts[ConditionType.GATEWAY_READY] = gateway_ready(_gateways(snapshot), found, deleting=deleting)
     ready = _ready(list(verdicts.values()), found)
     progressing = _progressing(snapshot, counts, outdated)
     everything = {
@@ -170,7 +153,7 @@ def worker_problems(snapshot: Snapshot) -> Iterable[Problem]:
         problem = problem_of(worker) if not worker.ready else unreachable(worker, snapshot)
         if problem is not None:
             yield problem
-    yield from filter(None, map(problem_of_gateway, snapshot.gateways))
+    yield from gateway_problems(_gateways(snapshot))
 
 
 def unreachable(worker: Worker, snapshot: Snapshot) -> Problem | None:
@@ -179,18 +162,6 @@ def unreachable(worker: Worker, snapshot: Snapshot) -> Problem | None:
         return None
     message = f"{worker.name} on node {worker.node} answers neither the operator nor any gateway"
     return Problem(reason=Reason.WORKER_UNREACHABLE, message=message, role=worker.role)
-
-
-def problem_of_gateway(gateway: GatewayPod) -> Problem | None:
-    """The same of a gateway."""
-    if gateway.node_lost and not gateway.terminating:
-        message = f"gateway {gateway.name} is on node {gateway.node}, which does not answer"
-        return Problem(reason=Reason.GATEWAY_NOT_READY, message=message)
-    failed = gateway.waiting_reason in ("CrashLoopBackOff", *_IMAGE_FAILURES, *_START_FAILURES)
-    if gateway.ready or gateway.terminating or not failed:
-        return None
-    message = f"gateway {gateway.name}: {gateway.waiting_reason} {gateway.message}".strip()
-    return Problem(reason=Reason.GATEWAY_NOT_READY, message=message)
 
 
 def problem_of(worker: Worker) -> Problem | None:
@@ -213,11 +184,11 @@ def problem_of(worker: Worker) -> Problem | None:
             message=f"{name} is {worker.phase}: {container.last_exit_message or worker.message or 'no reason given'}",
             role=worker.role,
         )
-    if why in _IMAGE_FAILURES:
+    if why in IMAGE_FAILURES:
         return Problem(
             reason=Reason.IMAGE_PULL_FAILED, message=f"{name}: {why} {container.waiting_message}", role=worker.role
         )
-    if why in _START_FAILURES:
+    if why in START_FAILURES:
         return Problem(
             reason=Reason.CONTAINER_NOT_STARTED, message=f"{name}: {why} {container.waiting_message}", role=worker.role
         )
@@ -261,7 +232,7 @@ def _pool_ready(
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
     if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
-        mine = in_the_way(problems)
+        mine = in_the_way([problem for problem in problems if not problem.of_gateway])
     if mine is not None:
         return Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
     starting = [worker for worker in snapshot.counted(role) if worker.active and not worker.serves]
@@ -333,18 +304,8 @@ def _doing(worker: Worker) -> str:
     return "becomes routable"
 
 
-def _gateway_ready(snapshot: Snapshot, problems: Sequence[Problem]) -> Verdict:
-    ready = sum(gateway.ready and not gateway.terminating for gateway in snapshot.gateways)
-    wanted = snapshot.service.spec.gateway.replicas
-    have = f"{ready} of {wanted} gateways are ready"
-    if ready >= wanted and snapshot.gateway_replicas != 0:
-        return Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
-    failed = next((p for p in problems if p.reason in (Reason.GATEWAY_REFUSED, Reason.GATEWAY_NOT_READY)), None)
-    if failed is not None:
-        return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
-    if snapshot.service.deleting_since_s is not None:
-        return Verdict(status=False, reason=Reason.DELETING, message=have)
-    return Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
+def _gateways(snapshot: Snapshot) -> Gateways:
+    return Gateways(spec=snapshot.service.spec.gateway, deployment=snapshot.gateway_deployment, pods=snapshot.gateways)
 
 
 def _ready(verdicts: Sequence[Verdict], problems: Sequence[Problem]) -> Verdict:
@@ -359,8 +320,7 @@ def _ready(verdicts: Sequence[Verdict], problems: Sequence[Problem]) -> Verdict:
 
 
 def _available(snapshot: Snapshot, counts: dict[Role, PoolCounts]) -> Verdict:
-    gateways = sum(gateway.ready and not gateway.terminating for gateway in snapshot.gateways)
-    if not gateways:
+    if not _gateways(snapshot).ready:
         return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
     if not counts[Role.DECODE].routable:
         return Verdict(status=False, reason=Reason.NO_DECODE_WORKER, message="no decode worker serves")

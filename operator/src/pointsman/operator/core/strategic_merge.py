@@ -27,38 +27,40 @@ _MERGE_KEYS: Final = {
 _RETAIN_KEYS: Final = ("volumes",)
 
 
-def strategic_merge(base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """``base`` with ``patch`` over it; neither is changed. Raises TemplateError naming the field."""
+def strategic_merge(
+    base: Mapping[str, Any], patch: Mapping[str, Any], path: str = "", *, of: str = "spec.worker.template"
+) -> dict[str, Any]:
+    """``base`` with ``patch`` over it; neither is changed. Raises TemplateError naming the field of template ``of``."""
     merged = dict(base)
     for key, value in patch.items():
         field = f"{path}.{key}" if path else key
         if key.startswith("$"):
-            raise TemplateError(f"{field}: merge directives are not supported, write the fields themselves")
+            raise TemplateError(f"{field}: merge directives are not supported, write the fields themselves", of)
         if value is None:
             merged.pop(key, None)
         elif isinstance(value, Mapping):
             below = merged.get(key)
-            merged[key] = strategic_merge(below if isinstance(below, Mapping) else {}, value, field)
+            merged[key] = strategic_merge(below if isinstance(below, Mapping) else {}, value, field, of=of)
         elif isinstance(value, list) and key in _MERGE_KEYS:
-            merged[key] = _merge_list(merged.get(key) or [], value, key, field)
+            merged[key] = _merge_list(merged.get(key) or [], value, key, field, of)
         else:
             merged[key] = value
     return merged
 
 
-def _merge_list(base: list[Any], patch: list[Any], key: str, path: str) -> list[Any]:
+def _merge_list(base: list[Any], patch: list[Any], key: str, path: str, of: str) -> list[Any]:
     merge_key = _MERGE_KEYS[key]
     merged = list(base)
     places = {item.get(merge_key): place for place, item in enumerate(merged) if isinstance(item, Mapping)}
     for number, item in enumerate(patch):
         field = f"{path}[{number}]"
         if not isinstance(item, Mapping) or merge_key not in item:
-            raise TemplateError(f"{field} has no {merge_key}: entries of this list are told apart by it")
+            raise TemplateError(f"{field} has no {merge_key}: entries of this list are told apart by it", of)
         place = places.get(item[merge_key])
         if place is None:
             places[item[merge_key]] = len(merged)
-            merged.append(strategic_merge({}, item, field))
+            merged.append(strategic_merge({}, item, field, of=of))
         else:
             kept = {name: merged[place][name] for name in merged[place] if key not in _RETAIN_KEYS or name in item}
-            merged[place] = strategic_merge(kept, item, field)
+            merged[place] = strategic_merge(kept, item, field, of=of)
     return merged

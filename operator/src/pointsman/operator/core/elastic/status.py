@@ -18,16 +18,10 @@ from pointsman.api.v1alpha1.elasticgroup import (
     SlotCounts,
 )
 from pointsman.operator.core.elastic.manifests import instance_selector
-from pointsman.operator.core.snapshot import GatewayPod, Worker
-from pointsman.operator.core.status import (
-    SERVED,
-    Problem,
-    Verdict,
-    conditions_of,
-    degraded,
-    problem_of,
-    problem_of_gateway,
-)
+from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
+from pointsman.operator.core.problems import Problem, Verdict
+from pointsman.operator.core.snapshot import GatewayDeployment, GatewayPod, Worker
+from pointsman.operator.core.status import SERVED, conditions_of, degraded, problem_of
 
 _NAMED: Final = 3
 
@@ -40,6 +34,7 @@ class GroupView:
     instances: tuple[Worker, ...] = ()
     manager: Worker | None = None
     gateways: tuple[GatewayPod, ...] = ()
+    gateway_deployment: GatewayDeployment | None = None
     state: ElasticState | None = None
 
 
@@ -57,7 +52,7 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
     """The status of the group. ``problems``: what the shell met; what pods say is found here."""
     found = [*problems, *_problems(view)]
     counts = _counts(view)
-    gateway = _gateway_ready(view, found)
+    gateway = gateway_ready(_gateways(view), found)
     ready = _ready(view, counts, gateway, found)
     verdicts = {
         ConditionType.READY: ready,
@@ -186,19 +181,11 @@ def _summary(view: GroupView, counts: InstanceCounts) -> str:
 def _problems(view: GroupView) -> list[Problem]:
     pods = [*view.instances, *([view.manager] if view.manager else [])]
     found = [problem_of(each) for each in pods if not each.terminating and not each.pod_ready]
-    return [problem for problem in (*found, *map(problem_of_gateway, view.gateways)) if problem is not None]
+    return [*(problem for problem in found if problem is not None), *gateway_problems(_gateways(view))]
 
 
-def _gateway_ready(view: GroupView, problems: Sequence[Problem]) -> Verdict:
-    ready = sum(gateway.ready and not gateway.terminating for gateway in view.gateways)
-    wanted = view.group.spec.gateway.replicas
-    have = f"{ready} of {wanted} gateways are ready"
-    if ready >= wanted:
-        return Verdict(status=True, reason=Reason.AS_DESIRED, message=have)
-    failed = next((p for p in problems if p.reason in (Reason.GATEWAY_REFUSED, Reason.GATEWAY_NOT_READY)), None)
-    if failed is not None:
-        return Verdict(status=False, reason=failed.reason, message=f"{have}; {failed.message}")
-    return Verdict(status=False, reason=Reason.GATEWAY_STARTING, message=have)
+def _gateways(view: GroupView) -> Gateways:
+    return Gateways(spec=view.group.spec.gateway, deployment=view.gateway_deployment, pods=view.gateways)
 
 
 def _ready(view: GroupView, counts: InstanceCounts, gateway: Verdict, problems: Sequence[Problem]) -> Verdict:
@@ -223,7 +210,7 @@ def _ready(view: GroupView, counts: InstanceCounts, gateway: Verdict, problems: 
 
 
 def _available(view: GroupView, counts: InstanceCounts) -> Verdict:
-    if not any(gateway.ready and not gateway.terminating for gateway in view.gateways):
+    if not _gateways(view).ready:
         return Verdict(status=False, reason=Reason.GATEWAY_NOT_READY, message="no gateway is ready")
     if view.manager is None or not view.manager.pod_ready:
         return Verdict(status=False, reason=Reason.MANAGER_NOT_READY, message="the manager is not ready")
