@@ -44,8 +44,8 @@ def test_no_replacement_is_awaited_where_none_is_made(linger_s: float) -> None:
     assert ends_at_s(lambda now_s: NONE, linger_s=linger_s) == max(linger_s, 1.0)
 
 
-def test_what_is_not_known_is_awaited_like_a_replacement() -> None:
-    assert ends_at_s(lambda now_s: None) == 65.0
+def test_what_is_not_known_is_awaited_until_the_api_server_should_have_answered() -> None:
+    assert ends_at_s(lambda now_s: None) == 10.0
     assert ends_at_s(lambda now_s: None if now_s < 8 else READY) == 13.0
 
 

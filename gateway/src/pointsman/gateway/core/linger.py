@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 _FOLLOWS_S: Final = 1.0  # a replacement pod is made within this time, if one is made at all
+_ANSWER_S: Final = (
+    10.0  # the API server answers within this time, if it does: a deleted service's rights are deleted too
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +45,5 @@ class Linger:
             return True
         if self._successor_s is not None:
             return now_s - max(self._successor_s, self._began_s) >= self._linger_s
-        awaited = others is None or others.starting > 0
+        awaited = lingered_s < _ANSWER_S if others is None else others.starting > 0
         return not awaited and lingered_s >= max(self._linger_s, _FOLLOWS_S)
