@@ -347,7 +347,7 @@ def test_a_secret_holds_its_values_encoded() -> None:
 
 def test_workers_and_gateways_get_the_certificate_of_a_private_authority_of_nats() -> None:
     install = replace(INSTALL, nats_has_private_ca=True)
-    deployment = gateway_objects(service(), install)[3]
+    deployment = gateway_objects(service(), install)[-1]
     for container in (_engine(_pod(install=install)), deployment["spec"]["template"]["spec"]["containers"][0]):
         env = {item["name"]: item.get("valueFrom", {}) for item in container["env"]}
         reference = env[names.ENV_NATS_CA_CERTIFICATE]["secretKeyRef"]
