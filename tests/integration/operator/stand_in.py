@@ -150,6 +150,10 @@ class StandInWorker(Server):
             kv_compatibility=self.pod.metadata.labels[names.KV_COMPATIBILITY_LABEL],
         )
 
+    def drain_itself(self) -> None:
+        """As the real one does when its engine aborts a request."""
+        self.phase, self.verified = WorkerPhase.DRAINING, None
+
     def _commanded(self, what: str) -> None:
         self.before_command(what)  # may raise: then it never arrived
         self.asked.append(what)

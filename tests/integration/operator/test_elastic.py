@@ -1,5 +1,6 @@
 """An ElasticGroup and the real operator at a real API server, under the chart's rights."""
 
+import asyncio
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -56,6 +57,28 @@ async def test_its_objects_are_written_once_and_only_what_changes_is_written_aga
     assert len(re.findall(rf"Applied NetworkPolicy {NAME}-pointsman-", cluster.operator.log)) == 3, (
         "of manager and instances"
     )
+
+
+async def test_a_new_default_image_does_not_reach_a_group_that_runs(cluster: Cluster) -> None:
+    """Kubernetes replaces an instance from the StatefulSet: with another image it would not fit the others."""
+    await create(cluster)
+    await eventually(lambda: applied(cluster, f"PodDisruptionBudget {NAME}") == 1, "all objects are made")
+
+    async def image_is_stored() -> bool:
+        return (await status(cluster)).status.worker_image == "worker:test"
+
+    await eventually(image_is_stored, "the status has the image")
+    await asyncio.to_thread(cluster.operator.stop)
+    cluster.operator.set(worker_image="worker:next", gateway_image="gateway:next")
+    cluster.operator.start()
+    await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 2, "the gateway is upgraded")
+    # The objects are looked at in order: when the gateway is changed again, the look before has ended.
+    await cluster.kube.patch(resources.ELASTIC_GROUPS, NAME, cluster.namespace, {"spec": {"gateway": {"replicas": 3}}})
+    await eventually(lambda: applied(cluster, f"Deployment {NAME}-gateway") == 3, "the gateway is changed")
+    for name in (NAME, f"{NAME}-manager"):
+        found = await cluster.kube.get(resources.STATEFUL_SETS, name, cluster.namespace)
+        assert found["spec"]["template"]["spec"]["containers"][0]["image"] == "worker:test"
+    assert applied(cluster, "StatefulSet") == 2, "one each"
 
 
 def instances_in_metrics(cluster: Cluster) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 from aiohttp import web
 
-from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Request
+from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Reply, Request
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
@@ -295,6 +295,27 @@ async def test_an_operator_killed_in_the_middle_of_switches_and_plans_finishes_t
     seed = random.SystemRandom().randrange(2**32)
     print(f"seed {seed}")
     print(await Trial(cluster, proxy, seed).run(20))
+
+
+async def test_a_write_that_the_api_server_gave_up_is_made_again_and_no_worker_is_replaced(
+    cluster: Cluster, proxy: FaultProxy
+) -> None:
+    """A 409 says that another pod has the name, or that the API server gave up after retries of its own."""
+    given_up: Counter[str] = Counter()
+
+    def give_up_once(request: Request) -> Fault | None:
+        if request.method not in ("PATCH", "DELETE") or "/pods/" not in request.path:
+            return None
+        given_up[f"{request.method} {request.path}"] += 1
+        return Reply(409) if given_up[f"{request.method} {request.path}"] == 1 else None
+
+    proxy.plan = give_up_once
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_layout(1, 2)
+    await cluster.edit({"pools": {"decode": {"replicas": 1}}})
+    await cluster.until_layout(1, 1)
+    assert {what.split()[0] for what in given_up} == {"PATCH", "DELETE"}
+    assert (len(cluster.kubelet.created), len(cluster.kubelet.ended)) == (3, 1)
 
 
 @pytest.mark.verify

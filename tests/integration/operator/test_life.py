@@ -1,5 +1,7 @@
 """A service is made, becomes ready, and mends itself."""
 
+import asyncio
+
 import pytest
 
 from pointsman.api.protocol import names
@@ -146,6 +148,100 @@ async def test_a_worker_on_a_lost_node_is_said_to_be_lost_and_replaced_when_kube
     await cluster.kube.delete(resources.PODS, name, cluster.namespace)
     await cluster.until_summary("1P2D")
     assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+
+async def test_a_worker_that_drained_itself_is_unrouted_and_serves_again_after_a_real_request(cluster: Cluster) -> None:
+    """Its pod stays Ready, so nothing but its own word says that it refuses every request."""
+    await cluster.create()
+    await cluster.until_summary("1P1D")
+    for role in (Role.DECODE, Role.PREFILL):
+        name = cluster.kubelet.worker_pods(role)[0].metadata.name
+        worker = cluster.kubelet.workers[name]
+        worker.asked.clear()
+        worker.drain_itself()
+        expected = [f"role {role}", f"verify {role}"]
+        await cluster.until(
+            cluster.kubelet.pods,
+            lambda worker=worker, role=role, expected=expected: (  # type: ignore[misc]
+                worker.asked == expected and len(cluster.kubelet.worker_pods(role, routable=True)) == 1
+            ),
+            f"{name} got its role again, proved it, and is routable",
+        )
+        assert "Draining" in await cluster.until_event("WorkerUnroutable", name)
+    await cluster.until_summary("1P1D")
+    assert len(cluster.kubelet.created) == 2
+
+
+async def test_a_new_default_image_reaches_a_service_only_when_it_follows_it(cluster: Cluster) -> None:
+    """Images do not share KV: a prefill worker of another image than all decode workers would prefill for nobody."""
+    kubelet = cluster.kubelet
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+
+    async def replace(role: Role) -> None:
+        """``kubectl delete pod`` of a worker of the first image; returns when there is another one that runs."""
+        before = next(pod for pod in kubelet.worker_pods(role) if pod.image("engine") == "worker:test").metadata
+        others = {pod.metadata.uid for pod in kubelet.worker_pods(role)} - {before.uid}
+        await cluster.kube.delete(resources.PODS, before.name, cluster.namespace)
+
+        def replaced() -> bool:
+            found = [pod for pod in kubelet.worker_pods(role) if pod.metadata.uid != before.uid]
+            running = [pod for pod in found if pod.container("engine") and pod.metadata.name in kubelet.workers]
+            return len(running) == len(found) > len(others)
+
+        await cluster.until(kubelet.pods, replaced, f"{before.name} has a successor")
+
+    def images() -> list[str]:
+        return sorted(str(pod.image("engine")) for pod in kubelet.worker_pods())
+
+    await asyncio.to_thread(cluster.operator.stop)
+    cluster.operator.set(worker_image="worker:next")
+    cluster.operator.start()
+    await replace(Role.PREFILL)
+    kept = "nothing to do; workers keep image worker:test, the operator's default is worker:next"
+    await cluster.until(cluster.services, lambda: cluster.condition(ConditionType.PROGRESSING)[2] == kept, kept)
+    await cluster.until_layout(1, 2)
+    assert images() == ["worker:test"] * 3
+
+    follow = {"metadata": {"annotations": {names.FOLLOW_DEFAULT_IMAGE_ANNOTATION: "true"}}}
+    await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, follow)
+    await replace(Role.PREFILL)
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "KvIncompatible")
+    assert "worker:next" in said
+    assert all(pod.metadata.name in said for pod in kubelet.worker_pods(Role.DECODE))
+    assert cluster.condition(ConditionType.PREFILL_READY)[:2] == ("False", "KvIncompatible")
+    assert cluster.condition(ConditionType.AVAILABLE)[0] == "True", "decode workers compute the prompts"
+    while "worker:test" in images():
+        await replace(Role.DECODE)
+    await cluster.until_layout(1, 2)
+    assert images() == ["worker:next"] * 3
+    assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+    found = cluster.service()
+    assert found is not None
+    assert found.status.worker_image == "worker:next"
+
+
+async def test_a_look_alike_of_a_gateway_gets_no_token_and_holds_up_no_drain(cluster: Cluster) -> None:
+    """``kubectl debug --copy-to --keep-labels`` makes one: a pod with a gateway's labels that no Deployment owns."""
+    await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await cluster.until_summary("1P2D")
+    gateway = next(iter(cluster.kubelet.gateways))
+    live = await cluster.kube.get(resources.PODS, gateway, cluster.namespace)
+    labels = {key: value for key, value in live["metadata"]["labels"].items() if key != "pod-template-hash"}
+    spec = {key: value for key, value in live["spec"].items() if key != "nodeName"}
+    copy = {"metadata": {"name": "look-alike", "labels": labels}, "spec": spec}
+    await cluster.kube.create(resources.PODS, copy, cluster.namespace)
+    await cluster.until(
+        cluster.kubelet.pods,
+        lambda: any(pod.metadata.name == "look-alike" and pod.ready for pod in cluster.kubelet.pods.objects()),
+        "it runs",
+    )
+    look_alike = cluster.kubelet.gateways["look-alike"]
+    look_alike.frozen = look_alike.uses()  # it would say for ever that it uses both decode workers
+    await cluster.edit({"pools": {"decode": {"replicas": 1}}})
+    await cluster.until_summary("1P1D")
+    assert look_alike.reports == 0
+    assert cluster.condition(ConditionType.GATEWAY_READY)[2] == "1 of 1 gateways are ready"
 
 
 async def test_a_worker_that_crashes_again_and_again_degrades_the_service_with_its_last_words(cluster: Cluster) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.llmservice import EncodePoolSpec, EncodeSpec
+from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import decide, next_look_s, workers_to_ask
 from pointsman.operator.core.snapshot import Container, DrainReason, Pool, Worker
 from unit.operator.world import FOUND_LOST_S, KV, LOST_NODE_S, NODES, Engine, Render, World, service, spec
@@ -157,6 +158,29 @@ def test_a_settled_service_needs_no_action_no_question_and_no_timer(world: World
     assert decide(snapshot, Render()).actions == ()
     assert workers_to_ask(snapshot) == ()
     assert next_look_s(snapshot) is None
+
+
+@settings(max_examples=100, deadline=None)
+@given(worlds(), st.data())
+def test_a_worker_that_drains_itself_is_unrouted_and_serves_again_after_a_real_request(
+    world: World, data: st.DataObject
+) -> None:
+    """Its pod is Ready and its label says routable: it is found because every serving worker is polled."""
+    assert world.run(200)
+    before = set(world.pods)
+    serving = sorted(uid for uid, pod in world.pods.items() if pod.routable)
+    drained = data.draw(st.lists(st.sampled_from(serving), min_size=1, unique=True))
+    for uid in drained:
+        world.drain_itself(uid)
+    unrouted: set[str] = set()
+    for _ in range(60):
+        world.tick()
+        for action in world.reconcile().actions:
+            if isinstance(action, act.SetRoutable) and not action.routable:
+                unrouted.add(action.uid)
+    assert world.settled()
+    assert unrouted == set(drained)
+    assert set(world.pods) == before, "none is replaced"
 
 
 @settings(max_examples=60, deadline=None)

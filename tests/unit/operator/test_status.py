@@ -43,7 +43,6 @@ def told(
         problems,
         endpoint="http://chat",
         revision=revision,
-        kv_compatibility="kv",
         before=before or LLMServiceStatus(),
         now=now,
     )
@@ -206,7 +205,6 @@ def test_a_refused_spec_makes_no_worker_outdated() -> None:
         [Problem(reason=Reason.TEMPLATE_REFUSED, message="a field is refused")],
         endpoint="http://chat",
         revision=None,
-        kv_compatibility=None,
         before=LLMServiceStatus(),
         now=NOW,
     )

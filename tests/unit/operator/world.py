@@ -17,7 +17,9 @@ from pointsman.kube.pods import LOST_AFTER_S
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.desired import first_replicas
 from pointsman.operator.core.diff import Decision, decide, workers_to_ask
+from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.plans import executes
+from pointsman.operator.core.roles import serves
 from pointsman.operator.core.snapshot import (
     Container,
     DrainReason,
@@ -37,6 +39,12 @@ KV = "c0ffee12"
 NODES = ("n-0", "n-1", "n-2")
 FOUND_LOST_S = 4.0  # of the world: from a node's last word until Kubernetes finds it lost
 LOST_NODE_S = 6.0  # from then until Kubernetes deletes its pods
+IMAGE = "worker:1"
+
+
+def kv_of(image: str) -> str:
+    """The KV group of workers with this image."""
+    return KV if image == IMAGE else f"of-{image}"
 
 
 def spec(
@@ -87,11 +95,13 @@ def state(
 class Render:
     """Stands where an engine adapter would."""
 
+    image: str = IMAGE
+
     def revision(self, role: Role) -> str:
         return "e" if role is Role.ENCODE else "r"
 
     def __call__(self, name: str, role: Role) -> dict[str, Any]:
-        return {"metadata": {"name": name}, "role": role}
+        return {"metadata": {"name": name}, "role": role, "image": self.image}
 
 
 @dataclass
@@ -130,6 +140,9 @@ class World:
     acting_since_s: float = 0.0
     cannot_prove: set[tuple[str, Role]] = field(default_factory=set)  # (pod uid, role) that never answers
     lost_nodes: dict[str, float] = field(default_factory=dict)  # since when a node does not answer
+    default_image: str = IMAGE  # the operator's
+    stored_image: str | None = None  # in the service's status
+    suspects: set[str] = field(default_factory=set)  # uids of workers whose last poll raised a doubt
     served_once: set[Role] = field(default_factory=set)
     lost_work: list[str] = field(default_factory=list)
     newer: set[str] = field(
@@ -145,11 +158,24 @@ class World:
 
     def snapshot(self, *, answers: bool = True) -> Snapshot:
         """What the operator would see, workers asked as the core wants."""
+        image = worker_image(
+            self.service,
+            default=self.default_image,
+            stored=self.stored_image,
+            workers=self.pods.values(),
+            compatibility_of=kv_of,
+        )
         bare = Snapshot(
             now_s=self.now_s,
             service=self.service,
             pools={role: pool for role, pool in self.pools.items() if pool.uid not in self.newer},
-            workers=tuple(replace(pod, confirmed_budget=self._confirmed(pod)) for pod in self.pods.values()),
+            workers=tuple(
+                replace(pod, confirmed_budget=self._confirmed(pod), suspect=pod.uid in self.suspects)
+                for pod in self.pods.values()
+            ),
+            worker_image=image,
+            default_image=self.default_image,
+            kv_compatibility=kv_of(image),
             gateways=tuple(GatewayPod(name=name, ready=True) for name in self.gateways),
             switches=tuple(switch for switch in self.switches.values() if switch.uid not in self.newer),
             plans=tuple(plan for plan in self.plans.values() if plan.uid not in self.newer),
@@ -167,6 +193,8 @@ class World:
         for worker in workers:
             if worker.state is not None:
                 self.confirmed_budgets[worker.uid] = worker.container.id, worker.state.prefill_token_budget
+                if serves(worker.state, worker.role):
+                    self.suspects.discard(worker.uid)
         gateways = tuple(
             GatewayPod(name=name, ready=True, uses=None if self._unlucky() else frozenset(uids))
             for name, uids in self.gateways.items()
@@ -181,16 +209,7 @@ class World:
         engine = self.engines[worker.uid]
         if self._unlucky() or not worker.container.running or worker.node in self.lost_nodes:
             return None
-        return state(
-            worker.name,
-            engine.phase,
-            engine.role,
-            verified=engine.verified,
-            in_flight=engine.in_flight,
-            in_flight_tokens=100 * engine.in_flight,
-            leases=engine.leases,
-            prefill_token_budget=engine.budget,
-        )
+        return _state_of(worker, engine)
 
     def _unlucky(self) -> bool:
         return self.dice.random() < self.misfortune
@@ -215,7 +234,11 @@ class World:
         """One pass: decide, execute what is not lost, in any order where something goes wrong."""
         if self.service.has_finalizer and self.service.deleting_since_s is None:
             self.make_pools()
-        decision = decide(self.snapshot(), Render())
+        snapshot = self.snapshot()
+        assert snapshot.worker_image is not None
+        decision = decide(snapshot, Render(snapshot.worker_image))
+        if not self._unlucky():
+            self.stored_image = snapshot.worker_image
         todo = list(decision.actions)
         if self.misfortune:
             self.dice.shuffle(todo)
@@ -320,8 +343,9 @@ class World:
             created_s=self.now_s,
             role=action.role,
             revision=Render().revision(action.role),
-            kv_compatibility=KV,
-            pod_ip="127.0.0.1",
+            kv_compatibility=kv_of(action.manifest["image"]),
+            image=action.manifest["image"],
+            pod_ip=f"127.0.{self.uids // 250}.{self.uids % 250 + 1}",
             gates_open=False,
             routable_condition=False,
         )
@@ -359,6 +383,8 @@ class World:
                 self._relabel(action, pod)
             case act.ReleaseWorker():
                 self.pods[uid] = replace(pod, hold=None)
+            case act.VerifyWorker() if self._partner_group(action) not in (None, pod.kv_compatibility):
+                raise AssertionError(f"{pod.name} is verified with a worker of another KV group")
             case act.VerifyWorker() if (uid, action.role) in self.cannot_prove:
                 self.pods[uid] = replace(pod, verify_error="it answered nothing")
             case act.VerifyWorker() if engine.role is action.role:
@@ -382,6 +408,11 @@ class World:
                 self.pods[uid] = replace(pod, drain_started_s=None, drain_reason=None)
             case act.DeleteWorker():
                 self._delete(action, pod)
+
+    def _partner_group(self, action: act.VerifyWorker) -> str | None:
+        """The KV group of the worker that is to pull; None: there is none, or it is gone."""
+        partners = (pod for pod in self.pods.values() if action.partner_url and pod.control_url == action.partner_url)
+        return next((pod.kv_compatibility for pod in partners), None)
 
     def _relabel(self, action: act.Relabel, pod: Worker) -> None:
         engine = self.engines[pod.uid]
@@ -412,6 +443,7 @@ class World:
     def tick(self, seconds: float = 1.0) -> None:
         """Time passes: kubelets start containers, engines load, gateways follow labels, streams end, things break."""
         self.now_s += seconds
+        self.poll()
         for uid, pod in list(self.pods.items()):
             engine = self.engines[uid]
             if pod.node in self.lost_nodes:
@@ -440,6 +472,8 @@ class World:
             elif engine.phase is WorkerPhase.STARTING:
                 engine.phase = WorkerPhase.IDLE
                 self.pods[uid] = replace(pod, pod_ready=True)
+            elif engine.phase is WorkerPhase.SERVING and self._unlucky() and self.dice.random() < 0.3:
+                self.drain_itself(uid)
             elif engine.phase is WorkerPhase.DRAINING or not pod.routable_label:
                 engine.in_flight = max(0, engine.in_flight - 1)
                 engine.leases = max(0, engine.leases - 1)
@@ -484,6 +518,16 @@ class World:
             elif pod.node == node:
                 ready = pod.container.running and self.engines[uid].phase is not WorkerPhase.STARTING
                 self.pods[uid] = replace(pod, node_lost=False, pod_ready=ready)
+
+    def drain_itself(self, uid: str) -> None:
+        """Its engine aborted a request, or a part of the worker ended: it takes nothing new until it gets its role."""
+        self.engines[uid].phase, self.engines[uid].verified = WorkerPhase.DRAINING, None
+
+    def poll(self) -> None:
+        """What the operator does every few seconds beside its passes: ask the workers that serve."""
+        for uid, pod in self.pods.items():
+            if pod.routable and ((answer := self._answer(pod)) is None or not serves(answer, pod.role)):
+                self.suspects.add(uid)
 
     def _crash(self, uid: str, pod: Worker) -> None:
         self.engines[uid] = Engine()
@@ -533,13 +577,30 @@ class World:
             there = [pod for pod in not_given_up if pod.role is role and pod.hold is None]
             if len(there) != wanted or len(self.routable(role)) != wanted:
                 return False
+            if any(not serves(_state_of(pod, self.engines[pod.uid]), role) for pod in there):
+                return False
         return True
 
     def run(self, passes: int) -> bool:
         """Reconcile and let time pass until all is settled; False when it is not after so many passes."""
         for _ in range(passes):
-            if self.settled() and not decide(self.snapshot(), Render()).actions:
+            if self.settled() and not decide(self.snapshot(), Render(self.stored_image or IMAGE)).actions:
                 return True
             self.reconcile()
             self.tick()
         return False
+
+
+def _state_of(worker: Worker, engine: Engine) -> WorkerState:
+    """What the worker says about itself."""
+    return state(
+        worker.name,
+        engine.phase,
+        engine.role,
+        verified=engine.verified,
+        in_flight=engine.in_flight,
+        in_flight_tokens=100 * engine.in_flight,
+        leases=engine.leases,
+        prefill_token_budget=engine.budget,
+        kv_compatibility=worker.kv_compatibility,
+    )

@@ -188,6 +188,36 @@ async def test_an_aborted_answer_becomes_a_retry_and_the_worker_takes_no_more(fr
     assert fresh.state.phase is WorkerPhase.DRAINING
 
 
+async def test_a_worker_that_drained_itself_must_be_verified_again_in_the_role_it_had(fresh: Worker) -> None:
+    await fresh.take_role(Role.DECODE)
+    assert (await fresh.control("POST", control.VERIFY_PATH, {"role": "Decode"})).body["ok"]
+    fresh.engine.aborts = True
+    await fresh.call({"prompt": PROMPT}).whole()
+    given = await fresh.take_role(Role.DECODE)
+    assert (given.phase, given.verified) == (WorkerPhase.SERVING, None)
+    assert not (await fresh.control("POST", control.VERIFY_PATH, {"role": "Decode"})).body["ok"]
+    fresh.engine.aborts = False
+    assert (await fresh.control("POST", control.VERIFY_PATH, {"role": "Decode"})).body["ok"]
+    assert fresh.state.verified is Role.DECODE
+
+
+async def test_a_part_that_ended_by_a_bug_drains_the_worker_and_runs_again_with_its_next_role(
+    fresh: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given its role back, the worker would else serve on without that part: here without a look at its engine."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("no such gauge")
+
+    await fresh.take_role(Role.DECODE)
+    with monkeypatch.context() as broken:
+        broken.setattr(fresh.sidecar.metrics, "show", fail)
+        await eventually(lambda: fresh.state.phase is WorkerPhase.DRAINING, "the worker drains")
+    assert (await fresh.take_role(Role.DECODE)).phase is WorkerPhase.SERVING
+    fresh.engine.healthy = False
+    await eventually(lambda: fresh.state.phase is WorkerPhase.FAILED, "it looks at its engine again")
+
+
 async def test_a_dead_engine_is_a_failed_worker(fresh: Worker) -> None:
     await fresh.take_role(Role.DECODE)
     fresh.engine.healthy = False

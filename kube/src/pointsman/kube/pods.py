@@ -68,11 +68,19 @@ class ReadinessGate(Slim):
     condition_type: str
 
 
+class ContainerSpec(Slim):
+    """Of a container's spec, what it runs."""
+
+    name: str
+    image: str = ""
+
+
 class PodSpec(Slim):
-    """Of a pod's spec, where it was put (``node_name`` is empty until then), and its readiness gates."""
+    """Of a pod's spec, where it was put (``node_name`` is empty until then), its readiness gates, what it runs."""
 
     node_name: str = ""
     readiness_gates: tuple[ReadinessGate, ...] = ()
+    containers: tuple[ContainerSpec, ...] = ()
 
 
 class PodStatus(Slim):
@@ -143,6 +151,10 @@ class Pod(KubeObject):
     def condition(self, kind: str) -> Condition | None:
         """The condition of type ``kind``, None when it was never set."""
         return next((condition for condition in self.status.conditions if condition.type == kind), None)
+
+    def image(self, name: str) -> str | None:
+        """The image reference of a container as its spec has it; None without such a container."""
+        return next((each.image or None for each in self.spec.containers if each.name == name), None)
 
     def container(self, name: str) -> ContainerStatus | None:
         """The status of a container, None before the kubelet has reported it."""

@@ -171,7 +171,7 @@ async def run(settings: OperatorSettings) -> int:
             on_lost=lease_lost,
         )
         events = EventRecorder(kube, controller="pointsman.dev/operator", instance=settings.identity)
-        control = await life.enter_async_context(ControlClient())
+        control = await life.enter_async_context(ControlClient(elector.still_leader))
         life.start(elector.run(), "election")
         life.start(pods.run(), "mirror of pods")
         life.start(switches.run(), "mirror of role switches")
@@ -213,6 +213,7 @@ async def run(settings: OperatorSettings) -> int:
         life.start(queue.run(reconciler, workers=settings.reconcile_workers), "reconcilers")
         life.start(policy_queue.run(PolicyReports(kube, policies, writer), workers=1), "reports about policies")
         life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
+        life.start(reconciler.poll_workers(), "polls of workers")
         groups = ElasticGroups(
             kube=kube,
             pods=pods,

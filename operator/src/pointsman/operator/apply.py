@@ -452,8 +452,8 @@ class Writer:
         body = {"metadata": {"labels": labels, "annotations": annotations}}
         try:
             answer = await self._kube.patch(resources.PODS, action.worker, service.namespace, body, uid=action.uid)
-        except (NotFound, Conflict):  # Conflict: another pod has the name now
-            self._expectations.deleted(action.uid)
+        except (NotFound, Conflict):
+            await self._confirm_gone(service, action.worker, action.uid)
             return
         self._expectations.wrote((service.namespace, service.name), answer)
 
@@ -488,8 +488,10 @@ class Writer:
         if worker.terminating:
             return
         self._fence()
-        with contextlib.suppress(NotFound, Conflict):
+        try:
             await self._kube.delete(resources.PODS, worker.name, service.namespace, uid=worker.uid)
+        except (NotFound, Conflict):
+            await self._confirm_gone(service, worker.name, worker.uid)
         self._expectations.deleted(worker.uid)
 
     async def delete_worker(self, service: Service, action: act.DeleteWorker) -> None:
@@ -499,11 +501,23 @@ class Writer:
         """
         self._fence()
         grace_s = None if action.lossless else CUT_OFF_GRACE_S
-        with contextlib.suppress(NotFound, Conflict):
+        try:
             await self._kube.delete(
                 resources.PODS, action.worker, service.namespace, uid=action.uid, grace_period_s=grace_s
             )
+        except (NotFound, Conflict):
+            await self._confirm_gone(service, action.worker, action.uid)
         self._expectations.deleted(action.uid)
+
+    async def _confirm_gone(self, service: Service, name: str, uid: str) -> None:
+        """After a 404 or 409: the pod of that uid is gone, and counts so from now on. Raises Conflict if it is not.
+
+        A 409 may mean that another pod has the name now, or that the API server gave up after retries of its own.
+        """
+        live = await self._kube.find(resources.PODS, name, service.namespace)
+        if live is not None and live["metadata"]["uid"] == uid:
+            raise Conflict(f"pod {name} was written by others at the same time", status=409)
+        self._expectations.deleted(uid)
 
 
 def _planned(action: act.SetReplicas | SetInstances) -> dict[str, str]:

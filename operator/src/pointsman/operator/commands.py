@@ -14,7 +14,7 @@ from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service
-from pointsman.operator.errors import ControlFailed
+from pointsman.operator.errors import ControlFailed, NotLeading
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.pods import ServiceKey
 
@@ -56,7 +56,8 @@ class Commands:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, service: Service, action: WorkerCommand, token: str) -> None:
-        """Begin; when it ends, the service is looked at again."""
+        """Begin; when it ends, the service is looked at again. Raises NotLeading."""
+        self._control.fence()
         before = self._commands.get(action.uid)
         command = _Command(
             key=(service.namespace, service.name),
@@ -110,6 +111,9 @@ class Commands:
                     await self._control.verify(action.url, token, action.role, action.partner_url)
                 case act.AskDrain():
                     await self._control.drain(action.url, token, action.reason)
+        except NotLeading as error:
+            log.info("service=%s worker=%s %s", service.key, action.worker, error)
+            self._commands.pop(action.uid, None)
         except Exception as error:  # noqa: BLE001 - whatever it was, the worker must be tried again
             self._failed(service, action, command, error)
         else:

@@ -1,6 +1,7 @@
 """Client of the workers' control API and of the gateways' report."""
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -12,7 +13,7 @@ from pointsman.api.protocol.elastic import OBJECTIVES_PATH, ElasticObjectives, E
 from pointsman.api.protocol.elastic import STATE_PATH as ELASTIC_STATE_PATH
 from pointsman.api.protocol.headers import CONTROL_TOKEN
 from pointsman.api.protocol.names import GATEWAY_PORT, Role, address_url
-from pointsman.operator.errors import ControlFailed
+from pointsman.operator.errors import ControlFailed, NotLeading
 
 STATE_TIMEOUT_S: Final = 2.0
 ENDPOINTS_TIMEOUT_S: Final = 1.0  # a gateway that is silent for longer is passed over
@@ -25,9 +26,13 @@ Answer = TypeVar("Answer", bound=wire.Wire)
 
 
 class ControlClient:
-    """Requests to workers and gateways. Every method raises ControlFailed."""
+    """Requests to workers and gateways. Every method raises ControlFailed.
 
-    def __init__(self) -> None:
+    Those that change a worker raise NotLeading when ``leads`` says no: another operator may command it already.
+    """
+
+    def __init__(self, leads: Callable[[], bool]) -> None:
+        self._leads = leads
         self.refused: dict[str, None] = {}
         """URLs of workers and gateways whose last answer was 401: they started with another token."""
         self._session: aiohttp.ClientSession | None = None
@@ -41,6 +46,11 @@ class ControlClient:
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
+
+    def fence(self) -> None:
+        """Raise NotLeading in a process that has lost the Lease."""
+        if not self._leads():
+            raise NotLeading("the Lease is lost: no worker is commanded")
 
     async def state(self, url: str, token: str) -> wire.WorkerState:
         """What the worker at ``url`` says about itself."""
@@ -134,6 +144,8 @@ class ControlClient:
         timeout_s: float,
     ) -> Answer:
         assert self._session is not None, "used outside of its context"
+        if method != "GET":
+            self.fence()
         headers = {CONTROL_TOKEN: f"Bearer {token}"}
         if body is not None:
             headers["Content-Type"] = "application/json"

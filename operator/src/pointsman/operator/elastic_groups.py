@@ -7,7 +7,12 @@ from typing import Final
 from pydantic import ValidationError
 
 from pointsman.api.protocol.elastic import ElasticState
-from pointsman.api.protocol.names import COMPONENT_INSTANCE, COMPONENT_LABEL, COMPONENT_WORKER
+from pointsman.api.protocol.names import (
+    COMPONENT_INSTANCE,
+    COMPONENT_LABEL,
+    COMPONENT_WORKER,
+    ELASTIC_GROUP_LABEL,
+)
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.kube import resources
@@ -34,7 +39,8 @@ from pointsman.operator.core.elastic.plans import (
 from pointsman.operator.core.elastic.status import GroupReport, GroupView, group_report, without_others
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
-from pointsman.operator.core.naming import SET_BY_ANNOTATION, secret_name
+from pointsman.operator.core.kv_groups import worker_image
+from pointsman.operator.core.naming import SET_BY_ANNOTATION, manager_name, secret_name
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Policy, Service, Worker
@@ -43,7 +49,14 @@ from pointsman.operator.decisions import Decisions
 from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.node_requests import NodeRequests
-from pointsman.operator.observe import before_plan_of, gateway_of, is_gateway, is_of_group, worker_of
+from pointsman.operator.observe import (
+    before_plan_of,
+    gateway_of,
+    is_gateway,
+    is_of_group,
+    is_of_stateful_set,
+    worker_of,
+)
 from pointsman.operator.pods import ServiceKey
 from pointsman.operator.policies import PolicyKey
 
@@ -210,7 +223,7 @@ class ElasticGroups:
         """All objects of the group. Returns what kept one from being made."""
         try:
             memory.token = await self._writer.ensure_secret(service, memory.token)
-            manifests = group_objects(group, self._install)
+            manifests = group_objects(group, replace(self._install, worker_image=self._image(group, service)))
         except NameConflict as error:
             return [Problem(reason=Reason.NAME_CONFLICT, message=str(error))]
         except (Forbidden, Invalid) as error:
@@ -223,6 +236,17 @@ class ElasticGroups:
             await self._writer.delete_earlier_binding(service)
         return problems + await make_network_policies(self._writer, service, self._install)
 
+    def _image(self, group: ElasticGroup, service: Service) -> str:
+        """Of manager and instances that are created now: all members of a group should run one image."""
+        pods = self._pods.by((service.namespace, service.name))
+        return worker_image(
+            service,
+            default=self._install.worker_image,
+            stored=group.status.worker_image,
+            workers=map(worker_of, filter(_is_instance, pods)),
+            compatibility_of=lambda _: "",
+        )
+
     def _view(self, group: ElasticGroup, service: Service, state: ElasticState | None) -> GroupView:
         key = (group.metadata.namespace, group.metadata.name)
         pods = self._pods.by(key)
@@ -233,6 +257,7 @@ class ElasticGroups:
             gateways=tuple(gateway_of(pod) for pod in pods if is_gateway(pod) and is_of_group(pod)),
             gateway_deployment=self._deployments.known(service),
             state=state,
+            worker_image=self._image(group, service),
         )
 
     def _manager(self, key: ServiceKey) -> Worker | None:
@@ -281,10 +306,14 @@ class ElasticGroups:
 
 
 def _is_instance(pod: Pod) -> bool:
-    labels = pod.metadata.labels
-    return is_of_group(pod) and labels.get(COMPONENT_LABEL) == COMPONENT_INSTANCE
+    group = pod.metadata.labels.get(ELASTIC_GROUP_LABEL, "")
+    return _has_component(pod, COMPONENT_INSTANCE) and is_of_stateful_set(pod, group)
 
 
 def _is_manager(pod: Pod) -> bool:
-    labels = pod.metadata.labels
-    return is_of_group(pod) and labels.get(COMPONENT_LABEL) == COMPONENT_WORKER
+    group = pod.metadata.labels.get(ELASTIC_GROUP_LABEL, "")
+    return _has_component(pod, COMPONENT_WORKER) and is_of_stateful_set(pod, manager_name(group))
+
+
+def _has_component(pod: Pod, component: str) -> bool:
+    return is_of_group(pod) and pod.metadata.labels.get(COMPONENT_LABEL) == component

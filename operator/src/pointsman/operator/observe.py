@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
@@ -22,6 +22,7 @@ from pointsman.operator.core.naming import (
     SET_BY_ANNOTATION,
     SWITCH_ANNOTATION,
     VERIFIED_CONTAINER_ANNOTATION,
+    gateway_name,
 )
 from pointsman.operator.core.snapshot import (
     Container,
@@ -36,6 +37,8 @@ from pointsman.operator.core.snapshot import (
     Worker,
 )
 
+_POD_TEMPLATE_HASH_LABEL: Final = "pod-template-hash"  # of the Deployment controller: names the ReplicaSet
+
 
 def service_of(found: LLMService) -> Service:
     """The service as the core sees it."""
@@ -49,6 +52,7 @@ def service_of(found: LLMService) -> Service:
         has_finalizer=names.FINALIZER in meta.finalizers,
         deleting_since_s=meta.deletion_timestamp.timestamp() if meta.deletion_timestamp else None,
         skip_drain=meta.annotations.get(names.SKIP_DRAIN_ANNOTATION) == "true",
+        follows_default_image=meta.annotations.get(names.FOLLOW_DEFAULT_IMAGE_ANNOTATION) == "true",
     )
 
 
@@ -135,6 +139,7 @@ def worker_of(pod: Pod, busy: str | None = None, verify_error: str | None = None
         role=Role.from_label(meta.labels.get(names.ROLE_LABEL)),
         revision=meta.labels.get(names.REVISION_LABEL, ""),
         kv_compatibility=meta.labels.get(names.KV_COMPATIBILITY_LABEL, ""),
+        image=pod.image(ENGINE_CONTAINER),
         phase=status.phase,
         message=status.message,
         pod_ip=status.pod_ip,
@@ -207,8 +212,21 @@ def is_of_group(pod: Pod) -> bool:
 
 
 def is_gateway(pod: Pod) -> bool:
-    """A gateway pod, by label."""
-    return pod.metadata.labels.get(names.COMPONENT_LABEL) == names.COMPONENT_GATEWAY
+    """A pod of a gateway's Deployment, by labels and owner: its ReplicaSet has the Deployment's name and the hash.
+
+    No other Deployment of the namespace has that name, so a look-alike gets no control token and counts nowhere.
+    """
+    labels, owner = pod.metadata.labels, pod.metadata.controller
+    if labels.get(names.COMPONENT_LABEL) != names.COMPONENT_GATEWAY or owner is None:
+        return False
+    deployment = gateway_name(labels.get(names.SERVICE_LABEL, ""))
+    return owner.kind == "ReplicaSet" and owner.name == f"{deployment}-{labels.get(_POD_TEMPLATE_HASH_LABEL)}"
+
+
+def is_of_stateful_set(pod: Pod, name: str) -> bool:
+    """A pod of the StatefulSet of that name."""
+    owner = pod.metadata.controller
+    return owner is not None and (owner.kind, owner.name) == ("StatefulSet", name)
 
 
 def gateway_of(

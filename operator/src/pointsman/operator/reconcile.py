@@ -2,13 +2,15 @@
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from pointsman.api.credentials import mask_credentials
+from pointsman.api.protocol.control import WorkerState
 from pointsman.api.protocol.names import (
     COMPONENT_LABEL,
     COMPONENT_WORKER,
@@ -18,7 +20,7 @@ from pointsman.api.protocol.names import (
     Role,
 )
 from pointsman.api.v1alpha1.conditions import Reason
-from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceSpec, LLMServiceStatus, Routing
+from pointsman.api.v1alpha1.llmservice import LLMService, LLMServiceStatus, Routing
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
@@ -41,6 +43,7 @@ from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
+from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
 from pointsman.operator.core.policies import contradiction
@@ -63,6 +66,7 @@ from pointsman.operator.policies import PolicyKey
 from pointsman.operator.questions import Questions
 from pointsman.operator.refusals import RETRY_S
 from pointsman.operator.streams import PrefillStreams
+from pointsman.operator.worker_polls import WorkerPolls
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 log = logging.getLogger(__name__)
@@ -95,6 +99,8 @@ class _Wishes:
     policy: Policy | None = None
     routing_set_by: str | None = None
     prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET
+    worker_image: str | None = None
+    kv_compatibility: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,11 @@ class _Renderer:
     def revision(self, role: Role) -> str:
         """Of workers of a role."""
         return revision(self.service.spec, role)
+
+    @property
+    def kv_compatibility(self) -> str:
+        """Of prefill and decode workers."""
+        return kv_compatibility(self.adapter.kv_inputs(self.service.spec, self.install))
 
     def __call__(self, name: str, role: Role) -> dict[str, Any]:
         return self.adapter.pod(self.service, self.install, name, role)
@@ -156,6 +167,26 @@ class Reconciler:
         self._resync_s = resync_s
         self._clock = clock
         self._memory: dict[ServiceKey, _Memory] = {}
+        self._polls = WorkerPolls(self._serving, self._state_of, queue.add, clock)
+
+    async def poll_workers(self) -> None:
+        """Poll the workers that serve, until cancelled."""
+        await self._polls.run()
+
+    def _serving(self) -> Iterator[tuple[ServiceKey, Worker]]:
+        """The routable workers of all services."""
+        for key, memory in self._memory.items():
+            for pod in self._pods.by(key):
+                if memory.token is not None and _owned_pod(pod, memory.uid):
+                    worker = worker_of(pod)
+                    if worker.routable:
+                        yield key, worker
+
+    async def _state_of(self, key: ServiceKey, worker: Worker) -> WorkerState | None:
+        memory = self._memory.get(key)
+        if memory is None or memory.token is None:
+            return None
+        return await self._questions.state(worker, memory.token)
 
     async def stop(self) -> None:
         """Cancel what is being asked of workers; all of it may be asked again by the next leader."""
@@ -205,7 +236,7 @@ class Reconciler:
             if uncounted := uncounted_gpus(template, service.spec.gpus_of(role), of):
                 problems.append(Problem(reason=Reason.UNCOUNTED_GPUS, message=uncounted))
 
-        render = self._renderer(service, problems)
+        render = self._renderer(key, service, found.status.worker_image, problems)
         deleting = service.deleting_since_s is not None
         touch = not service.spec.paused and not deleting
         if service.spec.paused:
@@ -221,6 +252,11 @@ class Reconciler:
         if routed := found.status.routing:
             budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
             wishes = replace(wishes, routing_set_by=routed.set_by, prefill_token_budget=budget)
+        wishes = replace(
+            wishes,
+            worker_image=render.install.worker_image if render else found.status.worker_image,
+            kv_compatibility=render.kv_compatibility if render else None,
+        )
         snapshot = await self._snapshot(key, service, pools, token, wishes)
         unread = self._unreadable_pods(key)
         problems += unread
@@ -248,7 +284,6 @@ class Reconciler:
             problems,
             endpoint=endpoint(service, self._install),
             revision=render.revision(Role.DECODE) if render else None,
-            kv_compatibility=self._kv(service.spec) if render else None,
             before=_routed(found.status, routing),
             now=self._clock.now(),
         )
@@ -295,20 +330,36 @@ class Reconciler:
             self._executor.forget(memory.uid)
             self._commands.keep(key, ())
 
-    def _renderer(self, service: Service, problems: list[Problem]) -> _Renderer | None:
+    def _install_of(self, key: ServiceKey, service: Service, adapter: EngineAdapter, stored: str | None) -> Install:
+        """What manifests of its workers are rendered with: the image in it is the one that they run."""
+
+        @cache
+        def compatibility_of(image: str) -> str:
+            return kv_compatibility(adapter.kv_inputs(service.spec, replace(self._install, worker_image=image)))
+
+        workers = (worker_of(pod) for pod in self._pods.by(key) if _owned_pod(pod, service.uid))
+        image = worker_image(
+            service,
+            default=self._install.worker_image,
+            stored=stored,
+            workers=workers,
+            compatibility_of=compatibility_of,
+        )
+        return replace(self._install, worker_image=image)
+
+    def _renderer(
+        self, key: ServiceKey, service: Service, stored_image: str | None, problems: list[Problem]
+    ) -> _Renderer | None:
         try:
             adapter = adapter_for(service.spec)
             adapter.check(service.spec)
-            renderer = _Renderer(adapter, service, self._install)
+            renderer = _Renderer(adapter, service, self._install_of(key, service, adapter, stored_image))
             for role in service.spec.roles:
                 renderer("probe", role)  # a template that cannot be merged is refused as a whole
         except Refused as error:
             problems.append(Problem(reason=error.reason, message=str(error)))
             return None
         return renderer
-
-    def _kv(self, spec: LLMServiceSpec) -> str:
-        return kv_compatibility(adapter_for(spec).kv_inputs(spec, self._install))
 
     async def _find_pools(
         self, key: ServiceKey, service: Service, status: LLMServiceStatus, wishes: _Wishes, *, make: bool
@@ -336,7 +387,8 @@ class Reconciler:
             found = worker_of(pod, self._commands.doing(uid), unproved.message if unproved else None)
             container, budget = self._memory[key].budgets.get(uid, (None, None))
             confirmed = budget if container == found.container.id else None
-            workers.append(replace(found, terminating=leaving, confirmed_budget=confirmed))
+            suspect = self._polls.suspects(uid)
+            workers.append(replace(found, terminating=leaving, confirmed_budget=confirmed, suspect=suspect))
         return tuple(sorted(workers, key=lambda worker: worker.name))
 
     async def _snapshot(
@@ -364,6 +416,9 @@ class Reconciler:
             routing_set_by=wishes.routing_set_by,
             prefill_token_budget=wishes.prefill_token_budget,
             acting_since_s=self._memory[key].acting_since_s,
+            worker_image=wishes.worker_image,
+            default_image=self._install.worker_image,
+            kv_compatibility=wishes.kv_compatibility,
             taken_names=frozenset(self._executor.strangers.get(service.uid, ())),
             gateway_deployment=known.gateway_deployment if known else await self._gateway_deployment(service),
         )
@@ -388,6 +443,9 @@ class Reconciler:
             return snapshot
         snapshot = await self._questions.ask(snapshot, gateway_pods, token)
         self._remember_budgets(key, snapshot)
+        for worker in snapshot.workers:
+            if worker.state is not None:
+                self._polls.answered(worker, worker.state)
         return snapshot
 
     def _unreadable_pods(self, key: ServiceKey) -> list[Problem]:

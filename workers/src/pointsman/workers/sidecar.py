@@ -111,19 +111,20 @@ class Sidecar:
         )
         self.rule = RoutingRule(settings.max_local_prefill_tokens, settings.max_prefill_queue_size)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._ended: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}  # by a bug
 
     async def start(self) -> None:
         """Begin; returns at once. The engine may still be starting, NATS may be away."""
         self._link.start()
-        self._supervise(self._server.run(), "prefill queue")
-        self._supervise(self._watch(), "engine health")
+        self._supervise(self._server.run, "prefill queue")
+        self._supervise(self._watch, "engine health")
         language = Role.ENCODE not in self.settings.possible_roles
         if self.settings.prefix_cache and language:
-            self._supervise(self._feed.run(), "KV events")
+            self._supervise(self._feed.run, "KV events")
         if self.settings.nats_url is not None:
-            self._supervise(self._publisher.run(), "KV metrics")
+            self._supervise(self._publisher.run, "KV metrics")
             if language:
-                self._supervise(self._server.announce(), "prefill presence")
+                self._supervise(self._server.announce, "prefill presence")
 
     async def stop(self) -> None:
         """End everything that ``start`` began."""
@@ -175,7 +176,7 @@ class Sidecar:
         """The engine answered "abort": it is shutting down and does not do what it accepts. Take nothing new."""
         if not self._roles.draining:
             log.warning("the engine aborts requests: this worker takes no new work until it is given its role again")
-            self._change(self._roles.drained())
+        self._withdraw()
 
     # --- what the control API does ---
 
@@ -238,6 +239,8 @@ class Sidecar:
             settings.max_local_prefill_tokens if local is None else local,
             settings.max_prefill_queue_size if queue is None else queue,
         )
+        for name in list(self._ended):
+            self._supervise(self._ended.pop(name), name)
         if request.role is not self._roles.role:
             self._verified = None  # a worker that comes back to a role may not serve in it any more
         self._change(self._roles.assigned(request.role))
@@ -339,14 +342,21 @@ class Sidecar:
             self.metrics.show_prefills(self._server.in_progress, self.remote.awaited)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run ``work`` for the life of this worker. If it ends by a bug, the worker says so and takes no more work."""
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+    def _withdraw(self) -> None:
+        """Take no new work, nobody having asked for it; what was verified does not hold any more."""
+        self._verified = None
+        self._change(self._roles.drained())
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.critical("%s ended: the worker drains", task.get_name(), exc_info=task.exception())
-            self._change(self._roles.drained())
+    def _supervise(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        """Run ``work`` for the life of this worker. If a bug ends it, the worker drains; the next role restarts it."""
+        task = asyncio.create_task(work(), name=name)
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and task.exception() is not None:
+                log.critical("%s ended: the worker drains", name, exc_info=task.exception())
+                self._ended[name] = work
+                self._withdraw()
+
+        task.add_done_callback(ended)

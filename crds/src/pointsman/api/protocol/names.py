@@ -68,6 +68,9 @@ MANAGED_BY: Final = "pointsman"
 
 # --- annotations ---
 SKIP_DRAIN_ANNOTATION: Final = f"{GROUP}/skip-drain"  # "true" on an LLMService: delete without waiting for streams
+FOLLOW_DEFAULT_IMAGE_ANNOTATION: Final = (
+    f"{GROUP}/follow-default-image"  # "true" on an LLMService: its new workers run the operator's default image
+)
 COPIED_REPLICAS_ANNOTATION: Final = (
     f"{GROUP}/copied-replicas"  # on a WorkerPool: the last value copied from the service
 )

@@ -99,6 +99,7 @@ class Reason(StrEnum):
     NETWORK_POLICY_REFUSED = "NetworkPolicyRefused"  # the API server did not take one: workers are open to other pods
     VERIFICATION_FAILED = "VerificationFailed"  # a worker did not answer a real request in its role
     CONTROL_TOKEN_REFUSED = "ControlTokenRefused"  # a worker started with another token than the service's Secret has
+    KV_INCOMPATIBLE = "KvIncompatible"  # prefill and decode workers run different images or flags: no KV is exchanged
     CHANGE_NEEDS_ROLLOUT = "ChangeNeedsRollout"  # workers of an older revision stay: rollouts are not built yet
     NATS_UNREACHABLE = "NatsUnreachable"  # workers prefill locally until NATS is back
     OUT_OF_BOUNDS = "OutOfBounds"  # a pool's replicas are outside of the service's minimum and maximum

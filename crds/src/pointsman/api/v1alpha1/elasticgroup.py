@@ -258,6 +258,12 @@ class ElasticGroupStatus(ApiModel):
     observed_generation: int | None = Field(default=None, ge=0, description="The spec's generation this is about.")
     summary: str | None = Field(default=None, max_length=256, description="Instances and groups in one line.")
     endpoint: str | None = Field(default=None, max_length=512, description="Base URL of the OpenAI API.")
+    worker_image: str | None = Field(
+        default=None,
+        max_length=512,
+        description="Image of manager and instances that are created now. Without spec.engine.image it stays when the "
+        "operator's default image changes.",
+    )
     instances: InstanceCounts | None = Field(default=None, description="Instances by what they are doing.")
     slots: SlotCounts | None = Field(default=None, description="KV. Absent: the manager does not answer.")
     degrees: str | None = Field(

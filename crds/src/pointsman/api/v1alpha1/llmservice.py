@@ -423,6 +423,12 @@ class LLMServiceStatus(ApiModel):
     kv_compatibility: str | None = Field(
         default=None, max_length=64, description="Workers of equal hash may exchange KV."
     )
+    worker_image: str | None = Field(
+        default=None,
+        max_length=512,
+        description="Image of the workers that are created now. Without spec.engine.image it stays when the "
+        "operator's default image changes.",
+    )
     routing: Routing | None = Field(default=None, description="The routing numbers in force.")
     plan: CurrentPlan | None = Field(default=None, description="The plan that was made last.")
     conditions: tuple[Condition, ...] = Field(

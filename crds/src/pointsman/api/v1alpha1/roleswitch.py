@@ -73,6 +73,7 @@ class SwitchReason(StrEnum):
     PLAN_ENDED = "PlanEnded"  # the plan that made it was superseded or failed before it began
     LAST_ROUTABLE_WORKER = "LastRoutableWorker"
     ROLE_IS_FIXED = "RoleIsFixed"  # to or from Encode
+    KV_INCOMPATIBLE = "KvIncompatible"  # no decode worker would be left that may pull the KV of the worker
 
     # went wrong
     DRAIN_TIMED_OUT = "DrainTimedOut"

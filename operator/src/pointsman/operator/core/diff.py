@@ -165,8 +165,8 @@ def _pool_actions(
 
 
 def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
-    """Whose state the next decision needs: those on their way in or out, all of a pool that must shrink, and prefill
-    workers that have not reported the token budget that is in force."""
+    """Whose state the next decision needs: those on their way in or out, all of a pool that must shrink, those whose
+    last poll raised a doubt, and prefill workers that have not reported the token budget that is in force."""
     asked: list[Worker] = []
     shrinking = {
         role
@@ -183,7 +183,7 @@ def workers_to_ask(snapshot: Snapshot) -> tuple[Worker, ...]:
             worker.role is Role.PREFILL and worker.ready and worker.confirmed_budget != snapshot.prefill_token_budget
         )
         shrinks = worker.role in shrinking and worker.ready
-        if held or worker.draining or on_its_way_in or shrinks or budget_unconfirmed:
+        if held or worker.draining or worker.suspect or on_its_way_in or shrinks or budget_unconfirmed:
             asked.append(worker)
     return tuple(asked)
 

@@ -5,13 +5,15 @@ and only then writes ``routable``. The proof names the container: a restarted co
 without a role and walks the same way again.
 """
 
+import zlib
 from collections.abc import Iterator
 
-from pointsman.api.protocol.control import WorkerPhase
+from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import GiveRole, SetPrefillTokenBudget, SetRoutable, VerifyWorker, WorkerAction
 from pointsman.operator.core.desired import pool_target
+from pointsman.operator.core.kv_groups import lacks_decode_peer
 from pointsman.operator.core.snapshot import Snapshot, Worker
 
 
@@ -43,7 +45,7 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
         )
     if state is None or url is None or state.phase in (WorkerPhase.STARTING, WorkerPhase.FAILED):
         return None
-    serves_role = state.role is role and state.phase is WorkerPhase.SERVING
+    serves_role = serves(state, role)
     if worker.routable_label and not serves_role:
         return SetRoutable(
             worker=worker.name,
@@ -84,6 +86,8 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
         return VerifyWorker(
             worker=worker.name, uid=worker.uid, url=url, role=role, partner_url=None, why="its role is not proved yet"
         )
+    if lacks_decode_peer(worker, snapshot.workers):
+        return None  # nobody would pull what it prefills; `status` says KvIncompatible
     partner = prefill_partner(worker, snapshot)
     if partner is None and pool_target(snapshot, Role.DECODE).replicas > 0:
         return None  # a worker that can pull comes; `status` says what is waited for
@@ -97,10 +101,16 @@ def _next_step(worker: Worker, role: Role, snapshot: Snapshot) -> WorkerAction |
     )
 
 
+def serves(state: WorkerState, role: Role | None) -> bool:
+    """The worker takes requests in this role."""
+    return state.role is role and state.phase is WorkerPhase.SERVING
+
+
 def prefill_partner(worker: Worker, snapshot: Snapshot) -> Worker | None:
     """Who pulls the KV when ``worker`` is verified as prefill worker: a proved decode worker before one just started.
 
-    Only equal ``kv_compatibility`` is ever paired.
+    Only equal ``kv_compatibility`` is ever paired. Of partners that are equally good each worker takes another one, and
+    another one the next second: many new workers do not all connect to the same, and one bad partner holds up nobody.
     """
     candidates = [
         other
@@ -113,4 +123,12 @@ def prefill_partner(worker: Worker, snapshot: Snapshot) -> Worker | None:
         and other.kv_compatibility == worker.kv_compatibility
         and (other.ready or (other.state is not None and other.state.phase in (WorkerPhase.IDLE, WorkerPhase.SERVING)))
     ]
-    return min(candidates, key=lambda other: (other.role is not Role.DECODE, not other.ready, other.name), default=None)
+    if not candidates:
+        return None
+
+    def rank(other: Worker) -> tuple[bool, bool]:
+        return other.role is not Role.DECODE, not other.ready
+
+    best = min(map(rank, candidates))
+    equals = sorted((other for other in candidates if rank(other) == best), key=lambda other: other.name)
+    return equals[zlib.crc32(f"{worker.uid}/{snapshot.now_s:.0f}".encode()) % len(equals)]

@@ -68,6 +68,7 @@ class Service:
     has_finalizer: bool = True
     deleting_since_s: float | None = None
     skip_drain: bool = False
+    follows_default_image: bool = False  # FOLLOW_DEFAULT_IMAGE_ANNOTATION is "true"
 
     @property
     def served_name(self) -> str:
@@ -208,6 +209,7 @@ class Worker:
     role: Role | None  # by label
     revision: str
     kv_compatibility: str
+    image: str | None = None  # of its engine
     phase: str = "Pending"  # the pod's
     message: str = ""  # the kubelet's about the whole pod
     pod_ip: str | None = None
@@ -227,6 +229,7 @@ class Worker:
     unschedulable: str | None = None  # the scheduler's message
     node_requested_s: float | None = None  # when a node autoscaler last reported a node for it; None: it did not
     state: WorkerState | None = None
+    suspect: bool = False  # by the last poll it does not serve in the role of its label, or does not answer
     asked: bool = False  # the worker was asked for ``state`` for this snapshot
     hold: Hold | None = None  # the switch that has it
     verify_error: str | None = None  # why its last verification in this role failed, if it did
@@ -330,6 +333,9 @@ class Snapshot:
         0.0  # since when this process acts on the service without a pause: no wait counts from before
     )
     taken_names: frozenset[str] = frozenset()
+    worker_image: str | None = None  # of workers that are created now; None: the spec is refused
+    default_image: str | None = None  # the operator's
+    kv_compatibility: str | None = None  # of language workers that are created now; None: the spec is refused
     gateway_deployment: GatewayDeployment | None = None
 
     @property

@@ -15,6 +15,7 @@ from pointsman.api.v1alpha1.workerpool import MAX_VICTIMS_SHOWN, VictimStatus, W
 from pointsman.operator.core.children import worker_selector
 from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, pool_target, room_in_budget
 from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
+from pointsman.operator.core.kv_groups import incompatibilities
 from pointsman.operator.core.problems import IMAGE_FAILURES, START_FAILURES, Problem, Verdict
 from pointsman.operator.core.revision import revision as revision_of
 from pointsman.operator.core.snapshot import DrainReason, Snapshot, Worker
@@ -53,7 +54,6 @@ def report(
     *,
     endpoint: str,
     revision: str | None,
-    kv_compatibility: str | None,
     before: LLMServiceStatus,
     now: datetime,
 ) -> Report:
@@ -61,7 +61,7 @@ def report(
 
     ``problems`` are those the shell met (refused objects, failed verifications); what pods say is found here.
     """
-    found = [*problems, *worker_problems(snapshot)]
+    found = [*problems, *worker_problems(snapshot), *kv_problems(snapshot)]
     counts = {role: pool_counts(snapshot, role) for role in snapshot.roles}
     outdated = _outdated(snapshot, revision)
     verdicts = {
@@ -88,7 +88,8 @@ def report(
         endpoint=endpoint,
         pools=PoolsStatus(prefill=counts[Role.PREFILL], decode=counts[Role.DECODE], encode=counts.get(Role.ENCODE)),
         revision=revision,
-        kv_compatibility=kv_compatibility,
+        kv_compatibility=snapshot.kv_compatibility,
+        worker_image=snapshot.worker_image,
         routing=before.routing,
         plan=_current_plan(snapshot),
         conditions=conditions_of(before.conditions, everything, snapshot.service.generation, now),
@@ -164,6 +165,12 @@ def unreachable(worker: Worker, snapshot: Snapshot) -> Problem | None:
     return Problem(reason=Reason.WORKER_UNREACHABLE, message=message, role=worker.role)
 
 
+def kv_problems(snapshot: Snapshot) -> Iterable[Problem]:
+    """Workers that no worker of the other role may exchange KV with."""
+    for role, message in incompatibilities(snapshot):
+        yield Problem(reason=Reason.KV_INCOMPATIBLE, message=message, role=role)
+
+
 def problem_of(worker: Worker) -> Problem | None:
     """What the kubelet says has failed in a pod with an engine container; None: nothing."""
     container, name = worker.container, worker.name
@@ -223,6 +230,9 @@ def _pool_ready(
         if refused is not None:
             return Verdict(status=False, reason=refused.reason, message=f"{message}; {refused.message}")
         return Verdict(status=False, reason=Reason.CREATING, message=message)
+    incompatible = next((p for p in problems if p.reason is Reason.KV_INCOMPATIBLE and p.role is Role.PREFILL), None)
+    if role is Role.PREFILL and incompatible is not None:  # whoever serves prefills for nobody
+        return Verdict(status=False, reason=incompatible.reason, message=f"{have}; {incompatible.message}")
     if counts.routable >= counts.desired:
         old = [worker for worker in outdated if worker.role is role]
         if old and snapshot.service.deleting_since_s is None:
@@ -350,7 +360,15 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], outdated: S
         return Verdict(status=True, reason=Reason.SCALING, message=wanted)
     if outdated:
         return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_must_go(outdated, snapshot))
-    return Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
+    return Verdict(status=False, reason=Reason.IDLE, message=f"nothing to do{_kept_image(snapshot)}")
+
+
+def _kept_image(snapshot: Snapshot) -> str:
+    """That the operator's default image is another one than the service's."""
+    kept, default = snapshot.worker_image, snapshot.default_image
+    if kept == default or kept is None or snapshot.service.spec.engine.image is not None:
+        return ""
+    return f"; workers keep image {kept}, the operator's default is {default}"
 
 
 def _outdated(snapshot: Snapshot, revision: str | None) -> list[Worker]:

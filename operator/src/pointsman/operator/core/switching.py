@@ -38,6 +38,7 @@ from pointsman.operator.core.actions import (
 )
 from pointsman.operator.core.desired import pool_target
 from pointsman.operator.core.drain import users_of
+from pointsman.operator.core.kv_groups import lacks_decode_peer
 from pointsman.operator.core.snapshot import DrainReason, Hold, Snapshot, Switch, Worker
 
 ROLE_TIMEOUT_S: Final = 30.0  # to take a role, prove itself in it and become routable
@@ -230,6 +231,12 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
         return _Refusal(
             reason=SwitchReason.WORKER_NOT_READY, message=f"{wanted} is not routable yet: it waits", final=False
         )
+    if target is Role.PREFILL:
+        named = candidates[0]
+        candidates = [worker for worker in candidates if not lacks_decode_peer(worker, snapshot.workers)]
+        if not candidates:
+            message = f"no other decode worker has the image and flags of {named.name}, so none could pull its KV"
+            return _Refusal(reason=SwitchReason.KV_INCOMPATIBLE, message=message)
 
     def cost(worker: Worker) -> tuple[float, float, str]:
         """Fewest in-flight tokens (unknown is not zero), then the newest."""

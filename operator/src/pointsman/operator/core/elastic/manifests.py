@@ -77,6 +77,7 @@ def _service(group: ElasticGroup, worker: WorkerSpec) -> Service:
             paused=spec.paused,
         ),
         has_finalizer=False,
+        follows_default_image=meta.annotations.get(names.FOLLOW_DEFAULT_IMAGE_ANNOTATION) == "true",
         deleting_since_s=meta.deletion_timestamp.timestamp() if meta.deletion_timestamp else None,
     )
 

@@ -36,6 +36,7 @@ class GroupView:
     gateways: tuple[GatewayPod, ...] = ()
     gateway_deployment: GatewayDeployment | None = None
     state: ElasticState | None = None
+    worker_image: str | None = None  # of pods that are created now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ def group_report(view: GroupView, problems: Sequence[Problem], *, endpoint: str,
             observed_generation=group.metadata.generation,
             summary=summary,
             endpoint=endpoint,
+            worker_image=view.worker_image,
             instances=counts,
             slots=_slots(state),
             degrees=_range(degrees),
