@@ -361,7 +361,17 @@ def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Re
         for kind in ("Role", "RoleBinding")
     )
     kubectl("create", operator, "-f", "-", stdin=json.dumps(role))
-    kubectl("create", operator, "-f", "-", stdin=json.dumps(binding))
+
+    def bound() -> bool:
+        """The authorizer hears of a new Role a moment after it was made; the operator tries again, too."""
+        try:
+            kubectl("create", operator, "-f", "-", stdin=json.dumps(binding))
+        except ControlPlaneError as error:
+            assert "not found" in str(error)
+            return False
+        return True
+
+    until(bound, "the operator binds the Role")
 
     def gateway_may(*question: str) -> bool:
         try:

@@ -283,7 +283,7 @@ def test_kv_is_compatible_only_where_engine_model_block_size_and_kv_flags_are_eq
 def test_the_gateway_is_applied_after_the_rights_it_needs() -> None:
     objects = gateway_objects(service(), INSTALL)
     kinds = [item["kind"] for item in objects]
-    assert kinds == ["ServiceAccount", "Role", "RoleBinding", "Service", "PodDisruptionBudget", "Deployment"]
+    assert kinds == ["ServiceAccount", "Role", "Service", "PodDisruptionBudget", "RoleBinding", "Deployment"]
     names = {item["metadata"]["name"] for item in objects if item["kind"] != "RoleBinding"}
     assert names == {"chat-gateway"}
     assert endpoint(service(), INSTALL) == "http://chat-gateway.default.svc:8000/v1"

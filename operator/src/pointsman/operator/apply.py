@@ -125,7 +125,13 @@ class Writer:
                 return False
         self._fence()
         # A misspelt field of the user's template is refused by name, never dropped.
-        await self._kube.apply(resource, manifest, field_validation="Strict")
+        try:
+            await self._kube.apply(resource, manifest, field_validation="Strict")
+        except NotFound as error:
+            if resource is not resources.ROLE_BINDINGS:
+                raise
+            # The authorizer has not heard yet of the Role that was made a moment ago.
+            raise Conflict(str(error), status=error.status) from error
         return True
 
     async def delete_earlier_binding(self, service: Service) -> None:

@@ -24,9 +24,9 @@ def gateway_objects(service: Service, install: Install) -> list[dict[str, Any]]:
     objects = [
         _service_account(service),
         _role(service),
-        _role_binding(service),
         _service(service),
         _disruption_budget(service),
+        _role_binding(service),  # late: the API server's authorizer hears of a new Role a moment after it was made
     ]
     return [children.stamped(item) for item in (*objects, deployment)]
 
