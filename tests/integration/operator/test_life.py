@@ -102,13 +102,17 @@ async def test_no_second_worker_is_evicted_before_the_replacement_of_the_first_i
     """Two quick evictions would else leave nobody routable while the replacement is verified."""
     await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
     await cluster.until_summary("1P2D")
-    first, second = (pod.metadata.name for pod in cluster.kubelet.worker_pods(Role.DECODE))
+    before = cluster.kubelet.worker_pods(Role.DECODE)
+    first, second = (pod.metadata.name for pod in before)
     cluster.kubelet.fails_verify = "the answer was empty"
     await eventually(lambda: _evicted(cluster, first), "the first worker is evicted")
 
     def replacement() -> StandInWorker | None:
-        there = {pod.metadata.name for pod in cluster.kubelet.worker_pods(Role.DECODE)} - {first, second}
-        return next((cluster.kubelet.workers[name] for name in there if name in cluster.kubelet.workers), None)
+        """By uid: it takes the name of the first worker where that one has gone already."""
+        known = {pod.metadata.uid for pod in before}
+        made = [pod for pod in cluster.kubelet.worker_pods(Role.DECODE) if pod.metadata.uid not in known]
+        running = (cluster.kubelet.workers.get(pod.metadata.name) for pod in made)
+        return next((each for each in running if each is not None and each.pod.metadata.uid not in known), None)
 
     await eventually(
         lambda: (made := replacement()) and len(made.partners) > 1, "its replacement fails to prove itself"
