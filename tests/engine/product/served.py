@@ -129,11 +129,15 @@ class Served:
 
     def kill_part(self, component: str) -> str:
         """kill -9 of a part of the chart (``operator``, ``planner``, ``nats``); returns its pod's name."""
-        label = f"{names.COMPONENT_LABEL}={component}"
-        listed = self.cluster.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "-l", label, "-o", "name")
-        pod = listed.split()[0].removeprefix("pod/")
+        pod = self.part(component)
         self.cluster.kill_container(SYSTEM_NAMESPACE, pod)
         return pod
+
+    def part(self, component: str) -> str:
+        """The pod of a part of the chart."""
+        label = f"{names.COMPONENT_LABEL}={component}"
+        listed = self.cluster.kubectl("get", "pods", "-n", SYSTEM_NAMESPACE, "-l", label, "-o", "name")
+        return listed.split()[0].removeprefix("pod/")
 
     def restarts(self, pod: str, namespace: str | None = None) -> int:
         """How often a pod's container was started again."""

@@ -5,7 +5,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from engine.product.served import MODEL_NAME, Served, errors, some
 from pointsman.api.protocol import metrics, names
 from pointsman.api.protocol.names import Role
 from pointsman.kube.client import Kube
-from pointsman.local.cluster import LocalCluster
+from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.engine.plain_server import plain_server
 from pointsman.local.observation import Observer, ServiceView, WorkerView
@@ -277,13 +277,23 @@ async def test_whatever_part_is_killed_every_chat_with_images_is_answered_exactl
     )  # fmt: skip
 
 
-async def kill(vision: Vision, part: str) -> None:
-    """kill -9 of a part of the service or of the operator."""
+async def kill(vision: Vision, part: str) -> Callable[[], Awaitable[None]]:
+    """kill -9 of a part of the service or of the operator; what it returns waits until the pod is ready again."""
     if part == "operator":
-        vision.kill_part(part)
+        namespace, pod = SYSTEM_NAMESPACE, vision.part(part)
     elif part == "gateway":
-        vision.kill((await vision.look()).gateways[0].metadata.name)
+        namespace, pod = vision.namespace, (await vision.look()).gateways[0].metadata.name
     else:
         role = Role.from_label(part) or Role.ENCODE
         view = await vision.until(f"a worker serves as {role}", lambda view: len(view.routable(role)) > 0)
-        vision.kill(view.routable(role)[0].name)
+        namespace, pod = vision.namespace, view.routable(role)[0].name
+    earlier = vision.restarts(pod, namespace)
+    vision.cluster.kill_container(namespace, pod)
+
+    async def is_back() -> bool:
+        ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        return vision.restarts(pod, namespace) > earlier and (
+            vision.cluster.kubectl("get", "pod", pod, "-n", namespace, "-o", ready) == "True"
+        )
+
+    return lambda: eventually(is_back, f"{pod} is ready again", 120)
