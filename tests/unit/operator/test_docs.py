@@ -13,9 +13,10 @@ from pointsman.operator.announce import EVENT_OF_ACTION, OTHER_EVENTS
 from pointsman.operator.core import actions
 from pointsman.operator.metrics import OperatorMetrics
 
-PAGE = (Path(__file__).parents[3] / "docs/operator.md").read_text()
-CONDITIONS = PAGE[PAGE.index("## Conditions and their reasons") : PAGE.index("## Events")]
-SWITCHES = PAGE[PAGE.index("## How a worker changes its role") : PAGE.index("## How a plan is carried out")]
+DOCS = Path(__file__).parents[3] / "docs"
+CONDITIONS = (DOCS / "conditions.md").read_text()
+SWITCHES = (DOCS / "role-switches.md").read_text()
+PAGE = (DOCS / "operator.md").read_text()
 PLANS = PAGE[PAGE.index("## How a plan is carried out") : PAGE.index("## How a worker leaves")]
 
 
@@ -29,7 +30,7 @@ def test_every_reason_and_phase_is_explained(words: type[StrEnum], section: str)
 
 
 def test_every_event_is_named() -> None:
-    assert {reason for reason in (*EVENT_OF_ACTION.values(), *OTHER_EVENTS) if f"`{reason}`" not in PAGE} == set()
+    assert {reason for reason in (*EVENT_OF_ACTION.values(), *OTHER_EVENTS) if f"`{reason}`" not in CONDITIONS} == set()
 
 
 def test_every_action_is_told_by_an_event_of_its_own() -> None:
@@ -44,4 +45,4 @@ def test_every_action_is_told_by_an_event_of_its_own() -> None:
 
 def test_every_metric_is_named() -> None:
     names = {family.name.removeprefix("pointsman_operator") for family in OperatorMetrics().registry.collect()}
-    assert {name for name in names if name not in PAGE} == set()
+    assert {name for name in names if name not in CONDITIONS} == set()

@@ -1,6 +1,6 @@
 """Conditions: their types, every reason there is, and how one is set.
 
-Reasons are stable: tools and people match on them, and ``docs/operator.md`` explains them one by one.
+Reasons are stable: tools and people match on them, and ``docs/conditions.md`` explains them one by one.
 """
 
 from collections.abc import Iterable
