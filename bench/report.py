@@ -48,13 +48,13 @@ NOTES = {
     "elastic": "Two instances of the elastic engine (CPU, float32, 26 M parameters), a thread each. That the "
     "batching equals trying all splits, and that tokens are those of one engine through all regroupings, are "
     "tests. A group that shrinks after a prefill moves no KV. Missed, and why: the two members of a decode step "
-    "exchange queries and results in each of 8 layers over TCP, which costs 10 to 17 ms a step, beside 26 to 65 ms "
-    "of computing on this computer (ratios from 1.0 to 1.8 on several days). Goodput: the requests a second of which "
+    "exchange queries and results in each of 8 layers over TCP, which costs 10 to 18 ms a step, beside 24 to 65 ms "
+    "of computing on this computer on several days. Goodput: the requests a second of which "
     "90 % take at most 25 times what a request of their kind takes alone, on real engines behind the gateway; a fifth "
     "of the prompts have 1 000 to 1 600 tokens. The elastic group serves more than both static groups, and less than "
     "1.3 times as much. Missed, and why: no core of the static group 1+1 is idle while requests wait, so only the "
     "order and the place of work can gain; 25 times leaves room for a long prompt ahead of a short one; a member that "
-    "joins a step of decoding costs 10 to 17 ms.",
+    "joins a step of decoding costs 10 to 18 ms.",
     "embedding_transfer": "An embedding of 2 000 tokens of 4 096 bfloat16 (16 MB) from the buffer of an encode "
     "worker's process to memory of the language worker's process that was in use before. The peer is a plain copy "
     "of as many bytes in the same round, by one thread, of memory that is in no cache. `length known`: the encode "
