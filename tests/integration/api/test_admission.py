@@ -466,6 +466,10 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         service(gateway={"template": {"metadata": {"labels": {"pointsman.dev/service": "x"}}}}),
         ("spec.gateway.template.metadata.labels", "pointsman.dev/service", "belongs to Pointsman"),
     ),
+    "an annotation of the gateway that is ours": (
+        service(gateway={"template": {"metadata": {"annotations": {"pointsman.dev/x": "y"}}}}),
+        ("spec.gateway.template.metadata.annotations", "pointsman.dev/x", "belongs to Pointsman"),
+    ),
     "a body of nothing": (
         service(gateway={"limits": {"maxBodyMiB": 0}}),
         ("spec.gateway.limits.maxBodyMiB", "0", "greater than or equal to 1"),

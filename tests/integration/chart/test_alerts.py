@@ -14,7 +14,7 @@ from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.elasticgroup import InstanceCounts
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.gateway.errors import Overloaded
-from pointsman.gateway.metrics import SERVERS_FAULTS, GatewayMetrics
+from pointsman.gateway.metrics import IMAGE_REASONS, SERVERS_FAULTS, GatewayMetrics
 from pointsman.operator.metrics import GROUP_EVENTS
 from pointsman.planner.core.types import Reason as PlannerReason
 
@@ -274,7 +274,7 @@ def test_the_rules_name_metrics_and_reasons_that_there_are() -> None:
     assert states == {"desired", "joined", "free", "total"} <= {*InstanceCounts.model_fields, "free", "total"}
     phases = {phase for found in re.findall(r'phase=~"([^"]*)"', asked) for phase in found.split("|")}
     assert phases <= {phase.value for phase in SwitchPhase}
-    reasons = {*Reason, *PlannerReason, *GROUP_EVENTS}
+    reasons = {*Reason, *PlannerReason, *GROUP_EVENTS, *(reason for _, reason in IMAGE_REASONS)}
     assert set(re.findall(r'reason!?="([^"]*)"', asked)) <= {str(reason) for reason in reasons}
 
 

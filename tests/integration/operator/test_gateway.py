@@ -135,6 +135,20 @@ async def test_a_second_gateway_that_no_node_takes_is_missed_only_if_somebody_as
     await cluster.until_condition(ConditionType.DEGRADED, "True" if gateway else "False")
 
 
+async def test_a_role_that_a_quota_forbids_is_said_and_keeps_no_worker_from_serving(cluster: Cluster) -> None:
+    quota = {"metadata": {"name": "team"}, "spec": {"hard": {"count/roles.rbac.authorization.k8s.io": "0"}}}
+    await cluster.kube.create(QUOTAS, quota, cluster.namespace)
+    await cluster.create()
+    said = await cluster.until_condition(ConditionType.READY, "False", "GatewayRefused")
+
+    def workers_serve() -> bool:
+        found = cluster.service()
+        return found is not None and found.status.summary == "1P1D"
+
+    await cluster.until(cluster.services, workers_serve, "the workers serve")
+    assert "Role chat-gateway" in said and "exceeded quota: team" in said
+
+
 async def test_a_gateway_that_a_quota_forbids_says_so_and_a_field_of_the_service_helps(cluster: Cluster) -> None:
     quota = {"metadata": {"name": "team"}, "spec": {"hard": {"limits.cpu": "8", "limits.memory": "16Gi"}}}
     await cluster.kube.create(QUOTAS, quota, cluster.namespace)

@@ -15,7 +15,7 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.kv_groups import incompatibilities, worker_image
 from pointsman.operator.core.roles import prefill_partner, role_actions
-from pointsman.operator.core.snapshot import Service, Snapshot, Worker
+from pointsman.operator.core.snapshot import Container, Service, Snapshot, Worker
 from unit.operator.test_decisions import snapshot, worker
 from unit.operator.test_status import of, told
 from unit.operator.world import IMAGE, KV, World, kv_of, service, spec, state
@@ -61,6 +61,16 @@ def test_a_service_of_an_earlier_version_keeps_the_image_of_most_of_its_workers(
     assert image_of(workers=leaving) == NEW
     rewritten = replace(running[0], image="registry.mirror/worker:1")  # by an admission webhook
     assert image_of(default=IMAGE, workers=[rewritten]) == IMAGE, "what the hash in its label was not made of"
+
+
+def test_an_image_that_no_worker_could_pull_is_given_up_when_the_default_is_corrected() -> None:
+    waits = Container(waiting_reason="ImagePullBackOff")
+    stuck = [replace(worker(name, **SAME), container=waits) for name in ("p", "d")]
+    assert image_of(stored=IMAGE, workers=stuck) == NEW
+    assert image_of(workers=stuck) == NEW, "nor is it taken for what a service of an earlier version runs"
+    assert image_of(stored=IMAGE, workers=[*stuck, worker("e", **SAME)]) == IMAGE, "another worker runs it"
+    starting = replace(worker("e", **SAME), container=Container())
+    assert image_of(stored=IMAGE, workers=[*stuck, starting]) == IMAGE, "another worker may come to run it"
 
 
 def test_instances_of_an_elastic_group_keep_the_image_of_their_group() -> None:

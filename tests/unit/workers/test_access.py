@@ -139,10 +139,12 @@ async def test_nothing_of_a_control_request_without_the_token_is_read(fresh: Wor
 
 async def test_nothing_of_a_request_that_the_worker_does_not_take_is_read(fresh: Worker) -> None:
     await fresh.control("POST", control.DRAIN_PATH, {"reason": "a test"})
-    client = Client(fresh, "/v1/completions", [b"x" * MIB, None], X_Pointsman_Verification="decode-leg")
+    client = Client(fresh, "/v1/completions", [b"x" * MIB, None])
     answer = await client.whole()
     assert (answer.status, answer.headers["x-pointsman-retry"]) == (503, "draining")
-    assert client.read_bytes == 0
+    verifier = Client(fresh, "/v1/completions", [b"x" * MIB, None], X_Pointsman_Verification="decode-leg")
+    assert (await verifier.whole()).status == 401, "it has no token"
+    assert client.read_bytes == verifier.read_bytes == 0
 
 
 async def test_a_control_request_has_a_small_body(fresh: Worker) -> None:

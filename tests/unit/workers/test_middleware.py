@@ -243,9 +243,17 @@ async def test_transfer_parameters_of_a_client_never_reach_the_engine(fresh: Wor
     await fresh.take_role(Role.DECODE)
     body = {"prompt": PROMPT, "kv_transfer_params": {"do_remote_prefill": True, "handle": "mine"}}
     assert (await fresh.call(body).whole()).token_ids == answer_to(PROMPT, 16)
-    # Nor with the header of a verification but without the token.
-    assert (await fresh.call(body, X_Pointsman_Verification="decode-leg").whole()).token_ids == answer_to(PROMPT, 16)
     assert fresh.engine.fabric.pulls == 0
+
+
+@pytest.mark.parametrize("token", [{}, {"Authorization": "Bearer another"}])
+async def test_a_verification_without_the_token_is_no_request_of_a_client(fresh: Worker, token: dict[str, str]) -> None:
+    """Answered without its transfer parameters, it would prove that KV was pulled although nobody pulled it."""
+    await fresh.take_role(Role.DECODE)
+    body = {"prompt": PROMPT, "kv_transfer_params": {"do_remote_prefill": True, "handle": "mine"}}
+    answer = await fresh.call(body, X_Pointsman_Verification="decode-leg", **token).whole()
+    assert answer.status == 401
+    assert fresh.engine.seen == []
 
 
 async def test_a_verification_is_taken_in_any_role(fresh: Worker) -> None:

@@ -37,7 +37,7 @@ class ImagePath(StrEnum):
     LOCAL = "local"  # the worker that prefills: no encode worker did it
 
 
-_IMAGE_REASONS = (
+IMAGE_REASONS = (
     (ImagePath.ENCODE, "encoded"),
     (ImagePath.CACHE, "remembered"),
     (ImagePath.BYPASS, "small"),
@@ -81,7 +81,7 @@ class GatewayMetrics:
         self.holds = _counter(names.GATEWAY_HOLDS, self.registry).labels(service)
         self.hold_seconds = _histogram(names.GATEWAY_HOLD_SECONDS, _LATENCY_S, self.registry).labels(service)
         self.images = _counter(names.GATEWAY_IMAGES, self.registry)
-        for path, image_reason in _IMAGE_REASONS:
+        for path, image_reason in IMAGE_REASONS:
             self.images.labels(service, path, image_reason)
         self.images_refused = _counter(names.GATEWAY_IMAGES_REFUSED, self.registry)
         self.image_bytes = _counter(names.GATEWAY_IMAGE_BYTES, self.registry).labels(service)

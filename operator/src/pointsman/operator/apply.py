@@ -17,7 +17,7 @@ from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.errors import AlreadyExists, Conflict, NotFound, ServerFault
+from pointsman.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.children import (
@@ -252,7 +252,7 @@ class Writer:
         metadata = {"name": name, "namespace": namespace, "uid": uid}
         try:
             await self._kube.apply(resource, {"metadata": metadata, "status": status}, subresource="status")
-        except ServerFault as error:
+        except Invalid as error:
             undeclared = _UNDECLARED.findall(str(error))
             if not undeclared:
                 raise

@@ -165,8 +165,11 @@ async def make_all(
 ) -> list[Problem]:
     """Make stamped manifests so, one after another. Returns what kept one from it; ``refused``: by the API server."""
     problems = []
+    refused_roles = set()
     for manifest in manifests:
         what = f"{manifest['kind']} {manifest['metadata']['name']}"
+        if manifest["kind"] == "RoleBinding" and manifest["roleRef"]["name"] in refused_roles:
+            continue  # it would get the answer of a Role that was made a moment ago, and be tried at once again
         try:
             if await writer.ensure(service, manifest):
                 log.info("service=%s reason=Applied %s", service.key, what)
@@ -174,4 +177,6 @@ async def make_all(
             problems.append(Problem(reason=Reason.NAME_CONFLICT, message=str(error)))
         except (Forbidden, Invalid) as error:
             problems.append(Problem(reason=refused, message=f"{what}: {error}"))
+            if manifest["kind"] == "Role":
+                refused_roles.add(manifest["metadata"]["name"])
     return problems

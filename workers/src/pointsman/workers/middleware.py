@@ -147,9 +147,12 @@ class PointsmanMiddleware:
             await request.client.close()
 
     async def _work(self, sidecar: Sidecar, request: "_Request") -> None:
-        verification = names.VERIFICATION.lower() in request.headers and authorized(
-            request.headers, sidecar.settings.control_token.get_secret_value()
-        )
+        verification = names.VERIFICATION.lower() in request.headers
+        if verification and not authorized(request.headers, sidecar.settings.control_token.get_secret_value()):
+            # Answered like any client's, it would prove that a decode worker pulled KV that nobody pulled.
+            message = "a verification needs the control token of the service"
+            await _respond_error(request.send, HTTPStatus.UNAUTHORIZED, "Unauthorized", message)
+            return
 
         def refusal() -> RetryReason | None:
             taken = verification and sidecar.roles.phase not in (WorkerPhase.STARTING, WorkerPhase.FAILED)

@@ -8,6 +8,7 @@ import struct
 import uuid
 import zlib
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
@@ -121,15 +122,19 @@ class Verifier:
         raise VerificationFailedError(f"{partner_url} pulled the KV and answered other tokens: (ours, theirs) = {seen}")
 
     async def _decode_at(self, partner_url: str, body: Mapping[str, Any]) -> EngineAnswer:
-        token = self._settings.control_token.get_secret_value()
-        sent = {headers.CONTROL_TOKEN: f"Bearer {accepted_tokens(token)[0]}", headers.VERIFICATION: "decode-leg"}
+        url = partner_url.rstrip("/") + COMPLETIONS_PATH
+        answer = EngineAnswer(HTTPStatus.UNAUTHORIZED, {})
         try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.post(partner_url.rstrip("/") + COMPLETIONS_PATH, json=body, headers=sent) as response,
-            ):
-                content = await response.json(content_type=None)
-                return EngineAnswer(response.status, content if isinstance(content, dict) else {})
+            async with aiohttp.ClientSession() as session:
+                # While the token is replaced, a partner that runs knows the old one only.
+                for token in accepted_tokens(self._settings.control_token.get_secret_value()):
+                    sent = {headers.CONTROL_TOKEN: f"Bearer {token}", headers.VERIFICATION: "decode-leg"}
+                    async with session.post(url, json=body, headers=sent) as response:
+                        content = await response.json(content_type=None)
+                        answer = EngineAnswer(response.status, content if isinstance(content, dict) else {})
+                    if answer.status != HTTPStatus.UNAUTHORIZED:
+                        break
+                return answer
         except (aiohttp.ClientError, ValueError) as error:
             raise VerificationFailedError(f"{partner_url}: {error or type(error).__name__}") from error
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
+from pointsman.operator.core.problems import IMAGE_FAILURES
 from pointsman.operator.core.snapshot import Service, Snapshot, Worker
 
 _NAMED: Final = 3  # workers in a message
@@ -26,15 +27,25 @@ def worker_image(
     """The image of workers that are created now.
 
     ``default`` is the operator's, ``stored`` the one in the service's status. A service of an earlier version has
-    none there: it keeps the image of most of its workers. ``compatibility_of`` maps an image to the
-    ``kv_compatibility`` of a worker with the present spec: an image that something rewrote in the pod is not what the
-    worker was made of. Instances of an elastic group have none, and are alike.
+    none there: it keeps the image of most of its workers. An image that none of its workers could pull is not kept.
+    ``compatibility_of`` maps an image to the ``kv_compatibility`` of a worker with the present spec: an image that
+    something rewrote in the pod is not what the worker was made of. Instances of an elastic group have none, and are
+    alike.
     """
     if service.spec.engine.image is not None:
         return service.spec.engine.image
     if service.follows_default_image:
         return default
-    return stored or _image_of_most(workers, default, compatibility_of)
+    workers = tuple(workers)
+    if stored is not None and not _cannot_be_pulled(stored, workers):
+        return stored
+    return _image_of_most(workers, default, compatibility_of)
+
+
+def _cannot_be_pulled(image: str, workers: Iterable[Worker]) -> bool:
+    """Every active worker of ``image``, and there is one, waits for it: no worker that serves would be parted."""
+    waits = [w.container.waiting_reason in IMAGE_FAILURES for w in workers if w.active and w.image == image]
+    return bool(waits) and all(waits)
 
 
 def _image_of_most(workers: Iterable[Worker], default: str, compatibility_of: Callable[[str], str]) -> str:
@@ -43,6 +54,7 @@ def _image_of_most(workers: Iterable[Worker], default: str, compatibility_of: Ca
         for worker in workers
         if worker.active
         and worker.role is not Role.ENCODE
+        and worker.container.waiting_reason not in IMAGE_FAILURES
         and worker.image is not None
         and worker.kv_compatibility == compatibility_of(worker.image)
     )
