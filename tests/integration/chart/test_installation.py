@@ -353,8 +353,13 @@ def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Re
     """Its role and binding are objects of the service: they stay when the chart goes."""
     operator = f"--as=system:serviceaccount:{release.namespace}:{RELEASE}-operator"
     kubectl = release.control_plane.kubectl
-    wanted = LLMServiceSpec.model_validate({"model": {"source": "hf://test/tiny"}})
-    served = Service(namespace=namespace, name="chat", uid="u-chat", generation=1, spec=wanted)
+    spec = {"model": {"source": "hf://test/tiny"}}
+    owner = {"apiVersion": "pointsman.dev/v1alpha1", "kind": "LLMService", "spec": spec}
+    owner["metadata"] = {"name": "chat", "namespace": namespace}
+    # The garbage collector deletes what belongs to a service that does not exist.
+    uid = kubectl("create", "-f", "-", "-o", "jsonpath={.metadata.uid}", stdin=json.dumps(owner)).strip()
+    wanted = LLMServiceSpec.model_validate(spec)
+    served = Service(namespace=namespace, name="chat", uid=uid, generation=1, spec=wanted)
     install = Install(worker_image="w", gateway_image="g", nats_url="nats://n:4222")
     role, binding = (
         next(item for item in gateway_objects(served, install) if item["kind"] == kind)
