@@ -19,7 +19,7 @@ from pointsman.local.control_plane import APISERVER
 from pointsman.local.observation import ServiceView
 from pointsman.local.traffic import PrefillPath, Prompt, Record, Traffic, running_load
 
-# Objectives that nothing here can miss and no action of its own: plans come from the tests alone.
+# Objectives that nothing here can miss: plans come from the tests alone, and may switch a role and start a worker.
 POLICY = {
     "apiVersion": API_VERSION,
     "kind": "PlannerPolicy",
@@ -31,8 +31,6 @@ POLICY = {
         "actions": {
             "remotePrefill": {"enabled": False},
             "flowControl": {"enabled": False},
-            "roleSwitch": {"enabled": False},
-            "scaleOut": {"enabled": False},
             "scaleIn": {"enabled": False},
         },
     },
