@@ -250,11 +250,20 @@ async def test_an_upgrade_gives_encode_workers_and_a_rollback_leaves_the_others_
     # the earlier commit serves; the present one takes over and changes nothing
     await cluster.create(pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
     await cluster.until_summary("1P2D")
+    await cluster.create("resting")
+    await cluster.until_summary("1P1D", "resting")
+    await cluster.edit({"paused": True}, "resting")  # the operator makes nothing for it: its gateway keeps its rights
     before = of_the_service()
     release.upgrade(CHART)
     await run_operator(earlier=False)
     assert of_the_service() == before
     assert gateway_may_follow_workers(control_plane, namespace)
+    assert gateway_may_follow_workers(control_plane, namespace, "resting")
+    await cluster.edit({"paused": False}, "resting")
+    await cluster.until_summary("1P1D", "resting")
+    assert gateway_may_follow_workers(control_plane, namespace, "resting")
+    await cluster.kube.delete(resources.LLM_SERVICES, "resting", namespace)
+    await cluster.until(cluster.services, lambda: cluster.service("resting") is None, "the second service is gone")
     operator_has_not_failed()
 
     # encode workers are added
