@@ -498,7 +498,7 @@ class StandInKubelet:
                 await (self.workers.get(pod.metadata.name) or self.gateways[pod.metadata.name]).stop()
 
     async def mark_lost(self, name: str) -> None:
-        """What the node lifecycle controller does with a pod 40 seconds after its node has stopped answering."""
+        """What the node lifecycle controller does with a pod 50 seconds after its node has stopped answering."""
         pod = self.pods.get(name, self.namespace)
         assert pod is not None
         del self._written[name]

@@ -62,7 +62,11 @@ async def test_the_gateways_number_is_left_to_who_scaled_it_until_the_spec_chang
     await cluster.create()
     await cluster.until_summary("1P1D")
     control_plane.kubectl("scale", "deployment", "chat-gateway", "--replicas=3", "-n", cluster.namespace)
-    await cluster.until_condition(ConditionType.GATEWAY_READY, "True")
+    await cluster.until(
+        cluster.services,
+        lambda: cluster.condition(ConditionType.GATEWAY_READY)[2] == "3 of 3 gateways are ready",
+        "all three are counted",
+    )
     await cluster.edit({"gateway": {"limits": {"maxBodyMiB": 64}}})  # the Deployment is written
 
     async def written() -> bool:
@@ -99,10 +103,14 @@ async def test_an_autoscaler_owns_the_gateways_number(cluster: Cluster) -> None:
         return await replicas(cluster) == 4
 
     await eventually(scaled, "the autoscaler scaled it")
-    written = cluster.operator.log.count("Applied Deployment chat-gateway")
+    before = (await live(cluster))["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
-    applied = "Applied Deployment chat-gateway"
-    await eventually(lambda: cluster.operator.log.count(applied) > written, "the Deployment is written")
+
+    async def written() -> bool:
+        pod = (await live(cluster))["spec"]["template"]["spec"]
+        return bool(pod["terminationGracePeriodSeconds"] == before + 1)
+
+    await eventually(written, "the Deployment is written")
     await cluster.until_summary("1P1D")
     assert await replicas(cluster) == 4
 

@@ -15,7 +15,7 @@ OTHER_NODE = f"{NODE}-b"
 LOST_NODE_S = 5
 
 
-@pytest.mark.verify  # the node lifecycle controller takes 40 seconds to find a node lost
+@pytest.mark.verify  # the node lifecycle controller takes 50 seconds to find a node lost
 @pytest.mark.verify_operator
 async def test_a_worker_on_a_node_without_power_is_replaced_after_what_the_user_says(cluster: Cluster) -> None:
     await cluster.kubelet.add_node(OTHER_NODE)

@@ -27,7 +27,7 @@ NEWER: Final = {
 
 @pytest.fixture
 def newer_crds(control_plane: ControlPlane, operator_kubeconfig: object) -> Iterator[None]:
-    """The CRDs of a newer version, which the chart's rollback leaves in the cluster; in the end the present ones."""
+    """The CRDs of a newer version, with which its objects are stored; in the end the present ones."""
     for plural, (path, word) in NEWER.items():
         crd = json.loads(control_plane.kubectl("get", "crd", f"{plural}.{names.GROUP}", "-o", "json"))
         field: dict[str, Any] = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

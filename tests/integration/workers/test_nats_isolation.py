@@ -111,7 +111,12 @@ async def let_in(server: GuardedNats, login: Login) -> bool:
 
     try:
         client = await nats.connect(
-            server.url, user=login.user, password=login.password, allow_reconnect=False, error_cb=ignore
+            server.url,
+            user=login.user,
+            password=login.password,
+            allow_reconnect=False,
+            error_cb=ignore,
+            connect_timeout=30,
         )
     except (nats.errors.Error, OSError):
         return False
@@ -314,9 +319,9 @@ async def test_pods_with_the_shared_login_and_pods_with_their_own_serve_together
         assert answer.headers["x-pointsman-prefill"] == "remote"
 
 
-async def _make_queue_as_earlier_versions(found: Pod) -> None:
+async def _make_queue_as_earlier_versions(found: Pod, timeout_s: float = 30.0) -> None:
     """What workers of ec6a7b8 do whenever they connect."""
-    jetstream = found.client.jetstream(timeout=PATIENCE_S)
+    jetstream = found.client.jetstream(timeout=timeout_s)
     stream = StreamConfig(
         name=found.stream,
         subjects=[names.prefill_subjects(NAMESPACE, found.uid)],
@@ -352,7 +357,8 @@ async def test_workers_of_an_earlier_image_work_with_the_login_of_their_service(
 async def test_a_new_installation_has_no_right_that_only_earlier_versions_need(server: GuardedNats) -> None:
     async with pod(server, "earlier") as found:
         with pytest.raises(nats.errors.TimeoutError):
-            await _make_queue_as_earlier_versions(found)
+            await _make_queue_as_earlier_versions(found, PATIENCE_S)
+        await found.refused(f"$JS.API.STREAM.CREATE.{found.stream}")
 
 
 async def test_a_rotation_of_the_key_loses_no_worker() -> None:

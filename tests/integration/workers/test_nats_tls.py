@@ -69,7 +69,7 @@ async def test_a_worker_that_is_given_the_authority_connects(server: TlsServer) 
         assert connected.state.nats_connected
 
 
-async def test_a_worker_that_is_not_given_it_sends_no_password_and_serves_alone(server: TlsServer) -> None:
+async def test_a_worker_that_is_not_given_it_does_not_connect_and_serves_alone(server: TlsServer) -> None:
     own = settings("decode-0", **of_service(server))
     async with worker(own, Fabric(), Role.DECODE, wait_for_nats=False) as alone:
         answer = await alone.call({"prompt": list(range(1, 40))}).whole()

@@ -247,7 +247,7 @@ SILENT = replace(DECODE, node="n1", asked=True, state=None)
 
 
 def test_a_worker_that_neither_operator_nor_gateways_reach_does_not_serve() -> None:
-    """Kubernetes takes 40 seconds to find a node lost."""
+    """Kubernetes takes 50 seconds to find a node lost."""
     gateways = tuple(GatewayPod(name=n, ready=True, uses=frozenset({"d"}), avoids=frozenset({"d"})) for n in "ab")
     outcome = told(snapshot(PREFILL, replace(SILENT, uid="d"), gateways=gateways))
     decode = of(outcome, ConditionType.DECODE_READY)
