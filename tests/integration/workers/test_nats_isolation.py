@@ -118,6 +118,7 @@ async def let_in(server: GuardedNats, login: Login) -> bool:
             error_cb=ignore,
             connect_timeout=30,
         )
+        await client.flush(5)  # nats-py's connect may return although the server refused
     except (nats.errors.Error, OSError):
         return False
     await client.close()
