@@ -157,6 +157,16 @@ async def test_a_role_that_a_quota_forbids_is_said_and_keeps_no_worker_from_serv
     assert "Role chat-gateway" in said and "exceeded quota: team" in said
 
 
+async def test_a_budget_of_workers_that_a_quota_forbids_is_no_fault_of_the_gateway(cluster: Cluster) -> None:
+    hard = {"count/poddisruptionbudgets.policy": "1"}  # the gateway's, which comes first
+    await cluster.kube.create(QUOTAS, {"metadata": {"name": "team"}, "spec": {"hard": hard}}, cluster.namespace)
+    await cluster.create()
+    said = await cluster.until_condition(ConditionType.DEGRADED, "True", "ObjectRefused")
+    assert "PodDisruptionBudget chat-prefill" in said
+    await cluster.until_condition(ConditionType.READY, "True")
+    assert cluster.condition(ConditionType.GATEWAY_READY)[0] == "True"
+
+
 async def test_a_gateway_that_a_quota_forbids_says_so_and_a_field_of_the_service_helps(cluster: Cluster) -> None:
     quota = {"metadata": {"name": "team"}, "spec": {"hard": {"limits.cpu": "8", "limits.memory": "16Gi"}}}
     await cluster.kube.create(QUOTAS, quota, cluster.namespace)

@@ -18,7 +18,7 @@ from pointsman.operator.core.elastic.status import GroupReport, GroupView, group
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Container, GatewayPod, Worker
-from pointsman.operator.errors import Refused
+from pointsman.operator.errors import Refused, TemplateError
 
 ONE_GATEWAY = {"gateway": {"replicas": 1}}
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
@@ -121,6 +121,11 @@ def test_a_template_that_sets_what_pointsman_sets_is_refused() -> None:
     template = {"spec": {"containers": [{"name": "engine", "image": "mine"}]}}
     with pytest.raises(Refused, match=r"spec\.instance\.template\..*image is set by Pointsman"):
         group_objects(group(instance={"template": template}), INSTALL)
+
+
+def test_a_template_that_cannot_be_merged_is_refused_with_its_own_path() -> None:
+    with pytest.raises(TemplateError, match=r"spec\.instance\.template: spec\.volumes\[0\] has no name"):
+        group_objects(group(instance={"template": {"spec": {"volumes": [{"emptyDir": {}}]}}}), INSTALL)
 
 
 def test_a_setting_that_only_workers_of_a_service_have_is_refused() -> None:

@@ -1,5 +1,6 @@
 """The gateway of a service: what the user may set of its pods and its Service, its number, why it is not ready."""
 
+import copy
 import re
 from dataclasses import replace
 from typing import Any
@@ -47,6 +48,16 @@ def test_a_gateway_takes_scheduling_from_its_template() -> None:
         ],
     }
     assert scheduling.items() <= pod(**scheduling).items()
+
+
+def test_a_spread_that_others_add_costs_no_write() -> None:
+    """The API server merges the list by topologyKey, so an apply would not remove theirs, at every look."""
+    spread = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    made = objects(template={"spec": {"topologySpreadConstraints": [spread]}})["Deployment"]
+    live = copy.deepcopy(made)
+    theirs = {**spread, "topologyKey": "topology.kubernetes.io/zone"}
+    live["spec"]["template"]["spec"]["topologySpreadConstraints"].append(theirs)
+    assert is_current(live, made)
 
 
 def test_resources_and_environment_are_merged_into_the_gateways_container() -> None:

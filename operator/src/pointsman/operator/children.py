@@ -25,9 +25,8 @@ from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.naming import pool_name, secret_name
 from pointsman.operator.core.network import network_policies
-from pointsman.operator.core.problems import Problem
+from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.snapshot import Pool, Service, Snapshot
-from pointsman.operator.core.status import unreadable
 from pointsman.operator.errors import NameConflict, Refused
 from pointsman.operator.observe import is_gateway, pool_of
 
@@ -116,11 +115,12 @@ class Children:
             name = secret_name(service.name)
             problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=f"Secret {name}: {error}"))
         try:
-            manifests = (*gateway_objects(service, self._install), *budgets)
+            gateway = gateway_objects(service, self._install)
         except Refused as error:
-            manifests = tuple(budgets)
             problems.append(Problem(reason=error.reason, message=str(error), of_gateway=True))
-        problems += await make_all(self._writer, service, manifests, Reason.GATEWAY_REFUSED)
+        else:
+            problems += await make_all(self._writer, service, gateway, Reason.GATEWAY_REFUSED)
+        problems += await make_all(self._writer, service, budgets, Reason.OBJECT_REFUSED)
         if not problems:
             await self._writer.delete_earlier_binding(service)
         problems += await make_network_policies(self._writer, service, self._install)

@@ -20,7 +20,7 @@ ENDPOINTS_TIMEOUT_S: Final = 1.0  # a gateway that is silent for longer is passe
 COMMAND_TIMEOUT_S: Final = 5.0
 VERIFY_TIMEOUT_S: Final = 30.0  # of the worker; a first NIXL handshake between two workers alone may take 5 s
 _CONNECTIONS: Final = 128
-_MOST_REFUSALS: Final = 1000
+_MAX_REFUSED_URLS: Final = 1000
 
 Answer = TypeVar("Answer", bound=wire.Wire)
 
@@ -111,38 +111,39 @@ class ControlClient:
         answer: type[Answer],
         timeout_s: float,
     ) -> Answer:
-        """While a token is rotated, the pod may have the new one or the old one."""
+        """The answer to the first token that is not refused: while one is rotated, the pod has the new or the old."""
         tokens = wire.accepted_tokens(token)
+        if not tokens:
+            raise ControlFailed(f"{method} {url}{path}: there is no control token")
         for each in tokens:
             try:
-                found = await self._attempt(method, url, path, each, body, answer, timeout_s)
-            except ControlFailed as error:
-                if error.status != HTTPStatus.UNAUTHORIZED:
-                    self.refused.pop(url, None)
-                    raise
-                if each == tokens[-1]:
-                    self._remember_refusal(url)
-                    raise
-            else:
+                status, text = await self._send(method, url + path, each, body, timeout_s)
+            except ControlFailed:
                 self.refused.pop(url, None)
-                return found
-        raise ControlFailed(f"{method} {url}{path}: there is no control token")
+                raise
+            if status != HTTPStatus.UNAUTHORIZED:
+                self.refused.pop(url, None)
+                break
+        else:
+            self._remember_refusal(url)
+        try:
+            if status == HTTPStatus.OK:
+                return answer.model_validate_json(text)
+            problem = wire.ControlError.model_validate_json(text)
+        except ValidationError:
+            shown = text[:200].decode("utf-8", "replace")
+            raise ControlFailed(f"{method} {url}{path}: {status} {shown}", status) from None
+        raise ControlFailed(f"{method} {url}{path}: {status} {problem.message}", status, problem.reason)
 
     def _remember_refusal(self, url: str) -> None:
         self.refused[url] = None
-        while len(self.refused) > _MOST_REFUSALS:  # of pods that are gone
+        while len(self.refused) > _MAX_REFUSED_URLS:  # of pods that are gone
             del self.refused[next(iter(self.refused))]
 
-    async def _attempt(
-        self,
-        method: str,
-        url: str,
-        path: str,
-        token: str,
-        body: wire.Wire | None,
-        answer: type[Answer],
-        timeout_s: float,
-    ) -> Answer:
+    async def _send(
+        self, method: str, address: str, token: str, body: wire.Wire | None, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Status and body of one answer. Raises ControlFailed without one, NotLeading for a command."""
         assert self._session is not None, "used outside of its context"
         if method != "GET":
             self.fence()
@@ -152,20 +153,10 @@ class ControlClient:
         try:
             async with asyncio.timeout(timeout_s):
                 async with self._session.request(
-                    method, url + path, data=body.wire() if body else None, headers=headers
+                    method, address, data=body.wire() if body else None, headers=headers
                 ) as response:
-                    text = await response.read()
+                    return response.status, await response.read()
         except TimeoutError as error:
-            raise ControlFailed(f"{method} {url}{path}: no answer within {timeout_s:g} s") from error
+            raise ControlFailed(f"{method} {address}: no answer within {timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise ControlFailed(f"{method} {url}{path}: {error}") from error
-        try:
-            if response.status == 200:
-                return answer.model_validate_json(text)
-            problem = wire.ControlError.model_validate_json(text)
-        except ValidationError:
-            shown = text[:200].decode("utf-8", "replace")
-            raise ControlFailed(f"{method} {url}{path}: {response.status} {shown}", response.status) from None
-        raise ControlFailed(
-            f"{method} {url}{path}: {response.status} {problem.message}", response.status, problem.reason
-        )
+            raise ControlFailed(f"{method} {address}: {error}") from error

@@ -21,7 +21,7 @@ from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import unreadable_fields
 from pointsman.kube.resources import Resource
 from pointsman.operator.core.naming import SERVICE_UID_LABEL
-from pointsman.operator.core.problems import Problem
+from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
 from pointsman.operator.observe import plan_of, switch_of
 from pointsman.operator.pods import ServiceKey
@@ -91,8 +91,7 @@ class Decisions:
         """Why :meth:`policy` has none of that name: it is not there, or this version cannot read it."""
         why = self._policies.why_unreadable(name, namespace)
         if why is not None:
-            text = f"PlannerPolicy {name} cannot be read by this version: {why}; nothing is planned"
-            return Problem(reason=Reason.UNREADABLE, message=text)
+            return unreadable("PlannerPolicy", name, f"{why}; nothing is planned")
         text = f"spec.policyRef.name is {name}: there is no such PlannerPolicy here; nothing is planned"
         return Problem(reason=Reason.POLICY_NOT_FOUND, message=text)
 

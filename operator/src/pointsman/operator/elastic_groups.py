@@ -154,7 +154,7 @@ class ElasticGroups:
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += [*memory.problems, *memory.refused]
         policy = self._policy(group, service, memory, problems)
-        view = self._view(group, service, await self._state(service, memory, policy))
+        view = self._view(group, service, await self._state(service, memory, policy, problems))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
         has_news = False
@@ -263,7 +263,10 @@ class ElasticGroups:
     def _manager(self, key: ServiceKey) -> Worker | None:
         return next((worker_of(pod) for pod in self._pods.by(key) if _is_manager(pod) and not pod.terminating), None)
 
-    async def _state(self, service: Service, memory: _Memory, policy: Policy | None) -> ElasticState | None:
+    async def _state(
+        self, service: Service, memory: _Memory, policy: Policy | None, problems: list[Problem]
+    ) -> ElasticState | None:
+        """The manager's, with the policy's objectives; None: it does not answer. A refused label is a problem."""
         manager = self._manager((service.namespace, service.name))
         if memory.token is None:
             return None
@@ -272,7 +275,11 @@ class ElasticGroups:
         try:
             state = await self._control.elastic_state(manager.control_url, memory.token)
             if state.metrics_port != manager.metrics_port:
-                await self._writer.label_metrics_port(service, manager, state.metrics_port)
+                try:
+                    await self._writer.label_metrics_port(service, manager, state.metrics_port)
+                except (Forbidden, Invalid) as error:
+                    message = f"metrics port label of pod {manager.name}: {error}"
+                    problems.append(Problem(reason=Reason.OBJECT_REFUSED, message=message))
             wanted = objectives_of(policy)
             if state.objectives != wanted:
                 state = await self._control.elastic_objectives(manager.control_url, memory.token, wanted)

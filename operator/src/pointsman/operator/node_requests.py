@@ -56,8 +56,10 @@ class NodeRequests:
                 listing = await self._kube.list(resources.EVENTS, namespace, field_selector=f"regarding.uid={uid}")
             except Forbidden as error:  # rights of an older chart: the policy's time alone counts
                 log.warning("Events of pods cannot be read, so nodes that are being made are not waited for: %s", error)
-                return None
-            self._read[uid] = _Read(self._clock.monotonic_s(), node_requested_s(listing.items))
+                found_s = None
+            else:
+                found_s = node_requested_s(listing.items)
+            self._read[uid] = _Read(self._clock.monotonic_s(), found_s)
         return self._read[uid].requested_s
 
 

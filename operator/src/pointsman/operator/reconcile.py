@@ -47,11 +47,11 @@ from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
 from pointsman.operator.core.policies import contradiction
-from pointsman.operator.core.problems import Problem
+from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import GatewayDeployment, Hold, Policy, Pool, Service, Snapshot, Switch, Worker
 from pointsman.operator.core.snapshot import Plan as PlanView
-from pointsman.operator.core.status import Report, report, unreadable
+from pointsman.operator.core.status import Report, report
 from pointsman.operator.core.switching import no_service
 from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions

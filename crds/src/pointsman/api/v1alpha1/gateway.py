@@ -8,12 +8,15 @@ from pydantic import ConfigDict, Field
 from pointsman.api.schema.rules import LIST_BY_NAME, Rule, cel_string, extra
 from pointsman.api.v1alpha1.limits import GatewayLimits
 from pointsman.api.v1alpha1.pods import (
+    DERIVED_GRACE_PERIOD,
     MAX_CONTAINERS,
     MAX_ENVIRONMENT,
     PassedThrough,
     TemplateEnvironment,
     TemplateMetadata,
+    no_service_links,
     own_keys_only,
+    owned_environment,
 )
 from pointsman.api.v1alpha1.resource import ApiModel
 
@@ -37,33 +40,35 @@ def _needs_load_balancer(field: str) -> Rule:
 class GatewayServiceSpec(ApiModel):
     """The Service in front of the gateway.
 
-    Behind an address that is open to the internet, anybody may use the model: the gateway authenticates nobody.
+    The gateway does not authenticate clients. Do not give it a public address without an authenticating proxy.
     """
 
-    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(default="ClusterIP", description="Its type.")
-    port: int = Field(default=8000, ge=1, le=65535, description="Its port.")
+    type: Literal["ClusterIP", "NodePort", "LoadBalancer"] = Field(
+        default="ClusterIP", description="Type of the gateway's Service."
+    )
+    port: int = Field(default=8000, ge=1, le=65535, description="Port of the gateway's Service.")
     annotations: dict[str, Annotated[str, Field(max_length=4096)]] | None = Field(
         default=None,
         max_length=64,
-        description="Its annotations, e.g. those that ask a cloud for an internal load balancer.",
+        description="Annotations of the gateway's Service, e.g. to request an internal load balancer.",
     )
     load_balancer_class: str | None = Field(
         default=None,
         min_length=1,
         max_length=253,
-        description="Which load balancer implementation serves it, of type LoadBalancer.",
+        description="Load balancer implementation. Only for type LoadBalancer.",
     )
     load_balancer_source_ranges: tuple[Annotated[str, Field(max_length=64, pattern=_CIDR_PATTERN)], ...] | None = Field(
         default=None,
         max_length=64,
-        description="Client addresses (CIDRs) that the load balancer accepts, of type LoadBalancer. Absent: all.",
+        description="Client addresses (CIDRs) that the load balancer accepts. Only for type LoadBalancer. Unset: all.",
     )
     external_traffic_policy: Literal["Cluster", "Local"] | None = Field(
         default=None,
         description="Local keeps the client's address and uses only gateways on the node that a request reaches.",
     )
     ip_family_policy: Literal["SingleStack", "PreferDualStack", "RequireDualStack"] | None = Field(
-        default=None, description="Its IP families. Absent: the cluster's default."
+        default=None, description="IP families of the gateway's Service. Unset: the cluster's default."
     )
 
     model_config = ConfigDict(
@@ -114,11 +119,10 @@ class GatewayTemplateContainer(PassedThrough):
     model_config = ConfigDict(
         json_schema_extra=extra(
             _set_by_pointsman("image", "leave it out, or set images.gateway of the chart"),
-            Rule(
-                f"self.name != {_GATEWAY} || !has(self.env) || !self.env.exists(e, {_OWNED_NAME})",
-                f"{{self.env.filter(e, {_OWNED_NAME}).map(e, e.name)}} of container 'gateway' is set by Pointsman; "
+            owned_environment(
+                GATEWAY_CONTAINER,
+                _OWNED_NAME,
                 "leave it out (limits and router have fields of their own in spec.gateway)",
-                field_path=".env",
             ),
         )
     )
@@ -145,18 +149,8 @@ class GatewayTemplateSpec(PassedThrough):
                 "rights that it needs; leave it out",
                 field_path=".serviceAccountName",
             ),
-            Rule(
-                "!has(self.enableServiceLinks) || !self.enableServiceLinks",
-                "enableServiceLinks is true: a Service named pointsman would set POINTSMAN_PORT and stop the gateway; "
-                "leave it out",
-                field_path=".enableServiceLinks",
-            ),
-            Rule(
-                "!has(self.terminationGracePeriodSeconds)",
-                "terminationGracePeriodSeconds is {self.terminationGracePeriodSeconds}: "
-                "Pointsman derives it from the drain; set spec.drain.timeoutSeconds instead",
-                field_path=".terminationGracePeriodSeconds",
-            ),
+            no_service_links("pointsman", "POINTSMAN_PORT", "gateway"),
+            DERIVED_GRACE_PERIOD,
         )
     )
 

@@ -403,13 +403,7 @@ class PoolsStatus(ApiModel):
 
     def of(self, role: Role) -> PoolCounts | None:
         """The counts of a role; None: the service has no such pool."""
-        match role:
-            case Role.PREFILL:
-                return self.prefill
-            case Role.DECODE:
-                return self.decode
-            case Role.ENCODE:
-                return self.encode
+        return {Role.PREFILL: self.prefill, Role.DECODE: self.decode, Role.ENCODE: self.encode}[role]
 
 
 class LLMServiceStatus(ApiModel):

@@ -84,13 +84,7 @@ class PlanPools(ApiModel):
 
     def of(self, role: Role) -> PoolTargetSpec | None:
         """The target of a role; None: the plan has none for it."""
-        match role:
-            case Role.PREFILL:
-                return self.prefill
-            case Role.DECODE:
-                return self.decode
-            case Role.ENCODE:
-                return self.encode
+        return {Role.PREFILL: self.prefill, Role.DECODE: self.decode, Role.ENCODE: self.encode}[role]
 
 
 class InstancesTargetSpec(ApiModel):

@@ -28,6 +28,33 @@ _OWNED_NAME = f"e.name.matches({cel_string(OWNED_ENVIRONMENT_PATTERN)})"
 _OWNED_NAME_OF_WORKER = f"{_OWNED_NAME} && !e.name.matches({cel_string(SETTABLE_ENVIRONMENT_PATTERN)})"
 
 
+def owned_environment(container: str, owned_name: str, advice: str = "leave it out") -> Rule:
+    """Variables of ``container`` that Pointsman sets are refused. ``owned_name`` is CEL about the variable ``e``."""
+    return Rule(
+        f"self.name != {cel_string(container)} || !has(self.env) || !self.env.exists(e, {owned_name})",
+        f"{{self.env.filter(e, {owned_name}).map(e, e.name)}} of container '{container}' is set by Pointsman; {advice}",
+        field_path=".env",
+    )
+
+
+def no_service_links(service: str, variable: str, process: str) -> Rule:
+    """Variables of a Service named ``service`` would stop ``process``."""
+    return Rule(
+        "!has(self.enableServiceLinks) || !self.enableServiceLinks",
+        f"enableServiceLinks is true: a Service named {service} would set {variable} and stop the {process}; "
+        "leave it out",
+        field_path=".enableServiceLinks",
+    )
+
+
+DERIVED_GRACE_PERIOD: Final = Rule(
+    "!has(self.terminationGracePeriodSeconds)",
+    "terminationGracePeriodSeconds is {self.terminationGracePeriodSeconds}: "
+    "Pointsman derives it from the drain; set spec.drain.timeoutSeconds instead",
+    field_path=".terminationGracePeriodSeconds",
+)
+
+
 def _container_rules(arguments: str, owned_name: str) -> tuple[Rule, ...]:
     """Of a container in a template: ``arguments`` says where flags of the engine go, ``owned_name`` is CEL about the
     variable ``e``.
@@ -50,12 +77,7 @@ def _container_rules(arguments: str, owned_name: str) -> tuple[Rule, ...]:
             f"args of container 'engine' are Pointsman's: move {{self.args}} to {arguments}",
             field_path=".args",
         ),
-        Rule(
-            f"self.name != {_ENGINE} || !has(self.env) || !self.env.exists(e, {owned_name})",
-            f"{{self.env.filter(e, {owned_name}).map(e, e.name)}} of container 'engine' is set by Pointsman; "
-            "leave it out",
-            field_path=".env",
-        ),
+        owned_environment(ENGINE_CONTAINER, owned_name),
     )
 
 
@@ -143,18 +165,8 @@ class TemplateSpec(PassedThrough):
                 "restartPolicy is {self.restartPolicy}: workers are always restarted; leave it out",
                 field_path=".restartPolicy",
             ),
-            Rule(
-                "!has(self.enableServiceLinks) || !self.enableServiceLinks",
-                "enableServiceLinks is true: a Service named vllm would set VLLM_PORT and stop the engine; "
-                "leave it out",
-                field_path=".enableServiceLinks",
-            ),
-            Rule(
-                "!has(self.terminationGracePeriodSeconds)",
-                "terminationGracePeriodSeconds is {self.terminationGracePeriodSeconds}: "
-                "Pointsman derives it from the drain; set spec.drain.timeoutSeconds instead",
-                field_path=".terminationGracePeriodSeconds",
-            ),
+            no_service_links("vllm", "VLLM_PORT", "engine"),
+            DERIVED_GRACE_PERIOD,
         )
     )
 

@@ -28,6 +28,7 @@ from pointsman.operator.core.naming import APPLIED_HASH_ANNOTATION, pool_name, s
 from pointsman.operator.core.nats_logins import Login
 from pointsman.operator.core.revision import digest
 from pointsman.operator.core.snapshot import Service
+from pointsman.operator.core.strategic_merge import MERGE_KEYS
 
 POD_SECURITY: Final[Mapping[str, Any]] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY: Final[Mapping[str, Any]] = {
@@ -102,18 +103,7 @@ def is_current(live: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     return found == stamp and _says_all_of(live, wanted)
 
 
-_MERGED_LISTS: Final = frozenset(
-    (
-        "containers",
-        "env",
-        "imagePullSecrets",
-        "initContainers",
-        "ownerReferences",
-        "ports",
-        "volumeMounts",
-        "volumes",
-    )
-)
+_MERGED_LISTS: Final = frozenset((*MERGE_KEYS, "ownerReferences"))
 """Lists whose entries the API server merges by a key. An apply does not remove the entries that others added."""
 
 

@@ -208,7 +208,7 @@ def _scale(plan: Plan, snapshot: Snapshot, switches: tuple[str, ...]) -> Iterato
             resource_version=pool.resource_version,
             why=f"plan {plan.name}: {role.label} {pool.replicas} to {wanted}",
         )
-    have = {role: sum(worker.ready and worker.routable for worker in snapshot.counted(role)) for role in pools}
+    have = {role: sum(worker.serves for worker in snapshot.counted(role)) for role in pools}
     want = {role: pool.replicas for role, pool in pools.items()}  # what a person's switch moved since counts
     words = ", ".join(f"{role.label} {have[role]} of {want[role]}" for role in want)
     if unwritten:

@@ -31,3 +31,8 @@ class Verdict:
     status: bool
     reason: Reason
     message: str
+
+
+def unreadable(kind: str, name: str, why: str) -> Problem:
+    """An object that this version cannot read; ``why`` names its fields."""
+    return Problem(reason=Reason.UNREADABLE, message=f"{kind} {name} cannot be read by this version: {why}")

@@ -33,11 +33,6 @@ _NO_WORKER: Final = {
 }
 
 
-def unreadable(kind: str, name: str, why: str) -> Problem:
-    """An object that this version cannot read; ``why`` names its fields."""
-    return Problem(reason=Reason.UNREADABLE, message=f"{kind} {name} cannot be read by this version: {why}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The whole outcome of one look at a service: what is written, and the sentence that is logged."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from pointsman.operator.errors import TemplateError
 
-_MERGE_KEYS: Final = {
+MERGE_KEYS: Final = {
     "containers": "name",
     "initContainers": "name",
     "ephemeralContainers": "name",
@@ -41,7 +41,7 @@ def strategic_merge(
         elif isinstance(value, Mapping):
             below = merged.get(key)
             merged[key] = strategic_merge(below if isinstance(below, Mapping) else {}, value, field, of=of)
-        elif isinstance(value, list) and key in _MERGE_KEYS:
+        elif isinstance(value, list) and key in MERGE_KEYS:
             merged[key] = _merge_list(merged.get(key) or [], value, key, field, of)
         else:
             merged[key] = value
@@ -49,7 +49,7 @@ def strategic_merge(
 
 
 def _merge_list(base: list[Any], patch: list[Any], key: str, path: str, of: str) -> list[Any]:
-    merge_key = _MERGE_KEYS[key]
+    merge_key = MERGE_KEYS[key]
     merged = list(base)
     places = {item.get(merge_key): place for place, item in enumerate(merged) if isinstance(item, Mapping)}
     for number, item in enumerate(patch):

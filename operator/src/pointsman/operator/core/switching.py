@@ -217,7 +217,7 @@ def _choose(switch: Switch, snapshot: Snapshot) -> Worker | _Refusal:
             f"{bounds_of(target).max_replicas}",
         )
     there = [w for w in snapshot.counted(source) if w.active]
-    routable = [w for w in there if w.ready and w.routable]
+    routable = [w for w in there if w.serves]
     if len(routable) <= 1:
         others = "".join(f"; {w.name} {_why_not_routable(w)}" for w in there if w not in routable)
         # Another worker may be busy for a moment or just be coming up: that is waited for, but not for long.
@@ -341,7 +341,7 @@ def _leave_old_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Itera
 
 def _enter_new_role(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[Action]:
     hold = Hold(uid=switch.uid, source=switch.source, target=switch.target)
-    if worker.ready and worker.routable:
+    if worker.serves:
         pending = list(_moves(hold, snapshot, f"switch {switch.name} is done"))
         if pending:
             yield from pending
@@ -374,7 +374,7 @@ def _roll_back(switch: Switch, worker: Worker, snapshot: Snapshot) -> Iterator[A
         return
     cause = switch.status.message or "it could not switch"
     reason = switch.status.reason or SwitchReason.ROLE_TIMED_OUT
-    if worker.ready and worker.routable:
+    if worker.serves:
         yield from _report(switch, snapshot, SwitchPhase.ROLLED_BACK, SwitchReason(reason), cause, worker)
         return
     began_s = switch.began_s(SwitchPhase.ROLLING_BACK)

@@ -86,7 +86,8 @@ def worker_pod(
     }
     if user_meta.get("annotations"):
         meta["annotations"] = dict(user_meta["annotations"])
-    merged = strategic_merge(ours, template.get("spec") or {}, "spec")
+    of = f"spec.{'encode' if role is Role.ENCODE else 'worker'}.template"
+    merged = strategic_merge(ours, template.get("spec") or {}, "spec", of=of)
     # After the merge: a list of the template's takes the place of ours.
     merged["readinessGates"] = [*merged.get("readinessGates", ()), {"conditionType": names.ROUTABLE_CONDITION}]
     if spec.worker.lost_node_seconds is not None:

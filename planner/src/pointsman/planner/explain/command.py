@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import sys
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -100,8 +99,11 @@ async def _plans(kube: Kube, namespace: str) -> list[Plan]:
     """All plans of the namespace that this version can read."""
     plans = []
     for item in (await kube.list(resources.PLANS, namespace)).items:
-        with suppress(ValidationError):  # of a newer version
+        try:
             plans.append(Plan.model_validate(item))
+        except ValidationError as error:  # of a newer version
+            name = item["metadata"]["name"]
+            print(f"Plan {name} is left out: this version cannot read {unreadable_fields(error)}", file=sys.stderr)
     return plans
 
 

@@ -129,7 +129,7 @@ def _instances(group: ElasticGroup, install: Install) -> dict[str, Any]:
         **children.labels(service, names.COMPONENT_INSTANCE),
         names.ELASTIC_GROUP_LABEL: service.name,
     }
-    spec = strategic_merge(ours, template.get("spec") or {}, "spec")
+    spec = strategic_merge(ours, template.get("spec") or {}, "spec", of="spec.instance.template")
     return _stateful_set(
         service, service.name, group.spec.instances.replicas, labels, spec, user_meta.get("annotations")
     )
