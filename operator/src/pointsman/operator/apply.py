@@ -491,29 +491,24 @@ class Writer:
 
     async def delete_left(self, service: Service, worker: Worker) -> None:
         """Delete a worker with all the time that it has, unless that was done already."""
-        if worker.terminating:
-            return
-        self._fence()
-        try:
-            await self._kube.delete(resources.PODS, worker.name, service.namespace, uid=worker.uid)
-        except (NotFound, Conflict):
-            await self._confirm_gone(service, worker.name, worker.uid)
-        self._expectations.deleted(worker.uid)
+        if not worker.terminating:
+            await self._delete_pod(service, worker.name, worker.uid)
 
     async def delete_worker(self, service: Service, action: act.DeleteWorker) -> None:
         """Delete exactly the pod that was looked at. One that is gone is no error.
 
         After a drain that ran out of time its preStop hook must not wait for as long again.
         """
+        await self._delete_pod(service, action.worker, action.uid, None if action.lossless else CUT_OFF_GRACE_S)
+
+    async def _delete_pod(self, service: Service, name: str, uid: str, grace_period_s: int | None = None) -> None:
         self._fence()
-        grace_s = None if action.lossless else CUT_OFF_GRACE_S
         try:
-            await self._kube.delete(
-                resources.PODS, action.worker, service.namespace, uid=action.uid, grace_period_s=grace_s
-            )
+            await self._kube.delete(resources.PODS, name, service.namespace, uid=uid, grace_period_s=grace_period_s)
         except (NotFound, Conflict):
-            await self._confirm_gone(service, action.worker, action.uid)
-        self._expectations.deleted(action.uid)
+            await self._confirm_gone(service, name, uid)
+        else:
+            self._expectations.deleted(uid)
 
     async def _confirm_gone(self, service: Service, name: str, uid: str) -> None:
         """After a 404 or 409: the pod of that uid is gone, and counts so from now on. Raises Conflict if it is not.

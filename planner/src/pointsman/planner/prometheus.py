@@ -43,6 +43,7 @@ class Prometheus:
         self.shown_url = mask_credentials(url)
         self._timeout_s = timeout_s
         self._is_allowed = is_allowed(url, allowed)
+        self._allowed_urls = ", ".join(map(mask_credentials, allowed))
         session = requests.Session()
         if allowed:
             session.max_redirects = 0  # another server might be none of them
@@ -59,7 +60,10 @@ class Prometheus:
     def samples_now(self, query: str, at_s: float) -> Matrix:
         """The same, in this thread."""
         if not self._is_allowed:
-            raise PrometheusFailed(f"{self.shown_url} is none of the addresses that this installation may query")
+            raise PrometheusFailed(
+                f"metrics.prometheusUrl {self.shown_url} is none of the addresses that this installation may query: "
+                f"use one of {self._allowed_urls}"
+            )
         try:
             found = self._client.custom_query(query, params={"time": f"{at_s:.3f}"})
         except requests.Timeout:

@@ -198,6 +198,13 @@ def elastic_presence_subject(namespace: str, service_uid: str) -> str:
     return f"pointsman.elastic.{_subject_token('namespace', namespace)}.{_subject_token('service uid', service_uid)}"
 
 
+def service_subjects(namespace: str, service_uid: str) -> tuple[str, ...]:
+    """All subjects of the pods of one service, except those of its prefill queue."""
+    of_service = f"{_subject_token('namespace', namespace)}.{_subject_token('service uid', service_uid)}"
+    kinds = ("reply", "signal", "presence", "kv")
+    return (*(f"pointsman.{kind}.{of_service}.>" for kind in kinds), elastic_presence_subject(namespace, service_uid))
+
+
 def kv_metrics_subject(namespace: str, service_uid: str, worker: str = "*") -> str:
     """Where a worker publishes its KvMetrics; a gateway subscribes with the default ``*``."""
     token = worker if worker == "*" else _subject_token("worker", worker)

@@ -96,9 +96,7 @@ def permissions(service: ServiceUser, *, earlier_versions: bool) -> Mapping[str,
     from the streams and subjects of others. ``earlier_versions``: workers of versions before these logins make their
     stream themselves; where it exists, which the authorizer sees to, that changes nothing.
     """
-    of_service = f"{service.namespace}.{service.service_uid}"
-    own = [f"pointsman.{kind}.{of_service}.>" for kind in ("reply", "signal", "presence", "kv")]
-    own.append(names.elastic_presence_subject(service.namespace, service.service_uid))
+    own = list(names.service_subjects(service.namespace, service.service_uid))
     publish = list(own)
     if service.has_queue:
         stream = names.prefill_stream(service.namespace, service.service_uid)

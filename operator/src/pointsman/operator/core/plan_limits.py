@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pointsman.api.protocol.names import Role
-from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.api.v1alpha1.plannerpolicy import Budget, Mode, PlannerPolicySpec
 from pointsman.operator.core.actions import CreateSwitch
 from pointsman.operator.core.desired import budgeted_gpus, pool_target
 from pointsman.operator.core.snapshot import Plan, Snapshot
@@ -52,6 +52,15 @@ def refused_steps(policy: PlannerPolicySpec, plan: Plan, steps: Steps) -> str | 
     return None
 
 
+def refused_gpus(budget: Budget, gpus: int, gpus_before: int) -> str | None:
+    """Why a policy's budget does not allow this number of GPUs; None: it does."""
+    if gpus > budget.max_gpus:
+        return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {budget.max_gpus}"
+    if gpus < min(budget.min_gpus, gpus_before):
+        return f"it leaves {gpus} GPUs, budget.minGpus of the policy is {budget.min_gpus}"
+    return None
+
+
 def refusal(plan: Plan, snapshot: Snapshot) -> str | None:
     """Why the plan must not be carried out (any further); None: it may be."""
     service, policy = snapshot.service.spec, snapshot.policy
@@ -61,11 +70,8 @@ def refusal(plan: Plan, snapshot: Snapshot) -> str | None:
         return f"it asks for {plan.spec.replicas(Role.ENCODE)} encode workers, and the service has no spec.encode"
     gpus = sum(budgeted_gpus(service, role) * _after(plan, role, snapshot) for role in service.roles)
     before = sum(budgeted_gpus(service, role) * pool_target(snapshot, role).held for role in service.roles)
-    budget = policy.spec.budget
-    if gpus > budget.max_gpus:
-        return f"it takes {gpus} GPUs, budget.maxGpus of the policy is {budget.max_gpus}"
-    if gpus < min(budget.min_gpus, before):
-        return f"it leaves {gpus} GPUs, budget.minGpus of the policy is {budget.min_gpus}"
+    if (refused := refused_gpus(policy.spec.budget, gpus, before)) is not None:
+        return refused
     for role in plan.spec.roles:
         bounds, wanted = service.pools.of(role), plan.spec.replicas(role)
         if not bounds.min_replicas <= wanted <= bounds.max_replicas:

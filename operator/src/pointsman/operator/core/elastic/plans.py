@@ -12,7 +12,7 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core.actions import Action, SetPlanStatus
-from pointsman.operator.core.plan_limits import Steps, refused_steps
+from pointsman.operator.core.plan_limits import Steps, refused_gpus, refused_steps
 from pointsman.operator.core.plans import Gate, executes, gate, newest_of, report
 from pointsman.operator.core.snapshot import Plan, Policy, Worker
 from pointsman.operator.core.unschedulable import given_up_at_s, pending_of_plan
@@ -135,14 +135,13 @@ def objectives_of(policy: Policy | None) -> ElasticObjectives | None:
 
 def _refusal(asked: Asked, plan: Plan, wanted: int) -> str | None:
     """Why the plan must not be carried out (any more)."""
-    policy, bounds, each = asked.policy, asked.spec.instances, max(asked.spec.instance.gpus, 1)
+    policy, bounds = asked.policy, asked.spec.instances
+    gpus_per_instance = max(asked.spec.instance.gpus, 1)
     if policy is None or not executes(policy):
         return None
-    budget = policy.spec.budget
-    if wanted * each > budget.max_gpus:
-        return f"it takes {wanted * each} GPUs, budget.maxGpus of the policy is {budget.max_gpus}"
-    if wanted * each < min(budget.min_gpus, bounds.replicas * each):
-        return f"it leaves {wanted * each} GPUs, budget.minGpus of the policy is {budget.min_gpus}"
+    gpus, gpus_before = wanted * gpus_per_instance, bounds.replicas * gpus_per_instance
+    if (refused := refused_gpus(policy.spec.budget, gpus, gpus_before)) is not None:
+        return refused
     if not bounds.min_replicas <= wanted <= bounds.max_replicas:
         return f"{wanted} is not within spec.instances ({bounds.min_replicas} to {bounds.max_replicas})"
     change = 0 if asked.set_by == plan.uid else wanted - bounds.replicas
