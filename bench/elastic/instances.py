@@ -14,7 +14,7 @@ from random import Random
 import aiohttp
 
 from pointsman.local.engine.environment import EngineEnvironment
-from pointsman.workers.elastic.engine.iterations import Prompt, Sampling, Step
+from pointsman.serving.elastic.iterations import Prompt, Sampling, Step
 from pointsman.workers.elastic.protocol import (
     LINK_PATH,
     Broken,

@@ -7,7 +7,7 @@ from typing import Final
 from bench.elastic.instances import Instances, prompt, running_instances
 from bench.rows import Row, row
 from pointsman.local.engine.environment import EngineEnvironment
-from pointsman.workers.elastic.engine.iterations import Step
+from pointsman.serving.elastic.iterations import Step
 
 PROMPT_TOKENS: Final = 2048
 PAIRS: Final = 30

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, overload
 
+from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.requests import Ask, Iteration, Requests, Token
 from pointsman.serving.elastic.types import Settings
-from pointsman.workers.elastic.engine.iterations import Sampled
-from pointsman.workers.elastic.manager.requests import Ask, Iteration, Requests, Token
 
 GOOD = 0.9  # share of requests that must be in time
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.elastic.members import Members
-from pointsman.workers.elastic.engine.iterations import Prompt, Step
+from pointsman.serving.elastic.iterations import Prompt, Step
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 
 SLOTS = 9000

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch._subclasses import fake_tensor
 
+from pointsman.serving.elastic.iterations import Prompt, Step
 from pointsman.workers.elastic.engine.architecture import Shape, read_shape
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.instance import Instance
-from pointsman.workers.elastic.engine.iterations import Prompt, Step
 from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
 from pointsman.workers.elastic.engine.weights import Layer, Weights

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import torch
 
-from pointsman.workers.elastic.engine.iterations import Sampling
+from pointsman.serving.elastic.iterations import Sampling
 from pointsman.workers.elastic.engine.sampling import sample
 
 LOGITS = torch.tensor([0.5, 2.0, 1.0, -1.0, 1.5])

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from engine.elastic.members import Members
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
+from pointsman.serving.elastic.iterations import Move, Prompt, Step
 
 LIMIT_SECONDS = 3.0
 TOKENS = tuple(range(5, 25))

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from engine.elastic.strict_nccl import GPUS, ShardThreads, StrictShard
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampling, Step
+from pointsman.serving.elastic.iterations import Move, Prompt, Sampling, Step
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 from pointsman.workers.elastic.engine.nccl import nccl_environment
 from pointsman.workers.elastic.instance.computer import Computer

@@ -20,7 +20,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from engine.elastic.members import Members
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
+from pointsman.serving.elastic.iterations import Move, Prompt, Step
 
 SIZE, SLOTS, ITERATIONS, LONGEST = 4, 1500, 24, 400
 

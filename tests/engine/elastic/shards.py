@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampling, Step
+from pointsman.serving.elastic.iterations import Move, Prompt, Sampling, Step
 from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
 from pointsman.workers.elastic.instance.loading import load
 from pointsman.workers.elastic.instance.settings import InstanceSettings

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
+from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.requests import Ask, Refused, Token
 from pointsman.serving.elastic.types import Settings
-from pointsman.workers.elastic.engine.iterations import Sampled
 from pointsman.workers.elastic.manager import rounds as module
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
-from pointsman.workers.elastic.manager.requests import Ask, Refused, Token
 from pointsman.workers.elastic.manager.rounds import Events, Rounds
 from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Iterate, Release, ToInstance
 from waiting import eventually

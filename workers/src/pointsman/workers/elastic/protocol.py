@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Sampled, Sampling, Step
+from pointsman.serving.elastic.iterations import Move, Prompt, Sampled, Sampling, Step
 
 LINK_PATH: Final = "/pointsman/v1/elastic/link"
 MANAGER_SINCE: Final = "X-Pointsman-Manager-Since"

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import torch
 
+from pointsman.serving.elastic.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.attention import Attended, attend
 from pointsman.workers.elastic.engine.exchanges import Transfer
 from pointsman.workers.elastic.engine.groups import Group
-from pointsman.workers.elastic.engine.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.kv_pool import KvPool
 from pointsman.workers.elastic.engine.model import Llama
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from pointsman.workers.elastic.engine.iterations import Sampled, Sampling
+from pointsman.serving.elastic.iterations import Sampled, Sampling
 
 _POSITIONS: Final = 2**20  # a seed and a position make one number; contexts are shorter than this
 

@@ -10,9 +10,9 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
+from pointsman.serving.elastic.iterations import Sampled
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.instance import Instance
-from pointsman.workers.elastic.engine.iterations import Sampled
 from pointsman.workers.elastic.engine.kv_pool import PoolFull
 from pointsman.workers.elastic.engine.meeting import GroupBroken, meet
 from pointsman.workers.elastic.engine.nccl import Gpu

@@ -25,12 +25,12 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 
 from pointsman.api.protocol.elastic import ElasticObjectives, ElasticState
+from pointsman.serving.elastic.iterations import Sampled, Sampling
+from pointsman.serving.elastic.requests import Ask, Refused, Token
 from pointsman.serving.elastic.types import Settings
-from pointsman.workers.elastic.engine.iterations import Sampled, Sampling
 from pointsman.workers.elastic.manager.discovery import follow_file, follow_presence
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
-from pointsman.workers.elastic.manager.requests import Ask, Refused, Token
 from pointsman.workers.elastic.manager.rounds import Events, Rounds
 from pointsman.workers.elastic.manager.settings import ManagerSettings
 from pointsman.workers.settings import WorkerSettings

@@ -6,9 +6,9 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 
 from pointsman.api.protocol.elastic import Totals
 from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS
+from pointsman.serving.elastic.requests import Iteration
 from pointsman.serving.elastic.round import RoundPlan
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
-from pointsman.workers.elastic.manager.requests import Iteration
 
 _REASONS: Final = ("scale_down", "scale_up", "vacate", "drain")
 

@@ -6,8 +6,8 @@ from math import inf
 from random import Random
 from typing import Final
 
+from pointsman.serving.elastic.iterations import Prompt
 from pointsman.serving.elastic.latency_model import BadFit, PrefillTime, fit_prefill_time
-from pointsman.workers.elastic.engine.iterations import Prompt
 
 log = logging.getLogger(__name__)
 

@@ -18,14 +18,14 @@ from pointsman.api.protocol.elastic import (
     IterationState,
     PrefillTimeState,
 )
+from pointsman.serving.elastic.iterations import Prompt
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
+from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
 from pointsman.serving.elastic.types import Objectives, Settings
-from pointsman.workers.elastic.engine.iterations import Prompt
 from pointsman.workers.elastic.manager.latency_store import keep_latency_model, read_latency_model
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
 from pointsman.workers.elastic.manager.profiling import measure_degree
-from pointsman.workers.elastic.manager.requests import Ask, Iteration, Refused, Requests, Token
 from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Iterate, Release
 
 log = logging.getLogger(__name__)
