@@ -1,9 +1,9 @@
 # Images of Pointsman:
 #
-#   docker build --target operator --tag pointsman/operator:0.1.0 .
-#   docker build --target planner  --tag pointsman/planner:0.1.0 .
-#   docker build --target gateway  --tag pointsman/gateway:0.1.0 .
-#   docker build --target worker   --tag pointsman/worker:0.1.0 .      # on the official vLLM image
+#   docker build --target operator --tag registry.example.com/pointsman/operator:0.1.0 .
+#   docker build --target planner  --tag registry.example.com/pointsman/planner:0.1.0 .
+#   docker build --target gateway  --tag registry.example.com/pointsman/gateway:0.1.0 .
+#   docker build --target worker   --tag registry.example.com/pointsman/worker:0.1.0 .      # on the official vLLM image
 #   docker build --target worker   --build-arg BASE=vllm/vllm-openai-cpu:v0.32.0 …
 #
 # Control-plane images hold no torch. All run as user 65532 with a read-only root; /tmp (workers: /dev/shm and the hub's

@@ -1,6 +1,7 @@
 """What docs/install.md names exists, and what it promises about pods is what is rendered."""
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.cli import GROUP
 from pointsman.operator.core.adapters import adapter_for
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
@@ -42,8 +44,9 @@ def test_every_value_in_the_table_is_one_of_the_charts() -> None:
     plain = [name for name in named if "{" not in name]
     assert len(plain) > 8
     assert [name for name in plain if not has(values, name)] == []
-    (images,) = (name for name in named if name.startswith("images."))
-    assert set(images.removeprefix("images.{").removesuffix("}").split(",")) == set(values["images"])
+    (images,) = (name for name in named if name.startswith("images.{"))
+    single = set(images.removeprefix("images.{").removesuffix("}").split(","))
+    assert single == set(values["images"]) - {"registry", "tag"}
 
 
 def test_every_build_argument_in_the_table_is_one_of_the_dockerfile_with_that_default() -> None:
@@ -68,9 +71,25 @@ def test_every_example_it_applies_is_a_service_that_the_operator_takes(path: str
 def test_kind_is_loaded_with_the_images_that_the_chart_asks_for() -> None:
     version = yaml.safe_load((ROOT / "charts/pointsman/Chart.yaml").read_text())["appVersion"]
     steps = PAGE.split("## kind, step by step", 1)[1].split("\n## ", 1)[0]
-    assert set(re.findall(r"pointsman/[$a-z]+:(\S+)", steps)) == {version}
+    assert set(re.findall(r"(\S+)/[$a-z]+:" + re.escape(version), steps)) == {"localhost/pointsman"}
+    assert "--set images.registry=localhost/pointsman" in steps
     loaded = steps.split("kind load", 1)[0].rsplit("for target in ", 1)[1].split(";", 1)[0].split()
     assert set(loaded) == {"operator", "planner", "gateway", "worker"}
+
+
+def test_the_command_is_installed_with_all_rooms_that_it_needs() -> None:
+    steps = PAGE.split("## The command `pointsman`", 1)[1].split("\n## ", 1)[0]
+    folders = re.findall(r"\./(\w+)", steps)
+    projects = {name: tomllib.loads((ROOT / name / "pyproject.toml").read_text())["project"] for name in folders}
+    needed = {
+        requirement
+        for project in projects.values()
+        for requirement in project["dependencies"]
+        if requirement.startswith("pointsman-")
+    }
+    assert needed <= {project["name"] for project in projects.values()}
+    commands = {name for project in projects.values() for name in project.get("entry-points", {}).get(GROUP, ())}
+    assert {"explain", "replay", "profile"} <= commands
 
 
 def test_every_writable_place_of_a_pod_is_in_the_table() -> None:

@@ -47,11 +47,21 @@ ingress: []
 {{- end }}
 {{- end -}}
 
-{{/* Image of one of ours. Call with (list $ "operator"). */}}
+{{/*
+Image of one of ours. Call with (list $ "operator"). No registry is the default: whoever owns its name could serve code to all who
+install without one. A tag has no "+".
+*/}}
 {{- define "pointsman.image" -}}
 {{- $root := index . 0 -}}
-{{- $component := index . 1 -}}
-{{- index $root.Values.images $component | default (printf "pointsman/%s:%s" $component $root.Chart.AppVersion) -}}
+{{- $images := $root.Values.images -}}
+{{- with index $images (index . 1) -}}
+{{- . -}}
+{{- else -}}
+{{- if not $images.registry -}}
+{{- fail "images.registry is not set: set it to the registry and path that hold Pointsman's images, e.g. registry.example.com/pointsman" -}}
+{{- end -}}
+{{- printf "%s/%s:%s" (trimSuffix "/" $images.registry) (index . 1) ($images.tag | default $root.Chart.AppVersion | replace "+" "_") -}}
+{{- end -}}
 {{- end -}}
 
 {{- define "pointsman.natsSecret" -}}

@@ -12,11 +12,12 @@ from charts.dashboards.health import HEALTH
 from charts.dashboards.service import SERVICE
 
 from engine.product.served import Served, errors, served
+from fixtures.helm_release import CHART, REGISTRY
 from fixtures.pod_monitors import scrape_configs
 from fixtures.prometheus_server import PrometheusServer, running_prometheus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
-from pointsman.local.cluster import CHART, RELEASE, SYSTEM_NAMESPACE, LocalCluster
+from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.quickstart.shift import measure, read_policy, shift_load, with_objectives
 from pointsman.local.traffic import Api, PrefillPath, Prompt, Record
@@ -64,7 +65,7 @@ async def shifting(cluster: LocalCluster) -> AsyncIterator[Served]:
 @pytest.fixture
 def watched(cluster: LocalCluster) -> Iterator[PrometheusServer]:
     """A Prometheus that scrapes what the chart's PodMonitors say."""
-    values = ("--set", "monitoring.podMonitors.enabled=true", "--show-only", "templates/pod-monitors.yaml")
+    values = (*REGISTRY, "--set", "monitoring.podMonitors.enabled=true", "--show-only", "templates/pod-monitors.yaml")
     monitors = yaml.safe_load_all(cluster.helm("template", RELEASE, str(CHART), *values))
     with running_prometheus(scrape_configs(monitors, cluster.kubeconfig, f"{SCRAPE_SECONDS}s")) as server:
         yield server

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from fixtures.exported import exported
+from fixtures.helm_release import CHART, REGISTRY
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.elasticgroup import InstanceCounts
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
@@ -18,7 +19,6 @@ from pointsman.gateway.metrics import IMAGE_REASONS, SERVERS_FAULTS, GatewayMetr
 from pointsman.operator.metrics import GROUP_EVENTS
 from pointsman.planner.core.types import Reason as PlannerReason
 
-CHART = Path(__file__).parents[3] / "charts" / "pointsman"
 RULES = CHART / "files" / "alerts.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text())["groups"]
 HELD = 'pointsman_gateway_held{namespace="models",service="chat",pod="%s"}'
@@ -280,7 +280,8 @@ def test_the_rules_name_metrics_and_reasons_that_there_are() -> None:
 
 def test_the_chart_makes_a_rule_of_them_only_when_asked_to(binary: Binary) -> None:
     def rendered(*flags: str) -> list[dict[str, Any]]:
-        command = [str(binary("helm")), "template", "pointsman", str(CHART), "--namespace", "pointsman-system", *flags]
+        chart = [str(CHART), "--namespace", "pointsman-system", *REGISTRY]
+        command = [str(binary("helm")), "template", "pointsman", *chart, *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         return [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] == "PrometheusRule"]
 

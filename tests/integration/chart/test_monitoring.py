@@ -12,6 +12,7 @@ import yaml
 from charts.dashboards.__main__ import DASHBOARDS, generated
 
 from fixtures.exported import exported
+from fixtures.helm_release import CHART, REGISTRY
 from fixtures.pod_monitors import scrape_configs
 from pointsman.api.protocol.names import SERVICE_LABEL, Role
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
@@ -21,7 +22,6 @@ from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from unit.operator.world import service, spec
 
-CHART = Path(__file__).parents[3] / "charts" / "pointsman"
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
 MONITORS = ("monitoring.podMonitors.enabled=true",)
 
@@ -35,7 +35,8 @@ def rendered(binary: Binary) -> Rendered:
 
     def run(kind: str, *settings: str) -> list[dict[str, Any]]:
         flags = [part for setting in settings for part in ("--set", setting)]
-        command = [str(binary("helm")), "template", "pointsman", str(CHART), "--namespace", "pointsman-system", *flags]
+        chart = [str(CHART), "--namespace", "pointsman-system", *REGISTRY]
+        command = [str(binary("helm")), "template", "pointsman", *chart, *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
         return [item for item in yaml.safe_load_all(done.stdout) if item and item["kind"] == kind]

@@ -14,11 +14,11 @@ import nats.errors
 import pytest
 import yaml
 
+from fixtures.helm_release import CHART, REGISTRY
 from pointsman.api.protocol.names import prefill_stream, reply_inbox_prefix
 from pointsman.operator.core.nats_logins import OPERATOR_USER, Login, password_of, service_login
 from waiting import until
 
-CHART = Path(__file__).parents[3] / "charts" / "pointsman"
 POD_IPS = ("127.77.3.9", "::1")  # an address of this test's own: the ports of a pod are fixed
 SECRETS = {
     "nats-user": "pointsman",
@@ -42,7 +42,7 @@ class Pod(NamedTuple):
 def pod_spec(binary: Callable[[str], Path]) -> dict[str, Any]:
     """Of the chart's StatefulSet."""
     done = subprocess.run(
-        [binary("helm"), "template", "pointsman", CHART, "--set", "bindHost=$(POD_IP)"],
+        [binary("helm"), "template", "pointsman", CHART, *REGISTRY, "--set", "bindHost=$(POD_IP)"],
         capture_output=True,
         text=True,
         check=True,

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from fixtures.helm_release import CHART, REGISTRY
 from fixtures.network_policies import Pod, reaches
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
@@ -25,7 +26,6 @@ from pointsman.operator.core.snapshot import Service
 from pointsman.operator.settings import OperatorSettings
 from unit.operator.world import service, spec
 
-CHART: Final = Path(__file__).parents[3] / "charts" / "pointsman"
 SYSTEM: Final = "pointsman-system"
 MONITORING_ONLY: Final = (
     "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring",
@@ -47,7 +47,7 @@ class World:
 
     def __init__(self, helm: Path, *settings: str) -> None:
         flags = [part for setting in settings for part in ("--set", setting)]
-        command = [str(helm), "template", "pointsman", str(CHART), "--namespace", SYSTEM, *flags]
+        command = [str(helm), "template", "pointsman", str(CHART), "--namespace", SYSTEM, *REGISTRY, *flags]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
         objects = [item for item in yaml.safe_load_all(done.stdout) if item]
         self.install = _install(objects)

@@ -12,12 +12,13 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from fixtures.helm_release import CHART, REGISTRY
 from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES
 from pointsman.planner import permissions as planner
 
 ROOT = Path(__file__).parents[3]
-CHART = ROOT / "charts" / "pointsman"
 KUBERNETES = "1.36"
+NATS_IMAGE = "nats:2.15.2-alpine"
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "defaults": (),
@@ -74,7 +75,7 @@ Helm = Callable[..., subprocess.CompletedProcess[str]]
 def rendered(helm: Helm, *settings: str) -> list[dict[str, Any]]:
     """The objects of the chart with ``settings``."""
     flags = [part for setting in settings for part in ("--set", setting)]
-    done = helm("template", "pointsman", str(CHART), "--namespace", "pointsman-system", *flags)
+    done = helm("template", "pointsman", str(CHART), "--namespace", "pointsman-system", *REGISTRY, *flags)
     assert done.returncode == 0, done.stderr
     return [item for item in yaml.safe_load_all(done.stdout) if item]
 
@@ -90,13 +91,13 @@ def one(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
     return found
 
 
-def environment(objects: list[dict[str, Any]]) -> dict[str, Any]:
-    container = one(objects, "Deployment", "pointsman-operator")["spec"]["template"]["spec"]["containers"][0]
+def environment(objects: list[dict[str, Any]], fullname: str = "pointsman") -> dict[str, Any]:
+    container = one(objects, "Deployment", f"{fullname}-operator")["spec"]["template"]["spec"]["containers"][0]
     return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
 
 
 def test_helm_finds_nothing_to_complain_about(helm: Helm) -> None:
-    done = helm("lint", "--strict", str(CHART))
+    done = helm("lint", "--strict", str(CHART), *REGISTRY)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -137,10 +138,12 @@ def test_every_container_has_a_read_only_root_and_requests(helm: Helm, settings:
         ("monitoring.podMonitor.enabled=true", "podMonitor"),
         ("monitoring.podMonitors.interval=15", "interval"),
         ("nats.enabled=false", "set nats.url to the server to use"),
+        ("images.registry=https://registry.example.com", "registry"),
+        ("images.tag=0.1.0+build", "tag"),
     ],
 )
 def test_wrong_values_are_refused_by_name(helm: Helm, setting: str, complaint: str) -> None:
-    done = helm("template", "pointsman", str(CHART), "--set", setting)
+    done = helm("template", "pointsman", str(CHART), *REGISTRY, "--set", setting)
     assert done.returncode != 0
     assert complaint in done.stderr
 
@@ -159,11 +162,69 @@ def test_an_address_placeholder_reaches_the_operator_unexpanded(helm: Helm) -> N
     assert told["POINTSMAN_POD_BIND_HOST"] == "$$(POD_IP)"  # and leaves this one for workers and gateways
 
 
-def test_images_default_to_the_charts_version(helm: Helm) -> None:
+WITHOUT_REGISTRY = (
+    "images.registry is not set: set it to the registry and path that hold Pointsman's images, "
+    "e.g. registry.example.com/pointsman"
+)
+
+
+def images(objects: list[dict[str, Any]]) -> set[str]:
+    """Every image that an installation runs or has the operator run."""
+    containers = [
+        container
+        for _, spec in pod_templates(objects)
+        for container in (*spec["containers"], *spec.get("initContainers", ()))
+    ]
+    told = environment(objects)
+    return {told["POINTSMAN_WORKER_IMAGE"], told["POINTSMAN_GATEWAY_IMAGE"], *(each["image"] for each in containers)}
+
+
+def test_no_image_of_ours_comes_from_a_registry_that_was_not_named(helm: Helm) -> None:
+    """A default would be whatever the owner of that name publishes."""
+    done = helm("template", "pointsman", str(CHART))
+    assert done.returncode != 0
+    assert WITHOUT_REGISTRY in done.stderr
+    assert WITHOUT_REGISTRY in helm("lint", "--strict", str(CHART)).stderr, (
+        "lint reports it; helm lets no chart fail it"
+    )
+    # Named one by one, with one left out.
+    named = [f"images.{name}=r.example.com/{name}@sha256:{'0' * 64}" for name in ("operator", "gateway", "worker")]
+    flags = [part for image in named for part in ("--set", image)]
+    assert WITHOUT_REGISTRY in helm("template", "pointsman", str(CHART), *flags).stderr
+    done = helm("template", "pointsman", str(CHART), *flags, "--set", "planner.enabled=false")
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    assert images(objects) == {*(image.split("=", 1)[1] for image in named), NATS_IMAGE}
+
+
+def test_one_value_names_the_registry_of_all_images_and_one_their_tag(helm: Helm) -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
-    told = environment(rendered(helm))
-    assert told["POINTSMAN_WORKER_IMAGE"] == f"pointsman/worker:{version}"
-    assert told["POINTSMAN_GATEWAY_IMAGE"] == f"pointsman/gateway:{version}"
+    components = ("operator", "planner", "gateway", "worker")
+    registry = REGISTRY[1].partition("=")[2]
+    assert images(rendered(helm)) == {*(f"{registry}/{name}:{version}" for name in components), NATS_IMAGE}
+    mirrored = rendered(helm, "images.registry=localhost:5000/", "images.tag=v2", "images.nats=localhost:5000/nats:2")
+    assert images(mirrored) == {*(f"localhost:5000/{name}:v2" for name in components), "localhost:5000/nats:2"}
+
+
+def test_values_that_an_upgrade_keeps_from_an_earlier_chart_are_enough_or_refused_with_the_remedy(
+    helm: Helm, tmp_path: Path
+) -> None:
+    """With --reuse-values helm puts the installed chart's defaults in the place of this chart's."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def kept(name: str) -> str:
+        chart = Path(shutil.copytree(CHART, tmp_path / name))
+        (chart / "values.yaml").write_text(yaml.safe_dump(values))
+        return str(chart)
+
+    for group, name in (("images", "registry"), ("images", "tag")):
+        del values[group][name]
+    before_registry = kept("before-registry")
+    assert WITHOUT_REGISTRY in helm("template", "pointsman", before_registry).stderr
+    done = helm("template", "pointsman", before_registry, *REGISTRY)
+    assert done.returncode == 0, done.stderr
+    del values["nats"]["authorizer"]
+    done = helm("template", "pointsman", kept("before-authorizer"), *REGISTRY)
+    assert "upgrade with --reset-then-reuse-values" in done.stderr
 
 
 def test_the_password_of_nats_is_on_no_command_line_and_in_no_plain_value(helm: Helm) -> None:
@@ -222,7 +283,7 @@ def test_with_one_namespace_the_operator_has_no_rights_elsewhere(helm: Helm) -> 
 def test_two_installations_share_no_object_of_the_cluster(helm: Helm) -> None:
     def of_the_cluster(release: str, *settings: str) -> set[tuple[str, str]]:
         flags = [part for setting in settings for part in ("--set", setting)]
-        done = helm("template", release, str(CHART), "--namespace", "pointsman-system", *flags)
+        done = helm("template", release, str(CHART), "--namespace", "pointsman-system", *REGISTRY, *flags)
         items = [item for item in yaml.safe_load_all(done.stdout) if item]
         return {(i["kind"], i["metadata"]["name"]) for i in items if "namespace" not in i["metadata"]}
 
@@ -290,8 +351,8 @@ def test_the_chart_renders_as_a_dependency_and_with_build_metadata_in_its_versio
     }  # fmt: skip
     (tmp_path / "parent" / "Chart.yaml").write_text(yaml.safe_dump(parent))
     (tmp_path / "parent" / "values.yaml").write_text(yaml.safe_dump({"global": {"region": "x"}}))
-    openshift = ("--set", "pointsman.podSecurityContext.runAsUser=null")
-    done = helm("template", "platform", str(tmp_path / "parent"), "--namespace", "pointsman-system", *openshift)
+    given = ("--set", "pointsman.podSecurityContext.runAsUser=null", "--set", "pointsman.images.registry=r.example.com")
+    done = helm("template", "platform", str(tmp_path / "parent"), "--namespace", "pointsman-system", *given)
     assert done.returncode == 0, done.stderr
     objects = [item for item in yaml.safe_load_all(done.stdout) if item]
     for item in objects:
@@ -300,3 +361,6 @@ def test_the_chart_renders_as_a_dependency_and_with_build_metadata_in_its_versio
             assert re.fullmatch(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", value), item["metadata"]
     for name, spec in pod_templates(objects):
         assert "runAsUser" not in spec["securityContext"], name
+    assert "r.example.com/worker:0.1.0_build.7" in {
+        str(value) for value in environment(objects, "platform-pointsman").values()
+    }

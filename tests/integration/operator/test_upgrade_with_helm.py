@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from fixtures.helm_release import CHART, HelmRelease
 from fixtures.operators import OperatorProcess
@@ -31,6 +32,8 @@ from .conftest import CRDS, Cluster
 
 WITHOUT_GROUPS: Final = "3a2454a"
 WITHOUT_ENCODE: Final = "ec6a7b8"
+EARLIER_REGISTRY: Final = ("--set", "images.registry=pointsman")
+"""The registry that the charts of both commits had as a default."""
 SOURCES: Final = ("crds/src", "kube/src", "operator/src", "process/src")
 ELASTIC_CRD: Final = "elasticgroups.pointsman.dev"
 GROUP: Final = "long-chat"
@@ -121,6 +124,17 @@ def objects_of(control_plane: ControlPlane, namespace: str, name: str) -> dict[s
     return found
 
 
+def images_of(release: HelmRelease) -> set[str]:
+    """The images of the chart's pods, and those that the operator is given for gateways and workers."""
+    images: set[str] = set()
+    for item in yaml.safe_load_all(release.helm("get", "manifest", release.name)):
+        if item and item["kind"] in ("Deployment", "StatefulSet"):
+            for container in item["spec"]["template"]["spec"]["containers"]:
+                images |= {container["image"]}
+                images |= {each["value"] for each in container.get("env", ()) if each["name"].endswith("_IMAGE")}
+    return images
+
+
 def gateway_may_follow_workers(control_plane: ControlPlane, namespace: str, name: str = "chat") -> bool:
     """Whether a gateway that starts now finds the workers of its service."""
     account = f"--as=system:serviceaccount:{namespace}:{name}-gateway"
@@ -178,8 +192,17 @@ async def _upgrade_roll_back_and_upgrade(
     service, service_objects = cluster.service(), objects_of(control_plane, namespace, "chat")
     assert len([key for key in service_objects if key.startswith("Pod/")]) == 4
 
+    # without a registry helm changes nothing; with the one of the earlier chart all images stay the same
+    installed, images_before = release.helm("history", release.name), images_of(release)
+    with pytest.raises(AssertionError, match=r"images\.registry is not set: set it to the registry"):
+        release.upgrade(CHART)
+    with pytest.raises(AssertionError, match="upgrade with --reset-then-reuse-values"):
+        release.upgrade(CHART, "--reuse-values")
+    assert release.helm("history", release.name) == installed
+
     # upgrade: the service does not change, and an elastic group gets its objects
-    release.upgrade(CHART)
+    release.upgrade(CHART, *EARLIER_REGISTRY)
+    assert images_of(release) == images_before
     control_plane.kubectl("wait", "--for=condition=Established", f"crd/{ELASTIC_CRD}", "--timeout=60s")
     await run_operator(earlier=False)
     await service_is_unchanged()
@@ -220,7 +243,7 @@ async def _upgrade_roll_back_and_upgrade(
     service, service_objects = cluster.service(), objects_of(control_plane, namespace, "chat")
 
     # upgrade again: helm adopts the CRD that it kept, and the operator manages the existing group
-    release.upgrade(CHART)
+    release.upgrade(CHART, *EARLIER_REGISTRY)
     await run_operator(earlier=False)
     await eventually(lambda: budget in objects_of(control_plane, namespace, GROUP), "the deleted object is made again")
     assert {**objects_of(control_plane, namespace, GROUP), budget: None} == {**group_objects, budget: None}
@@ -254,7 +277,7 @@ async def test_an_upgrade_gives_encode_workers_and_a_rollback_leaves_the_others_
     await cluster.until_summary("1P1D", "resting")
     await cluster.edit({"paused": True}, "resting")  # the operator makes nothing for it: its gateway keeps its rights
     before = of_the_service()
-    release.upgrade(CHART)
+    release.upgrade(CHART, *EARLIER_REGISTRY)
     await run_operator(earlier=False)
     assert of_the_service() == before
     assert gateway_may_follow_workers(control_plane, namespace)
@@ -277,6 +300,7 @@ async def test_an_upgrade_gives_encode_workers_and_a_rollback_leaves_the_others_
     operator_has_not_failed()
 
     # rollback with encode workers in place: the earlier operator knows nothing of them and touches nothing
+    installation.operator.stop()  # for it, a service of the earlier CRD has no encode workers: it would drain them
     release.helm("rollback", release.name, "1")
     await run_operator(earlier=True)
     assert of_the_service() == before
@@ -291,7 +315,7 @@ async def test_an_upgrade_gives_encode_workers_and_a_rollback_leaves_the_others_
     before = of_the_service()
 
     # upgrade again: the service has no encode workers any more, so those that were left drain and go
-    release.upgrade(CHART)
+    release.upgrade(CHART, *EARLIER_REGISTRY)
     await run_operator(earlier=False)
     await cluster.until(cluster.kubelet.pods, lambda: not cluster.kubelet.worker_pods(Role.ENCODE), "none encodes")
     await cluster.until_summary("1P3D")

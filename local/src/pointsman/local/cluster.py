@@ -49,6 +49,7 @@ from pointsman.local.state import (
 CHART: Final = Path(__file__).parents[4] / "charts" / "pointsman"
 SYSTEM_NAMESPACE: Final = "pointsman-system"
 RELEASE: Final = "pointsman"
+_REGISTRY: Final = "localhost/pointsman"  # of our images in the node's image store: no registry that somebody could own
 FORK_SERVER_SECONDS: Final = 180.0
 _NATS_ADDRESS: Final = 2  # of the pods' range: an address that is known before the pod is there
 _INSTALL_SECONDS: Final = 120
@@ -177,6 +178,7 @@ class LocalCluster:
         """Values of the chart for this computer: pods share its network, so each binds to its own address."""
         address = self.nats_address
         return {
+            "images": {"registry": _REGISTRY},
             "bindHost": "$(POD_IP)",
             "gateway": {"lingerSeconds": 1},  # the process node sees at once where a Service may send requests
             "nats": {"url": f"nats://{address}:{NATS_PORT}", "podAnnotations": {ADDRESS_ANNOTATION: address}},
@@ -317,14 +319,12 @@ class LocalCluster:
         unbuffered = {"PYTHONUNBUFFERED": "1"}  # a pod's log is read while it runs
         ours = Image(path=(Path(sys.executable).parent,), env=unbuffered)
         images = {
-            "pointsman/operator": ours,
-            "pointsman/planner": ours,
-            "pointsman/gateway": ours,
+            **{f"{_REGISTRY}/{component}": ours for component in ("operator", "planner", "gateway")},
             "nats": Image(path=(self.binaries["nats-server"].parent,)),
         }
         if self._environment is not None:
             client = str(fork_client.__file__)
-            images["pointsman/worker"] = Image(
+            images[f"{_REGISTRY}/worker"] = Image(
                 path=(self._environment.python.parent,),
                 env={**self._environment.own_variables, **unbuffered},
                 # Isolated and without site: it needs the standard library only, and there is one for each worker.
