@@ -8,14 +8,15 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of everything in the chart. Call with (list $ "operator"). */}}
+{{/* Labels of everything in the chart. Call with (list $ "operator"), and a map of more labels if there are. Ours win. */}}
 {{- define "pointsman.labels" -}}
 {{- $root := index . 0 -}}
-helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63 }}
-app.kubernetes.io/version: {{ $root.Chart.AppVersion | replace "+" "_" | trunc 63 | quote }}
-app.kubernetes.io/part-of: pointsman
-app.kubernetes.io/managed-by: {{ $root.Release.Service }}
-{{ include "pointsman.selector" . }}
+{{- $labels := include "pointsman.selector" . | fromYaml -}}
+{{- $_ := set $labels "helm.sh/chart" (printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" | trunc 63) -}}
+{{- $_ := set $labels "app.kubernetes.io/version" ($root.Chart.AppVersion | replace "+" "_" | trunc 63) -}}
+{{- $_ := set $labels "app.kubernetes.io/part-of" "pointsman" -}}
+{{- $_ := set $labels "app.kubernetes.io/managed-by" $root.Release.Service -}}
+{{- toYaml (merge $labels (slice . 2 | first | default dict) ($root.Values.commonLabels | default dict)) -}}
 {{- end -}}
 
 {{/* Labels that select the pods of one component. Call with (list $ "operator"). */}}
@@ -45,6 +46,18 @@ ingress:
 {{- else -}}
 ingress: []
 {{- end }}
+{{- end -}}
+
+{{/* Name of the ServiceAccount of a component. Call with (list $ "operator"). */}}
+{{- define "pointsman.serviceAccount" -}}
+{{- $root := index . 0 -}}
+{{- $account := (index $root.Values (index . 1)).serviceAccount -}}
+{{- $account.name | default (printf "%s-%s" (include "pointsman.fullname" $root) (index . 1)) -}}
+{{- end -}}
+
+{{/* "true" if the chart makes Roles, ClusterRoles and their bindings. */}}
+{{- define "pointsman.rbac" -}}
+{{- dig "create" true .Values.rbac | ternary "true" "" -}}
 {{- end -}}
 
 {{/*

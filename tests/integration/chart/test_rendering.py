@@ -48,6 +48,22 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "a NATS of one's own": ("nats.enabled=false", "nats.url=nats://n.n.svc:4222", "nats.auth.existingSecret=mine"),
     "one namespace": ("watchNamespace=models",),
+    "accounts, rights, labels and volumes of one's own": (
+        "rbac.create=false",
+        "operator.serviceAccount.create=false",
+        "operator.serviceAccount.name=theirs",
+        "planner.serviceAccount.name=other",
+        "commonLabels.cost-centre=42a",
+        "operator.podLabels.team=x",
+        "operator.volumes[0].name=ca",
+        "operator.volumes[0].configMap.name=ca",
+        "operator.volumeMounts[0].name=ca",
+        "operator.volumeMounts[0].mountPath=/ca",
+        "planner.volumes[0].name=ca",
+        "planner.volumes[0].configMap.name=ca",
+        "planner.volumeMounts[0].name=ca",
+        "planner.volumeMounts[0].mountPath=/ca",
+    ),
     "bare": (
         "networkPolicy.enabled=false",
         "planner.enabled=false",
@@ -216,15 +232,32 @@ def test_values_that_an_upgrade_keeps_from_an_earlier_chart_are_enough_or_refuse
         (chart / "values.yaml").write_text(yaml.safe_dump(values))
         return str(chart)
 
-    for group, name in (("images", "registry"), ("images", "tag")):
-        del values[group][name]
+    del values["commonLabels"]
+    del values["rbac"]["create"]
+    for group, names in {
+        "images": ("registry", "tag"),
+        "operator": ("volumes", "volumeMounts", "serviceAccount"),
+        "planner": ("volumes", "volumeMounts", "serviceAccount"),
+    }.items():
+        for name in names:
+            del values[group][name]
+        if "serviceAccount" in names:
+            values[group]["serviceAccount"] = {"annotations": {}}
     before_registry = kept("before-registry")
     assert WITHOUT_REGISTRY in helm("template", "pointsman", before_registry).stderr
-    done = helm("template", "pointsman", before_registry, *REGISTRY)
+    done = helm("template", "pointsman", before_registry, "--namespace", "pointsman-system", *REGISTRY)
     assert done.returncode == 0, done.stderr
+    objects = [item for item in yaml.safe_load_all(done.stdout) if item]
+    assert [_without_secrets(item) for item in objects] == [_without_secrets(item) for item in rendered(helm)]
     del values["nats"]["authorizer"]
     done = helm("template", "pointsman", kept("before-authorizer"), *REGISTRY)
     assert "upgrade with --reset-then-reuse-values" in done.stderr
+
+
+def _without_secrets(item: dict[str, Any]) -> str:
+    """An object without what is generated anew at each rendering."""
+    text = yaml.safe_dump({key: value for key, value in item.items() if key != "data"})
+    return re.sub(r"checksum/secret: \w+", "", text)
 
 
 def test_the_password_of_nats_is_on_no_command_line_and_in_no_plain_value(helm: Helm) -> None:
@@ -321,12 +354,61 @@ def test_the_uninstall_hook_runs_where_the_operator_runs(helm: Helm) -> None:
         "operator.affinity.nodeAffinity.a=b",
         "operator.priorityClassName=high",
         "operator.podAnnotations.mesh=none",
+        "operator.podLabels.team=x",
+        "operator.env[0].name=HTTPS_PROXY",
+        "operator.env[0].value=http://proxy:3128",
+        "operator.resources.limits.cpu=2",
+        "operator.volumes[0].name=ca",
+        "operator.volumes[0].configMap.name=ca",
+        "operator.volumeMounts[0].name=ca",
+        "operator.volumeMounts[0].mountPath=/ca",
     )
     hook = one(objects, "Job", "pointsman-uninstall")["spec"]["template"]
     operator = one(objects, "Deployment", "pointsman-operator")["spec"]["template"]
-    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName"):
+    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "volumes"):
         assert hook["spec"][key] == operator["spec"][key], key
     assert hook["metadata"]["annotations"] == {"mesh": "none"}
+    assert hook["metadata"]["labels"]["team"] == "x"
+    (container,), (other,) = hook["spec"]["containers"], operator["spec"]["containers"]
+    for key in ("resources", "volumeMounts"):
+        assert container[key] == other[key], key
+    assert {"name": "HTTPS_PROXY", "value": "http://proxy:3128"} in container["env"]
+
+
+def test_every_object_and_pod_of_the_chart_has_the_common_labels_and_ours_win(helm: Helm) -> None:
+    labels = ("commonLabels.team=a", "commonLabels.app\\.kubernetes\\.io/component=x", "planner.podLabels.team=b")
+    for item in rendered(helm, *labels, "alerts.enabled=true", "monitoring.podMonitors.enabled=true"):
+        assert item["metadata"]["labels"]["team"] == "a", item["metadata"]
+        assert item["metadata"]["labels"]["app.kubernetes.io/component"] != "x", item["metadata"]
+        if "template" in item.get("spec", {}):
+            own = {"pointsman-planner": "b"}.get(item["metadata"]["name"], "a")
+            assert item["spec"]["template"]["metadata"]["labels"]["team"] == own, "a pod's own labels come first"
+
+
+def test_accounts_of_another_name_are_the_ones_that_have_the_rights_and_are_limited(helm: Helm) -> None:
+    objects = rendered(
+        helm,
+        "operator.serviceAccount.name=theirs",
+        "operator.serviceAccount.create=false",
+        "planner.serviceAccount.name=other",
+    )
+    made = {item["metadata"]["name"] for item in objects if item["kind"] == "ServiceAccount"}
+    assert made == {"other", "pointsman-nats", "pointsman-uninstall"}
+    text = yaml.safe_dump_all(objects)
+    for component, account in (("operator", "theirs"), ("planner", "other")):
+        pods = one(objects, "Deployment", f"pointsman-{component}")["spec"]["template"]["spec"]
+        assert pods["serviceAccountName"] == account
+        bindings = [one(objects, "ClusterRoleBinding", f"pointsman-{component}")]
+        bindings += [one(objects, "RoleBinding", f"pointsman-{component}-lease")]
+        assert all(binding["subjects"][0]["name"] == account for binding in bindings)
+        assert f"system:serviceaccount:pointsman-system:{account}'" in text, "the admission policies name it"
+        assert f"system:serviceaccount:pointsman-system:pointsman-{component}" not in text
+
+
+def test_a_platform_that_gives_rights_itself_is_asked_for_none(helm: Helm) -> None:
+    kinds = {"Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    others = [_without_secrets(item) for item in rendered(helm) if item["kind"] not in kinds]
+    assert [_without_secrets(item) for item in rendered(helm, "rbac.create=false")] == others
 
 
 def test_two_releases_of_one_name_can_have_names_of_their_own(helm: Helm) -> None:
