@@ -24,6 +24,7 @@ from .conftest import USER, Cluster
 from .test_plans import layout, plan
 
 QUOTAS: Final = Resource("", "v1", "resourcequotas", "ResourceQuota")
+LIMIT_RANGES: Final = Resource("", "v1", "limitranges", "LimitRange")
 
 STRANGER = {"app": "somebody-else"}
 
@@ -111,14 +112,64 @@ async def test_a_host_path_where_it_is_forbidden_is_said_as_such(cluster: Cluste
     assert cluster.kubelet.created == []
 
 
-async def test_workers_and_gateway_run_where_pod_security_is_restricted(
+async def add_tainted_node(cluster: Cluster, name: str) -> None:
+    """A node that only pods go to which select ``host`` and tolerate the taint ``only`` of this value."""
+    room = {"cpu": "64", "memory": "512Gi", "pods": "20"}
+    conditions = [{"type": "Ready", "status": "True", "reason": "StandIn"}]
+    await cluster.kube.create(
+        resources.NODES,
+        {
+            "metadata": {"name": name, "labels": {"host": name}},
+            "spec": {"taints": [{"key": "only", "value": name, "effect": "NoSchedule"}]},
+            "status": {"capacity": room, "allocatable": room, "conditions": conditions},
+        },
+    )
+
+
+async def test_services_run_on_tainted_nodes_where_pod_security_is_restricted_and_a_quota_asks_for_limits(
     cluster: Cluster, control_plane: ControlPlane
 ) -> None:
-    control_plane.kubectl(
-        "label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted", "--overwrite"
-    )
-    await cluster.create()
-    await cluster.until_summary("1P1D")
+    """Admitted by the API server, placed by the scheduler."""
+    labels = ("pod-security.kubernetes.io/enforce=restricted", "--overwrite")
+    control_plane.kubectl("label", "namespace", cluster.namespace, *labels)
+    cpu, memory = ("requests.cpu", "limits.cpu"), ("requests.memory", "limits.memory")
+    await quota(cluster, **dict.fromkeys(cpu, "100"), **dict.fromkeys(memory, "200Gi"))
+    node = f"tainted-{cluster.namespace}"
+    cluster.kubelet.places_workers, cluster.kubelet.most_gateways = False, 0
+    await add_tainted_node(cluster, node)
+    placed = {
+        "nodeSelector": {"host": node},
+        "tolerations": [{"key": "only", "operator": "Equal", "value": node, "effect": "NoSchedule"}],
+    }
+
+    def template(*containers: dict[str, Any]) -> dict[str, Any]:
+        return {"spec": {**placed, "containers": list(containers)}} if containers else {"spec": placed}
+
+    limits = {"resources": {"limits": {"cpu": "4", "memory": "8Gi"}}}
+    try:
+        await cluster.create(
+            worker={"gpus": 0, "template": template({"name": "engine", **limits})},
+            gateway={"replicas": 1, "template": template({"name": "gateway", **limits})},
+        )
+        await cluster.until_summary("1P1D")
+        # limits that the namespace gives to whoever has none
+        await cluster.kube.create(
+            LIMIT_RANGES,
+            {
+                "metadata": {"name": "defaults"},
+                "spec": {"limits": [{"type": "Container", "default": {"cpu": "8", "memory": "16Gi"}}]},
+            },
+            cluster.namespace,
+        )
+        await cluster.create(
+            "plain", worker={"gpus": 0, "template": template()}, gateway={"replicas": 1, "template": template()}
+        )
+        await cluster.until_summary("1P1D", "plain")
+        pods = cluster.kubelet.pods.objects()
+        assert {pod.spec.node_name for pod in pods} == {node}
+        assert len(pods) == 6
+    finally:
+        control_plane.kubectl("delete", "node", node, "--wait=false")
 
 
 @pytest.mark.parametrize(
@@ -314,20 +365,7 @@ async def test_two_workers_on_the_network_of_one_node_are_said_to_lack_ports(
 ) -> None:
     """As for RDMA: each worker needs the node's ports for itself."""
     node = f"host-{cluster.namespace}"
-    taint = {"key": "only", "value": node, "effect": "NoSchedule"}
-    room = {"cpu": "64", "memory": "512Gi", "pods": "20"}
-    await cluster.kube.create(
-        resources.NODES,
-        {
-            "metadata": {"name": node, "labels": {"host": node}},
-            "spec": {"taints": [taint]},
-            "status": {
-                "capacity": room,
-                "allocatable": room,
-                "conditions": [{"type": "Ready", "status": "True", "reason": "StandIn"}],
-            },
-        },
-    )
+    await add_tainted_node(cluster, node)
     cluster.kubelet.places_workers = False
     template = {"spec": {"hostNetwork": True, "nodeSelector": {"host": node}, "tolerations": [{"operator": "Exists"}]}}
     try:
