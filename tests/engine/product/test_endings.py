@@ -1,4 +1,4 @@
-"""What is taken away from outside: a worker evicted, the chart uninstalled, a namespace deleted."""
+"""Changes from outside: a worker evicted, the chart upgraded and uninstalled, a namespace deleted."""
 
 import asyncio
 
@@ -16,8 +16,10 @@ from engine.product.served import (
     stream_of,
 )
 from pointsman.api.protocol.names import Role
-from pointsman.local.cluster import RELEASE, LocalCluster
+from pointsman.api.v1alpha1.conditions import ConditionStatus, ConditionType
+from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.errors import ControlPlaneError
+from pointsman.local.observation import ServiceView
 from pointsman.local.traffic import Endpoint, PrefillPath, Record, prompts, running_load
 from waiting import eventually, until
 
@@ -63,6 +65,65 @@ async def test_an_evicted_worker_finishes_its_streams_first_and_the_others_are_k
     await chat.at_rest()
 
 
+def _uids(view: ServiceView) -> set[str]:
+    return {worker.pod.metadata.uid for worker in view.workers}
+
+
+def _images(view: ServiceView) -> set[str | None]:
+    return {worker.pod.image("engine") for worker in view.workers}
+
+
+async def healthy(chat: Served) -> ServiceView:
+    """Ready at 1P2D and not Degraded, by an operator of the release as it is now."""
+    operator = ("deployment/pointsman-operator", "-n", SYSTEM_NAMESPACE, "--timeout=120s")
+    await asyncio.to_thread(chat.cluster.kubectl, "rollout", "status", *operator, timeout_s=130)
+    view = await chat.ready(prefill=1, decode=2)
+    degraded = view.condition(ConditionType.DEGRADED)
+    assert degraded is not None
+    assert degraded.status is ConditionStatus.FALSE, degraded.message
+    return view
+
+
+async def test_another_default_worker_image_and_its_rollback_fail_no_request_and_change_no_worker(chat: Served) -> None:
+    """A worker that is replaced meanwhile has the image of the service, so the others exchange KV with it."""
+    before = await healthy(chat)
+    (image,) = _images(before)
+    assert image is not None
+    another = image.rpartition(":")[0] + ":another"  # the name decides who may exchange KV
+    url = chat.cluster.service_url(chat.name)
+    async with (
+        Endpoint(url, MODEL_NAME, timeout_seconds=WAIT_SECONDS) as endpoint,
+        running_load(endpoint, prompts(PREFILL_HEAVY, seed=113), clients=3) as traffic,
+    ):
+
+        async def remote_prefill_from_now_on() -> None:
+            now = len(traffic.records)
+            await traffic.until(
+                lambda records: any(r.path is PrefillPath.REMOTE for r in records[now:]), timeout_seconds=120
+            )
+
+        await remote_prefill_from_now_on()
+        await asyncio.to_thread(chat.cluster.install, {"images": {"worker": another}})
+        try:
+            upgraded = await healthy(chat)
+            assert _uids(upgraded) == _uids(before)
+            assert upgraded.service is not None
+            assert upgraded.service.status.worker_image == image
+            victim = upgraded.routable(Role.PREFILL)[0].name
+            chat.kubectl("delete", "pod", victim, "--wait=false")
+            await chat.until("the worker is gone", lambda view: victim not in {w.name for w in view.workers})
+            replaced = await healthy(chat)
+            assert _images(replaced) == {image}
+            await remote_prefill_from_now_on()
+        finally:
+            await asyncio.to_thread(chat.cluster.helm, "rollback", RELEASE)
+        rolled_back = await healthy(chat)
+        assert _uids(rolled_back) == _uids(replaced)
+        await remote_prefill_from_now_on()
+    assert errors(traffic.records) == []
+    await chat.at_rest()
+
+
 async def test_a_chart_that_goes_first_leaves_gateways_and_workers_that_serve_and_restart(chat: Served) -> None:
     """And that find it again when it is back."""
     before = await chat.look()
@@ -73,6 +134,9 @@ async def test_a_chart_that_goes_first_leaves_gateways_and_workers_that_serve_an
     ):
         await traffic.until(lambda records: any(r.path is PrefillPath.REMOTE for r in records), timeout_seconds=120)
         await asyncio.to_thread(chat.cluster.helm, "uninstall", RELEASE)
+        uninstalled = await chat.look()
+        assert uninstalled.ready, "the last status is still true"
+        assert _uids(uninstalled) == _uids(before)
         gone_at = len(traffic.records)
         await traffic.until(
             lambda records: any(r.path is PrefillPath.LOCAL for r in records[gone_at:]), timeout_seconds=120
@@ -93,10 +157,7 @@ async def test_a_chart_that_goes_first_leaves_gateways_and_workers_that_serve_an
             lambda records: any(r.path is PrefillPath.REMOTE for r in records[back_at:]), timeout_seconds=120
         )
     assert errors(traffic.records) == []
-    after = await chat.ready(prefill=1, decode=2)
-    assert {worker.pod.metadata.uid for worker in after.workers} == {
-        worker.pod.metadata.uid for worker in before.workers
-    }, "no worker was made anew"
+    assert _uids(await healthy(chat)) == _uids(before), "no worker was made anew"
     await chat.at_rest()
 
 
