@@ -74,6 +74,7 @@ def test_what_only_the_engine_can_do_goes_there_as_it_is(body: dict[str, Any], w
 
 def test_echo_and_truncation_of_completions_go_to_the_engine() -> None:
     assert needs_engine(completion(logprobs=3, add_special_tokens=False, seed=1)) is None
+    assert needs_engine(completion(prompt_logprobs=0)) == Verbatim(VerbatimReason.LOGPROBS, "prompt_logprobs")
     assert needs_engine(completion(echo=True)) == Verbatim(VerbatimReason.PROMPT_HANDLING, "echo")
     assert needs_engine(completion(suffix="end")) == Verbatim(VerbatimReason.PROMPT_HANDLING, "suffix")
 

@@ -321,6 +321,8 @@ def _asks_for_nothing(field: str, value: Any) -> bool:
             return value in (None, True)
         case "tool_choice":
             return value in (None, "none")
+        case "prompt_logprobs":
+            return value is None  # 0 asks for those of the prompt's own tokens
         case _:
             return value in (None, False, 0, "", [], {})
 

@@ -20,7 +20,6 @@ from vllm.sampling_params import SamplingParams
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest, FinishReason
 from vllm.v1.engine.core_client import EngineCoreClient
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.outputs import LogprobsLists
 
@@ -28,6 +27,7 @@ from pointsman.api.protocol.elastic import ElasticObjectives, ElasticState
 from pointsman.serving.elastic.iterations import Sampled, Sampling
 from pointsman.serving.elastic.requests import Ask, Refused, Token
 from pointsman.serving.elastic.types import Settings
+from pointsman.workers.elastic.manager import supported
 from pointsman.workers.elastic.manager.discovery import follow_file, follow_presence
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
@@ -39,22 +39,6 @@ log = logging.getLogger(__name__)
 
 _FINISH: Final = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
-_NEUTRAL: Final = SamplingParams()
-_NOT_THERE: Final = (
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_p",
-    "min_tokens",
-    "logit_bias",
-    "allowed_token_ids",
-    "bad_words",
-    "structured_outputs",
-    "prompt_logprobs",
-    "logits_processors",
-)
-"""Fields of SamplingParams that the elastic engine does not know; any other value than vLLM's default is refused."""
-
 
 def install(settings: ManagerSettings, worker: WorkerSettings) -> None:
     """Have vLLM's API server use an elastic group in place of an engine core of its own."""
@@ -62,16 +46,8 @@ def install(settings: ManagerSettings, worker: WorkerSettings) -> None:
     def make(vllm_config: Any, *_: Any, **__: Any) -> ElasticCore:
         return ElasticCore(vllm_config, settings, worker)
 
-    validate = InputProcessor._validate_params
-
-    def validate_as_known(self: Any, params: Any, *more: Any) -> Any:
-        # Refused later, vLLM's front would keep the request's state for ever.
-        if isinstance(params, SamplingParams):
-            check_supported(params)
-        return validate(self, params, *more)
-
     EngineCoreClient.make_async_mp_client = staticmethod(make)
-    InputProcessor._validate_params = validate_as_known
+    supported.install()
 
 
 class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the engine environment only
@@ -137,7 +113,7 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
                 tuple(request.prompt_token_ids),
                 params.max_tokens or 1,
                 time.monotonic(),
-                sampling_of(params),
+                sampling_of(params, self.vllm_config.model_config.get_vocab_size()),
                 None if params.ignore_eos else params.eos_token_id,
                 frozenset(params.stop_token_ids or ()),
             )
@@ -179,22 +155,14 @@ class ElasticCore(EngineCoreClient):  # type: ignore[misc]  # vLLM is in the eng
         self._outputs.put_nowait(EngineCoreOutputs(outputs=[_output(each) for each in events], scheduler_stats=stats))
 
 
-def check_supported(params: SamplingParams) -> None:
-    """Raises VLLMValidationError for the first field that the elastic engine does not know."""
-    for field in _NOT_THERE:
-        value = getattr(params, field, None)
-        if value != getattr(_NEUTRAL, field, None) and value not in (None, [], {}):
-            raise VLLMValidationError(f"'{field}' is not supported by an elastic group", parameter=field, value=value)
-
-
-def sampling_of(params: SamplingParams) -> Sampling:
-    """What the instance that computes a token needs to know."""
+def sampling_of(params: SamplingParams, vocabulary: int) -> Sampling:
+    """What the instance that computes a token needs to know. ``vocabulary``: tokens, of which -1 logprobs are all."""
     return Sampling(
         params.temperature,
         params.top_p,
         max(params.top_k, 0),
         random.getrandbits(40) if params.seed is None else params.seed,
-        params.logprobs,
+        vocabulary if params.logprobs == -1 else params.logprobs,
     )
 
 
