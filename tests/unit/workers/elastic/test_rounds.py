@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -12,7 +13,9 @@ from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.requests import Ask, Refused, Token
 from pointsman.serving.elastic.types import Settings
 from pointsman.workers.elastic.manager import rounds as module
+from pointsman.workers.elastic.manager.latency_store import Measured, read_measured
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
+from pointsman.workers.elastic.manager.profiling import REPEATS
 from pointsman.workers.elastic.manager.rounds import Events, Rounds
 from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Iterate, Release, ToInstance
 from waiting import eventually
@@ -57,12 +60,18 @@ class Instances:
             if isinstance(what, Iterate) and any(each.request.startswith("profile") for each in what.prompts)
         }
 
+    def moves(self) -> int:
+        """Iterations that hand KV over."""
+        return len({what.number for _, what in self.told if isinstance(what, Iterate) and what.moves})
+
 
 @asynccontextmanager
-async def managed(model: LatencyModel | None = None) -> AsyncIterator[tuple[Rounds, Instances]]:
-    """A running loop without instances."""
+async def managed(
+    model: LatencyModel | None = None, kept: Path | None = None
+) -> AsyncIterator[tuple[Rounds, Instances]]:
+    """A running loop without instances. ``kept``: its file of measured times."""
     instances = Instances()
-    rounds = Rounds(Settings(), 4, 64, instances.hear, ManagerMetrics(CollectorRegistry()), None)
+    rounds = Rounds(Settings(), 4, 64, instances.hear, ManagerMetrics(CollectorRegistry()), kept)
     if model is not None:
         rounds._model = model
     instances.rounds = rounds
@@ -134,11 +143,32 @@ async def test_a_degree_that_breaks_is_left_alone_and_requests_are_served_by_tho
         for number in range(5):  # the group is idle after each
             rounds.add(ask(f"r{number}"))
             await eventually(lambda: len(finished(instances)) == number + 1, "the request is served")  # noqa: B023
-        together = {what.number for _, what in instances.told if isinstance(what, Iterate) and len(what.members) == 2}
-        assert len(together) == 1
+        together = {
+            what.number: "moves" if what.moves else "degree 2"
+            for _, what in instances.told
+            if isinstance(what, Iterate) and len(what.members) == 2
+        }
+        assert list(together.values()) == ["degree 2", "moves"], "each is tried once"
         instances.breaks = lambda _: False
         rounds.joined(hello(2))
         await eventually(lambda: {2, 3} <= instances.measured_degrees(), "with another instance it is tried again")
+
+
+async def test_moves_are_measured_once_and_a_manager_that_comes_back_reads_what_was_measured(tmp_path: Path) -> None:
+    kept = tmp_path / "times.json"
+    for moves in (REPEATS, 0):
+        async with managed(kept=kept) as (rounds, instances):
+            for ordinal in range(2):
+                rounds.joined(hello(ordinal))
+            rounds.add(ask("r"))
+            await eventually(lambda: finished(instances) == ["r"], "it is answered")
+            await eventually(lambda: rounds._move_s_per_token is not None, "the manager knows what a move takes")
+            assert instances.moves() == moves
+            released = [what.requests for _, what in instances.told if isinstance(what, Release)]
+            assert (("profile-0",) in released) == bool(moves)
+    assert read_measured(kept).move_s_per_token == rounds._move_s_per_token
+    kept.write_text('{"moveSecondsPerToken": -1}')
+    assert read_measured(kept) == Measured()
 
 
 async def test_a_first_degree_that_breaks_once_is_measured_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:

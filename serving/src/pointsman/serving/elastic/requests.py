@@ -158,6 +158,10 @@ class Requests:
         """From the next round on; None: none."""
         self._settings = replace(self._settings, objectives=objectives)
 
+    def vacate(self, move_s_per_token: float) -> None:
+        """From the next round on, instances are vacated where a prefill gains more than their KV takes to move."""
+        self._settings = replace(self._settings, migration_s_per_token=move_s_per_token)
+
     def add(self, ask: Ask) -> None:
         """A request arrives."""
         self._requests[ask.id] = _Request(ask)
@@ -324,9 +328,9 @@ class Requests:
         recomputed, self._recomputed = self._recomputed, 0
         return Round(tuple(iterations), release, events, plan, recomputed)
 
-    def begin(self, members: Iterable[str], prompts: Iterable[Prompt]) -> Iteration:
+    def begin(self, members: Iterable[str], prompts: Iterable[Prompt] = (), moves: Iterable[Move] = ()) -> Iteration:
         """An iteration besides the rounds, on instances that are idle: to measure. Its prompts are no requests."""
-        return self._iteration(tuple(members), prompts=tuple(prompts))
+        return self._iteration(tuple(members), prompts=tuple(prompts), moves=tuple(moves))
 
     def _begin(self, plan: RoundPlan, *, refuses: bool) -> list[Iteration]:
         for id_, why in plan.too_large.items() if refuses else ():

@@ -1,32 +1,50 @@
-"""Keeps the latency model of a group in a file, so that a manager that comes back need not measure."""
+"""Keeps what a manager measured in a file, so that one that comes back need not measure."""
 
 import json
 import logging
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from pointsman.serving.elastic.latency_model import LatencyModel
 
 log = logging.getLogger(__name__)
 
+_MOVE: Final = "moveSecondsPerToken"
 
-def read_latency_model(path: Path | None) -> LatencyModel:
-    """What is kept at ``path``; an empty model where nothing is, or what is there cannot be read."""
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Times of prefills, and seconds to hand over a token's KV; None: not measured."""
+
+    prefills: LatencyModel = field(default_factory=lambda: LatencyModel({}))
+    move_s_per_token: float | None = None
+
+
+def read_measured(path: Path | None) -> Measured:
+    """What is kept at ``path``; nothing where nothing is, or what is there cannot be read."""
     if path is None or not path.exists():
-        return LatencyModel({})
+        return Measured()
     try:
-        return LatencyModel.from_json(json.loads(path.read_text()))
+        kept = json.loads(path.read_text())
+        move_s = kept.pop(_MOVE, None)
+        if move_s is not None and not 0 <= move_s < math.inf:
+            raise ValueError(f"{_MOVE} is {move_s!r}; it must be 0 or more")
+        return Measured(LatencyModel.from_json(kept), move_s)
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        log.warning("the kept latency model cannot be read, so it is measured again: %s", error)
-        return LatencyModel({})
+        log.warning("the kept times cannot be read, so they are measured again: %s", error)
+        return Measured()
 
 
-def keep_latency_model(path: Path | None, model: LatencyModel) -> None:
+def keep_measured(path: Path | None, measured: Measured) -> None:
     """Replace what is kept. It is no reason to stop if that fails."""
     if path is None:
         return
+    move = {} if measured.move_s_per_token is None else {_MOVE: measured.move_s_per_token}
     part = path.with_suffix(".part")
     try:
-        part.write_text(json.dumps(model.to_json()))
+        part.write_text(json.dumps({**measured.prefills.to_json(), **move}))
         part.replace(path)
     except OSError as error:
-        log.warning("the latency model cannot be kept: %s", error)
+        log.warning("the measured times cannot be kept: %s", error)

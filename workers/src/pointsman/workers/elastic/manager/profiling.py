@@ -1,4 +1,4 @@
-"""How long prefills of each degree take here: measured on instances that are idle, and fitted."""
+"""How long prefills of each degree and moves of KV take here: measured on instances that are idle."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -6,7 +6,7 @@ from math import inf
 from random import Random
 from typing import Final
 
-from pointsman.serving.elastic.iterations import Prompt
+from pointsman.serving.elastic.iterations import Move, Prompt
 from pointsman.serving.elastic.latency_model import BadFit, PrefillTime, fit_prefill_time
 
 log = logging.getLogger(__name__)
@@ -15,6 +15,8 @@ SHORTEST: Final = 32
 STEPS: Final = 6  # lengths, each twice the one before
 REPEATS: Final = 3
 TRIES: Final = 3
+
+MOVED: Final = 1024  # tokens at most: enough to make what an iteration takes by itself small
 
 Measure = Callable[[Sequence[Prompt]], Awaitable[float]]
 
@@ -38,6 +40,21 @@ async def measure_degree(measure: Measure, members: int, slots: int, longest: in
     found = fit_prefill_time(list(least.items()), inf)
     log.warning("prefills do not follow the model well", extra={"degree": members, "error": round(found.error, 2)})
     return found
+
+
+async def measure_move(
+    prefill: Measure, move: Callable[[Sequence[Move]], Awaitable[float]], slots: int, longest: int
+) -> float:
+    """Seconds to hand over a token's KV between two instances with ``slots`` each.
+
+    ``prefill`` computes a prompt of up to ``longest`` tokens on the first one, and ``move`` hands it over. The least of
+    all repetitions is taken: the first one forms the group of the two.
+    """
+    prompt = _prompt(0, max(1, min(MOVED, slots, longest)), 1)
+    await prefill([prompt])
+    ways = [(0, 1) if number % 2 == 0 else (1, 0) for number in range(REPEATS)]
+    tokens = len(prompt.token_ids)
+    return min([await move([Move(prompt.request, source, target, tokens)]) for source, target in ways]) / tokens
 
 
 def batches_up_to(longest: int) -> list[tuple[int, ...]]:

@@ -18,14 +18,14 @@ from pointsman.api.protocol.elastic import (
     IterationState,
     PrefillTimeState,
 )
-from pointsman.serving.elastic.iterations import Prompt
+from pointsman.serving.elastic.iterations import Move, Prompt
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
 from pointsman.serving.elastic.types import Objectives, Settings
-from pointsman.workers.elastic.manager.latency_store import keep_latency_model, read_latency_model
+from pointsman.workers.elastic.manager.latency_store import Measured, keep_measured, read_measured
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
-from pointsman.workers.elastic.manager.profiling import measure_degree
+from pointsman.workers.elastic.manager.profiling import measure_degree, measure_move
 from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Iterate, Release
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 FIRST_AGAIN_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 60.0
 """When a degree whose measuring broke is measured again; the first degree is awaited by all requests."""
+_MOVES: Final = 0  # beside the degrees: what takes how long to hand over
 
 Events = Sequence[Token | Refused]
 
@@ -61,7 +62,11 @@ class Rounds:
         self._objectives: ElasticObjectives | None = None
         self._hellos: dict[str, Hello] = {}
         self._model_file = model_file
-        self._model = read_latency_model(model_file)
+        kept = read_measured(model_file)
+        self._model = kept.prefills
+        self._move_s_per_token: float | None = None
+        if kept.move_s_per_token is not None:
+            self._moves_take(kept.move_s_per_token)
         self._changed = asyncio.Event()
         self._manager = uuid4().hex[:8]
         self._epochs = itertools.count(1)
@@ -252,45 +257,99 @@ class Rounds:
             slots = min(self._hellos[name].slots for name in members)
 
             async def measure(prompts: Sequence[Prompt], members: tuple[str, ...] = members) -> float:
-                if not self._hellos.keys() >= set(members) or any(map(self._requests.draining, members)):
-                    raise _Broken
-                began_s = time.monotonic()
-                iteration = self._requests.begin(members, prompts)
-                ended = asyncio.Event()
-                self._measured.append((iteration, ended))
-                self._start(iteration)
-                await ended.wait()
-                took_s = time.monotonic() - began_s
-                assert self._links is not None
-                for name in members:
-                    self._links.tell(name, Release(tuple(prompt.request for prompt in prompts)))
-                if iteration.broken:
-                    raise _Broken
-                return took_s
+                try:
+                    return await self._alone(members, prompts)
+                finally:
+                    self._released(members, prompts)
 
             try:
                 time_of: PrefillTime = await measure_degree(measure, degree, slots, self._longest)
             except _Broken:
-                # By a member that left or is to leave, most likely. Meanwhile the degrees that are known serve.
-                again_s = AGAIN_SECONDS if self._model.by_degree else FIRST_AGAIN_SECONDS
-                self._again_s[degree] = time.monotonic() + again_s
-                log.warning("degree not measured", extra={"degree": degree, "members": members, "again_s": again_s})
-                asyncio.get_running_loop().call_later(again_s, self._changed.set)
+                self._later(degree, members)
                 return
             self._model = LatencyModel({**self._model.by_degree, degree: time_of})
-            keep_latency_model(self._model_file, self._model)
+            self._keep()
             log.info("degree measured", extra={"degree": degree, "error": round(time_of.error, 3)})
+        await self._measure_moves()
+
+    async def _measure_moves(self) -> None:
+        """Measure once how long KV takes from one instance to another, while there is no request."""
+        pair = tuple(self._together()[:2])
+        if self._move_s_per_token is not None or len(pair) < 2 or not self._requests.idle or not self._due(_MOVES):
+            return
+        slots = min(self._hellos[name].slots for name in pair)
+        computed: list[Prompt] = []
+
+        async def prefill(prompts: Sequence[Prompt]) -> float:
+            computed.extend(prompts)
+            return await self._alone(pair[:1], prompts)
+
+        async def move(moves: Sequence[Move]) -> float:
+            return await self._alone(pair, moves=moves)
+
+        try:
+            self._moves_take(await measure_move(prefill, move, slots, self._longest))
+        except _Broken:
+            self._later(_MOVES, pair)
+        else:
+            self._keep()
+            log.info("moves measured", extra={"seconds_per_token": self._move_s_per_token})
+        finally:
+            self._released(pair, computed)
+
+    async def _alone(
+        self, members: tuple[str, ...], prompts: Sequence[Prompt] = (), moves: Sequence[Move] = ()
+    ) -> float:
+        """Seconds of an iteration besides the rounds. Raises _Broken."""
+        if not self._hellos.keys() >= set(members) or any(map(self._requests.draining, members)):
+            raise _Broken
+        began_s = time.monotonic()
+        iteration = self._requests.begin(members, prompts, moves)
+        ended = asyncio.Event()
+        self._measured.append((iteration, ended))
+        self._start(iteration)
+        await ended.wait()
+        took_s = time.monotonic() - began_s
+        if iteration.broken:
+            raise _Broken
+        return took_s
+
+    def _released(self, members: tuple[str, ...], prompts: Sequence[Prompt]) -> None:
+        assert self._links is not None
+        for name in members:
+            self._links.tell(name, Release(tuple(prompt.request for prompt in prompts)))
+
+    def _moves_take(self, seconds_per_token: float) -> None:
+        self._move_s_per_token = seconds_per_token
+        self._requests.vacate(seconds_per_token)
+
+    def _keep(self) -> None:
+        keep_measured(self._model_file, Measured(self._model, self._move_s_per_token))
+
+    def _due(self, degree: int) -> bool:
+        return self._again_s.get(degree, 0.0) <= time.monotonic()
+
+    def _later(self, degree: int, members: tuple[str, ...]) -> None:
+        """By a member that left or is to leave, most likely. Meanwhile the degrees that are known serve."""
+        again_s = AGAIN_SECONDS if self._model.by_degree else FIRST_AGAIN_SECONDS
+        self._again_s[degree] = time.monotonic() + again_s
+        log.warning("not measured", extra={"degree": degree, "members": members, "again_s": again_s})
+        asyncio.get_running_loop().call_later(again_s, self._changed.set)
 
     def _unmeasured(self) -> tuple[str, ...] | None:
         """Members of a group of a degree that is not measured."""
+        largest = self._together()
+        for degree in range(1, len(largest) + 1):
+            if degree not in self._model.by_degree and self._due(degree):
+                return tuple(largest[:degree])
+        return None
+
+    def _together(self) -> list[str]:
+        """Instances of the domain that has most of them; not those that leave."""
         domains: dict[int, list[str]] = {}
         for name in sorted(each for each in self._hellos if not self._requests.draining(each)):
             domains.setdefault(domain_of(name, self._max_degree), []).append(name)
-        largest = max(domains.values(), key=len, default=[])
-        for degree in range(1, len(largest) + 1):
-            if degree not in self._model.by_degree and self._again_s.get(degree, 0.0) <= time.monotonic():
-                return tuple(largest[:degree])
-        return None
+        return max(domains.values(), key=len, default=[])
 
     def _ended(self) -> None:
         """Look for iterations that nobody is awaited for."""
