@@ -52,6 +52,25 @@ def serve(cluster: LocalCluster, name: str) -> str:
     return gateway(cluster, name)
 
 
+def serve_group(cluster: LocalCluster, name: str) -> str:
+    """The same of an elastic group, which needs no guard; its last object is made."""
+    manifest: dict[str, Any] = {
+        "apiVersion": "pointsman.dev/v1alpha1",
+        "kind": "ElasticGroup",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"source": "file:///models/none"},
+            "instance": {"gpus": 0},
+            "instances": {"replicas": 2},
+            "gateway": {"replicas": 1},
+        },
+    }
+    cluster.kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    until(lambda: cluster.kubectl("get", "pdb", name, "--ignore-not-found"), "all objects of the group are made")
+    until(lambda: gateway(cluster, name).endswith(" true"), "the gateway is ready")
+    return gateway(cluster, name)
+
+
 def finalizers(cluster: LocalCluster, name: str) -> list[str]:
     found = json.loads(cluster.kubectl("get", "llms", name, "-o", "json"))
     names: list[str] = found["metadata"].get("finalizers", [])
@@ -75,27 +94,35 @@ def documented_commands() -> list[list[str]]:
 def test_a_chart_that_goes_first_leaves_services_that_can_be_deleted_and_are_guarded_when_it_is_back(
     cluster: LocalCluster,
 ) -> None:
-    served = serve(cluster, "chat")
+    served, group = serve(cluster, "chat"), serve_group(cluster, "long-chat")
     serve(cluster, "draft")
+    serve_group(cluster, "long-draft")
 
     cluster.helm("uninstall", RELEASE)
 
     assert finalizers(cluster, "chat") == []
     assert gateway(cluster, "chat") == served  # the data path is untouched
+    assert gateway(cluster, "long-chat") == group
     assert "operator" not in cluster.kubectl("get", "deployments", "-n", SYSTEM_NAMESPACE, "-o", "name")
 
     cluster.kubectl("delete", "llms", "draft", "--timeout=60s")  # without an operator
-    until(lambda: gateway(cluster, "draft") == " ", "garbage collection took the gateway")
+    cluster.kubectl("delete", "eg", "long-draft", "--timeout=60s")
+    for name in ("draft", "long-draft"):
+        until(lambda name=name: gateway(cluster, name) == " ", "garbage collection took the gateway")  # type: ignore[misc]
+    cluster.kubectl("delete", "pdb", "long-chat")
 
     cluster.install()
     until(lambda: FINALIZER in finalizers(cluster, "chat"), "the chart came back and guards the service again")
+    until(lambda: cluster.kubectl("get", "pdb", "long-chat", "--ignore-not-found"), "it manages the group again")
     assert gateway(cluster, "chat") == served
+    assert gateway(cluster, "long-chat") == group
 
 
 def test_the_documented_commands_take_everything_away_that_was_installed_and_served(
     cluster: LocalCluster, before: set[str]
 ) -> None:
     serve(cluster, "chat")
+    serve_group(cluster, "long-chat")
 
     for program, *arguments in documented_commands():
         if program == "helm":

@@ -20,6 +20,9 @@ from fixtures.helm_release import CHART, HelmRelease
 from fixtures.operators import OperatorProcess
 from pointsman.api.protocol.names import COPIED_REPLICAS_ANNOTATION, ROLE_LABEL, SERVICE_LABEL, Role
 from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.api.v1alpha1.plan import PlanPhase
+from pointsman.api.v1alpha1.plannerpolicy import Mode
+from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.errors import NotFound
 from pointsman.local.control_plane import ControlPlane
@@ -29,6 +32,7 @@ from waiting import eventually
 
 from .clients import MODEL, Clients, clients_of, serve_requests
 from .conftest import CRDS, Cluster
+from .test_plans import plan, policy
 
 WITHOUT_GROUPS: Final = "3a2454a"
 WITHOUT_ENCODE: Final = "ec6a7b8"
@@ -135,6 +139,16 @@ def images_of(release: HelmRelease) -> set[str]:
     return images
 
 
+def others_of(control_plane: ControlPlane, namespace: str) -> dict[str, tuple[Any, ...]]:
+    """Identity, generation and phase of each policy, plan and switch. Specs show the defaults of the present CRD."""
+    listed = control_plane.kubectl("get", "plannerpolicies,plans,roleswitches", "-n", namespace, "-o", "json")
+    found = ((item, item["metadata"]) for item in json.loads(listed)["items"])
+    return {
+        f"{item['kind']}/{meta['name']}": (meta["uid"], meta["generation"], item["status"].get("phase"))
+        for item, meta in found
+    }
+
+
 def gateway_may_follow_workers(control_plane: ControlPlane, namespace: str, name: str = "chat") -> bool:
     """Whether a gateway that starts now finds the workers of its service."""
     account = f"--as=system:serviceaccount:{namespace}:{name}-gateway"
@@ -156,10 +170,27 @@ async def test_an_upgrade_and_a_rollback_change_neither_a_service_nor_an_elastic
 ) -> None:
     # the earlier commit serves; the cluster has no kind ElasticGroup
     serve_requests(cluster, tmp_path)
-    await cluster.create(model=MODEL, pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    await policy(cluster, Mode.SHADOW, actions={})  # of the fields that the earlier commit has
+    pools = {"prefill": {"replicas": 1}, "decode": {"replicas": 2}}
+    await cluster.create(model=MODEL, pools=pools, policyRef={"name": "chat"})
     await cluster.until_summary("1P2D")
+    await cluster.until_plan(PlanPhase.SHADOW, await plan(cluster, 1, 2, 1, mode=Mode.SHADOW))
+    await create_switch_that_fails(cluster)
     async with clients_of(cluster, control_plane, tmp_path) as clients:
         await _upgrade_roll_back_and_upgrade(installation, cluster, control_plane, clients)
+
+
+async def create_switch_that_fails(cluster: Cluster) -> None:
+    """It would leave no prefill worker. Operators of the earlier commit may not set the owner of a switch."""
+    service = cluster.service()
+    assert service is not None
+    owner = {"apiVersion": service.api_version, "kind": service.kind, "name": "chat", "uid": service.metadata.uid}
+    body = {
+        "metadata": {"name": "by-hand", "ownerReferences": [owner]},
+        "spec": {"serviceRef": {"name": "chat"}, "from": Role.PREFILL, "to": Role.DECODE},
+    }
+    await cluster.kube.create(resources.ROLE_SWITCHES, body, cluster.namespace, field_validation="Strict")
+    await cluster.until_switch(SwitchPhase.FAILED)
 
 
 async def _upgrade_roll_back_and_upgrade(
@@ -179,6 +210,7 @@ async def _upgrade_roll_back_and_upgrade(
         assert found.spec == service.spec
         assert (found.metadata.uid, found.metadata.generation) == (service.metadata.uid, service.metadata.generation)
         assert objects_of(control_plane, namespace, "chat") == service_objects
+        assert others_of(control_plane, namespace) == others
         assert gateway_may_follow_workers(control_plane, namespace)
         assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
         await clients.get_answers()
@@ -190,6 +222,8 @@ async def _upgrade_roll_back_and_upgrade(
     with pytest.raises(NotFound):
         await cluster.kube.list(resources.ELASTIC_GROUPS, namespace)
     service, service_objects = cluster.service(), objects_of(control_plane, namespace, "chat")
+    others = others_of(control_plane, namespace)
+    assert len(others) == 3
     assert len([key for key in service_objects if key.startswith("Pod/")]) == 4
 
     # without a registry helm changes nothing; with the one of the earlier chart all images stay the same
