@@ -20,7 +20,7 @@ def news(before: ElasticState, now: ElasticState) -> Iterator[News]:
     """In the order in which it is told. A manager that was started again counts from 0."""
     again = before.manager != now.manager
     if again:  # it finds its instances again, which is no news
-        yield News("ManagerRestarted", "the manager was started again; streams that were open have ended", warning=True)
+        yield News("ManagerRestarted", "the manager was started again and released all KV", warning=True)
     old = {} if again else {each.name: each for each in before.instances}
     new = {each.name: each for each in now.instances}
     for name in () if again else sorted(new.keys() - old.keys()):
