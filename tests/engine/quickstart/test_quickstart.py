@@ -3,9 +3,12 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
+
+import pytest
 
 from pointsman.local.memory import processes_with
 
@@ -13,9 +16,9 @@ POINTSMAN = Path(sys.executable).with_name("pointsman")
 MARK = "POINTSMAN_TEST_QUICKSTART"
 
 
-async def start(tmp_path: Path, *arguments: str) -> asyncio.subprocess.Process:
+async def start(tmp_path: Path, *arguments: str, command: str = "quickstart") -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
-        POINTSMAN, "quickstart", *arguments,
+        POINTSMAN, command, *arguments,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env={**os.environ, MARK: str(tmp_path)},
     )  # fmt: skip
 
@@ -49,3 +52,26 @@ async def test_ctrl_c_ends_everything_that_was_started(tmp_path: Path) -> None:
     assert running.returncode == 130, told
     assert "interrupted" in told
     assert processes_with(MARK, str(tmp_path)) == set()
+
+
+@pytest.mark.verify
+@pytest.mark.verify_elastic
+@pytest.mark.timeout(600)
+async def test_the_elastic_form_shows_groups_that_change_within_three_minutes(
+    tmp_path: Path, findings: dict[str, object]
+) -> None:
+    picture = tmp_path / "groups.svg"
+    running = await start(tmp_path, "--picture", str(picture), command="quickstart-elastic")
+    told = (await running.communicate())[0].decode()
+    assert running.returncode == 0, told
+    report = dict(re.findall(r"^  (\w+(?: \w+)?) {2,}(.+?)\s*$", told.partition("Report")[2], re.MULTILINE))
+    seconds = int(report["whole run"].removesuffix(" s"))
+    answered = re.fullmatch(r"(\d+) of (\d+) have the tokens of one plain server", report["answers"])
+    assert answered is not None and answered[1] == answered[2]
+    assert report["requests"].endswith("0 failed")
+    assert {"1", "2"} <= set(report["prefill"].removeprefix("degrees ").split(", "))
+    assert report["scaling"] == "2 -> 3 -> 2 instances under load"
+    assert picture.read_text().startswith("<svg")
+    assert seconds <= 180
+    assert processes_with(MARK, str(tmp_path)) == set()
+    findings.update(whole_run_seconds=seconds, answers=int(answered[1]), prefill=report["prefill"])

@@ -38,6 +38,10 @@ LONG_REQUESTS: Final = 4
 MIXED_REQUESTS: Final = 24
 REQUESTS: Final = LONG_REQUESTS + MIXED_REQUESTS
 CLIENTS: Final = 5
+EVENTS: Final = frozenset(
+    ("InstanceJoined", "InstanceDrained", "InstanceLost", "GroupScaledDown", "GroupScaledUp", "RequestRecomputed")
+)
+"""What the report tells; the others say what the group waits for while it starts."""
 _READY_SECONDS: Final = 180.0
 _LOOK_SECONDS: Final = 0.1
 
@@ -207,7 +211,8 @@ class ElasticQuickStart:
     async def _events(self) -> dict[str, str]:
         items = json.loads(await self._kubectl("get", "events.events.k8s.io", "-o", "json"))["items"]
         ours = [item for item in items if item["regarding"].get("kind") == "ElasticGroup"]
-        return {item["reason"]: item["note"] for item in ours if item["regarding"]["name"] == self._name}
+        of_it = (item for item in ours if item["regarding"]["name"] == self._name)
+        return {item["reason"]: item["note"] for item in of_it if item["reason"] in EVENTS}
 
     # --- the report ---
 

@@ -26,11 +26,15 @@ text{font:13px system-ui,sans-serif}
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What each instance computed at ``at_s`` seconds: phase and members of its group; absent: it was idle."""
+    """What each instance computed at ``at_s`` seconds: phase and members of its group; absent: it was idle.
+
+    ``measures``: it computed no request, but what the manager measures.
+    """
 
     at_s: float
     instances: frozenset[str]
     computing: dict[str, tuple[str, tuple[str, ...]]]
+    measures: bool = False
 
     @classmethod
     def of(cls, state: ElasticState, at_s: float) -> "Moment":
@@ -40,7 +44,7 @@ class Moment:
             for iteration in state.iterations
             for name in iteration.instances
         }
-        return cls(at_s, frozenset(each.name for each in state.instances), computing)
+        return cls(at_s, frozenset(each.name for each in state.instances), computing, not state.running)
 
 
 @dataclass(slots=True)
@@ -59,8 +63,9 @@ class Timeline:
         return self.moments[-1].at_s - self.moments[0].at_s if self.moments else 0.0
 
     def degrees(self, phase: str) -> set[int]:
-        """Degrees at which something was computed in this phase."""
-        found = (members for moment in self.moments for of, members in moment.computing.values() if of == phase)
+        """Degrees at which requests were computed in this phase."""
+        serving = (moment for moment in self.moments if not moment.measures)
+        found = (members for moment in serving for of, members in moment.computing.values() if of == phase)
         return {len(members) for members in found}
 
     def picture(self) -> str:
