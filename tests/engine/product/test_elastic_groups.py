@@ -3,17 +3,23 @@
 import asyncio
 import json
 import random
+import statistics
+import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
+from pointsman.api.protocol import names
 from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
-from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, compare, prompts
+from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, compare, prompts, running_load
 from waiting import eventually
 
 NAME = "long-chat"
@@ -56,6 +62,17 @@ class Group:
         counts = self.instances()
         settled = counts.get("existing") == counts.get("joined") == instances and counts.get("draining") == 0
         return settled and conditions.get("Ready") == "True"
+
+    async def instances_of_manager(self) -> float | None:
+        """How many instances the manager works with, as it says itself; None while it says nothing."""
+        address = self.kubectl("get", "pod", f"{self.name}-manager-0", "-o", "jsonpath={.status.podIP}")
+        url = f"{names.address_url('http', address, names.WORKER_METRICS_PORT)}/metrics"
+        with suppress(aiohttp.ClientError):
+            async with aiohttp.ClientSession() as session, session.get(url) as answer:
+                for family in text_string_to_metric_families(await answer.text()):
+                    if family.name == "pointsman_elastic_instances":
+                        return family.samples[0].value
+        return None
 
     def events(self) -> dict[str, str]:
         """The last note of each reason."""
@@ -129,7 +146,7 @@ async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_no
                 group.replace(killed[-1])
                 await started(group, killed[-1], other_than=before)
             await eventually(lambda: group.ready(2), f"two instances work after the death of {killed[-1]}")
-            # A stream that had begun cannot outlive its manager, which no other can replace: its client asks again.
+            # A request at whose answer two managers died is sent to no third one: its client asks again.
             again = [record.prompt for record in records if not record.served]
             assert not again or killed[-1] == "manager", (killed[-1], [record.error for record in records])
             broken += len(again)
@@ -141,6 +158,88 @@ async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_no
         kills=len(killed), of={part: killed.count(part) for part in sorted(set(killed))}, answers=comparison.compared,
         different_from_one_server=len(comparison.differences), streams_that_ended_with_their_manager=broken, seed=SEED,
     )  # fmt: skip
+
+
+SCALING_SEED = 20260202
+TRUE = {"Ready": "True", "Available": "True", "Progressing": "False", "Degraded": "False", "GatewayReady": "True"}
+
+
+@pytest.mark.verify
+@pytest.mark.verify_elastic
+@pytest.mark.timeout(3600)
+async def test_manager_and_operator_are_killed_while_the_group_scales_and_it_converges_and_no_answer_is_lost(
+    group: Group, plain: Endpoint, findings: dict[str, object]
+) -> None:
+    rng, killed = random.Random(SCALING_SEED), list[str]()
+    url = group.cluster.gateway_url(NAME)
+    assert url is not None
+    replicas, scaling = 2, 0
+    converged_s: list[float] = []
+    async with Endpoint(url, MODEL_NAME, timeout_seconds=300, retries=20) as ours:
+        async with running_load(ours, prompts(MIX, seed=SCALING_SEED), clients=3) as traffic:
+            for _ in range(POINTS):
+                replicas = rng.choice([count for count in (1, 2, 3) if count != replicas])
+                group.kubectl("scale", "eg", NAME, f"--replicas={replicas}")
+                await asyncio.sleep(rng.uniform(0.0, 2.5))
+                killed.append(rng.choice(("manager", "operator")))
+                scaling += not group.ready(replicas)
+                before = group.starts(killed[-1])
+                group.kill(killed[-1])
+                killed_s = time.monotonic()
+                await started(group, killed[-1], other_than=before)
+                await agreed(group, replicas)
+                converged_s.append(time.monotonic() - killed_s)
+                print(f"{killed_s:.1f} s: killed {killed[-1]} at {replicas} instances")
+                if killed.count(killed[-1]) % REPLACED_AFTER == 0:
+                    before = group.starts(killed[-1])
+                    group.replace(killed[-1])
+                    await started(group, killed[-1], other_than=before)
+                    await agreed(group, replicas)
+        print(*((record.started_s, record.total_seconds, record.error) for record in traffic.failed), sep="\n")
+        # A request at whose answer two managers died may be what kills them: its client has to ask again.
+        assert [record.error for record in traffic.failed if "2 workers died" not in str(record.error)] == []
+        again = await closed_loop(ours, [record.prompt for record in traffic.failed], clients=2)
+    served = [*(record for record in traffic.records if record.served), *again]
+    alone = await closed_loop(plain, [record.prompt for record in served], clients=2)
+    comparison = compare(alone, served)
+    assert comparison.exact, comparison.differences
+    slots = replicas * SLOTS
+    await eventually(lambda: group.get()["status"]["slots"] == {"total": slots, "free": slots}, "no slot leaks")
+    assert "InstanceLost" not in group.events(), "no instance was killed"
+    findings.update(
+        kills=len(killed), of={part: killed.count(part) for part in sorted(set(killed))},
+        kills_before_the_group_had_scaled=scaling, answers=comparison.compared,
+        answers_that_two_deaths_ended=len(traffic.failed), different_from_one_server=len(comparison.differences),
+        seconds_to_converge={"median": round(statistics.median(converged_s), 1), "max": round(max(converged_s), 1)},
+        seed=SCALING_SEED,
+    )  # fmt: skip
+
+
+async def agreed(group: Group, replicas: int) -> None:
+    """Wait until pods, manager and status say that there are ``replicas`` instances, and the conditions are `TRUE`."""
+    await eventually(lambda: agree(group, replicas), f"pods, manager and status have {replicas} instances")
+
+
+async def agree(group: Group, replicas: int) -> bool:
+    """Whether they do now."""
+    found = group.get()
+    status = found["status"]
+    listed = group.kubectl("get", "pods", "-l", status["selector"], "-o", "json")
+    ready = [
+        all(each["ready"] for each in pod["status"].get("containerStatuses", [{"ready": False}]))
+        and "deletionTimestamp" not in pod["metadata"]
+        for pod in json.loads(listed)["items"]
+    ]
+    counts = {"desired": replicas, "existing": replicas, "ready": replicas, "joined": replicas, "draining": 0}
+    conditions = {each["type"]: each["status"] for each in status["conditions"]}
+    return (
+        ready == [True] * replicas
+        and status["observedGeneration"] == found["metadata"]["generation"]
+        and status["instances"] == counts
+        and status.get("slots", {}).get("total") == replicas * SLOTS
+        and conditions == TRUE
+        and await group.instances_of_manager() == replicas
+    )
 
 
 async def started(group: Group, part: str, *, other_than: dict[str, int]) -> None:
