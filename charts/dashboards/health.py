@@ -69,8 +69,8 @@ PLANNER = Row(
     (
         Panel(
             "Age of what is seen",
-            "Of the oldest page of a gateway and of a worker that serves, by service. Where a gateway's is beyond the "
-            "policy's metrics.staleAfterSeconds, or half of the workers cannot be read, nothing is decided.",
+            "Of the oldest page of a gateway and of a worker that serves, by service. Where a gateway's, or those of "
+            "half of the workers, are beyond the policy's metrics.staleAfterSeconds, nothing is decided.",
             "s",
             (
                 Query(

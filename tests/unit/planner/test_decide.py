@@ -153,7 +153,7 @@ def test_what_is_stale_or_unknown_freezes_everything_and_says_so(blind: dict[str
 
 
 @pytest.mark.parametrize(
-    ("age_s", "said"), [(math.inf, "a gateway, or half of the workers, cannot be read"), (90.0, "are 90 s old")]
+    ("age_s", "said"), [(math.inf, "a gateway, or half of the workers, was never read"), (90.0, "are 90 s old")]
 )
 def test_what_was_never_read_has_no_age_in_seconds(age_s: float, said: str) -> None:
     _, decision, _ = decide(State(), observed(0, SHORT, age_s=age_s), POLICY, 0, LLAMA_8B_H100)

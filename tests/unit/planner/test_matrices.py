@@ -7,11 +7,11 @@ import pytest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.matrices import by_pod
 from pointsman.planner.core.observe import FAMILIES, Reading, Seen, observation
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
-from pointsman.planner.scraper import parse
 
 CAPTURES = Path(__file__).parent / "captures"
 
@@ -53,13 +53,14 @@ def test_one_scrape_is_no_reading_and_no_failure() -> None:
     assert (found.reading, found.at_s, found.failed) == (None, 100.0, False)
 
 
-def test_a_newest_attempt_that_failed_makes_the_newest_page_unknown() -> None:
+def test_a_newest_attempt_that_failed_makes_the_pages_before_it_old() -> None:
     found = by_pod([series("hits_total", {100.0: 3, 115.0: 5}), series("up", {100.0: 1, 115.0: 1, 130.0: 0})])[
         "a"
     ].last()
     assert found.failed
     assert found.reading is not None
-    assert found.reading.page is None
+    assert found.reading.is_old
+    assert scrapes.added(found.reading.before, found.reading.page or {}, "hits_total") == 2
 
 
 def test_an_old_failure_is_forgotten_with_the_next_page() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.types import (
     Decision,
     Load,
@@ -17,7 +18,6 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.metrics import PlannerMetrics
-from pointsman.planner.scraper import parse
 from pointsman.serving.flow_control import FlowBounds
 
 POLICY = Policy(objectives=Objectives(1000, 50, ttft_ms_per_prompt_token=0.5, attainment=0.9), max_gpus=8)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core import scrapes
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.scrapes import Histogram, Labels
-from pointsman.planner.scraper import parse
 
 BEFORE = """
 # TYPE hits counter

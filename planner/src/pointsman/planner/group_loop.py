@@ -198,13 +198,16 @@ class GroupPlanner:
             worker_gpus=group.spec.instance.gpus,
         )
         load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
+        of_manager = source.reading(manager_name)
+        if of_manager is not None and of_manager.is_old:
+            seen = replace(seen, old_pages=seen.old_pages + 1)
         return GroupObservation(
             seen=replace(seen, load=load),
             instances=self._cluster.instances(key, group.spec.instance.gpus),
             desired=group.spec.instances.replicas,
             max_degree=group.spec.max_degree,
             latency=_latency(group),
-            manager=manager_window(source.reading(manager_name)) if manager is not None else None,
+            manager=manager_window(of_manager) if manager is not None else None,
             gpus_each=max(1, group.spec.instance.gpus),
             awaiting_approval=asked.spec.target[0] if asked is not None else None,
         )

@@ -21,7 +21,7 @@ from pointsman.planner import loops, memory
 from pointsman.planner.cluster import Cluster, ServiceKey
 from pointsman.planner.core import ledger
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation
+from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, counted_once, observation
 from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -42,7 +42,7 @@ from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.scraper import Scraper
-from pointsman.planner.source import Source
+from pointsman.planner.source import Source, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import DEFAULT_RULE
@@ -191,18 +191,20 @@ class Planner:
         for target, worker in workers:
             name = f"{prefix}{target.key}" if target else ""
             dated = replace(worker, role_since_s=self._role_since(kept, worker, at_s))
-            reading = source.reading(name) if target else None
+            reading = reading_within(source, name, settings.stale_after_s) if target else None
             failed, age = (source.failed(name), source.age_s(name)) if target else (False, None)
             seen.append(Seen(dated, reading, failed, age))
         kept.role_since_s = {w.name: kept.role_since_s[w.name] for _, w in workers if w.name in kept.role_since_s}
         seen_encoders = [
-            SeenEncoder(worker, source.reading(name), source.failed(name))
+            SeenEncoder(worker, reading_within(source, name, settings.stale_after_s), source.failed(name))
             for target, worker in encoders
             for name in (f"{prefix}{target.key}" if target else "",)
         ]
         encode_replicas = _encode_replicas(service, encoders)
         readings = {name: source.reading(name) for name in names}
-        observed = observation(
+        # In a thread: the pages of a thousand workers take a quarter of a second.
+        observed = await asyncio.to_thread(
+            observation,
             at_s=at_s,
             age_s=age_s,
             gateways=[reading or Reading({}, None, 0.0) for reading in readings.values()],
@@ -215,8 +217,11 @@ class Planner:
             encoders=seen_encoders,
             encode_replicas=encode_replicas,
         )
+        if kept.last is not None and kept.last.decision.reason is not Reason.STALE_METRICS:
+            observed = counted_once(observed, kept.last.observation)
         base, unknown_table = await self._tables.base(policy)
-        kept.state, decision, next_tick = decide(remembered(kept.state, base), observed, settings, at_s, base)
+        known = remembered(kept.state, base)
+        kept.state, decision, next_tick = await asyncio.to_thread(decide, known, observed, settings, at_s, base)
         unreadable = any(source.failed(name) for name in names) or any(
             worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
         )

@@ -69,3 +69,9 @@ class Source:
         return any(
             reading is None and at_s - self._since_s[name] <= stale_after_s for name, reading in readings.items()
         )
+
+
+def reading_within(source: Scraper | PrometheusReadings, name: str, stale_after_s: float) -> Reading | None:
+    """The last two pages of a target. A newest one that is older than ``stale_after_s`` is left out."""
+    reading = source.reading(name)
+    return None if reading is None else reading.within(source.age_s(name), stale_after_s)

@@ -109,7 +109,7 @@ class PlannerHealth(StrEnum):
     """Why PlannerHealthy is as it is; ``docs/operations.md`` says what to do for each."""
 
     PLANNING = "Planning"  # it decides
-    STALE_METRICS = "StaleMetrics"  # a gateway, or half of the workers, cannot be read: nothing is decided
+    STALE_METRICS = "StaleMetrics"  # pages of a gateway, or of half of the workers, are too old: nothing is decided
     PROMETHEUS_UNREACHABLE = "PrometheusUnreachable"  # the policy's source does not answer
     UNKNOWN_TABLE = "UnknownTable"  # performance.table or configMap cannot be used: it goes on with what it learned
     OBJECTIVES_OUT_OF_REACH = "ObjectivesOutOfReach"  # a request that is alone misses one already

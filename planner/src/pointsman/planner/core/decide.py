@@ -56,7 +56,7 @@ def decide(
         if load is None:
             sentence = "the load could not be read: nothing is changed"
         elif math.isinf(observation.age_s):
-            sentence = "a gateway, or half of the workers, cannot be read: nothing is changed"
+            sentence = "a gateway, or half of the workers, was never read: nothing is changed"
         else:
             at_most_s = policy.stale_after_s
             sentence = f"the metrics are {observation.age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"

@@ -173,7 +173,7 @@ def target(
     if bursts is not None:
         up = max(up, min(has, need(bursts)), need(TUNING.burst_share * bursts))
     memory, kept = _kept(memory, observation, policy, pool, need(rate_per_s), need(SPARE_MARGIN * ahead.high))
-    stays = min(has, max(kept, up)) if policy.scale_in else has
+    stays = min(has, max(kept, up)) if policy.scale_in and not observation.unread else has
     wanted = min(max(up if policy.scale_out else min(up, has), stays, least), most)
     share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
     enough = max(wanted, needed_now)

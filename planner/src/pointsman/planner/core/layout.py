@@ -180,7 +180,7 @@ def _scaled(
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
     if state.requests < READY_REQUESTS and not _beyond_budget(observation, policy, now):
         return switched, ""
-    scale_in = policy.scale_in and _answers_known(state, observation)
+    scale_in = policy.scale_in and not observation.unread and _answers_known(state, observation)
     target, clipped = [], False
     pools = zip(
         WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
@@ -219,7 +219,9 @@ def _scaled(
     else:
         # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
         # worker is deleted to start another.
-        may_shrink = policy.scale_in and not policy.role_switch and not deferred and switched == now
+        may_shrink = (
+            policy.scale_in and not observation.unread and not policy.role_switch and not deferred and switched == now
+        )
         lately = _traded_lately(state, observation, policy)
         grown = _beside_each_other((p, d), now, (policy.prefill.most, policy.decode.most))
         gives = WorkerRole.PREFILL if p < now[0] else WorkerRole.DECODE
@@ -308,6 +310,9 @@ def _answers_known(state: State, observation: Observation) -> bool:
 
 def _holds(state: State, observation: Observation, switches: bool, deferred: bool) -> str:
     """Why workers that could go stay, where a policy lets them go; empty: nothing keeps them."""
+    if observation.unread:
+        pages = "1 page" if observation.unread == 1 else f"{observation.unread} pages"
+        return f"{pages} could not be read: no worker is removed before they are"
     if not _answers_known(state, observation):
         return "prompts have just changed: answers must show first what they need"
     if switches or deferred:

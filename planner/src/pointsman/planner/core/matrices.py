@@ -8,7 +8,7 @@ What a scrape configuration adds to every series of a target (``up`` has just th
 role of a pod, often added, changes while its counters go on.
 
 Unknown stays unknown: a sample that is not a number is not on the page, a target without a second scrape has no
-reading, and a failed newest attempt makes the newest page None, exactly as for a direct scrape.
+reading, and after a failed newest attempt the pages are old, exactly as for a direct scrape.
 """
 
 import math
@@ -66,8 +66,7 @@ class Scrapes:
         failed = self.failed_s is not None and self.failed_s > times[-1]
         reading = None
         if len(times) == 2:
-            newest = None if failed else self.pages[times[1]]
-            reading = Reading(self.pages[times[0]], newest, times[1] - times[0])
+            reading = Reading(self.pages[times[0]], self.pages[times[1]], times[1] - times[0], is_old=failed)
         return PodReading(reading, times[-1], failed)
 
 

@@ -66,17 +66,26 @@ FAMILIES: Final = (
 )
 """Names of all samples an observation is made of: a source other than a whole page need not bring more."""
 
-UNREACHABLE_SHARE: Final = 0.5  # with so many workers unreachable nothing is known of the service
+UNREACHABLE_SHARE: Final = 0.5  # with the pages of so many workers too old nothing is known of the service
 MIN_SAMPLES: Final = 3  # steps behind one measurement of a decode step
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Two pages of one target, ``seconds`` apart. ``page`` None: the newest scrape failed."""
+    """Two pages of one target, ``seconds`` apart. ``page`` None: nothing of it is known now.
+
+    ``is_old``: the newest scrape failed, and these are the two pages before it. They stand for what is not known until
+    the policy's ``staleAfterSeconds`` are over.
+    """
 
     before: Page
     page: Page | None
     seconds: float
+    is_old: bool = False
+
+    def within(self, age_s: float, stale_after_s: float) -> "Reading":
+        """Without the newest page, where it is old and older than ``stale_after_s``."""
+        return replace(self, page=None) if self.is_old and age_s > stale_after_s else self
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +126,11 @@ def observation(
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     window_s = min((reading.seconds for reading in live), default=0.0)
     shown = tuple(_worker(seen) for seen in workers)
-    serving = [w for w in shown if w.condition in (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)]
-    unreachable = sum(w.condition is WorkerCondition.UNREACHABLE for w in serving)
-    blind = bool(serving) and unreachable / len(serving) >= UNREACHABLE_SHARE
     readings = [s.reading for s in workers if s.reading is not None and s.reading.page is not None]
     return Observation(
         at_s=at_s,
         window_s=window_s,
-        age_s=float("inf") if blind or len(live) < len(gateways) or not gateways else age_s,
+        age_s=float("inf") if len(live) < len(gateways) or not gateways else max(age_s, _half_unread_s(workers)),
         workers=shown,
         routing=routing,
         load=_load(live, workers) if live else None,
@@ -134,6 +140,7 @@ def observation(
         max_sequences=_max_sequences(readings),
         worker_gpus=max(1, worker_gpus),
         gateways=max(1, len(gateways)),
+        old_pages=sum(reading.is_old for reading in gateways),
         gateways_age_s=age_s,
         workers_age_s=_oldest_s(workers),
         plan_in_progress=plan_in_progress,
@@ -142,6 +149,15 @@ def observation(
         encode_replicas=encode_replicas,
         encode=_encode_load(live, encoders) if live and encode_replicas is not None else None,
     )
+
+
+def counted_once(observed: Observation, before: Observation) -> Observation:
+    """With a window that begins at the look ``before``, where in one of the two old pages stand for newer ones: the
+    requests of the time before it are counted."""
+    since_s = observed.at_s - before.at_s
+    if since_s <= 0 or not (observed.old_pages or before.old_pages):
+        return observed
+    return replace(observed, window_s=min(observed.window_s, since_s))
 
 
 def _encoder(seen: SeenEncoder) -> EncodeWorker:
@@ -202,10 +218,21 @@ def _oldest_s(workers: Sequence[Seen]) -> float | None:
     )
 
 
+def _half_unread_s(workers: Sequence[Seen]) -> float:
+    """The age that the pages of half of the workers that serve have reached, as their newest scrapes failed; 0: those
+    of fewer did."""
+    serving = [seen for seen in workers if seen.worker.condition is WorkerCondition.ACTIVE]
+    ages_s = sorted(
+        (float("inf") if seen.age_s is None else seen.age_s for seen in serving if seen.scrape_failed), reverse=True
+    )
+    half = math.ceil(UNREACHABLE_SHARE * len(serving))
+    return ages_s[half - 1] if 0 < half <= len(ages_s) else 0.0
+
+
 def _worker(seen: Seen) -> Worker:
     worker = seen.worker
     if worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed:
-        return replace(worker, condition=WorkerCondition.UNREACHABLE)
+        worker = replace(worker, condition=WorkerCondition.UNREACHABLE)
     page = seen.reading.page if seen.reading else None
     if page is None:
         return worker
@@ -427,7 +454,9 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
     found: list[EngineSample] = []
     for seen in workers:
         reading = seen.reading
-        if reading is None or reading.page is None or seen.worker.condition is not WorkerCondition.ACTIVE:
+        if reading is None or reading.page is None or reading.is_old:
+            continue
+        if seen.worker.condition is not WorkerCondition.ACTIVE:
             continue
         prefill = _prefill(reading.before, reading.page, reading.seconds)
         if prefill is not None:

@@ -144,8 +144,9 @@ class RoutingNumbers:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """One service at one moment. A part that could not be read is None; ``age_s`` is the age of the oldest gateway's
-    page, infinite where one or half of the workers cannot be read; beside it those of both sources, as they are."""
+    """One service at one moment. A part that is not known is None; ``age_s`` is the age of the oldest gateway's page or
+    that of half of the workers, infinite where a gateway was never read; beside it those of both sources, as they are.
+    """
 
     at_s: float
     window_s: float
@@ -162,6 +163,7 @@ class Observation:
     max_batch_tokens: float | None = None
     worker_gpus: int = 1  # of one that would be started
     gateways: int = 1  # that share the requests
+    old_pages: int = 0  # of gateways or a group's manager, that stand for newer ones which could not be read
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
     workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
@@ -169,6 +171,12 @@ class Observation:
     encode_workers: tuple[EncodeWorker, ...] = ()
     encode_replicas: int | None = None  # that are asked for; None: as many as there are
     encode: EncodeLoad | None = None  # None: not known, or there is no encode pool
+
+    @property
+    def unread(self) -> int:
+        """Pages that could not be read at this look. What they would show is taken to be as it was."""
+        conditions = [w.condition for w in self.workers] + [w.condition for w in self.encode_workers]
+        return self.old_pages + conditions.count(WorkerCondition.UNREACHABLE)
 
     @property
     def gpus_each(self) -> int:

@@ -18,10 +18,10 @@ import aiohttp
 from pointsman.api.protocol import headers
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.errors import ProfileError
 from pointsman.planner.profile.types import WorkerFacts
-from pointsman.planner.scraper import parse
 
 RUNNING: Final = "vllm:num_requests_running"
 WAITING: Final = "vllm:num_requests_waiting"

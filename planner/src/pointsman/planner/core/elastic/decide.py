@@ -75,7 +75,7 @@ def decide(
 
 def _why(seen: Observation) -> str:
     if math.isinf(seen.age_s):
-        return "a gateway or the manager cannot be read: nothing is changed"
+        return "a gateway or the manager was never read: nothing is changed"
     if seen.load is None:
         return "the load could not be read: nothing is changed"
     return f"the metrics are {seen.age_s:.0f} s old: nothing is changed"
@@ -167,7 +167,7 @@ def _chosen(
         return _stays(observation, Reason.UNSATISFIABLE, f"{said} (asked: {goal:.0%})")
     if wanted > now:
         return _stays(observation, Reason.STEADY, f"{word} are wanted, but the policy starts none")
-    if highest < now and policy.scale_in and not observation.starting:
+    if highest < now and policy.scale_in and not observation.starting and not observation.seen.unread:
         most_word = f"{highest} instance{' was' if highest == 1 else 's were'}"
         stable_s = max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s))
         first_s = min(at_s for at_s, _ in state.wanted)
