@@ -195,6 +195,27 @@ def test_a_newer_plan_takes_the_place_of_one_that_awaits_approval() -> None:
     assert not it.switches
 
 
+def test_what_a_plan_sets_of_flow_control_is_said() -> None:
+    local = "prompts of up to 512 new tokens are prefilled locally"
+    numbers = {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8}
+    for bounds, said in (
+        ({}, local),
+        (
+            {"decodingPerDecodeWorker": 12},
+            f"{local}; each gateway queues new requests above 12 decoding requests per decode worker",
+        ),
+        (
+            {"pendingTokensPerPrefillWorker": 1058, "decodingPerDecodeWorker": 12},
+            f"{local}; each gateway queues new requests above 1058 pending prompt tokens per prefill worker or 12 "
+            "decoding requests per decode worker",
+        ),
+    ):
+        it = world()
+        made = plan(it, 2, 3, changesLayout=False, routing=numbers | bounds)
+        assert it.run(30)
+        assert it.plans[made.uid].status.message == said
+
+
 def test_a_routing_plan_is_done_at_once_and_supersedes_no_layout() -> None:
     it = world()
     layout = plan(it, 3, 2, switches=1)

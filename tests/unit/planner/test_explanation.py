@@ -155,6 +155,11 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert "2 prefill and 1 decode workers serve" in text
     assert "page" not in text, "nobody says how old they are"
     assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
+    rates = dict(decision.inputs)
+    assert (
+        f"{rates['ratePerSecond']:.2f} requests a second now, up to {rates['highRatePerSecond']:.2f} by the time a "
+        "worker that is started now would serve"
+    ) in text
     assert "→ 2P1D  stay" in text
     assert decision.message in text
     assert points.more_requests is not None

@@ -57,6 +57,16 @@ def test_a_plan_says_what_why_from_what_and_instead_of_what() -> None:
     assert not made.spec.approval.required
 
 
+def test_names_of_plans_sort_as_they_were_made_for_ever() -> None:
+    around_powers = {10**power + more for power in range(1, 15) for more in (-1, 0, 1)}
+    sequences = sorted({*range(1, 200, 7), *around_powers})
+    names = [ledger.plan_name("chat", sequence) for sequence in sequences]
+    assert names == sorted(names)
+    assert names[sequences.index(99_999)] == "chat-99999", "as earlier planners named it"
+    assert names[sequences.index(100_000)] == "chat-a100000"
+    assert len(set(names)) == len(names)
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"mode": "Approve"}, {"actions": {"roleSwitch": {"needsApproval": True}}}],

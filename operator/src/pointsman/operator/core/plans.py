@@ -100,7 +100,7 @@ def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         yield from _report(plan, snapshot, *_not_executed(plan, snapshot.policy))
         return
     yield from _set_routing(plan, snapshot)
-    done = _threshold(plan.spec.routing) if plan.spec.routing is not None else ""
+    done = _in_words(plan.spec.routing) if plan.spec.routing is not None else ""
     yield from _report(plan, snapshot, PlanPhase.COMPLETED, PlanReason.DONE, done)
 
 
@@ -290,11 +290,15 @@ def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
         for other in newer
     )
     if plan.spec.routing is not None and snapshot.routing_set_by != mark and not overtaken:
-        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_threshold(plan.spec.routing))
+        yield SetRouting(routing=plan.spec.routing, set_by=mark, why=_in_words(plan.spec.routing))
 
 
-def _threshold(routing: PlanRouting) -> str:
-    return f"prompts of up to {routing.max_local_prefill_tokens} new tokens are prefilled locally"
+def _in_words(routing: PlanRouting) -> str:
+    local = f"prompts of up to {routing.max_local_prefill_tokens} new tokens are prefilled locally"
+    pending, decoding = routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker
+    bounds = [f"{pending} pending prompt tokens per prefill worker"] if pending is not None else []
+    bounds += [f"{decoding} decoding requests per decode worker"] if decoding is not None else []
+    return f"{local}; each gateway queues new requests above {' or '.join(bounds)}" if bounds else local
 
 
 def _report(

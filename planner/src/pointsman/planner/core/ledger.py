@@ -168,8 +168,13 @@ def _routing(numbers: RoutingNumbers) -> PlanRouting:
 
 
 def plan_name(service: str, sequence: int) -> str:
-    """``<service>-<sequence>``, so that names sort as they were made."""
-    return f"{service}-{sequence:05}"
+    """``<service>-<sequence>``, so that names sort as they were made, for ever.
+
+    Of more than five digits a letter in front says how many: chat-99999 is followed by chat-a100000, and chat-a999999
+    by chat-b1000000. Letters sort after digits.
+    """
+    digits = f"{sequence:05}"
+    return f"{service}-{digits}" if len(digits) == 5 else f"{service}-{chr(ord('a') + len(digits) - 6)}{digits}"
 
 
 def next_sequence(plans: Iterable[Plan], remembered: int) -> int:

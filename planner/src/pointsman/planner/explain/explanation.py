@@ -213,9 +213,9 @@ def _expected(decision: Decision, policy: Policy) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
         return ["nothing: there is not enough to go by"]
-    lines = [f"{numbers['ratePerSecond']:.2f} requests a second by the time a change would take effect"]
+    lines = [f"{numbers['ratePerSecond']:.2f} requests a second now"]
     if "highRatePerSecond" in numbers:
-        lines[0] += f", {numbers['highRatePerSecond']:.2f} if it comes high"
+        lines[0] += f", up to {numbers['highRatePerSecond']:.2f} by the time a worker that is started now would serve"
     if "burstRatePerSecond" in numbers:
         lines[0] += (
             f"; bursts of {numbers['burstRatePerSecond']:.2f} about every {numbers['burstEverySeconds']:.0f} s, for "
