@@ -316,6 +316,13 @@ GOOD: dict[str, dict[str, Any]] = {
     "a pool": pool(),
     "a service with a policy": service(policyRef={"name": "chat"}),
     "a policy": policy(mode="Active", metrics={"source": "Direct", "intervalSeconds": 5}),
+    "a policy with a Secret for its Prometheus": policy(
+        metrics={
+            "source": "Prometheus",
+            "prometheusUrl": "https://prometheus:9090",
+            "prometheusSecretRef": {"name": "pointsman-prometheus"},
+        }
+    ),
     "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
     "a group with a policy": group(policyRef={"name": "chat"}),
@@ -565,6 +572,20 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "an address that nobody reads": (
         policy(metrics={"prometheusUrl": "http://prometheus:9090"}),
         ("spec.metrics", "prometheusUrl is set, source is Direct", "write source: Prometheus"),
+    ),
+    "a Secret that nobody needs": (
+        policy(metrics={"prometheusSecretRef": {"name": "pointsman-prometheus"}}),
+        ("spec.metrics", "prometheusSecretRef is set, source is Direct", "write source: Prometheus"),
+    ),
+    "a user twice": (
+        policy(
+            metrics={
+                "source": "Prometheus",
+                "prometheusUrl": "https://u:p@prometheus",
+                "prometheusSecretRef": {"name": "pointsman-prometheus"},
+            }
+        ),
+        ("spec.metrics", "prometheusUrl has a user and prometheusSecretRef is set", "move user and password"),
     ),
     "an address that is none": (
         policy(metrics={"source": "Prometheus", "prometheusUrl": "prometheus:9090"}),

@@ -3,8 +3,9 @@
 import asyncio
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,7 +17,7 @@ from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.local.addresses import free_port
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.matrices import by_pod
-from pointsman.planner.prometheus import Prometheus, PrometheusReadings, selector
+from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.replay import command, record_command
 from pointsman.planner.replay.trace_files import load_trace
 from waiting import eventually
@@ -98,7 +99,8 @@ async def test_a_pod_is_read_as_it_is_and_its_end_is_a_failure_not_a_zero(
     assert 0 < reading.seconds < DEADLINE_S
     assert scrapes.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) == 3
     assert readings.age_s("key") < DEADLINE_S
-    pages = by_pod(await readings.server.samples(f"{selector('here', ['one'])}[2m]", time.time()))["one"].pages.values()
+    history = await readings.server.samples('{namespace="here",pod="one"}[2m]', time.time())
+    pages = by_pod(history)["one"].pages.values()
     prompts = [scrapes.observed(a, b, named.GATEWAY_PROMPT_TOKENS.name) for a, b in itertools.pairwise(pages)]
     assert sum(histogram.count for histogram in prompts) == 7
     assert sum(histogram.total for histogram in prompts) == 7 * 300
@@ -116,7 +118,31 @@ async def test_a_pod_is_read_as_it_is_and_its_end_is_a_failure_not_a_zero(
     await until(readings, pods, lambda: readings.failed("key"), "the pod cannot be read")
     reading = readings.reading("key")
     assert reading is not None
-    assert reading.page is None
+    assert reading.is_old
+
+
+async def test_a_page_is_transferred_once_however_often_it_is_looked_at(
+    prometheus: PrometheusServer, pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prometheus.scrape({"one": pod.address}, "here")
+    server = Prometheus(prometheus.url, 5.0)
+    readings, asked = PrometheusReadings(server), []
+    answer = server.samples
+
+    async def samples(query: str, at_s: float) -> list[Mapping[str, Any]]:
+        asked.append("label_replace" in query)
+        return await answer(query, at_s)
+
+    monkeypatch.setattr(server, "samples", samples)
+    pods, pages_s = {"key": "one"}, set[float]()
+    end_s = asyncio.get_running_loop().time() + DEADLINE_S
+    while len(pages_s) < 4:
+        await readings.read("here", pods)
+        if (page_s := readings.page_s("key")) is not None:
+            pages_s.add(page_s)
+        assert asyncio.get_running_loop().time() < end_s, readings.problem
+    assert sum(asked) == len(pages_s), "one for each scrape"
+    assert len(asked) > 2 * sum(asked), "most looks only asked when the pod was scraped"
 
 
 async def test_without_prometheus_what_was_seen_grows_old_and_the_problem_is_named(pod: Pod) -> None:

@@ -31,9 +31,21 @@ async def test_every_right_of_the_planner_is_used(world: World, control_plane: C
         "spec": {
             "model": {"source": "hf://test/tiny"},
             "instances": {"replicas": 1, "maxReplicas": 4},
-            "policyRef": {"name": "chat"},
+            "policyRef": {"name": "prometheus"},
         },
     }
+    metrics = {
+        "source": "Prometheus",
+        "prometheusUrl": "http://127.0.0.1:9",
+        "prometheusSecretRef": {"name": "pointsman-prometheus"},
+    }
+    policy = {
+        "apiVersion": names.API_VERSION,
+        "kind": "PlannerPolicy",
+        "metadata": {"name": "prometheus", "namespace": world.namespace},
+        "spec": {"objectives": {"ttftMs": 1000, "tpotMs": 50}, "budget": {"maxGpus": 5}, "metrics": metrics},
+    }
+    await world.kube.create(resources.PLANNER_POLICIES, policy)
     await world.kube.create(resources.ELASTIC_GROUPS, body)
     outdated = [await earlier_plan(world, sequence, PlanPhase.COMPLETED) for sequence in (1, 2)]
     world.planner.start()

@@ -199,6 +199,20 @@ def test_a_policy_file_is_read_with_or_without_its_envelope() -> None:
         ({"metrics": {"source": "Graphite"}}, "metrics.source: 'Graphite' is written; input should be 'Direct'"),
         ({"metrics": {"source": "Prometheus"}}, "metrics: source is Prometheus, prometheusUrl is missing"),
         (
+            {"metrics": {"prometheusSecretRef": {"name": "p"}}},
+            "metrics: prometheusSecretRef is set, source is Direct; write source: Prometheus or leave it out",
+        ),
+        (
+            {
+                "metrics": {
+                    "source": "Prometheus",
+                    "prometheusUrl": "http://u@p",
+                    "prometheusSecretRef": {"name": "p"},
+                }
+            },
+            "metrics: prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret",
+        ),
+        (
             {"objectives": {"ttftMs": 0, "tpotMs": 40}},
             "objectives.ttftMs: 0 is written; input should be greater than 0",
         ),

@@ -1,6 +1,7 @@
 """The live loop with an API server and pods that a test owns: what is written once, and what is counted once."""
 
 import asyncio
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,6 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.errors import Unreachable
 from pointsman.kube.resources import Resource
 from pointsman.planner import loop, loops, memory, source
-from pointsman.planner.core.matrices import Matrix
 from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.performance import Calibration
 from pointsman.planner.core.state import State
@@ -32,6 +32,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.vectors import Vector
 from pointsman.planner.metrics import PlannerMetrics
 from unit.planner.test_ledger import NOW
 from unit.planner.test_own_metrics import shown
@@ -92,8 +93,9 @@ class Scenario:
     without: Callable[[], dict[str, Any] | None] = lambda: None  # the service while there is no policy
     unreadable: str | None = None  # why the policy cannot be read while there is none
     metrics: PlannerMetrics = field(default_factory=PlannerMetrics)
-    matrix: Callable[[float], Matrix] | None = None
+    vector: Callable[[str, float], Vector] | None = None
     kept: list[tuple[set[str], str]] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)  # addresses of Prometheus
     something: asyncio.Event = field(default_factory=asyncio.Event)  # happened since ``until`` was asked
 
     def unplanned(self) -> list[tuple[tuple[str, str], LLMService]]:
@@ -168,12 +170,12 @@ class Scenario:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def server(self, url: str, _: float, __: object) -> Any:
-        async def samples(_: str, at_s: float) -> Matrix:
-            assert self.matrix is not None
-            return self.matrix(at_s)
+    def server(self, url: str, _: float, __: object, access: object) -> Any:
+        async def samples(query: str, at_s: float) -> Vector:
+            assert self.vector is not None
+            return self.vector(query, at_s)
 
-        return SimpleNamespace(url=url, samples=samples)
+        return SimpleNamespace(url=url, access=access, samples=samples, close=lambda: self.closed.append(url))
 
 
 def steady(seen: Observation) -> Decision:
@@ -373,31 +375,76 @@ async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_p
     assert [worker.role_since_s is None for worker in scenario.seen[seen].workers] == [True, True, False, True, True]
 
 
+EVERY_S, RATE_PER_S = 15.0, 4.0
+
+
+def scraped(gateways: int, lost: Callable[[], str] = str) -> Callable[[str, float], Vector]:
+    """Prometheus that scrapes gateways one after the other, and fails to read the one that is ``lost``."""
+
+    def vector(query: str, at_s: float) -> Vector:
+        found: list[dict[str, Any]] = []
+        for number in range(gateways):
+            offset_s = EVERY_S * number / gateways
+            last_s = offset_s + (at_s - offset_s) // EVERY_S * EVERY_S
+            target = {"pod": f"g{number}", "job": "pods", "instance": f"g{number}:8000"}
+            if target["pod"] == lost():
+                continue
+            if "label_replace" in query:
+                count = {"__name__": named.GATEWAY_ARRIVALS.name, **target}
+                found.append({"metric": count, "value": [at_s, str(RATE_PER_S * (last_s - 1e9))]})
+                target |= {"pointsman": "scraped"}
+            found.append({"metric": target, "value": [at_s, str(last_s)]})
+        return found
+
+    return vector
+
+
 @pytest.mark.parametrize("gateways", [1, 2, 5])
 async def test_requests_are_counted_once_however_many_gateways_prometheus_reads_one_after_the_other(
     gateways: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    every_s, rate_per_s = 15.0, 4.0
-
-    def matrix(at_s: float) -> Matrix:
-        found: list[dict[str, Any]] = []
-        for number in range(gateways):
-            offset_s = every_s * number / gateways
-            last_s = offset_s + (at_s - offset_s) // every_s * every_s
-            scraped_s = [last_s - n * every_s for n in range(8)]
-            target = {"pod": f"g{number}", "job": "pods", "instance": f"g{number}:8000"}
-            values = [[s, str(rate_per_s * (s - 1e9))] for s in sorted(scraped_s)]
-            found.append({"metric": {"__name__": named.GATEWAY_ARRIVALS.name, **target}, "values": values})
-            found.append({"metric": {"__name__": "up", **target}, "values": [[s, "1"] for s in sorted(scraped_s)]})
-        return found
-
     metrics = {"source": "Prometheus", "prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
-    scenario = Scenario({"metrics": metrics}, gateways=gateways, matrix=matrix)
+    scenario = Scenario({"metrics": metrics}, gateways=gateways, vector=scraped(gateways))
     began_s = scenario.hands.now().timestamp()
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 20)
     lasted_s = scenario.hands.now().timestamp() - began_s
     counted = sum(seen.load.arrivals_per_s * seen.window_s for seen in scenario.seen if seen.load is not None)
-    assert counted == pytest.approx(rate_per_s * gateways * lasted_s, rel=0.1)
+    assert counted == pytest.approx(RATE_PER_S * gateways * lasted_s, rel=0.1)
+
+
+async def test_a_gateway_that_prometheus_cannot_read_freezes_nothing_before_its_page_is_stale(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lost() -> str:
+        return "g1" if len(scenario.seen) > 6 else ""
+
+    metrics = {"source": "Prometheus", "prometheusUrl": "http://p:9090", "staleAfterSeconds": 40}
+    scenario = Scenario({"metrics": metrics}, gateways=3, vector=scraped(3, lost))
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 8 and scenario.seen[-1].age_s > 40)
+    old = [seen for seen in scenario.seen if seen.old_pages]
+    assert [seen.load is not None and seen.load.arrivals_per_s for seen in old] == [3 * RATE_PER_S] * len(old)
+    assert 2 <= len([seen for seen in old if seen.age_s <= 40]) <= 4, "one for each round of scrapes"
+    windows = [(b.at_s - a.at_s, b.window_s) for a, b in itertools.pairwise(scenario.seen) if b.old_pages]
+    assert all(window_s <= since_s for since_s, window_s in windows), windows
+
+
+async def test_a_client_of_prometheus_is_closed_when_the_policy_names_another_one_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources: list[dict[str, Any]] = [
+        *({"source": "Prometheus", "prometheusUrl": f"http://{name}", "staleAfterSeconds": 40} for name in "ab"),
+        {"source": "Direct"},
+        {"source": "Prometheus", "prometheusUrl": "http://c", "staleAfterSeconds": 40},
+    ]
+    scenario = Scenario({"metrics": sources[0]}, vector=scraped(1))
+
+    def over() -> bool:
+        done = min(len(scenario.seen) // 4, len(sources))
+        scenario.policy = {"metrics": sources[min(done, len(sources) - 1)]}
+        return done == len(sources)
+
+    await scenario.run(monkeypatch, over)
+    assert scenario.closed == ["http://a", "http://b", "http://c"], "the last one with the planning of the service"
 
 
 async def test_the_condition_says_the_policy_s_present_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

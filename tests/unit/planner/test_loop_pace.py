@@ -46,8 +46,13 @@ def test_a_layout_is_written_at_once_and_so_is_routing_that_is_carried_out() -> 
     assert not lately(ROUTING, active, after_s=3, **SHADOW)
 
 
+def asked_for_no_page() -> Source:
+    parts: Any = {"scraper": Scraper(1.0), "secrets": None}
+    return Source("", timeout_s=1.0, clock=SYSTEM_CLOCK, **parts)
+
+
 def kept(decision: Decision, **seen: Any) -> _Planned:
-    source = Source("", Scraper(1.0), 1.0, SYSTEM_CLOCK)
+    source = asked_for_no_page()
     return _Planned("u", State(), 0, source, NO_PLANS, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision))
 
 
@@ -76,7 +81,7 @@ def test_the_memory_is_saved_soon_where_an_explanation_would_tell_something_else
 
 
 def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:
-    read, source = Reading({}, None, 0.0), Source("", Scraper(1.0), 1.0, SYSTEM_CLOCK)
+    read, source = Reading({}, None, 0.0), asked_for_no_page()
     assert source.is_first_look({"old": None}, 0.0, 15.0)
     assert source.is_first_look({"old": read, "new": None}, 100.0, 15.0)
     assert source.is_first_look({"old": read, "new": None}, 110.0, 15.0)

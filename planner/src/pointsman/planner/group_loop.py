@@ -29,6 +29,7 @@ from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.policies import policy_of_group
 from pointsman.planner.prometheus import PrometheusReadings
+from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from pointsman.planner.steady_time import SteadyTime
@@ -76,6 +77,7 @@ class GroupPlanner:
         self._events = events
         self._metrics = metrics
         self._leads = leads
+        self._secrets = PrometheusSecrets(kube, clock)
         self._prometheus_timeout_s = prometheus_timeout_s
         self._prometheus_urls = prometheus_urls
         self._clock = clock
@@ -105,35 +107,48 @@ class GroupPlanner:
 
     async def _plan(self, key: ServiceKey) -> None:
         kept: _Planned | None = None
-        while True:
-            wait_s = loops.LOOK_FOR_SERVICES_S
-            found = next(((g, p) for k, g, p in self._cluster.planned_groups() if k == key), None)
-            try:
-                if found is not None and self._leads():
-                    group, policy = found
-                    if kept is None or kept.uid != group.metadata.uid:
-                        kept = await self._remembered(key, group.metadata.uid)
-                    with self._metrics.tick_seconds.time():
-                        wait_s = await self._look(key, group, policy, kept)
-            except KubeError as error:
-                log.warning("group=%s/%s the API server was not reached: %s", *key, error)
-                self._metrics.unknown(*key)  # the figures of an earlier look are none of now
-                wait_s = _LOOK_AGAIN_S
-            except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
-                log.exception("group=%s/%s look failed", *key)
-                self._metrics.unknown(*key)
-                wait_s = _LOOK_AGAIN_S
-                if found is not None and kept is not None:
-                    text = f"looks end in an error, so nothing is planned: {type(error).__name__}: {error}"
-                    await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text[:1000])
-            await asyncio.sleep(wait_s)
+        try:
+            while True:
+                wait_s = loops.LOOK_FOR_SERVICES_S
+                found = next(((g, p) for k, g, p in self._cluster.planned_groups() if k == key), None)
+                try:
+                    if found is not None and self._leads():
+                        group, policy = found
+                        if kept is None or kept.uid != group.metadata.uid:
+                            if kept is not None:
+                                kept.source.close()
+                            kept = await self._remembered(key, group.metadata.uid)
+                        with self._metrics.tick_seconds.time():
+                            wait_s = await self._look(key, group, policy, kept)
+                except KubeError as error:
+                    log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+                    self._metrics.unknown(*key)  # the figures of an earlier look are none of now
+                    wait_s = _LOOK_AGAIN_S
+                except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
+                    log.exception("group=%s/%s look failed", *key)
+                    self._metrics.unknown(*key)
+                    wait_s = _LOOK_AGAIN_S
+                    if found is not None and kept is not None:
+                        text = f"looks end in an error, so nothing is planned: {type(error).__name__}: {error}"
+                        await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text[:1000])
+                await asyncio.sleep(wait_s)
+        finally:
+            if kept is not None:
+                kept.source.close()
 
     async def _remembered(self, key: ServiceKey, uid: str) -> _Planned:
         state, sequence = await group_memory.load(self._kube, *key, uid)
         last = await group_memory.load_last(self._kube, *key, uid)
         if isinstance(last, GroupLast):
             self._time.not_before(last.observation.seen.at_s)
-        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock, self._prometheus_urls)
+        source = Source(
+            _prefix(key),
+            self._scraper,
+            self._secrets,
+            self._prometheus_timeout_s,
+            self._clock,
+            self._prometheus_urls,
+        )
         resource = resources.ELASTIC_GROUPS
         of = Reference(resource.api_version, resource.kind, *key, uid)
         plans = PlanWriter(

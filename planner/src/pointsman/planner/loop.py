@@ -41,6 +41,7 @@ from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables, remembered
 from pointsman.planner.prometheus import PrometheusReadings
+from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source, reading_within
 from pointsman.planner.steady_time import SteadyTime
@@ -102,6 +103,7 @@ class Planner:
         self._metrics = metrics
         self._tables = PolicyTables(kube, clock)
         self._leads = leads
+        self._secrets = PrometheusSecrets(kube, clock)
         self._prometheus_timeout_s = prometheus_timeout_s
         self._prometheus_urls = prometheus_urls
         self._clock = clock
@@ -125,35 +127,48 @@ class Planner:
     async def _plan(self, key: ServiceKey) -> None:
         kept: _Planned | None = None
         failures = 0  # in a row
-        while True:
-            wait_s, failed = loops.LOOK_FOR_SERVICES_S, ""
-            found = next(((s, p) for k, s, p in self._cluster.planned() if k == key), None)
-            try:
-                if found is not None and self._leads():
-                    service, policy = found
-                    if kept is None or kept.uid != service.metadata.uid:
-                        kept = await self._remembered(key, service.metadata.uid)
-                    kept.shown = False
-                    with self._metrics.tick_seconds.time():
-                        wait_s = await self._tick(key, service, policy, kept)
-            except KubeError as error:
-                failed = str(error)
-                log.warning("service=%s/%s the API server was not reached: %s", *key, error)
-            except Exception as error:  # one service's bad luck must not stop its planning for good, nor another's
-                failed = f"{type(error).__name__}: {error}"
-                log.exception("service=%s/%s tick failed", *key)
-            failures = failures + 1 if failed else 0
-            if failed and (kept is None or not kept.shown):
-                self._metrics.unknown(*key)  # the figures of an earlier look are none of now
-            if failures >= LOOKS_FAILED and found is not None:
-                await self._report_failure(key, found[0], kept, failed)
-            await asyncio.sleep(wait_s)
+        try:
+            while True:
+                wait_s, failed = loops.LOOK_FOR_SERVICES_S, ""
+                found = next(((s, p) for k, s, p in self._cluster.planned() if k == key), None)
+                try:
+                    if found is not None and self._leads():
+                        service, policy = found
+                        if kept is None or kept.uid != service.metadata.uid:
+                            if kept is not None:
+                                kept.source.close()
+                            kept = await self._remembered(key, service.metadata.uid)
+                        kept.shown = False
+                        with self._metrics.tick_seconds.time():
+                            wait_s = await self._tick(key, service, policy, kept)
+                except KubeError as error:
+                    failed = str(error)
+                    log.warning("service=%s/%s the API server was not reached: %s", *key, error)
+                except Exception as error:  # one service's bad luck must not stop its planning for good, nor another's
+                    failed = f"{type(error).__name__}: {error}"
+                    log.exception("service=%s/%s tick failed", *key)
+                failures = failures + 1 if failed else 0
+                if failed and (kept is None or not kept.shown):
+                    self._metrics.unknown(*key)  # the figures of an earlier look are none of now
+                if failures >= LOOKS_FAILED and found is not None:
+                    await self._report_failure(key, found[0], kept, failed)
+                await asyncio.sleep(wait_s)
+        finally:
+            if kept is not None:
+                kept.source.close()
 
     async def _remembered(self, key: ServiceKey, uid: str) -> _Planned:
         """What is known of a service, by the process that planned for it before."""
         state, sequence = await memory.load(self._kube, *key, uid)
         last = await memory.load_last(self._kube, *key, uid)
-        source = Source(_prefix(key), self._scraper, self._prometheus_timeout_s, self._clock, self._prometheus_urls)
+        source = Source(
+            _prefix(key),
+            self._scraper,
+            self._secrets,
+            self._prometheus_timeout_s,
+            self._clock,
+            self._prometheus_urls,
+        )
         resource = resources.LLM_SERVICES
         of = Reference(resource.api_version, resource.kind, *key, uid)
         plans = PlanWriter(
@@ -325,8 +340,9 @@ class Planner:
     ) -> None:
         """The condition PlannerHealthy, written when it changes: frozen metrics are said, not hidden."""
         frozen, of = decision.reason is Reason.STALE_METRICS, ""
-        if unreachable is not None:
+        if frozen and unreachable is not None:
             healthy, reason, message = False, PlannerHealth.PROMETHEUS_UNREACHABLE, unreachable
+            of = unreachable
         elif frozen:
             healthy, reason, message = False, PlannerHealth.STALE_METRICS, decision.message
         elif unknown_table is not None:

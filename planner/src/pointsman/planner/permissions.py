@@ -16,6 +16,8 @@ CLUSTER_RULES: Final = (
     Rule(group="", resources=("pods",), verbs=("list", "watch")),
     # Its memory of each service.
     Rule(group="", resources=("configmaps",), verbs=("get", "create", "patch")),
+    # Credentials for Prometheus; of other names only those in the chart's planner.prometheusSecrets.
+    Rule(group="", resources=("secrets",), verbs=("get",), names=("pointsman-prometheus",)),
     # No patch: each of its Events names a plan, so none is repeated.
     Rule(group="events.k8s.io", resources=("events",), verbs=("create",)),
 )

@@ -1,63 +1,76 @@
 """Prometheus as source of the live planner: the same readings as a direct scrape, as old as Prometheus has them.
 
-For clusters where only Prometheus may reach the pods. One query a service and look; raw samples with the times of
-their scrapes, so that nothing is extrapolated and the age of everything is known.
+For clusters where only Prometheus may reach the pods. Newest samples with the times of their scrapes, so that nothing
+is extrapolated and the age of everything is known (see ``core/vectors.py``).
 """
 
 import asyncio
-import json
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
-from typing import Final
+import ssl
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final
 
 import requests
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
-from urllib3.util.retry import Retry
 
 from pointsman.api.credentials import mask_credentials
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.planner.core.matrices import NAME, UNSEEN, UP, Matrix, PodReading, by_pod
-from pointsman.planner.core.observe import FAMILIES, Reading
+from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.prometheus_access import Access
 from pointsman.planner.core.prometheus_urls import is_allowed
+from pointsman.planner.core.vectors import PodPages, pages_of, pages_query, scrape_times, times_query
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.planner.prometheus_connections import Bearer, Connections
 
 log = logging.getLogger(__name__)
 
-LOOK_BACK_S: Final = 120.0  # two scrapes of a minute's interval are within it
-
-
-def selector(namespace: str, pods: Iterable[str]) -> str:
-    """The series of these pods that an observation is made of. PromQL anchors both ends of a pattern."""
-    names = "|".join((UP, *(re.escape(family) for family in FAMILIES)))
-    chosen = "|".join(re.escape(pod) for pod in sorted(pods))
-    return f"{{{NAME}=~{_quoted(names)},namespace={_quoted(namespace)},pod=~{_quoted(chosen)}}}"
+PODS_OF_A_QUERY: Final = 100  # so that its URL stays below 8 KiB, the limit of many proxies
+_REFUSED: Final = (401, 403)
 
 
 class Prometheus:
-    """One server. A request runs in a thread and is given up after ``timeout_s``; the next look is soon anyway."""
+    """One server. Its queries run one after the other in their own thread, which a server that hangs cannot keep."""
 
-    def __init__(self, url: str, timeout_s: float, allowed: Collection[str] = ()) -> None:
-        """``allowed``: the addresses that the planner may query, see :func:`is_allowed`."""
+    def __init__(self, url: str, timeout_s: float, allowed: Collection[str] = (), access: Access | None = None) -> None:
+        """``allowed``: the addresses that the planner may query, see :func:`is_allowed`.
+
+        Raises PrometheusFailed if the CA of ``access`` is none.
+        """
         self.url = url
+        self.access = access
         self.shown_url = mask_credentials(url)
         self._timeout_s = timeout_s
         self._is_allowed = is_allowed(url, allowed)
         self._allowed_urls = ", ".join(map(mask_credentials, allowed))
         session = requests.Session()
-        if allowed:
-            session.max_redirects = 0  # another server might be none of them
-        self._client = PrometheusConnect(url=url.rstrip("/"), retry=Retry(total=0), timeout=timeout_s, session=session)
+        if allowed or access is not None:
+            session.max_redirects = 0  # another server might be none of them, and must not get the credentials
+        if access is not None and (access.token is not None or access.basic is not None):
+            session.auth = access.basic if access.token is None else Bearer(access.token)
+        try:
+            self._connections = Connections(None if access is None else access.ca)
+        except (ssl.SSLError, ValueError):
+            raise PrometheusFailed("key 'ca.crt' of metrics.prometheusSecretRef has no certificate in PEM") from None
+        self._client = PrometheusConnect(url=url.rstrip("/"), timeout=timeout_s, session=session)
+        session.mount(self._client.url, self._connections)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="prometheus")
 
-    async def samples(self, query: str, at_s: float) -> Matrix:
-        """The answer to a range selector at a Unix time. Raises PrometheusFailed."""
+    async def samples(self, query: str, at_s: float) -> list[Mapping[str, Any]]:
+        """The answer to a query at a Unix time. Raises PrometheusFailed."""
+        asked = asyncio.get_running_loop().run_in_executor(self._thread, self.samples_now, query, at_s)
         try:
             async with asyncio.timeout(self._timeout_s * 2):  # a server that trickles is given up too
-                return await asyncio.to_thread(self.samples_now, query, at_s)
+                return await asked
         except TimeoutError:
             raise PrometheusFailed(f"{self.shown_url} did not answer within {self._timeout_s * 2:g} s") from None
+        finally:
+            if not asked.done() or asked.cancelled():
+                self._connections.abort()
 
-    def samples_now(self, query: str, at_s: float) -> Matrix:
+    def samples_now(self, query: str, at_s: float) -> list[Mapping[str, Any]]:
         """The same, in this thread."""
         if not self._is_allowed:
             raise PrometheusFailed(
@@ -68,13 +81,18 @@ class Prometheus:
             found = self._client.custom_query(query, params={"time": f"{at_s:.3f}"})
         except requests.Timeout:
             raise PrometheusFailed(f"{self.shown_url} did not answer within {self._timeout_s:g} s") from None
+        except requests.exceptions.SSLError as error:
+            raise PrometheusFailed(
+                f"{self.shown_url} has no certificate that is trusted ({_reason(error)}); put the CA of its "
+                "certificate into the key 'ca.crt' of the Secret in metrics.prometheusSecretRef"
+            ) from None
         except requests.RequestException as error:
             raise PrometheusFailed(f"{self.shown_url} cannot be reached: {mask_credentials(_reason(error))}") from None
         except PrometheusApiClientException as error:
             # Its text has the whole answer, which may be anybody's: the URL is written by who writes the policy.
             status = re.search(r"HTTP Status Code (\d+)", str(error))
             raise PrometheusFailed(
-                f"{self.shown_url} refused the query with {status[0] if status else 'an error'}"
+                f"{self.shown_url} refused the query with {status[0] if status else 'an error'}{self._hint(status)}"
             ) from None
         except (KeyError, TypeError):
             raise PrometheusFailed(f"{self.shown_url} did not answer as a Prometheus does") from None
@@ -82,8 +100,19 @@ class Prometheus:
             raise PrometheusFailed(f"{self.shown_url} did not answer as a Prometheus does")
         return found
 
+    def _hint(self, status: re.Match[str] | None) -> str:
+        """What would be right where credentials are missing or wrong."""
+        if status is None or int(status[1]) not in _REFUSED:
+            return ""
+        if self.access is None or (self.access.token is None and self.access.basic is None):
+            return ": it wants credentials; name a Secret with them in metrics.prometheusSecretRef"
+        kind = "username and password" if self.access.token is None else "token"
+        return f": correct the {kind} in the Secret of metrics.prometheusSecretRef"
+
     def close(self) -> None:
-        """Close its connections."""
+        """End what is under way and close its connections."""
+        self._connections.abort()
+        self._thread.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
 
@@ -94,43 +123,66 @@ class PrometheusReadings:
         self.server = server
         self.problem: str | None = None
         self._clock = clock
-        self._seen: dict[str, PodReading] = {}
+        self._seen: dict[str, PodPages] = {}
 
     async def read(self, namespace: str, pods: Mapping[str, str]) -> None:
         """Look at these pods, key to name. A failure is not raised but kept as ``problem``: what was seen grows old."""
-        if not pods:
-            self._seen = {}
-            return
-        query = f"{selector(namespace, pods.values())}[{LOOK_BACK_S:.0f}s]"
+        self._seen = {key: self._seen.get(key, PodPages()) for key in pods}
+        keys = sorted(pods)
         try:
-            found = by_pod(await self.server.samples(query, self._clock.now().timestamp()))
+            for first in range(0, len(keys), PODS_OF_A_QUERY):
+                await self._read(namespace, {key: pods[key] for key in keys[first : first + PODS_OF_A_QUERY]})
         except PrometheusFailed as error:
-            self.problem = str(error)
-            log.debug("%s", error)
+            self.fail(error)
             return
         self.problem = None
-        self._seen = {key: found[pod].last() if pod in found else UNSEEN for key, pod in pods.items()}
+
+    def fail(self, error: PrometheusFailed) -> None:
+        """Nothing is read at this look."""
+        self.problem = str(error)
+        log.debug("%s", error)
+
+    async def _read(self, namespace: str, pods: Mapping[str, str]) -> None:
+        """Some pods. Raises PrometheusFailed."""
+        at_s = self._clock.now().timestamp()
+        try:
+            times_s = scrape_times(await self.server.samples(times_query(namespace, pods.values()), at_s))
+            follows = {key: self._seen[key].followed(times_s.get(pod, {})) for key, pod in pods.items()}
+            news = {
+                key: target
+                for key, target in follows.items()
+                if target is not None and self._seen[key].is_news(target, times_s[target[0]][target])
+            }
+            found = {}
+            if news:
+                names = {target[0] for target in news.values()}
+                found = pages_of(await self.server.samples(pages_query(namespace, names), at_s))
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise PrometheusFailed(f"{self.server.shown_url} did not answer as a Prometheus does") from None
+        for key, follow in follows.items():
+            seen = self._seen[key]
+            target = news.get(key)
+            if target is not None and target in found and seen.is_news(target, found[target][0]):
+                self._seen[key] = seen.read(target, *found[target])
+            else:
+                self._seen[key] = replace(seen, failed=follow is None)
 
     def reading(self, key: str) -> Reading | None:
         """The last two pages of a pod; None before the second one."""
-        return self._seen.get(key, UNSEEN).reading
+        return self._seen.get(key, PodPages()).reading
 
     def failed(self, key: str) -> bool:
         """The newest attempt of Prometheus failed, or it does not know the pod."""
-        return self._seen.get(key, UNSEEN).failed
+        return self._seen.get(key, PodPages()).failed
 
     def age_s(self, key: str) -> float:
-        """Since Prometheus last read the pod; infinite if it did not within its look back."""
-        at_s = self._seen.get(key, UNSEEN).at_s
+        """Since Prometheus last read the pod; infinite if it never did since the pod is planned."""
+        at_s = self.page_s(key)
         return float("inf") if at_s is None else max(self._clock.now().timestamp() - at_s, 0.0)
 
     def page_s(self, key: str) -> float | None:
         """Unix time of a pod's newest page; None if there is none."""
-        return self._seen.get(key, UNSEEN).at_s
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+        return self._seen.get(key, PodPages()).page_s
 
 
 def _reason(error: requests.RequestException) -> str:

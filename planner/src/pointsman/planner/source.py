@@ -6,7 +6,9 @@ from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
 from pointsman.kube.clock import Clock
 from pointsman.planner.cluster import Target
 from pointsman.planner.core.observe import Reading
+from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
+from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 
 
@@ -17,10 +19,17 @@ class Source:
     """
 
     def __init__(
-        self, prefix: str, scraper: Scraper, timeout_s: float, clock: Clock, prometheus_urls: Collection[str] = ()
+        self,
+        prefix: str,
+        scraper: Scraper,
+        secrets: PrometheusSecrets,
+        timeout_s: float,
+        clock: Clock,
+        prometheus_urls: Collection[str] = (),
     ) -> None:
         self._prefix = prefix
         self._scraper = scraper
+        self._secrets = secrets
         self._timeout_s = timeout_s
         self._prometheus_urls = prometheus_urls
         self._clock = clock
@@ -34,28 +43,50 @@ class Source:
         """Look at the pods; ``targets`` by name."""
         metrics = policy.spec.metrics
         if metrics.source is MetricsSource.DIRECT:
-            self._prometheus = None
+            self.close()
             self._scraper.keep(set(targets), self._prefix)
             await self._scraper.scrape({name: target.url for name, target in targets.items()})
             return self._scraper
-        url = str(metrics.prometheus_url)
         self._scraper.keep(set(), self._prefix)
-        if self._prometheus is None or self._prometheus.server.url != url:
-            self._prometheus = PrometheusReadings(Prometheus(url, self._timeout_s, self._prometheus_urls), self._clock)
-        await self._prometheus.read(namespace, {name: target.pod.metadata.name for name, target in targets.items()})
-        return self._prometheus
+        url = str(metrics.prometheus_url)
+        try:
+            access = await self._secrets.access(namespace, metrics)
+            readings = self._prometheus
+            if readings is None or readings.server.url != url:
+                made = PrometheusReadings(Prometheus(url, self._timeout_s, self._prometheus_urls, access), self._clock)
+                self.close()
+                readings = self._prometheus = made
+            elif readings.server.access != access:  # what was seen before is still true
+                server = Prometheus(url, self._timeout_s, self._prometheus_urls, access)
+                readings.server.close()
+                readings.server = server
+        except PrometheusFailed as error:
+            if self._prometheus is None or self._prometheus.server.url != url:
+                self.close()
+                self._prometheus = PrometheusReadings(Prometheus(url, self._timeout_s), self._clock)
+            self._prometheus.fail(error)
+            return self._prometheus
+        await readings.read(namespace, {name: target.pod.metadata.name for name, target in targets.items()})
+        return readings
+
+    def close(self) -> None:
+        """Close the connections to Prometheus; the next look may open new ones."""
+        if self._prometheus is not None:
+            self._prometheus.server.close()
+        self._prometheus = None
 
     def is_repeated(self, source: Scraper | PrometheusReadings, names: Sequence[str], stale_after_s: float) -> bool:
         """Whether one of these pages was read before: no page is decided on twice, or its requests count twice.
 
-        Each pod is scraped by Prometheus at a moment of its own; without one every look reads all pages anew.
+        Each pod is scraped by Prometheus at a moment of its own; without one every look reads all pages anew. Pods
+        whose scrapes fail are not waited for, unless all do: what is known of them is old.
         """
         if not isinstance(source, PrometheusReadings):
             return False
         pages_s = {name: source.page_s(name) for name in names}
         age_s = max((source.age_s(name) for name in names), default=float("inf"))
-        is_known = age_s <= stale_after_s and not any(source.failed(name) for name in names)
-        if is_known and any(self._pages_s.get(name) == at_s for name, at_s in pages_s.items()):
+        awaited = [name for name in names if not source.failed(name)] or names
+        if age_s <= stale_after_s and any(self._pages_s.get(name) == pages_s[name] for name in awaited):
             return True
         self._pages_s = pages_s
         return False

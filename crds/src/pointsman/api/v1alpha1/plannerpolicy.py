@@ -3,15 +3,16 @@
 Starting values of the constants: Pointsman's planner specification, see the field descriptions.
 """
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
 from pointsman.api.schema.rules import LIST_BY_TYPE, Rule, extra
 from pointsman.api.v1alpha1.conditions import Condition
-from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, Resource
+from pointsman.api.v1alpha1.resource import ApiModel, Column, Kind, LocalReference, Resource
 from pointsman.api.v1alpha1.strict import parse_strictly
 
 
@@ -105,7 +106,13 @@ class RoleSwitchAction(ApiModel):
     opposite_after_seconds: float = Field(
         default=30, ge=0, le=86_400, description="Not back in the other direction sooner."
     )
-    max_in_transition_percent: int = Field(default=20, ge=1, le=100, description="Most of a pool at one time.")
+    max_in_transition_percent: int = Field(
+        default=20,
+        ge=1,
+        le=100,
+        description="Most of the service's workers (prefill and decode together) that may be switching at one time, "
+        "percent, rounded up.",
+    )
     max_per_10_minutes: int = Field(
         default=6, ge=1, le=1000, alias="maxPer10Minutes", description="Most switches in ten minutes."
     )
@@ -210,6 +217,13 @@ class MetricsSource(StrEnum):
     PROMETHEUS = "Prometheus"  # read from a Prometheus that scrapes them
 
 
+_URL_WITH_USER: Final = "^https?://[^/]*@"
+
+
+class PrometheusSecretReference(LocalReference):
+    """A Secret with credentials for Prometheus, the CA of its certificate, or both."""
+
+
 class Metrics(ApiModel):
     """Where observations come from, and when they are too old."""
 
@@ -224,6 +238,12 @@ class Metrics(ApiModel):
         max_length=2048,
         pattern="^https?://[^ /?#]+[^ ?#]*$",
         description="Base address of the Prometheus HTTP API, e.g. http://prometheus.monitoring.svc:9090.",
+    )
+    prometheus_secret_ref: PrometheusSecretReference | None = Field(
+        default=None,
+        description="Secret in the policy's namespace. Keys: token, or username and password; url, the address to "
+        "which they may be sent; ca.crt, the CA in PEM that signed the server's certificate. The planner can read only "
+        "Secrets whose names are in the chart's planner.prometheusSecrets.",
     )
     interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Time between observations.")
     stale_after_seconds: float = Field(
@@ -240,6 +260,12 @@ class Metrics(ApiModel):
             raise ValueError("source is Prometheus, prometheusUrl is missing; write its address")
         if self.source is MetricsSource.DIRECT and self.prometheus_url is not None:
             raise ValueError("prometheusUrl is set, source is Direct; write source: Prometheus or leave it out")
+        if self.prometheus_secret_ref is not None and self.prometheus_url is None:
+            raise ValueError("prometheusSecretRef is set, source is Direct; write source: Prometheus or leave it out")
+        if self.prometheus_secret_ref is not None and re.match(_URL_WITH_USER, self.prometheus_url or ""):
+            raise ValueError(
+                "prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret"
+            )
         return self
 
     model_config = ConfigDict(
@@ -251,6 +277,15 @@ class Metrics(ApiModel):
             Rule(
                 "self.source != 'Direct' || !has(self.prometheusUrl)",
                 "prometheusUrl is set, source is Direct; write source: Prometheus or leave it out",
+            ),
+            Rule(
+                "!has(self.prometheusSecretRef) || self.source == 'Prometheus'",
+                "prometheusSecretRef is set, source is Direct; write source: Prometheus or leave it out",
+            ),
+            Rule(
+                f"!has(self.prometheusSecretRef) || !has(self.prometheusUrl) || "
+                f"!self.prometheusUrl.matches('{_URL_WITH_USER}')",
+                "prometheusUrl has a user and prometheusSecretRef is set; move user and password to the Secret",
             ),
         )
     )

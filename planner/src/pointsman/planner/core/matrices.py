@@ -1,14 +1,11 @@
-"""Raw samples from Prometheus as readings of pods: what a direct scrape of each pod would have shown, and when.
+"""Raw samples from the history of Prometheus as pages of pods: what scrapes of each pod showed, and when.
 
 The answer to ``{…}[90s]`` is a matrix: per series its samples with the time of each scrape. All series of one scrape of
-one target have the same time, so the last two times of a target are its last two pages. Prometheus marks series of a
-target that it could not read as stale and leaves such marks out; ``up`` says that an attempt failed.
+one target have the same time. Prometheus marks series of a target that it could not read as stale and leaves such marks
+out; ``up`` says that an attempt failed.
 
 What a scrape configuration adds to every series of a target (``up`` has just these labels) is no part of a page: the
-role of a pod, often added, changes while its counters go on.
-
-Unknown stays unknown: a sample that is not a number is not on the page, a target without a second scrape has no
-reading, and after a failed newest attempt the pages are old, exactly as for a direct scrape.
+role of a pod, often added, changes while its counters go on. A sample that is not a number is not on the page.
 """
 
 import math
@@ -16,32 +13,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.scrapes import Labels, Page
 
 NAME: Final = "__name__"
 UP: Final = "up"
 OVERDUE: Final = 1.5  # times as long as the page before took
-_TARGET: Final = ("job", "instance")
+
+Target = tuple[str, str, str]
+"""``(pod, job, instance)``."""
 
 Matrix = Sequence[Mapping[str, Any]]
 """``data.result`` of Prometheus' query API for a range selector."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodReading:
-    """What is known of a pod. ``reading`` None: not scraped twice within the window.
-
-    ``at_s``: Unix time of the newest page; None: there is none.
-    ``failed``: the newest attempt failed, or there was none for so long that the window is empty.
-    """
-
-    reading: Reading | None
-    at_s: float | None
-    failed: bool
-
-
-UNSEEN: Final = PodReading(None, None, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +40,6 @@ class Scrapes:
             return False
         return now_s - times[1] <= OVERDUE * (times[1] - times[0])
 
-    def last(self) -> PodReading:
-        """Its last two pages."""
-        times = list(self.pages)[-2:]
-        if not times:
-            return UNSEEN
-        failed = self.failed_s is not None and self.failed_s > times[-1]
-        reading = None
-        if len(times) == 2:
-            reading = Reading(self.pages[times[0]], self.pages[times[1]], times[1] - times[0], is_old=failed)
-        return PodReading(reading, times[-1], failed)
-
 
 def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
     """The scrapes of every pod in a matrix, by the label ``pod``.
@@ -76,13 +47,15 @@ def by_pod(matrix: Matrix) -> dict[str, Scrapes]:
     A pod that two jobs scrape has two targets. One of them counts, and always the same: their pages tell of the same
     requests, and were they taken in turn each would be counted twice. Another one only where that is not read any more.
     """
-    targets: dict[tuple[str, ...], dict[float, dict[str, dict[Labels, float]]]] = {}
-    attempts: dict[tuple[str, ...], float] = {}
-    added = {_target(series["metric"]): set(series["metric"]) for series in matrix if series["metric"].get(NAME) == UP}
+    targets: dict[Target, dict[float, dict[str, dict[Labels, float]]]] = {}
+    attempts: dict[Target, float] = {}
+    added = {
+        target_of(series["metric"]): set(series["metric"]) for series in matrix if series["metric"].get(NAME) == UP
+    }
     for series in matrix:
         labels = dict(series["metric"])
         name = labels.pop(NAME, "")
-        target = _target(labels)
+        target = target_of(labels)
         samples = list(_numbers(series.get("values", ())))
         if name == UP:
             failed_s = max((at_s for at_s, value in samples if value == 0), default=-math.inf)
@@ -107,8 +80,9 @@ def _chosen(scrapes: Sequence[Scrapes]) -> Scrapes:
     return next((s for s in scrapes if s.is_read(newest_s)), None) or max(scrapes, key=_newest_s)
 
 
-def _target(labels: Mapping[str, str]) -> tuple[str, ...]:
-    return (labels.get("pod", ""), *(labels.get(label, "") for label in _TARGET))
+def target_of(labels: Mapping[str, str]) -> Target:
+    """Which target a series is of."""
+    return (labels.get("pod", ""), labels.get("job", ""), labels.get("instance", ""))
 
 
 def _newest_s(scrapes: Scrapes) -> float:
