@@ -86,6 +86,9 @@ NOTES = {
     "checked and taken apart in Python before the index, which alone takes 1.6 µs, sees it; hashing is one call and "
     "three small objects for each of 128 blocks, .44 µs, and other hashes would not be understood by workers of the "
     "version before; a decision is the hashing, and 3.6 µs for reading ten numbers of each of 64 workers.",
+    "scraping": "One planner reads the /metrics of a thousand workers on loopback, captured pages of vLLM, one round "
+    "each 2.5 s. The peer is what the planner did before: whole pages parsed in the event loop, all requests at once. "
+    "Its memory is that of a tenth of the workers, times ten. The servers run on the same two cores.",
     "forecast": "The planner's forecast of request rates over the arrivals of the planner's loads, beside two plain "
     "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
     "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "
