@@ -125,7 +125,7 @@ bench-kv-feed: sync ## time until a gateway knows the caches of eight busy worke
 bench-elastic: sync ## elastic groups: batching, growing, shrinking, and goodput beside static groups, an hour (ARGS="--iterations-only": five minutes); writes bench/results/elastic.json
 	@$(RUN) python -m bench.elastic $(ARGS)
 
-bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our manager, twenty minutes of a core (ARGS="--mixes Mixed"); writes bench/results/elastic_paper.json
+bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our manager, half an hour of a core (ARGS="--mixes Mixed"); writes bench/results/elastic_paper.json
 	@$(RUN) python -m bench.elastic.paper $(ARGS)
 
 bench-elastic-simulated: sync ## goodput of two elastic instances in simulated time, some minutes; writes bench/results/elastic_simulated.json

@@ -13,6 +13,7 @@ from bench.elastic.paper_search import Judged, Measure, Objectives, Tally, find_
 from bench.elastic.paper_systems import (
     CHUNKED,
     ELASTIC,
+    ELASTIC_WITH_OBJECTIVES,
     FIXED_SP,
     ONE_TP8,
     REFERENCE,
@@ -42,10 +43,20 @@ class Experiment:
     mix: Mix
     measures: tuple[Measure, ...]
     peers: tuple[Candidate, ...]
+    ours: Candidate = ELASTIC
+    variant: str = ""
 
+    @property
+    def name(self) -> str:
+        """Of its rows."""
+        return self.mix.name + self.variant
+
+
+_SHARE_GPT: Final = Mix("ShareGPT", SHARE_GPT, 8, 160.0)
 
 EXPERIMENTS: Final = (
-    Experiment(Mix("ShareGPT", SHARE_GPT, 8, 160.0), SHORT_MEASURES, PEERS),
+    Experiment(_SHARE_GPT, SHORT_MEASURES, PEERS),
+    Experiment(_SHARE_GPT, SHORT_MEASURES, PEERS, ELASTIC_WITH_OBJECTIVES, ", objectives known"),
     Experiment(Mix("L-Eval", L_EVAL, 600, 0.5), MEASURES, PEERS),
     Experiment(Mix("LV-Eval", LV_EVAL, 2400, 0.1), MEASURES, PEERS),
     Experiment(Mix("Mixed", mixed, 1200, 0.2), MEASURES, PEERS),
@@ -53,10 +64,6 @@ EXPERIMENTS: Final = (
     Experiment(Mix("Zipf 1.2", Zipf(1.2), 200, 2.0), ABLATION_MEASURES, ABLATION_PEERS),
     Experiment(Mix("Zipf 1.4", Zipf(1.4), 100, 4.0), ABLATION_MEASURES, ABLATION_PEERS),
 )
-
-
-SLOW: Final = ("ShareGPT",)
-"""Measured only by name: rounds of hundreds of requests at hundreds a second take an hour to simulate."""
 
 
 class Refuses(Exception):
@@ -113,7 +120,7 @@ def rates(candidate: Candidate, experiment: Experiment, seeds: Sequence[int]) ->
 def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[Row]:
     """A row for each peer and measure: the target is that the elastic group is first."""
     began_s = time.process_time()
-    ours = rates(ELASTIC, experiment, seeds)
+    ours = rates(experiment.ours, experiment, seeds)
     print(f"{ELASTIC.name}: {time.process_time() - began_s:.0f} s", flush=True)
     rows = []
     for peer in experiment.peers:
@@ -121,7 +128,7 @@ def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[
         try:
             theirs = rates(peer, experiment, seeds)
         except Refuses as refuses:
-            name = f"{experiment.mix.name}: refused, too long for its memory"
+            name = f"{experiment.name}: refused, too long for its memory"
             rows.append(
                 row(name, "of requests", [0.0], peer=[refuses.share], peer_name=peer.name, at_most=0, command=command)
             )
@@ -129,7 +136,7 @@ def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[
         for measure in experiment.measures:
             rows.append(
                 row(
-                    f"{experiment.mix.name}: {measure}", "requests/s", ours[measure], peer=theirs[measure],
+                    f"{experiment.name}: {measure}", "requests/s", ours[measure], peer=theirs[measure],
                     peer_name=peer.name, of_ratio=True, of_means=True, at_least=1.0, command=command,
                 )
             )  # fmt: skip
@@ -141,14 +148,14 @@ def rows_of(experiment: Experiment, seeds: Sequence[int], command: str) -> list[
 def main(argv: list[str]) -> int:
     """Measure, write the rows; 1 if a target was missed."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__)
-    parser.add_argument("--mixes", nargs="*", help="measure only these again (default: all but ShareGPT)")
+    parser.add_argument("--mixes", nargs="*", help="measure only these again (default: all)")
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS, help="of arrivals and lengths (default: 1 2 3)")
     options = parser.parse_args(argv)
     command = COMMAND if options.seeds == SEEDS else f'{COMMAND} ARGS="--seeds {" ".join(map(str, options.seeds))}"'
     rows = [] if options.mixes is None else read(PATH)
-    mixes = options.mixes or [each.mix.name for each in EXPERIMENTS if each.mix.name not in SLOW]
+    mixes = options.mixes or [each.name for each in EXPERIMENTS]
     for experiment in EXPERIMENTS:
-        name = experiment.mix.name
+        name = experiment.name
         if name in mixes:
             began_s = time.process_time()
             rows = [each for each in rows if not each.name.startswith(f"{name}:")] + rows_of(
@@ -163,7 +170,7 @@ def main(argv: list[str]) -> int:
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
     """As the experiments are."""
-    names = [each.mix.name for each in EXPERIMENTS]
+    names = [each.name for each in EXPERIMENTS]
     return sorted(rows, key=lambda each: names.index(each.name.split(":")[0]))
 
 

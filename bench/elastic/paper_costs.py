@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from bench.elastic.simulation import MemberLoad
 from pointsman.serving.elastic.latency_model import LatencyModel, fit_prefill_time
+from pointsman.serving.elastic.requests import MemberLoad
 
 SLOTS: Final = {2: 210_000, 4: 404_000, 8: 900_000}
 """Tokens of KV by tensor parallelism: those that the paper's artifact configures on A800-80GB."""

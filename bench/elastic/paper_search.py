@@ -14,9 +14,9 @@ from typing import Final
 
 from bench.elastic.paper_costs import TensorParallel
 from bench.elastic.paper_mixes import Mix
+from bench.elastic.paper_systems import FACTOR
 from bench.elastic.simulation import GOOD, Outcome
 
-FACTOR: Final = 25.0
 COARSE: Final = 1.6  # and its eighth root is below BRACKET
 BRACKET: Final = 1.0605
 ABLATION_TTFT_S: Final = 15.0

@@ -8,13 +8,15 @@ from bench.elastic import paper_static
 from bench.elastic.paper import Experiment, Refuses, in_order, judge
 from bench.elastic.paper_costs import SLOTS, Chunk, Hardware, SequenceParallel, TensorParallel
 from bench.elastic.paper_mixes import DATA_SETS, LV_EVAL, SHARE_GPT, Mix, Zipf, mixed
-from bench.elastic.paper_search import FACTOR, Measure, Objectives, Tally, find_rates
+from bench.elastic.paper_search import Measure, Objectives, Tally, find_rates
 from bench.elastic.paper_static import ChunkedPrefill, PrefillDecode, Running, WholePrompts, demand_of
-from bench.elastic.paper_systems import CHUNKED, ELASTIC, FIXED_SP, ONE_TP8, REPLICAS, STATIC_PD, TP8, Served
-from bench.elastic.simulation import Asked, MemberLoad, Outcome, Zeros
+from bench.elastic.paper_systems import CHUNKED, ELASTIC, FACTOR, FIXED_SP, ONE_TP8, REPLICAS, STATIC_PD, TP8, Served
+from bench.elastic.simulation import Asked, Outcome
 from bench.rows import row
 
+from pointsman.planner.simulator.elastic.serving import Zeros
 from pointsman.serving.elastic.memory import peak_slots
+from pointsman.serving.elastic.requests import MemberLoad
 
 ENGINE = TensorParallel(8)
 SHORT, LONG = Asked(1.0, 300, 9), Asked(1.0, 100_000, 5)

@@ -9,12 +9,6 @@ from pointsman.api.protocol import metrics as names
 from pointsman.gateway.core.requests import Endpoint, VerbatimReason
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, TimedOut, WorkersFailed
 
-# Geometric, about three per factor of two where the objectives of users lie.
-_LATENCY_S = (
-    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
-    0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
-)  # fmt: skip
-
 OTHER_ENDPOINT = "other"
 """Label of refused requests that never came to a generating endpoint: unknown paths, unreadable requests."""
 
@@ -68,10 +62,10 @@ class GatewayMetrics:
             self.ejections.labels(service, reason)
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
-        self.ttft = _histogram(names.GATEWAY_TTFT, _LATENCY_S, self.registry)
-        self.tpot = _histogram(names.GATEWAY_TPOT, _LATENCY_S, self.registry)
-        self.itl = _histogram(names.GATEWAY_ITL, _LATENCY_S, self.registry)
-        self.e2e = _histogram(names.GATEWAY_E2E, _LATENCY_S, self.registry)
+        self.ttft = _histogram(names.GATEWAY_TTFT, names.LATENCY_BOUNDS_S, self.registry)
+        self.tpot = _histogram(names.GATEWAY_TPOT, names.LATENCY_BOUNDS_S, self.registry)
+        self.itl = _histogram(names.GATEWAY_ITL, names.LATENCY_BOUNDS_S, self.registry)
+        self.e2e = _histogram(names.GATEWAY_E2E, names.LATENCY_BOUNDS_S, self.registry)
         self.in_flight = Gauge(
             names.GATEWAY_IN_FLIGHT.name, names.GATEWAY_IN_FLIGHT.help, ["service"], registry=self.registry
         ).labels(service)
@@ -79,16 +73,20 @@ class GatewayMetrics:
             names.GATEWAY_HELD.name, names.GATEWAY_HELD.help, names.GATEWAY_HELD.labels, registry=self.registry
         ).labels(service)
         self.holds = _counter(names.GATEWAY_HOLDS, self.registry).labels(service)
-        self.hold_seconds = _histogram(names.GATEWAY_HOLD_SECONDS, _LATENCY_S, self.registry).labels(service)
+        self.hold_seconds = _histogram(names.GATEWAY_HOLD_SECONDS, names.LATENCY_BOUNDS_S, self.registry).labels(
+            service
+        )
         self.images = _counter(names.GATEWAY_IMAGES, self.registry)
         for path, image_reason in IMAGE_REASONS:
             self.images.labels(service, path, image_reason)
         self.images_refused = _counter(names.GATEWAY_IMAGES_REFUSED, self.registry)
         self.image_bytes = _counter(names.GATEWAY_IMAGE_BYTES, self.registry).labels(service)
-        self.image_fetch_seconds = _histogram(names.GATEWAY_IMAGE_FETCH_SECONDS, _LATENCY_S, self.registry).labels(
+        self.image_fetch_seconds = _histogram(
+            names.GATEWAY_IMAGE_FETCH_SECONDS, names.LATENCY_BOUNDS_S, self.registry
+        ).labels(service)
+        self.encode_seconds = _histogram(names.GATEWAY_ENCODE_SECONDS, names.LATENCY_BOUNDS_S, self.registry).labels(
             service
         )
-        self.encode_seconds = _histogram(names.GATEWAY_ENCODE_SECONDS, _LATENCY_S, self.registry).labels(service)
         self.encode_failures = _counter(names.GATEWAY_ENCODE_FAILURES, self.registry)
         self.encode_requests = _counter(names.GATEWAY_ENCODE_REQUESTS, self.registry).labels(service)
         self.encode_images_squared = _counter(names.GATEWAY_ENCODE_IMAGES_SQUARED, self.registry).labels(service)

@@ -18,10 +18,9 @@ from pointsman.planner import group_memory, loops
 from pointsman.planner.cluster import Cluster, ServiceKey
 from pointsman.planner.core import ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
-from pointsman.planner.core.elastic.observe import manager_window
+from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
-from pointsman.planner.core.observe import Reading, observation
-from pointsman.planner.core.types import Policy, Reason, RoutingNumbers
+from pointsman.planner.core.types import Policy, Reason
 from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.memory import SAVE_EVERY_S
@@ -37,7 +36,6 @@ from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 
 log = logging.getLogger(__name__)
 
-_NO_ROUTING: Final = RoutingNumbers(0, 0)  # the manager decides where prompts are computed
 _LOOK_AGAIN_S: Final = 5.0  # after a look that failed
 
 
@@ -198,33 +196,24 @@ class GroupPlanner:
         names = [_prefix(key) + target.key for target in self._cluster.gateways(key)]
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
-        # A manager that is not read says nothing of its instances: then nothing is known of the group.
-        ages_s = [source.age_s(name) for name in (*names, manager_name)]
         plans = kept.plans.known()
         asked = ledger.asked_of_a_person(plans)
-        seen = observation(
-            at_s=self._time.now_s(),
-            age_s=max(ages_s) if names else float("inf"),
-            gateways=[source.reading(name) or Reading({}, None, 0.0) for name in names],
-            workers=(),
-            routing=_NO_ROUTING,
-            objectives=settings.objectives,
-            plan_in_progress=any(map(ledger.to_be_carried_out, plans)),
-            worker_gpus=group.spec.instance.gpus,
-        )
-        load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
-        of_manager = source.reading(manager_name)
-        if of_manager is not None and of_manager.is_old:
-            seen = replace(seen, old_pages=seen.old_pages + 1)
-        return GroupObservation(
-            seen=replace(seen, load=load),
+        view = ClusterView(
             instances=self._cluster.instances(key, group.spec.instance.gpus),
             desired=group.spec.instances.replicas,
             max_degree=group.spec.max_degree,
             latency=_latency(group),
-            manager=manager_window(of_manager) if manager is not None else None,
-            gpus_each=max(1, group.spec.instance.gpus),
+            gpus=group.spec.instance.gpus,
+            plan_in_progress=any(map(ledger.to_be_carried_out, plans)),
             awaiting_approval=asked.spec.target[0] if asked is not None else None,
+        )
+        return group_observation(
+            view,
+            settings.objectives,
+            at_s=self._time.now_s(),
+            ages_s=[source.age_s(name) for name in (*names, manager_name)],
+            gateways=[source.reading(name) for name in names],
+            manager=source.reading(manager_name) if manager is not None else None,
         )
 
     # --- what it leaves behind ---

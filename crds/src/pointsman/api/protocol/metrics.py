@@ -5,6 +5,12 @@ from typing import Final, NamedTuple
 TOKEN_BOUNDS: Final = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 """Upper bounds of the buckets of every histogram of token counts; +Inf comes after them."""
 
+LATENCY_BOUNDS_S: Final = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
+    0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
+)  # fmt: skip
+"""The same of the gateway's latencies: geometric, about three per factor of two where the objectives of users lie."""
+
 
 class Metric(NamedTuple):
     """One metric family as it is documented."""

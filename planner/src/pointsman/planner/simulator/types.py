@@ -278,8 +278,8 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What happened to every request and to the workers."""
+class Served:
+    """What happened to every request, and what it took."""
 
     trace: str
     planner: str
@@ -289,16 +289,9 @@ class Result:
     prompt_tokens: Ints
     output_tokens: Ints
     outcome: NDArray[np.int8]  # Outcome
-    prefilled: NDArray[np.int8]  # PrefillPlace
     ttft_s: Floats
     tpot_s: Floats  # mean gap after the first token; NaN for one token and for what did not complete
     end_s: Floats
-    held_s: Floats  # that flow control held it back
-    preemptions: Ints
-    itl_s: Distribution  # of every gap between two tokens
-    timeline: tuple[TimelinePoint, ...]
-    decisions: tuple[DecisionRecord, ...]
-    transitions: tuple[TransitionRecord, ...]
     gpu_hours: float  # all workers that exist: starting, switching and draining ones too
     peak_gpus: int
     ended_s: float
@@ -341,6 +334,19 @@ class Result:
     def goodput_per_gpu_hour(self) -> float:
         """Requests that met both objectives, per GPU-hour billed."""
         return float(self.met.sum()) / self.gpu_hours if self.gpu_hours > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result(Served):
+    """What happened to every request and to the workers of a service."""
+
+    prefilled: NDArray[np.int8]  # PrefillPlace
+    held_s: Floats  # that flow control held it back
+    preemptions: Ints
+    itl_s: Distribution  # of every gap between two tokens
+    timeline: tuple[TimelinePoint, ...]
+    decisions: tuple[DecisionRecord, ...]
+    transitions: tuple[TransitionRecord, ...]
 
     @property
     def switches(self) -> int:

@@ -95,6 +95,14 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberLoad:
+    """What a member of a group does in a decode iteration: requests that it masters, and tokens of KV that it reads."""
+
+    requests: int
+    kv_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     """Tokens of KV that instances keep, and how many they have, those of iterations under way included."""
 
@@ -253,6 +261,15 @@ class Requests:
         others = {step.request for step in iteration.steps} | {move.request for move in iteration.moves}
         others &= self._requests.keys()
         return prompts + sum(sum(self._requests[request].kv.values()) for request in others)
+
+    def member_loads(self, iteration: Iteration) -> list[MemberLoad]:
+        """Of each member of a decode iteration that begins, in order; KV that the iteration stores included."""
+        mastered, tokens = dict.fromkeys(iteration.members, 0), dict.fromkeys(iteration.members, 0)
+        for step in iteration.steps:
+            mastered[iteration.members[step.master]] += 1
+            for name, count in self._requests[step.request].kv.items():
+                tokens[name] += count
+        return [MemberLoad(mastered[name], tokens[name]) for name in iteration.members]
 
     def counts(self) -> tuple[int, int]:
         """Requests that run and that wait."""

@@ -1,10 +1,70 @@
-"""What two pages of an elastic group's manager say."""
+"""From readings of an elastic group's gateways and its manager to a GroupObservation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
-from pointsman.planner.core.elastic.types import ManagerWindow
-from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.elastic.types import GroupObservation, ManagerWindow
+from pointsman.planner.core.observe import Reading, observation
+from pointsman.planner.core.types import Objectives, RoutingNumbers, Worker
+from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
+
+_NO_ROUTING: Final = RoutingNumbers(0, 0)  # the manager decides where prompts are computed
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What Kubernetes has of a group now. ``latency``: of its status; see ``GroupObservation`` for the others."""
+
+    instances: tuple[Worker, ...]
+    desired: int
+    max_degree: int
+    latency: LatencyModel
+    gpus: int
+    plan_in_progress: bool
+    awaiting_approval: int | None = None
+
+
+def group_observation(
+    group: ClusterView,
+    objectives: Objectives,
+    *,
+    at_s: float,
+    ages_s: Sequence[float],
+    gateways: Sequence[Reading | None],
+    manager: Reading | None,
+) -> GroupObservation:
+    """Everything about one group now.
+
+    ``ages_s``: of the newest page of each gateway and of the manager. A manager that is not read says nothing of its
+    instances: then nothing is known of the group. ``gateways``: None for one that was not read twice yet.
+    """
+    seen = observation(
+        at_s=at_s,
+        age_s=max(ages_s) if gateways else float("inf"),
+        gateways=[each or Reading({}, None, 0.0) for each in gateways],
+        workers=(),
+        routing=_NO_ROUTING,
+        objectives=objectives,
+        plan_in_progress=group.plan_in_progress,
+        worker_gpus=group.gpus,
+    )
+    if manager is not None and manager.is_old:
+        seen = replace(seen, old_pages=seen.old_pages + 1)
+    load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
+    return GroupObservation(
+        seen=replace(seen, load=load),
+        instances=group.instances,
+        desired=group.desired,
+        max_degree=group.max_degree,
+        latency=group.latency,
+        manager=manager_window(manager),
+        gpus_each=max(1, group.gpus),
+        awaiting_approval=group.awaiting_approval,
+    )
 
 
 def manager_window(reading: Reading | None) -> ManagerWindow | None:

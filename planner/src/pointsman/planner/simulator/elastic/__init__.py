@@ -1,0 +1,1 @@
+"""An elastic group in simulated time. Beside the simulator of services: instances have no roles."""
