@@ -2,8 +2,11 @@
 
 from typing import Final, NamedTuple
 
-TOKEN_BOUNDS: Final = (1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-"""Upper bounds of the buckets of every histogram of token counts; +Inf comes after them."""
+TOKEN_BOUNDS: Final = (
+    1, 4, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576,
+)  # fmt: skip
+"""Upper bounds of the buckets of every histogram of token counts; +Inf comes after them. The planner takes what is
+beyond the last finite bound to be as long as that bound, so it must be beyond all contexts."""
 
 LATENCY_BOUNDS_S: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,

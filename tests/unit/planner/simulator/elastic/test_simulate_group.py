@@ -9,9 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pointsman.api.protocol.metrics import GATEWAY_PROMPT_TOKENS
+from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.types import Objectives, Policy, Reason
+from pointsman.planner.simulator.elastic.pages import GatewayPage
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
 from pointsman.planner.simulator.elastic.serving import DEATH_NOTICED_S, Serving
 from pointsman.planner.simulator.elastic.simulate import simulate_group
@@ -202,16 +206,31 @@ def test_the_planner_sees_what_pages_show_and_no_exact_counts() -> None:
     assert any(each.manager and each.manager.steps.steps > 0 for each in seen)
 
 
+@pytest.mark.parametrize("tokens", [150_000, 400_000, 900_000])
+def test_the_longest_prompts_are_seen_about_as_long_as_they_are(tokens: int) -> None:
+    page = GatewayPage()
+    before = parse(page.text())
+    page.arrived(tokens)
+    ((seen, share),) = scrapes.observed(before, parse(page.text()), GATEWAY_PROMPT_TOKENS.name).shares()
+    assert share == 1
+    assert 0.7 < seen / tokens < 1.5
+
+
 def test_gateways_do_not_see_the_first_token_of_clients_that_do_not_stream() -> None:
     seen = observations(streaming_share=0.0)
     assert all(each.seen.service is None or each.seen.service.ttft_attainment is None for each in seen)
     assert any(each.seen.load and each.seen.load.output_tokens for each in seen)
 
 
-def test_nothing_is_known_of_a_group_while_its_pages_cannot_be_read() -> None:
-    seen = observations(faults=GroupFaults(metric_outages_s=((45, 75),)))
-    out = [each for each in seen if 45 <= each.seen.at_s < 75]
-    assert all(each.seen.load is None and math.isinf(each.seen.age_s) for each in out)
+def test_old_pages_stand_for_those_that_cannot_be_read_until_they_are_stale() -> None:
+    outage = GroupFaults(metric_outages_s=((45, 75),))
+    out = [each.seen for each in observations(faults=outage) if 45 <= each.seen.at_s < 75]
+    assert all(each.old_pages == 2 for each in out)  # of the gateway and the manager
+    assert [each.age_s for each in out] == pytest.approx([2.5 * (1 + number) for number in range(len(out))])
+    assert len({each.load for each in out}) == 1
+    reasons = {each.at_s: each.decision.reason for each in run(faults=outage).decisions}
+    stale_s = min(at_s for at_s, reason in reasons.items() if at_s > 45 and reason is Reason.STALE_METRICS)
+    assert stale_s == pytest.approx(42.5 + POLICY.stale_after_s + 2.5)
 
 
 def test_a_degree_is_used_when_it_was_measured_on_an_idle_group() -> None:

@@ -234,5 +234,5 @@ class _Run:
             slots=slots.total,
             used_slots=slots.used,
             arrivals=self._arrivals,
-            observed=observation.seen.load is not None,
+            observed=observation.seen.load is not None and not observation.seen.unread,
         )
