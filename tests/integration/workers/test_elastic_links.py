@@ -23,6 +23,7 @@ from pointsman.workers.elastic.protocol import (
 )
 from waiting import eventually
 
+TOKEN = "a-token-of-the-tests"
 HELLO = Hello("g-0", "boot", "127.0.0.1:1", 100, {"left over": 3})
 
 
@@ -48,11 +49,15 @@ class Heard:
 
 
 @asynccontextmanager
-async def instance(serve: Callable[[web.WebSocketResponse, int], object]) -> AsyncIterator[tuple[str, list[str]]]:
+async def instance(
+    serve: Callable[[web.WebSocketResponse, int], object], token: str = TOKEN
+) -> AsyncIterator[tuple[str, list[str]]]:
     """A server; ``serve`` gets the number of the link. Yields its URL and the header of each link."""
     sinces: list[str] = []
 
     async def link(request: web.Request) -> web.StreamResponse:
+        if request.headers["Authorization"] != f"Bearer {token}":
+            return web.Response(status=401)
         sinces.append(request.headers[MANAGER_SINCE])
         response = web.WebSocketResponse()
         await response.prepare(request)
@@ -79,7 +84,7 @@ async def linked() -> AsyncIterator[tuple[Links, Heard]]:
     """Links that tell what they hear."""
     heard = Heard()
     async with aiohttp.ClientSession() as session:
-        links = Links(session, "a-token-of-the-tests", heard)
+        links = Links(session, TOKEN, heard)
         yield links, heard
         await links.close()
 
@@ -142,3 +147,21 @@ async def test_an_instance_that_is_not_wanted_any_more_is_let_go(linked: tuple[L
         await eventually(lambda: heard.joins == ["g-0"], "it has joined")
         links.look([])
         await eventually(lambda: heard.losses == ["g-0"] and not links.linked, "it is let go")
+
+
+@pytest.mark.parametrize("token", ["new", "old", "new,old"])
+async def test_a_manager_that_has_both_tokens_links_an_instance_that_has_one_of_them(token: str) -> None:
+    """While the control token is rotated, and with a process of a version that knows of no rotation."""
+    heard = Heard()
+
+    async def serve(link: web.WebSocketResponse, _: int) -> None:
+        await link.send_bytes(encode(HELLO))
+        async for _message in link:
+            pass
+
+    async with aiohttp.ClientSession() as session, instance(serve, token) as (url, _):
+        links = Links(session, "new,old", heard)
+        links.look([url])
+        await eventually(lambda: links.linked == {url}, "the instance is linked")
+        await links.close()
+    assert heard.joins == ["g-0"]

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import Final, Protocol
 
 import aiohttp
@@ -51,8 +52,9 @@ class Links:
 
     def __init__(self, session: aiohttp.ClientSession, token: str, listener: Listener) -> None:
         self._session = session
+        self._tokens = accepted_tokens(token)
         # Of two managers, one of which does not know yet that it is replaced, an instance obeys the newer.
-        self._headers = {"Authorization": f"Bearer {accepted_tokens(token)[0]}", MANAGER_SINCE: repr(time.time())}
+        self._since = repr(time.time())
         self._listener = listener
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._outgoing: dict[str, asyncio.Queue[ToInstance]] = {}
@@ -98,12 +100,7 @@ class Links:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow(self, url: str) -> None:
-        async with (
-            asyncio.timeout(CONNECT_SECONDS) as connecting,
-            self._session.ws_connect(
-                f"{url}{LINK_PATH}", headers=self._headers, heartbeat=HEARTBEAT_SECONDS, max_msg_size=0
-            ) as link,
-        ):
+        async with asyncio.timeout(CONNECT_SECONDS) as connecting, await self._connect(url) as link:
             hello = decode_from_instance(await link.receive_bytes())
             if not isinstance(hello, Hello):
                 raise aiohttp.ClientError(f"the first message is {type(hello).__name__}, not Hello")
@@ -133,6 +130,28 @@ class Links:
                 del self._urls[hello.name]
                 log.info("instance left", extra={"instance": hello.name, "url": url})
                 self._listener.left(hello.name)
+
+    async def _connect(self, url: str) -> aiohttp.ClientWebSocketResponse:
+        """Connect with the first token that the instance accepts: one started before a rotation has only the old one.
+
+        Raises WSServerHandshakeError if it accepts none, or another error of aiohttp.
+        """
+        *others, last = self._tokens
+        for token in others:
+            try:
+                return await self._connect_with(url, token)
+            except aiohttp.WSServerHandshakeError as error:
+                if error.status != HTTPStatus.UNAUTHORIZED:
+                    raise
+        return await self._connect_with(url, last)
+
+    async def _connect_with(self, url: str, token: str) -> aiohttp.ClientWebSocketResponse:
+        return await self._session.ws_connect(
+            f"{url}{LINK_PATH}",
+            headers={"Authorization": f"Bearer {token}", MANAGER_SINCE: self._since},
+            heartbeat=HEARTBEAT_SECONDS,
+            max_msg_size=0,
+        )
 
     @staticmethod
     async def _send(link: aiohttp.ClientWebSocketResponse, outgoing: "asyncio.Queue[ToInstance]") -> None:
