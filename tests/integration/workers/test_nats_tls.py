@@ -77,6 +77,17 @@ async def test_a_worker_that_is_not_given_it_does_not_connect_and_serves_alone(s
         assert not alone.state.nats_connected
 
 
+@pytest.mark.parametrize("certificate", ["no certificate", "Prüfstelle"])
+async def test_a_worker_whose_authority_cannot_be_read_logs_it_and_serves_alone(
+    server: TlsServer, caplog: pytest.LogCaptureFixture, certificate: str
+) -> None:
+    own = settings("decode-0", **of_service(server, nats_ca_certificate=certificate))
+    async with worker(own, Fabric(), Role.DECODE, wait_for_nats=False) as alone:
+        await eventually(lambda: "the certificate of its authority cannot be read" in caplog.text, "the log has it")
+        answer = await alone.call({"prompt": list(range(1, 40))}).whole()
+        assert answer.headers["x-pointsman-prefill-reason"] == "queue-unknown"
+
+
 async def test_a_gateway_that_is_given_the_authority_hears_the_workers(server: TlsServer) -> None:
     own = Settings(
         namespace=NAMESPACE,
@@ -98,6 +109,24 @@ async def test_a_gateway_that_is_given_the_authority_hears_the_workers(server: T
             await eventually(lambda: feed.newest_of(WORKER), "the gateway has the worker's metrics")
     finally:
         await end([following])
+
+
+@pytest.mark.parametrize("certificate", ["no certificate", "Prüfstelle"])
+async def test_a_gateway_whose_authority_cannot_be_read_logs_it_and_tries_again(
+    caplog: pytest.LogCaptureFixture, certificate: str
+) -> None:
+    own = Settings(namespace=NAMESPACE, service="chat", nats_url="tls://127.0.0.1:1", nats_ca_certificate=certificate)
+
+    async def uid() -> str:
+        return "tls-gateway"
+
+    following = asyncio.create_task(KvMetricsFeed(own, clock=time.monotonic).run(uid))
+    try:
+        await eventually(lambda: "nats not reachable" in caplog.messages, "the log has it")
+        assert not following.done()
+    finally:
+        await end([following])
+    assert any("cadata" in record.__dict__.get("why", "") for record in caplog.records)
 
 
 async def test_the_operator_that_is_given_the_authority_deletes_streams(server: TlsServer) -> None:

@@ -93,6 +93,13 @@ def settings(**changes: str) -> OperatorSettings:
     return OperatorSettings(**(told | {"POINTSMAN_POD_NAME": "operator-0"} | changes))
 
 
+@pytest.mark.parametrize("certificate", ["no certificate", "Prüfstelle"])
+def test_the_operator_refuses_a_certificate_that_cannot_be_read(certificate: str) -> None:
+    """Its services' pods would get it, and none would reach NATS."""
+    with pytest.raises(ValueError, match=r"nats_ca_certificate\n.*not a certificate in PEM: .*cadata"):
+        settings(nats_ca_certificate=certificate)
+
+
 def test_the_operator_without_the_labels_of_its_own_pods_would_lock_itself_out() -> None:
     with pytest.raises(ValueError, match="controller_pods is empty"):
         settings(network_policies="true")

@@ -83,12 +83,15 @@ class KvMetricsFeed:
         while True:
             try:
                 await self._follow(subject)
-            except (nats.errors.Error, OSError, TimeoutError) as error:
+            except (nats.errors.Error, OSError, TypeError, TimeoutError) as error:  # TypeError: a CA that is not ASCII
                 log.warning("nats not reachable", extra={"why": str(error) or type(error).__name__})
             await asyncio.sleep(CONNECT_RETRY_SECONDS)
 
     async def _follow(self, subject: str) -> None:
-        """Connect and take messages until the client closes. Raises nats.errors.Error, OSError or TimeoutError."""
+        """Connect and take messages until the client closes.
+
+        Raises nats.errors.Error, OSError, TimeoutError, and TypeError for a CA that is not ASCII.
+        """
         settings = self._settings
         if settings.nats_url is None:
             raise RuntimeError("kv metrics need nats_url")
@@ -104,13 +107,14 @@ class KvMetricsFeed:
             self.take(message.data)
 
         ca = settings.nats_ca_certificate
+        tls = ssl.create_default_context(cadata=ca) if ca else None
         client = Client()
         try:
             await client.connect(
                 settings.nats_url,
                 user=settings.nats_user,
                 password=settings.nats_password.get_secret_value() if settings.nats_password is not None else None,
-                tls=ssl.create_default_context(cadata=ca) if ca else None,
+                tls=tls,
                 name=f"pointsman-gateway {settings.namespace}/{settings.service}",
                 max_reconnect_attempts=-1,
                 reconnect_time_wait=1,

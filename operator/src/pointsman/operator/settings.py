@@ -1,8 +1,9 @@
 """What the operator's process is told when it starts: environment ``POINTSMAN_*``, or the flag of the same name."""
 
+import ssl
 from typing import Any, Literal
 
-from pydantic import Field, Json, SecretStr, model_validator
+from pydantic import Field, Json, SecretStr, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from pointsman.operator.core.install import Install, Network
@@ -66,6 +67,15 @@ class OperatorSettings(LeaderSettings):
     survey_seconds: float = Field(
         default=20.0, gt=0, description="One worker of each service is asked this often whether it reaches NATS."
     )
+
+    @field_validator("nats_ca_certificate")
+    @classmethod
+    def _is_a_certificate(cls, certificate: str) -> str:
+        try:
+            ssl.create_default_context(cadata=certificate or None)
+        except (ssl.SSLError, TypeError) as error:
+            raise ValueError(f"not a certificate in PEM: {error}") from None
+        return certificate
 
     @model_validator(mode="after")
     def _knows_its_own_pods(self) -> "OperatorSettings":

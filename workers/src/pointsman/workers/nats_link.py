@@ -80,7 +80,14 @@ class NatsLink:
         settings = self._settings
         password = None if settings.nats_password is None else settings.nats_password.get_secret_value()
         ca = settings.nats_ca_certificate
-        tls = ssl.create_default_context(cadata=ca) if ca else None
+        try:
+            tls = ssl.create_default_context(cadata=ca) if ca else None
+        except (ssl.SSLError, TypeError) as error:  # TypeError: it is not ASCII
+            log.error(
+                "NATS at %s: the certificate of its authority cannot be read, prompts are prefilled locally: %s",
+                self._shown_url, error,
+            )  # fmt: skip
+            return
         prefix = reply_inbox_prefix(settings.namespace, settings.service_uid, settings.worker)
         while True:
             closed = asyncio.Event()
