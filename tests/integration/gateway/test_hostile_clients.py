@@ -159,6 +159,18 @@ async def test_a_body_over_the_limit_is_413_with_the_limit_and_the_way_to_raise_
     assert (line["status"], line["outcome"]) == (413, "invalid-request")
 
 
+async def test_a_credential_that_is_not_utf_8_is_a_wrong_one(room: Room) -> None:
+    gateway = await room.gateway(await room.workers(1))
+    defects = len(gateway.of.logged("request failed by a defect"))
+    host, port = gateway.of.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"GET /pointsman/v1/endpoints HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \xff\r\n\r\n")
+    received = await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+    assert received.startswith(b"HTTP/1.1 401"), received
+    assert len(gateway.of.logged("request failed by a defect")) == defects
+
+
 async def test_a_client_that_sends_too_slowly_is_408_and_frees_its_place(room: Room) -> None:
     gateway = await room.gateway(await room.workers(1), body_timeout_seconds=0.5, max_in_flight_requests=1)
     host, port = gateway.of.url.removeprefix("http://").split(":")

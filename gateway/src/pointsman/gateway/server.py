@@ -1,7 +1,6 @@
 """The HTTP face: OpenAI's endpoints, health, metrics, and the report of the routable set."""
 
 import asyncio
-import hmac
 import logging
 import re
 import time
@@ -15,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from pointsman.api.protocol import headers
-from pointsman.api.protocol.control import ENDPOINTS_PATH, accepted_tokens
+from pointsman.api.protocol.control import ENDPOINTS_PATH, authorized
 from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.attempt import Provenance
 from pointsman.gateway.client_answer import ClientAnswer, ClientGone
@@ -154,7 +153,7 @@ class GatewayServer:
         self._wall = wall
         self._started_unix_s = int(wall())
         self.keeps_connections = True
-        self.stopping = False  # it takes no more requests
+        self.stopping = False  # no longer accepts requests: /ready answers 503
 
     def application(self) -> web.Application:
         """The aiohttp application."""
@@ -538,9 +537,7 @@ class GatewayServer:
         return _error_response(error, request_id)
 
     async def _endpoints(self, request: web.Request) -> web.Response:
-        given = request.headers.get(headers.CONTROL_TOKEN, "")
-        accepted = (f"Bearer {token}".encode() for token in accepted_tokens(self._token))
-        if not any(hmac.compare_digest(given.encode(), each) for each in accepted):
+        if not authorized(request.headers.get(headers.CONTROL_TOKEN, ""), self._token):
             raise Unauthorized("This path needs the service's control token.")
         return web.Response(text=self._fleet.report(self._name).wire(), content_type="application/json")
 

@@ -1,6 +1,5 @@
 """The control API of a worker: ``/pointsman/v1/…`` on the engine's port, for the operator and the gateways."""
 
-import hmac
 import logging
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
@@ -28,12 +27,6 @@ class ControlAnswer:
     stream: AsyncGenerator[bytes, None] | None = None
 
 
-def authorized(headers: Mapping[str, str], token: str) -> bool:
-    """Whether the request carries the service's control token; takes as long for a wrong one as for the right one."""
-    given = headers.get("authorization", "").encode()
-    return any(hmac.compare_digest(given, f"Bearer {each}".encode()) for each in wire.accepted_tokens(token))
-
-
 class ControlApi:
     """Carries out control requests on one worker."""
 
@@ -43,11 +36,12 @@ class ControlApi:
     def refusal(self, method: str, path: str, headers: Mapping[str, str]) -> ControlAnswer | None:
         """401 for a request without its credential, before its body is read. ``headers`` have lower-case names."""
         token = self._sidecar.settings.control_token.get_secret_value()
+        given = headers.get("authorization", "")
         if (chat := _chat_of(method, path)) is not None:
             credentials = [wire.chat_credential(each, chat) for each in wire.accepted_tokens(token)]
-            if not any(authorized(headers, each) for each in credentials):
+            if not any(wire.authorized(given, each) for each in credentials):
                 return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "a chat needs the credential of its request")
-        elif not authorized(headers, token):
+        elif not wire.authorized(given, token):
             return _error(HTTPStatus.UNAUTHORIZED, "Unauthorized", "the control API needs the service's control token")
         return None
 

@@ -17,13 +17,13 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from pointsman.api.protocol import headers as names
-from pointsman.api.protocol.control import MAX_DEATHS, RetryReason, WorkerPhase
+from pointsman.api.protocol.control import MAX_DEATHS, RetryReason, WorkerPhase, authorized
 from pointsman.api.protocol.names import Role
 from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
-from pointsman.workers.control import ControlApi, authorized
+from pointsman.workers.control import ControlApi
 from pointsman.workers.core.bodies import as_utf8, dump, json_object, with_fields
 from pointsman.workers.core.body_memory import BodyMemory
 from pointsman.workers.core.paths import Access, access
@@ -148,7 +148,8 @@ class PointsmanMiddleware:
 
     async def _work(self, sidecar: Sidecar, request: "_Request") -> None:
         verification = names.VERIFICATION.lower() in request.headers
-        if verification and not authorized(request.headers, sidecar.settings.control_token.get_secret_value()):
+        token = sidecar.settings.control_token.get_secret_value()
+        if verification and not authorized(request.headers.get("authorization", ""), token):
             # Answered like any client's, it would prove that a decode worker pulled KV that nobody pulled.
             message = "a verification needs the control token of the service"
             await _respond_error(request.send, HTTPStatus.UNAUTHORIZED, "Unauthorized", message)

@@ -48,6 +48,16 @@ def accepted_tokens(control_token: str) -> tuple[str, ...]:
     return tokens if len(tokens) < 2 else (*tokens, control_token)
 
 
+def authorized(header: str, control_token: str) -> bool:
+    """Whether ``header``, of an Authorization header as aiohttp or latin-1 decodes it, has one of the accepted tokens.
+
+    Takes as long for a wrong token as for the right one.
+    """
+    given = header.encode("utf-8", "surrogateescape")
+    matches = [hmac.compare_digest(given, f"Bearer {token}".encode()) for token in accepted_tokens(control_token)]
+    return any(matches)
+
+
 def rotated(control_token: str, known: str) -> str:
     """``control_token`` of a Secret, with the tokens that processes have if somebody replaced them: ``new,old``.
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 import msgspec
 from aiohttp import WSMsgType, web
 
-from pointsman.workers.control import authorized
+from pointsman.api.protocol.control import authorized
 from pointsman.workers.elastic.instance.computer import Computer
 from pointsman.workers.elastic.protocol import (
     HEARTBEAT_SECONDS,
@@ -84,7 +84,7 @@ class Server:
 
     async def _link(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        if not authorized(headers, self._token):
+        if not authorized(headers.get("authorization", ""), self._token):
             return web.Response(status=401, text="the service's control token is missing or wrong\n")
         try:
             since_s = float(headers.get(MANAGER_SINCE.lower(), "0"))
