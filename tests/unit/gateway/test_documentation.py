@@ -5,9 +5,11 @@ from pathlib import Path
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol import metrics as names
+from pointsman.gateway import images
 from pointsman.gateway.core.requests import MEDIA_OPTIONS, REFUSED
 from pointsman.gateway.core.router import RouterName
 from pointsman.gateway.discovery.static import read_file
+from pointsman.gateway.metrics import IMAGE_REASONS, ImagePath
 from pointsman.gateway.settings import Settings
 from pointsman.serving.flow_control import LATE_DECODING_SHARE, LATE_PENDING_SHARE
 
@@ -24,6 +26,12 @@ def test_every_metric_is_documented_with_its_labels() -> None:
         if isinstance(metric, names.Metric) and metric.name.startswith("pointsman_gateway_"):
             row = next((line for line in PAGE.splitlines() if f"`{metric.name}`" in line), "")
             assert ", ".join(metric.labels) in row, metric.name
+
+
+def test_every_reason_that_is_known_beforehand_counts_images_from_zero() -> None:
+    sources = "".join(path.read_text() for path in Path(images.__path__[0]).glob("*.py"))
+    reasons = {(ImagePath[path], reason) for path, reason in re.findall(r'Encoded\(ImagePath\.(\w+), "(.+?)"', sources)}
+    assert reasons == set(IMAGE_REASONS)
 
 
 def test_the_room_for_held_requests_is_the_rules() -> None:

@@ -108,6 +108,7 @@ class GatewayRunner(web.AppRunner):
 
     def shutdown_within(self, seconds: float) -> None:
         """The time that ``cleanup`` gives open requests; before it is called."""
+        # Private: aiohttp takes it in the constructor only, before the time left is known.
         self._shutdown_timeout = seconds
 
     async def _make_server(self) -> web.Server:

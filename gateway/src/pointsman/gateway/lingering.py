@@ -8,10 +8,11 @@ from contextlib import suppress
 from pointsman.gateway.core.linger import Linger, OtherGateways
 from pointsman.gateway.discovery.kubernetes import follow_other_gateways
 from pointsman.gateway.settings import Settings
+from pointsman.process.ending import end
 
 log = logging.getLogger(__name__)
 
-_LOOK_SECONDS = 0.1
+_POLL_SECONDS = 0.1
 
 
 async def linger(settings: Settings) -> float:
@@ -48,10 +49,11 @@ async def _wait(settings: Settings, began_s: float) -> None:
     )
     while not decides.ends(time.monotonic(), others):
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS):
+            async with asyncio.timeout(_POLL_SECONDS):
                 await changed.wait()
         changed.clear()
-    log.info("takes no more requests", extra={"others": str(others), "seconds": time.monotonic() - began_s})
+    log.info("no longer accepts requests", extra={"others": str(others), "seconds": time.monotonic() - began_s})
     if following is not None:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
+        if following.done() and not following.cancelled() and (error := following.exception()) is not None:
+            log.warning("other gateways unknown", extra={"why": str(error) or type(error).__name__})
+        await end([following])

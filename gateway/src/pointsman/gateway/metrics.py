@@ -36,6 +36,7 @@ IMAGE_REASONS = (
     (ImagePath.CACHE, "remembered"),
     (ImagePath.BYPASS, "small"),
     (ImagePath.LOCAL, "no-encode-worker"),
+    (ImagePath.LOCAL, "outdated-worker"),
     (ImagePath.LOCAL, "timed-out"),
 )
 

@@ -7,8 +7,8 @@ them there as long as it is ready: closing its port then refuses connections.
 from dataclasses import dataclass
 from typing import Final
 
-_FOLLOWS_S: Final = 1.0  # a replacement pod is made within this time, if one is made at all
-_ANSWER_S: Final = (
+_REPLACEMENT_CREATED_S: Final = 1.0  # a replacement pod is made within this time, if one is made at all
+_API_ANSWER_S: Final = (
     10.0  # the API server answers within this time, if it does: a deleted service's rights are deleted too
 )
 
@@ -44,6 +44,6 @@ class Linger:
         if lingered_s >= self._longest_s:
             return True
         if self._successor_s is not None:
-            return now_s - max(self._successor_s, self._began_s) >= self._linger_s
-        awaited = lingered_s < _ANSWER_S if others is None else others.starting > 0
-        return not awaited and lingered_s >= max(self._linger_s, _FOLLOWS_S)
+            return now_s - self._successor_s >= self._linger_s
+        awaited = lingered_s < _API_ANSWER_S if others is None else others.starting > 0
+        return not awaited and lingered_s >= max(self._linger_s, _REPLACEMENT_CREATED_S)
