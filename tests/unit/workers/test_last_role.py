@@ -64,6 +64,18 @@ async def test_a_new_pod_takes_the_role_of_no_other() -> None:
         assert new.state.role is None
 
 
+def test_a_file_that_cannot_be_read_is_logged_once_and_one_that_is_absent_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "role.json"
+    last = LastRole(path)
+    assert last.read() is None
+    assert not caplog.records
+    path.write_text("{")
+    assert [last.read(), last.read()] == [None, None]
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+
+
 @pytest.mark.parametrize("content", ["", "{", '{"role": "Cook"}', '{"role": null}'])
 def test_a_file_that_says_no_role_is_none(tmp_path: Path, content: str) -> None:
     path = tmp_path / "role.json"

@@ -2,8 +2,6 @@
 
 from http import HTTPStatus
 
-from pointsman.api.protocol.control import RetryReason
-
 
 class WorkerError(Exception):
     """Base of every error of this room."""
@@ -44,13 +42,13 @@ class ControlRefusedError(WorkerError):
 
 
 class BodyRefusedError(WorkerError):
-    """A request whose body is not read to its end: HTTP status, CamelCase reason, a sentence for a person.
+    """A request whose body is not read to its end: HTTP status, CamelCase reason, a sentence for a person."""
 
-    ``retry``: the gateway may send the request to another worker, for this reason.
-    """
-
-    def __init__(self, status: HTTPStatus, reason: str, message: str, retry: RetryReason | None = None) -> None:
+    def __init__(self, status: HTTPStatus, reason: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
-        self.retry = retry
+
+
+class BodiesFullError(WorkerError):
+    """The bodies of other requests take all the memory for bodies: another worker may have room."""

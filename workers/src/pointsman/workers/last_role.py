@@ -24,6 +24,7 @@ class LastRole:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        self._failure_logged = False
 
     @classmethod
     def of_pod(cls, uid: str) -> Self:
@@ -31,7 +32,7 @@ class LastRole:
         return cls(Path(tempfile.gettempdir()) / f"pointsman-role-{uid}.json" if uid else None)
 
     def keep(self, request: RoleRequest) -> None:
-        """What the operator said."""
+        """Save ``request`` for a restart of the container."""
         if self._path is None:
             return
         partial = self._path.with_suffix(".part")
@@ -42,9 +43,14 @@ class LastRole:
             log.warning("the role cannot be kept for a restart: %s", error)
 
     def read(self) -> RoleRequest | None:
-        """What it said last; None: nothing, that there is no role, or the file cannot be read."""
+        """The last role request. None: there is none, it took the role away, or the file cannot be read."""
         try:
             found = RoleRequest.model_validate_json(self._path.read_text()) if self._path is not None else None
-        except (OSError, ValidationError):
+        except FileNotFoundError:
+            return None
+        except (OSError, ValidationError) as error:
+            if not self._failure_logged:
+                log.warning("the last role cannot be read: %s", error)
+                self._failure_logged = True
             return None
         return found if found is not None and found.role is not None else None

@@ -30,7 +30,7 @@ from pointsman.workers.core.paths import Access, access
 from pointsman.workers.core.prompts import CHAT_PATH, COMPLETIONS_PATH, without_client_transfer_params
 from pointsman.workers.core.usage import prompt_usage, with_cached_tokens
 from pointsman.workers.engine import AsgiApp, AsgiEngine, Message, Receive, Scope, Send
-from pointsman.workers.errors import BodyRefusedError
+from pointsman.workers.errors import BodiesFullError, BodyRefusedError
 from pointsman.workers.metrics import WorkerMetrics
 from pointsman.workers.metrics_server import MetricsServer
 from pointsman.workers.remote_prefill import REMOTE_SHARE_OF_DEADLINE
@@ -122,11 +122,10 @@ class PointsmanMiddleware:
                     await self._work(sidecar, request)
                 case Access.TOKENS:
                     await self._tokens(request)
+        except BodiesFullError:
+            await _refuse(send, sidecar.settings.worker, RetryReason.BODIES_FULL)
         except BodyRefusedError as error:
-            if error.retry is not None:
-                await _refuse(send, sidecar.settings.worker, error.retry)
-            else:
-                await _respond_error(send, error.status, error.reason, str(error))
+            await _respond_error(send, error.status, error.reason, str(error))
         finally:
             request.client.forget_body()
 
@@ -206,6 +205,7 @@ class _Client:
         """The whole body; None if the client left before it was sent. ``limit_bytes`` beside the memory's limit.
 
         Raises BodyRefusedError: at once if its announced length is too much, else as soon as the limit is reached.
+        Raises BodiesFullError if the bodies of other requests leave no memory for it.
         """
         limit = self._memory.limit_bytes if limit_bytes is None else min(limit_bytes, self._memory.limit_bytes)
         announced = self._headers.get("content-length", "")
@@ -228,12 +228,7 @@ class _Client:
             if self._size_bytes + len(chunk) > limit:
                 raise _too_large(limit)
             if not self._memory.take(len(chunk)):
-                raise BodyRefusedError(
-                    HTTPStatus.SERVICE_UNAVAILABLE,
-                    "ServiceUnavailable",
-                    "the bodies of other requests take all the memory for bodies",
-                    RetryReason.BODIES_FULL,
-                )
+                raise BodiesFullError("the bodies of other requests take all the memory for bodies")
             self._size_bytes += len(chunk)
             chunks.append(chunk)
             if not message.get("more_body", False):
