@@ -130,8 +130,8 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
         if settings.nats_url is not None:
             life.start(kv_metrics.run(lambda: _service_uid(settings, fleet)), "kv metrics")
         await life.stopping.wait()
-        # /ready says yes as long as requests are taken: a Service with no other gateway sends them to one that ends
-        # while that one is ready.
+        # /ready answers 200 while requests are accepted: a Service without another gateway routes to a terminating one
+        # only while it is ready.
         server.keeps_connections = False
         log.info("stopping", extra={"status": life.status.name})
         left_seconds = await linger(settings) if life.status is ExitStatus.STOPPED else settings.shutdown_seconds

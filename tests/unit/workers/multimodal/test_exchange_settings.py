@@ -32,4 +32,4 @@ def test_the_buffer_has_room_for_a_few_images_and_not_more_than_the_cache(
     max_item_tokens: int, token_bytes: int, cache_mib: int, num_blocks: int
 ) -> None:
     settings = ExchangeSettings(control_token=SecretStr(TOKEN), embedding_cache_mib=cache_mib)
-    assert settings.blocks(max_item_tokens, token_bytes).num_blocks == num_blocks
+    assert settings.allocator(max_item_tokens, token_bytes).num_blocks == num_blocks

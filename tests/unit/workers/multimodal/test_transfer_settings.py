@@ -6,11 +6,15 @@ from pointsman.process.errors import SettingsError
 from pointsman.workers.multimodal.transfer.settings import EmbeddingTransferSettings
 
 
+def buffer(settings: EmbeddingTransferSettings) -> tuple[int, int, int]:
+    """Its size in requests, and the sizes of a block and of a default reservation."""
+    return settings.embedding_cache_buffer_size, settings.multimodal_block_size, settings.default_multimodal_blocks
+
+
 def test_the_defaults_are_those_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("MULTIMODAL_BLOCK_SIZE", "DEFAULT_MULTIMODAL_BLOCKS", "EMBEDDING_CACHE_BUFFER_SIZE"):
         monkeypatch.delenv(f"POINTSMAN_{name}", raising=False)
-    allocator = EmbeddingTransferSettings.read().allocator(max_request_tokens=8192)
-    assert (allocator.num_blocks, allocator.block_size, allocator.default_num_blocks) == (4096, 128, 8)
+    assert buffer(EmbeddingTransferSettings.read()) == (64, 128, 8)
 
 
 def test_the_environment_sets_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,8 +23,7 @@ def test_the_environment_sets_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POINTSMAN_EMBEDDING_CACHE_BUFFER_SIZE", "2")
     monkeypatch.setenv("POINTSMAN_EMBEDDING_TRANSFER_TIMEOUT_SECONDS", "1.5")
     settings = EmbeddingTransferSettings.read()
-    allocator = settings.allocator(max_request_tokens=100)
-    assert (allocator.num_blocks, allocator.block_size, allocator.default_num_blocks) == (12, 16, 3)
+    assert buffer(settings) == (2, 16, 3)
     assert settings.embedding_transfer_timeout_seconds == 1.5
     assert settings.transports == ("shared_memory", "nixl", "tcp")
     monkeypatch.setenv("POINTSMAN_EMBEDDING_TRANSFER_TRANSPORTS", "tcp")
@@ -43,10 +46,3 @@ def test_a_wrong_value_is_refused_with_its_name_and_what_is_right(
     monkeypatch.setenv(f"POINTSMAN_{name}", value)
     with pytest.raises(SettingsError, match=f"POINTSMAN_{name}: .*{words}"):
         EmbeddingTransferSettings.read()
-
-
-def test_a_buffer_without_a_block_beside_the_default_reservation_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POINTSMAN_EMBEDDING_CACHE_BUFFER_SIZE", "1")
-    with pytest.raises(SettingsError, match=r"BUFFER_SIZE: 1 requests of 1151 tokens .* at least 1152.*BLOCKS \(8\)"):
-        EmbeddingTransferSettings.read().allocator(max_request_tokens=1151)
-    assert EmbeddingTransferSettings.read().allocator(max_request_tokens=1152).num_blocks == 9

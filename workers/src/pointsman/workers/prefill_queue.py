@@ -153,22 +153,24 @@ class PrefillQueue:
         except NATS_ERRORS as error:
             raise QueueUnavailableError(f"stream {self.stream}: {error or type(error).__name__}") from error
 
-    async def _ensure_stream(self, jetstream: JetStreamContext, wanted: StreamConfig) -> None:
-        """What is there and alike is left alone: it needs no right to make a stream."""
+    async def _ensure_stream(self, jetstream: JetStreamContext, desired: StreamConfig) -> None:
+        """Create the stream, or update it if it differs. One that is equal is left alone, which needs no permission."""
         try:
             found = (await jetstream.stream_info(self.stream)).config
         except nats.js.errors.NotFoundError:
-            await jetstream.add_stream(wanted)
+            await jetstream.add_stream(desired)
             return
         if all(
-            getattr(found, field) == getattr(wanted, field)
+            getattr(found, field) == getattr(desired, field)
             for field in ("subjects", "max_msgs", "max_age", "duplicate_window")
         ):
             return
         try:
-            await jetstream.update_stream(wanted)
+            await jetstream.update_stream(desired)
         except nats.errors.TimeoutError:  # what NATS does not permit stays without an answer
-            log.info("stream %s is kept as it is: this worker may not change it", self.stream)
+            log.info(
+                "stream %s keeps its settings: NATS did not answer the update, which it may not permit", self.stream
+            )
 
 
 class PrefillPuller:

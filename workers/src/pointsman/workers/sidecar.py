@@ -343,7 +343,7 @@ class Sidecar:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _withdraw(self) -> None:
-        """Take no new work, nobody having asked for it; what was verified does not hold any more."""
+        """Drain without a request from the operator, and forget the verification."""
         self._verified = None
         self._change(self._roles.drained())
 

@@ -32,9 +32,10 @@ class MoveLimits:
 
 @dataclass(slots=True)
 class RequestMoves:
-    """What befell one request. Its answers (``n``, several prompts) share the deaths, and each has its own moves.
+    """Limits and deaths of one request.
 
-    Encode workers that died of its images are among them.
+    Its answers (``n``, several prompts) share the deaths, and each has its own moves. Encode workers that died of its
+    images are among the deaths.
     """
 
     limits: MoveLimits
@@ -54,15 +55,10 @@ class RequestMoves:
 class AnswerMoves:
     """Attempts for one answer, before and after its first token."""
 
-    _request: RequestMoves
+    request: RequestMoves
     _attempts: int = 0
     _moves: int = 0
     _deaths: int = 0
-
-    @property
-    def request(self) -> RequestMoves:
-        """That of the request."""
-        return self._request
 
     @property
     def attempts(self) -> int:
@@ -72,7 +68,7 @@ class AnswerMoves:
     @property
     def deaths(self) -> int:
         """Workers that died of the request, as far as one can know."""
-        return max(self._deaths, len(self._request.died))
+        return max(self._deaths, len(self.request.died))
 
     def failed(
         self, worker: WorkerKey, name: str, end: AttemptEnd, prefill_workers: Collection[str] = ()
@@ -81,17 +77,17 @@ class AnswerMoves:
 
         ``prefill_workers``: names of those that died with its prompt, in place of ``worker``.
         """
-        limits = self._request.limits
+        limits = self.request.limits
         if end is AttemptEnd.LOST:
             # A worker that dies takes connections for a moment more: that is the death that is counted already.
-            end = AttemptEnd.NOT_BEGUN if worker in self._request.died else AttemptEnd.DIED
+            end = AttemptEnd.NOT_BEGUN if worker in self.request.died else AttemptEnd.DIED
         self._attempts += 1
         if end is not AttemptEnd.NOT_BEGUN:
             self._moves += 1
         if end is AttemptEnd.DIED:
             died = {WorkerKey(each): each for each in prefill_workers} or {worker: name}
             self._deaths += len(died)
-            self._request.died |= died
+            self.request.died |= died
         if self.killed:
             return self.why_killed
         if self._moves > limits.max_moves:
@@ -111,5 +107,5 @@ class AnswerMoves:
     @property
     def why_killed(self) -> str:
         """The deaths, for an error."""
-        names = ", ".join(sorted(self._request.died.values()))
+        names = ", ".join(sorted(self.request.died.values()))
         return f"{self.deaths} workers died while answering this request ({names}); it is not sent to another one"

@@ -14,7 +14,7 @@ import msgspec
 
 from pointsman.gateway.core.json_body import decode_body
 from pointsman.gateway.core.relayed_media import refuse_media
-from pointsman.gateway.core.requests import refused_fields, served
+from pointsman.gateway.core.requests import refuse, refused_fields, served
 from pointsman.gateway.errors import ModelNotFound, RequestInvalid
 
 
@@ -108,9 +108,7 @@ def read_relayed(
     refused = refused_fields(trusts_media_options=trusts_media_options)
     if endpoint is RelayedEndpoint.RESPONSES:
         refused = {**refused, **STATEFUL}
-    for field, instead in refused.items():
-        if body.get(field):
-            raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
+    refuse(body, refused)
     refuse_media(body)
     adapter = _adapter(endpoint, body, served_name, adapters)
     stream = body.get("stream") or False

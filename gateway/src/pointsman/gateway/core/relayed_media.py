@@ -16,10 +16,10 @@ _MEDIA: Final = frozenset(
 )
 """Types of media parts, and the fields in which media stand: OpenAI's, Anthropic's and vLLM's own."""
 
-_PLAIN_WORDS: Final = frozenset({"image", "video", "audio", "file", "document"})
+_AMBIGUOUS_FIELDS: Final = frozenset({"image", "video", "audio", "file", "document"})
 """Of these, words that are a field of other objects too; such an object is a medium by its type only."""
 
-_NO_PARTS: Final = frozenset(
+_FIELDS_WITHOUT_PARTS: Final = frozenset(
     {"tools", "tool_choice", "arguments", "metadata", "text", "response_format", "structured_outputs"}
     | {"output_config", "output_format", "chat_template_kwargs"}
 )
@@ -54,12 +54,14 @@ def refuse_media(body: dict[str, Any]) -> None:
     for place in _objects(body):
         part = place.value
         kind = part.get("type") if isinstance(part.get("type"), str) else ""
-        computed = [name for name in (kind, *part) if name.endswith("_embeds") or name == "image_pil"]
-        for name in computed:
+        embeddings = [name for name in (kind, *part) if name.endswith("_embeds") or name == "image_pil"]
+        for name in embeddings:
             if name == kind or part[name] is not None:
                 at = place.path
-                raise RequestInvalid(f"'{at}' has the kind {name[:40]!r}, which is not accepted.", param=at)
-        if kind not in _MEDIA and not computed and (_MEDIA - _PLAIN_WORDS).isdisjoint(part):
+                raise RequestInvalid(
+                    f"'{at}' is {name[:40]!r}, which is not accepted: send the text or the medium itself.", param=at
+                )
+        if kind not in _MEDIA and not embeddings and (_MEDIA - _AMBIGUOUS_FIELDS).isdisjoint(part):
             continue
         if part.get("uuid") is not None:
             at = f"{place.path}.uuid"
@@ -95,7 +97,7 @@ def _inside(place: _Place, *, top: bool = False) -> list[_Place]:
         found = [
             _Place(each, name, parent)
             for name, each in value.items()
-            if type(each) in (list, dict) and name not in _NO_PARTS and not (call and name == "input")
+            if type(each) in (list, dict) and name not in _FIELDS_WITHOUT_PARTS and not (call and name == "input")
         ]
     found.reverse()
     return found

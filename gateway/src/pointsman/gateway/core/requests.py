@@ -96,6 +96,13 @@ def refused_fields(*, trusts_media_options: bool) -> Mapping[str, str]:
     return REFUSED if trusts_media_options else {**REFUSED, **_UNTRUSTED}
 
 
+def refuse(body: Mapping[str, Any], refused: Mapping[str, str]) -> None:
+    """Raises RequestInvalid for a field of ``body`` that is in ``refused``, with what to do instead."""
+    for field, instead in refused.items():
+        if body.get(field):
+            raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
+
+
 # What decides how tokens are sampled and when they end: the engine's completions endpoint takes it under the same name.
 _SAMPLING = frozenset(
     {
@@ -186,9 +193,7 @@ def read(
     body = decode_body(data)
     if not isinstance(body, dict):
         raise RequestInvalid(f"The request body is a JSON {_json_type(body)}; it must be an object.")
-    for field, instead in refused_fields(trusts_media_options=trusts_media_options).items():
-        if body.get(field):
-            raise RequestInvalid(f"'{field}' is not accepted: {instead}.", param=field)
+    refuse(body, refused_fields(trusts_media_options=trusts_media_options))
     model = body.get("model")
     if model is None or model == "":
         raise RequestInvalid(f"'model' is missing; {served(served_name, adapters)}.", param="model")

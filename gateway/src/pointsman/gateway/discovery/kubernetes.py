@@ -94,9 +94,8 @@ def workers_of(pods: Iterable[WorkerPod]) -> tuple[Worker, ...]:
         ((worker, pod.embedding_role) for pod in pods if (worker := worker_of(pod)) is not None),
         key=lambda each: each[0].name,
     )
-    if all(worker.role is not Role.ENCODE for worker, _ in found):
-        return tuple(worker for worker, _ in found)
-    return tuple(replace(worker, ignores_embeddings=embeddings is None) for worker, embeddings in found)
+    encodes = any(worker.role is Role.ENCODE for worker, _ in found)
+    return tuple(replace(worker, ignores_embeddings=encodes and embeddings is None) for worker, embeddings in found)
 
 
 def discovered(pods: Iterable[WorkerPod], service: Service | None) -> Discovered:
@@ -143,23 +142,14 @@ async def follow_kubernetes(namespace: str, service: str, found: Callable[[Disco
                 return
             try:
                 now = discovered(pods.objects(), services.get(service, namespace))
-            except (ValidationError, ValueError) as error:
+            except ValueError as error:
                 log.error("workers not understood", extra={"why": str(error)})
                 return
             if now != last:
                 last = now
                 found(now)
 
-        async def first_report() -> None:
-            await pods.synced.wait()
-            await services.synced.wait()
-            report()
-            await asyncio.Event().wait()
-
-        async with asyncio.TaskGroup() as group:
-            group.create_task(pods.run(), name="mirror of pods")
-            group.create_task(services.run(), name="mirror of the service")
-            group.create_task(first_report(), name="first report")
+        await _follow(report, pods, services)
 
 
 def other_gateways(pods: Iterable[Pod], own_name: str) -> OtherGateways:
@@ -187,11 +177,14 @@ async def follow_other_gateways(
             if pods.synced.is_set():
                 found(other_gateways(pods.objects(), own_name))
 
-        async def first_report() -> None:
-            await pods.synced.wait()
-            report()
-            await asyncio.Event().wait()
+        await _follow(report, pods)
 
-        async with asyncio.TaskGroup() as group:
-            group.create_task(pods.run(), name="mirror of gateways")
-            group.create_task(first_report(), name="first report of gateways")
+
+async def _follow(report: Callable[[], None], *mirrors: Mirror[Any]) -> None:
+    """Run ``mirrors`` until cancelled, and ``report`` once all have had their first list."""
+    async with asyncio.TaskGroup() as group:
+        for mirror in mirrors:
+            group.create_task(mirror.run(), name=f"mirror of {mirror.resource}")
+        for mirror in mirrors:
+            await mirror.synced.wait()
+        report()

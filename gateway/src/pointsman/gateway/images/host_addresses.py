@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 1.0
 
 TRIES: Final = 5
 MAX_LOOKUPS: Final = 4096
-"""Names that are asked for at one time; the wait for a free place counts against the fetch's time."""
+"""Names that fetches wait for at one time; a fetch that is given up frees its place before c-ares ends its query."""
 
 
 class HostUnknown(OSError):

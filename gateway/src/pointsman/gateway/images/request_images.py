@@ -32,12 +32,12 @@ class RequestImages:
     parts: tuple[ImagePart, ...]
     images: Sequence[Image]
     encode: Callable[["RequestImages", RequestMoves], Awaitable[bytes]]
-    leave: Callable[["RequestImages"], None]
+    count_left_to_worker: Callable[["RequestImages"], None]
     load_s: float
     encode_s: float | None = None
     paths: Counter[str] = field(default_factory=Counter)
     _params: bytes | None = None
-    _is_left: bool = False
+    _is_counted: bool = False
 
     @property
     def tokens(self) -> int:
@@ -72,9 +72,9 @@ class RequestImages:
 
     def leave_to_worker(self) -> None:
         """The worker that gets the request ignores embeddings, so it encodes the images itself. Counted once."""
-        if not self._is_left:
-            self._is_left = True
-            self.leave(self)
+        if not self._is_counted:
+            self._is_counted = True
+            self.count_left_to_worker(self)
 
 
 class ImageService:
@@ -134,7 +134,7 @@ class ImageService:
             return await self._encode(of, moves, request_id, model, options)
 
         parts = tuple(replace(part, url="") for part in ask.images)
-        return RequestImages(parts, images, encode, self._left, self._clock() - began_s)
+        return RequestImages(parts, images, encode, self._count_left_to_worker, self._clock() - began_s)
 
     async def _encode(
         self, of: RequestImages, moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
@@ -153,11 +153,13 @@ class ImageService:
             self._metrics.image_went(encoded.path, encoded.reason)
             of.paths[encoded.path] += 1
 
-    def _left(self, of: RequestImages) -> None:
+    def _count_left_to_worker(self, of: RequestImages) -> None:
         images = list(of.distinct.values())
-        self._count(of, self._unsent(images) or [Encoded(ImagePath.LOCAL, "outdated-worker")] * len(images))
+        self._count(
+            of, self._without_encode_worker(images) or [Encoded(ImagePath.LOCAL, "outdated-worker")] * len(images)
+        )
 
-    def _unsent(self, images: Sequence[Image]) -> list[Encoded] | None:
+    def _without_encode_worker(self, images: Sequence[Image]) -> list[Encoded] | None:
         """What becomes of ``images``, all of them different, where no encode worker gets them. None: one may."""
         if not self._fleet.has_encoders:
             return [Encoded(ImagePath.LOCAL, "no-encode-worker")] * len(images)
@@ -169,8 +171,8 @@ class ImageService:
         self, images: Sequence[Image], moves: RequestMoves, request_id: str, model: str, options: Mapping[str, Any]
     ) -> list[Encoded]:
         """What becomes of each of ``images``, all of them different."""
-        if (unsent := self._unsent(images)) is not None:
-            return unsent
+        if (local := self._without_encode_worker(images)) is not None:
+            return local
         known = [self._dispatcher.remembered(image, options) for image in images]
         new = [image for image, found in zip(images, known, strict=True) if found is None]
         if new:

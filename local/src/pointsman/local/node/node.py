@@ -20,7 +20,7 @@ from pointsman.kube.events import EventRecorder
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.resources import LEASES, NODES, PODS
 from pointsman.local.binaries import TOOLS
-from pointsman.local.node.core.types import Object
+from pointsman.local.node.core.service_endpoints import is_ready
 from pointsman.local.node.images import ImageStore
 from pointsman.local.node.kubelet_api import kubelet_api, server_tls
 from pointsman.local.node.pod_addresses import PodAddresses
@@ -211,7 +211,7 @@ class Node:
             try:
                 await kube.apply(LEASES, {"metadata": {"name": name, "namespace": _LEASE_NAMESPACE}, "spec": spec})
                 node = await kube.find(NODES, name)
-                if node is None or not _is_ready(node):
+                if node is None or not is_ready(node):
                     await self._write_node(kube, port)  # it was deleted, or marked lost while this node was away
             except (AlreadyExists, KubeError) as error:
                 log.warning("node %s: heartbeat failed: %s", name, error)
@@ -253,8 +253,3 @@ class Node:
             return self._runner(namespace, pod).log_is_over(container)
         except LookupError:
             return True
-
-
-def _is_ready(node: Object) -> bool:
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)

@@ -29,10 +29,8 @@ def service_endpoints(service: Object, pods: Iterable[Object]) -> Mapping[Addres
     if not selector or not host or host == "None":
         return {}
     chosen = [pod for pod in pods if _belongs(pod, service, selector)]
-    ready = [
-        pod for pod in chosen if not _terminating(pod) and (_is_ready(pod) or spec.get("publishNotReadyAddresses"))
-    ]
-    serving = [pod for pod in chosen if _terminating(pod) and _is_ready(pod)]
+    ready = [pod for pod in chosen if not _terminating(pod) and (is_ready(pod) or spec.get("publishNotReadyAddresses"))]
+    serving = [pod for pod in chosen if _terminating(pod) and is_ready(pod)]
     found: dict[Address, frozenset[Address]] = {}
     for port in spec.get("ports") or ():
         if port.get("protocol", "TCP") == "TCP":
@@ -52,17 +50,18 @@ def _terminating(pod: Object) -> bool:
     return pod["metadata"].get("deletionTimestamp") is not None
 
 
-def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
+def is_ready(item: Object) -> bool:
+    """Whether the pod or node ``item`` has the condition Ready."""
+    conditions = (item.get("status") or {}).get("conditions") or ()
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _target(pod: Object, port: Object) -> Address | None:
     """None where the pod has no port of that name."""
-    wanted = port.get("targetPort", port["port"])
-    if isinstance(wanted, str) and not wanted.isdigit():
+    target_port = port.get("targetPort", port["port"])
+    if isinstance(target_port, str) and not target_port.isdigit():
         named = {p.get("name"): p["containerPort"] for c in pod["spec"]["containers"] for p in c.get("ports") or ()}
-        if wanted not in named:
+        if target_port not in named:
             return None
-        wanted = named[wanted]
-    return Address(pod["status"]["podIP"], int(wanted))
+        target_port = named[target_port]
+    return Address(pod["status"]["podIP"], int(target_port))

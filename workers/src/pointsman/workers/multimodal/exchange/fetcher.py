@@ -153,7 +153,7 @@ class EmbeddingFetcher:
                 raise TransferFailedError(f"embeddings of {MAX_WIDTHS} other widths were fetched already")
             settings = self._settings
             client = self._clients[token_bytes] = EmbeddingClient(
-                settings.blocks(self._max_item_tokens, token_bytes),
+                settings.allocator(self._max_item_tokens, token_bytes),
                 token_bytes,
                 settings.control_token.get_secret_value(),
                 settings.embedding_transfer_timeout_seconds,

@@ -89,7 +89,7 @@ class EmbeddingPublisher:
     async def _open(self) -> _CacheServer:
         settings = self._settings
         server = _CacheServer(
-            settings.blocks(self._max_item_tokens, self._token_bytes),
+            settings.allocator(self._max_item_tokens, self._token_bytes),
             self._token_bytes,
             settings.control_token.get_secret_value(),
             settings.embedding_transfer_timeout_seconds,

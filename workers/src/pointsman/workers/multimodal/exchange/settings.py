@@ -42,7 +42,7 @@ class ExchangeSettings(EmbeddingTransferSettings):
         host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
         return f"{host}:{self.embedding_port}"
 
-    def blocks(self, max_item_tokens: int, token_bytes: int) -> ReqToMetadataBlockAllocator:
+    def allocator(self, max_item_tokens: int, token_bytes: int) -> ReqToMetadataBlockAllocator:
         """Of the buffer that embeddings of ``token_bytes`` a token pass through; none is longer than
         ``max_item_tokens``. It has about ``max_bytes`` at most, since no more are under way at once.
         """

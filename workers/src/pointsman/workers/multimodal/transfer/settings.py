@@ -2,13 +2,8 @@
 
 from pydantic import Field, field_validator
 
-from pointsman.process.errors import SettingsError
 from pointsman.process.settings import ProcessSettings
-from pointsman.workers.multimodal.transfer.allocator import (
-    DEFAULT_BLOCK_SIZE,
-    DEFAULT_BLOCKS,
-    ReqToMetadataBlockAllocator,
-)
+from pointsman.workers.multimodal.transfer.allocator import DEFAULT_BLOCK_SIZE, DEFAULT_BLOCKS
 from pointsman.workers.multimodal.transfer.data_paths import TRANSPORTS
 
 
@@ -41,19 +36,3 @@ class EmbeddingTransferSettings(ProcessSettings):
     def transports(self) -> tuple[str, ...]:
         """``embedding_transfer_transports``, one by one."""
         return tuple(self.embedding_transfer_transports.split(","))
-
-    def allocator(self, max_request_tokens: int) -> ReqToMetadataBlockAllocator:
-        """The blocks of a buffer for requests of at most ``max_request_tokens``.
-
-        Raises SettingsError if the buffer has no block beside one default reservation.
-        """
-        total_tokens = self.embedding_cache_buffer_size * max_request_tokens
-        needed_tokens = (self.default_multimodal_blocks + 1) * self.multimodal_block_size
-        if total_tokens < needed_tokens:
-            raise SettingsError(
-                f"POINTSMAN_EMBEDDING_CACHE_BUFFER_SIZE: {self.embedding_cache_buffer_size} requests of "
-                f"{max_request_tokens} tokens are {total_tokens} tokens: they must be at least {needed_tokens}, one "
-                f"block more than POINTSMAN_DEFAULT_MULTIMODAL_BLOCKS ({self.default_multimodal_blocks}) blocks of "
-                f"POINTSMAN_MULTIMODAL_BLOCK_SIZE ({self.multimodal_block_size}) tokens"
-            )
-        return ReqToMetadataBlockAllocator(total_tokens, self.multimodal_block_size, self.default_multimodal_blocks)
