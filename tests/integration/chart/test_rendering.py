@@ -365,8 +365,15 @@ def test_the_uninstall_hook_runs_where_the_operator_runs(helm: Helm) -> None:
     )
     hook = one(objects, "Job", "pointsman-uninstall")["spec"]["template"]
     operator = one(objects, "Deployment", "pointsman-operator")["spec"]["template"]
-    for key in ("nodeSelector", "tolerations", "affinity", "priorityClassName", "volumes"):
-        assert hook["spec"][key] == operator["spec"][key], key
+    placed = {
+        "nodeSelector": {"a": "b"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"a": "b"}},
+        "priorityClassName": "high",
+    }
+    for key, value in placed.items():
+        assert hook["spec"][key] == operator["spec"][key] == value, key
+    assert hook["spec"]["volumes"] == operator["spec"]["volumes"]
     assert hook["metadata"]["annotations"] == {"mesh": "none"}
     assert hook["metadata"]["labels"]["team"] == "x"
     (container,), (other,) = hook["spec"]["containers"], operator["spec"]["containers"]

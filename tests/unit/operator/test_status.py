@@ -227,10 +227,20 @@ def test_a_worker_on_a_lost_node_is_said_to_be_lost() -> None:
     assert of(outcome, ConditionType.PROGRESSING).reason == Reason.IDLE, "nothing is being started"
 
 
+def test_a_worker_that_never_served_and_is_on_a_lost_node_is_not_being_started() -> None:
+    outcome = told(snapshot(PREFILL, replace(LOST, verified=None)))
+    counts = outcome.status.pools
+    assert counts is not None
+    assert (counts.decode.existing, counts.decode.starting) == (1, 0)
+    assert of(outcome, ConditionType.DECODE_READY).reason == Reason.NODE_LOST
+
+
 def test_an_engine_that_served_and_is_silent_now_does_not_load() -> None:
     outcome = told(snapshot(PREFILL, replace(DECODE, pod_ready=False)))
-    degraded = of(outcome, ConditionType.DEGRADED)
+    degraded, counts = of(outcome, ConditionType.DEGRADED), outcome.status.pools
     assert degraded.reason == Reason.WORKER_UNRESPONSIVE
+    assert counts is not None
+    assert counts.decode.starting == 0
     assert "d served and does not answer its readiness probe now" in degraded.message
 
 
