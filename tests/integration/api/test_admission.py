@@ -501,7 +501,7 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         service(**engine_container(resources={"limits": {"nvidia.com/gpu": 8}})),
         ("template.spec.containers[0].resources", "nvidia.com/gpu of container 'engine'", "is not counted by budgets"),
     ),
-    "GPUs that only the requests name": (
+    "GPUs that are only requested": (
         service(**engine_container(resources={"requests": {"nvidia.com/gpu": "8"}})),
         ("containers[0].resources", "nvidia.com/gpu of container 'engine'", "leave it out"),
     ),
