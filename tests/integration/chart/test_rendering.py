@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from fixtures.helm_release import CHART, REGISTRY
+from pointsman.api.protocol.names import GROUP
+from pointsman.kube.permissions import Rule
 from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES
 from pointsman.planner import permissions as planner
 
@@ -300,6 +302,36 @@ def test_the_chart_grants_the_planner_what_it_says_it_does_and_nothing_else(helm
     own_lease = granted(*one(objects, "Role", "pointsman-planner")["rules"])
     said = granted(*(rule.manifest() for rule in planner.LEASE_RULES))
     assert {right[:3] for right in own_lease} == {right[:3] for right in said}
+
+
+WRITES = {"create", "update", "patch", "delete"}
+UNCHECKED = {"pods", "pods/status", "events"}  # each worker is verified, and an Event changes nothing
+
+
+@pytest.mark.parametrize(
+    ("rights", "policy"),
+    [(CLUSTER_RULES, "pointsman-operator-objects"), (planner.CLUSTER_RULES, "pointsman-planner-state")],
+    ids=["operator", "planner"],
+)
+def test_admission_policies_look_at_every_write_of_what_others_have_too(
+    helm: Helm, rights: tuple[Rule, ...], policy: str
+) -> None:
+    """RBAC does not say whose objects: with a right to write Secrets alone, an account writes any Secret."""
+    written = {
+        (rule.group, kind)
+        for rule in rights
+        for kind in rule.resources
+        if rule.group != GROUP and kind not in UNCHECKED and not WRITES.isdisjoint(rule.verbs)
+    }
+    constraints = one(rendered(helm), "ValidatingAdmissionPolicy", policy)["spec"]["matchConstraints"]
+    looked_at = {
+        (group, kind, operation)
+        for rule in constraints["resourceRules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+        for operation in rule["operations"]
+    }
+    assert looked_at == {(*each, operation) for each in written for operation in ("CREATE", "UPDATE", "DELETE")}
 
 
 def test_the_operator_can_give_away_no_right_that_it_lacks(helm: Helm) -> None:
