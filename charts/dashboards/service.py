@@ -62,6 +62,12 @@ def _workers(role: str) -> Panel:
     )
 
 
+def _ended_share(part: str, whole: str) -> str:
+    """The share of the requests that ended with the labels ``part`` among those with ``whole``."""
+    ended = "sum (rate(pointsman_gateway_ended_total{{{}}}[$__rate_interval]))"
+    return f"{ended.format(f'{SELECTED},{part}')} / {ended.format(f'{SELECTED},{whole}')}"
+
+
 SERVED = Row(
     "Are clients served?",
     (
@@ -82,16 +88,14 @@ SERVED = Row(
         ),
         Panel(
             "Share within objectives",
-            "Requests within both objectives (TTFT and TPOT): what clients got, and what the planner expected of "
-            "the workers that served; "
-            "means over the last 500 requests. 'last look' is what clients got since the look before. Where "
-            "observed is far below expected, "
-            "the engine is slower than the planner believes.",
+            "Requests within both objectives (TTFT and TPOT), as gateways count them, and what the planner expected of "
+            "the workers that served, over the last 500 requests. If observed is far below expected, the engine is "
+            "slower than the planner's model. Empty without a policy.",
             "percentunit",
             (
-                Query(_input("observedAttainment"), "observed"),
+                Query(_ended_share('ttft="met",tpot=~"met|none"', 'ttft!="unknown",tpot!="unknown"'), "observed"),
+                Query(_ended_share('tpot="met"', 'tpot=~"met|missed"'), "TPOT alone"),
                 Query(_input("predictedAttainment"), "expected"),
-                Query(f"{_input('observedTtftAttainment')} * {_input('observedTpotAttainment')}", "last look"),
                 Query(_told("attainment_objective"), "objective", dashed=True),
             ),
             most=1,
@@ -139,12 +143,12 @@ LOAD = Row(
     (
         Panel(
             "Arrivals and their forecast",
-            "Requests that came, beside the planner's estimate of their rate now and the bound that it plans for: "
-            "the load when a worker started "
-            "now would serve. 'bursts': the rate for which workers are held, where bursts come back.",
+            "Requests that were accepted, beside the planner's estimate of their rate now and the bound that it plans "
+            "for: the load when a worker started now would serve. 'bursts': the rate for which workers are held, where "
+            "bursts come back.",
             "reqps",
             (
-                Query(rate("pointsman_gateway_arrivals_total"), "arrivals"),
+                Query(rate("pointsman_gateway_accepted_total"), "accepted"),
                 Query(_input("ratePerSecond"), "estimate", dashed=True),
                 Query(_input("highRatePerSecond"), "bound of the forecast", dashed=True),
                 Query(_input("burstRatePerSecond"), "bursts", dashed=True),

@@ -6,6 +6,7 @@ Every stand-in for a worker and the real one run these same tests. A test module
 
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ __all__ = [
     "test_a_chat_stream_begins_with_the_role_and_ends_with_done",
     "test_a_stream_brings_token_ids_one_finish_reason_usage_and_done",
     "test_a_whole_answer_is_the_streams_answer",
+    "test_a_whole_answer_reports_how_long_its_tokens_took",
     "test_files_are_what_their_hashes_say",
     "test_prompts_and_chats_are_tokenised",
     "test_the_answer_names_the_worker_and_where_the_prompt_was_prefilled",
@@ -135,6 +137,21 @@ async def test_a_whole_answer_is_the_streams_answer(client: Client) -> None:
     assert body["choices"][0]["text"] == "".join(chunk["choices"][0]["text"] for chunk in chunks)
     assert body["choices"][0]["finish_reason"] == "length"
     assert body["usage"]["total_tokens"] == len(PROMPT) + 5
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize(("tokens", "choices"), [(1, 1), (12, 1), (6, 2)])
+async def test_a_whole_answer_reports_how_long_its_tokens_took(
+    client: Client, path: str, tokens: int, choices: int
+) -> None:
+    prompt = {"prompt": PROMPT} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "Hello"}]}
+    asked = {"model": client.worker.model, "max_tokens": tokens, "n": choices, "ignore_eos": True, **prompt}
+    began_s = time.monotonic()
+    status, _, sent = await client.post(path, asked)
+    elapsed_ms = (time.monotonic() - began_s) * 1000
+    assert status == 200
+    told = {name.lower(): value for name, value in dict(sent).items()}
+    assert 0 <= float(told[headers.DECODE_MS.lower()]) < elapsed_ms
 
 
 async def test_the_answer_names_the_worker_and_where_the_prompt_was_prefilled(client: Client) -> None:

@@ -206,14 +206,19 @@ def test_a_planner_that_cannot_plan_a_service_says_why(fires: Callable[..., None
 
 
 def test_missed_objectives_are_an_alert_while_requests_come(fires: Callable[..., None]) -> None:
-    arrivals = 'pointsman_gateway_arrivals_total{namespace="models",service="chat",pod="a",endpoint="completions"}'
-    missed = {
-        PLANNER % ("input", ',name="observedAttainment"'): "0.8x60",
-        PLANNER % ("attainment_objective", ""): "0.95x60",
+    ended = 'pointsman_gateway_ended_total{namespace="models",service="chat",pod="%s",ttft="%s",tpot="%s"}'
+    goal = PLANNER % ("attainment_objective", "")
+    of_two_gateways = {
+        ended % ("a", "met", "met"): "0+20x30 600x60",
+        ended % ("b", "met", "met"): "0+16x30 480x60",
+        ended % ("b", "met", "none"): "0+12x30 360x60",  # a single token, within both
+        ended % ("a", "missed", "met"): "0+6x30 180x60",
+        ended % ("a", "met", "failed"): "0+6x30 180x60",
+        ended % ("a", "unknown", "unknown"): "0+900x30 27000x60",  # 48 of 60 are within both, and these say nothing
     }
-    fires({**missed, arrivals: "0+60x30 1800x30"}, "PointsmanObjectivesMissed", {10: [], 20: [CHAT], 50: []})
-    kept = {**missed, PLANNER % ("attainment_objective", ""): "0.8x60", arrivals: "0+60x60"}
-    fires(kept, "PointsmanObjectivesMissed", {30: []})
+    missed = {**of_two_gateways, goal: "0.95x90"}
+    fires(missed, "PointsmanObjectivesMissed", {10: [], 25: [CHAT], 60: []})
+    fires({**of_two_gateways, goal: "0.79x90"}, "PointsmanObjectivesMissed", {25: []})
 
 
 def test_a_policy_that_allows_too_little_for_ten_minutes_is_an_alert(fires: Callable[..., None]) -> None:

@@ -1,13 +1,15 @@
 """What the official client sees: answers, streams, usage, errors."""
 
+from collections.abc import Awaitable
 from typing import Any
 
 import openai
 import pytest
 from openai.types.chat import ChatCompletionFunctionToolParam, ChatCompletionMessageParam
 
-from integration.gateway.conftest import Room
-from integration.gateway.stand_in_worker import MAX_MODEL_LEN, SERVED_NAME, StandInWorker
+from fixtures.gateways import Gateway
+from integration.gateway.conftest import ROUTING, Room
+from integration.gateway.stand_in_worker import MAX_MODEL_LEN, SERVED_NAME, Behaviour, StandInWorker
 from waiting import eventually
 
 CONVERSATION: list[ChatCompletionMessageParam] = [
@@ -363,3 +365,106 @@ async def test_the_latencies_of_a_stream_are_measured_where_the_client_sees_them
     assert grown(f"pointsman_gateway_request_seconds_count{path}") == 2
     assert grown('pointsman_gateway_output_tokens_sum{service="chat"}') == 16
     assert grown('pointsman_gateway_requests_total{code="200",endpoint="completions",service="chat"}') == 2
+
+
+async def judged(gateway: Gateway, worker: StandInWorker, ttft_ms: float, tpot_ms: float) -> None:
+    """These objectives are in force."""
+    goals = {"ttftMs": ttft_ms, "tpotMs": tpot_ms}
+    gateway.write_endpoints([worker], routing=ROUTING | {"objectives": goals})
+    name = 'pointsman_gateway_objective_seconds{objective="tpot",service="chat"}'
+
+    async def known() -> bool:
+        return (await gateway.metrics()).get(name) == tpot_ms / 1000
+
+    await eventually(known, f"{goals} are in force")
+
+
+async def counted(gateway: Gateway, requests: Awaitable[object]) -> dict[str, float]:
+    """What ``requests`` added to the counters of load and objectives, without those that stayed."""
+    before = await gateway.metrics()
+    await requests
+    names = ("accepted", "accepted_refused", "first_tokens", "ended")
+    after = await gateway.metrics()
+    return {
+        name.removeprefix("pointsman_gateway_").replace(',service="chat"', "").replace('service="chat",', ""): grown
+        for name, value in after.items()
+        if name.startswith(tuple(f"pointsman_gateway_{each}_total" for each in names))
+        and (grown := value - before.get(name, 0.0))
+    }
+
+
+async def test_streams_and_whole_answers_are_counted_against_the_objectives_in_force(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    ask: dict[str, Any] = {"model": SERVED_NAME, "prompt": "12345678"}
+
+    async def three() -> None:
+        async for _ in await gateway.client.completions.create(**ask, max_tokens=8, stream=True):
+            pass
+        await gateway.client.completions.create(**ask, max_tokens=8)
+        await gateway.client.completions.create(**ask, max_tokens=1)
+
+    load = 'accepted_total{service="chat"}'
+    assert await counted(gateway, three()) == {
+        load: 3,
+        'first_tokens_total{ttft="unknown"}': 3,
+        'ended_total{tpot="unknown",ttft="unknown"}': 2,
+        'ended_total{tpot="none",ttft="unknown"}': 1,
+    }, "no objectives are in force"
+    await judged(gateway, worker, 60_000, 60_000)
+    assert await counted(gateway, three()) == {
+        load: 3,
+        'first_tokens_total{ttft="met"}': 3,
+        'ended_total{tpot="met",ttft="met"}': 2,
+        'ended_total{tpot="none",ttft="met"}': 1,
+    }
+    worker.decode_ms = 7000.0  # a whole answer whose first token came before the request: the stand-in has no time
+    await judged(gateway, worker, 0.001, 500)
+    assert await counted(gateway, three()) == {
+        load: 3,
+        'first_tokens_total{ttft="missed"}': 1,  # the stream
+        'first_tokens_total{ttft="met"}': 2,
+        'ended_total{tpot="met",ttft="missed"}': 1,
+        'ended_total{tpot="missed",ttft="met"}': 1,  # 1000 ms per token
+        'ended_total{tpot="none",ttft="met"}': 1,
+    }
+    worker.decode_ms = None  # of the version before
+    assert await counted(gateway, gateway.client.completions.create(**ask, max_tokens=8)) == {
+        load: 1,
+        'first_tokens_total{ttft="unknown"}': 1,
+        'ended_total{tpot="unknown",ttft="unknown"}': 1,
+    }
+
+
+async def test_refused_requests_are_no_load_and_failed_ones_are_within_no_objective(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    await judged(gateway, worker, 60_000, 60_000)
+    ask: dict[str, Any] = {"model": SERVED_NAME, "prompt": "12345678", "max_tokens": 4}
+
+    async def refused() -> None:
+        for wrong in ({"model": "another"}, {"n": 0}, {"prompt": "x" * 5000}):
+            with pytest.raises(openai.APIStatusError):
+                await gateway.client.completions.create(**(ask | wrong))
+        async with gateway.http.post(f"{gateway.of.url}/v1/completions", data=b"{ no json") as answer:
+            assert answer.status == 400
+
+    assert await counted(gateway, refused()) == {}
+
+    async def refused_by_the_engine() -> None:
+        worker.behaviours.append(Behaviour(status=400, body={"error": {"message": "no", "code": 400}}))
+        with pytest.raises(openai.BadRequestError):
+            await gateway.client.completions.create(**ask)
+
+    assert await counted(gateway, refused_by_the_engine()) == {
+        'accepted_total{service="chat"}': 1, 'accepted_refused_total{service="chat"}': 1,
+    }  # fmt: skip
+
+    async def failed() -> None:
+        worker.behaviours.extend(Behaviour(cut=True) for _ in range(9))
+        with pytest.raises(openai.InternalServerError):
+            await gateway.client.completions.create(**ask)
+        worker.behaviours.clear()
+
+    found = {'accepted_total{service="chat"}': 1, 'ended_total{tpot="failed",ttft="missed"}': 1}
+    assert await counted(gateway, failed()) == found

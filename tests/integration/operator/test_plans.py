@@ -103,6 +103,8 @@ async def test_a_plans_prefill_token_budget_is_pushed_to_workers_that_serve(clus
     name = await plan(cluster, 1, 2, 1, changesLayout=False, routing=routed)
     await eventually(lambda: budgets(cluster, Role.PREFILL) == [2048, 2048], "both prefill workers have it")
     assert routing(cluster)["setBy"] == f"plan/{name}"
+    objectives = {"ttftMs": 1000, "ttftMsPerPromptToken": 0, "tpotMs": 50}
+    assert routing(cluster)["objectives"] == objectives, "a plan's numbers leave the policy's objectives in force"
     asked = [what for worker in cluster.kubelet.workers.values() for what in worker.asked]
     assert asked.count("budget 2048") == 2, "once each, and to no decode worker"
     assert asked.count("role Prefill") == 2, "no role is given again"

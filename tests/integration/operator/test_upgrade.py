@@ -53,10 +53,21 @@ async def test_upgrade_and_rollback_restart_scale_and_refuse_nothing(
     cluster: Cluster, control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     serve_requests(cluster, tmp_path)
-    await cluster.create(model=MODEL, pools={"prefill": {"replicas": 1}, "decode": {"replicas": 2}})
+    shadow = {"mode": "Shadow", "objectives": {"ttftMs": 900, "tpotMs": 30}, "budget": {"maxGpus": 8}}
+    await cluster.kube.create(
+        resources.PLANNER_POLICIES, {"metadata": {"name": "chat"}, "spec": shadow}, cluster.namespace
+    )
+    pools = {"prefill": {"replicas": 1}, "decode": {"replicas": 2}}
+    await cluster.create(model=MODEL, pools=pools, policyRef={"name": "chat"})
     await cluster.until_summary("1P2D")
     async with clients_of(cluster, control_plane, tmp_path) as clients:
         await _upgrade_and_roll_back(cluster, control_plane, clients)
+
+
+async def _objectives(cluster: Cluster) -> dict[str, Any] | None:
+    """What gateways count requests against."""
+    found = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+    return ((found["status"].get("routing") or {}).get("objectives")) or None
 
 
 async def _upgrade_and_roll_back(cluster: Cluster, control_plane: ControlPlane, clients: Clients) -> None:
@@ -78,6 +89,7 @@ async def _upgrade_and_roll_back(cluster: Cluster, control_plane: ControlPlane, 
     cluster.operator.start()
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
     await the_service_runs_on()
+    assert (await _objectives(cluster)) == {"ttftMs": 900, "ttftMsPerPromptToken": 0, "tpotMs": 30}
     added = {"POINTSMAN_ROUTER": "least-loaded", "POINTSMAN_MAX_BODY_MIB": "64"}
 
     async def the_gateways_have_the_limits() -> bool:
@@ -99,6 +111,7 @@ async def _upgrade_and_roll_back(cluster: Cluster, control_plane: ControlPlane, 
 
     await eventually(the_gateways_are_as_before, "the gateway's environment is the earlier one")
     await the_service_runs_on()
+    assert await _objectives(cluster) is None, "the earlier resources have no such field"
     stored = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
     assert not {"router", "limits"} & stored["spec"]["gateway"].keys()
     pools = await cluster.books()

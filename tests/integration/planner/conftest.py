@@ -46,6 +46,11 @@ class Page:
         self.failing = False
         self.arrivals = self._made(Counter, named.GATEWAY_ARRIVALS)
         self.arrivals.labels("chat", "completions")
+        self.accepted = self._made(Counter, named.GATEWAY_ACCEPTED)
+        self.accepted.labels("chat")
+        self.first_tokens = self._made(Counter, named.GATEWAY_FIRST_TOKENS)
+        self.ended = self._made(Counter, named.GATEWAY_ENDED)
+        self.objective = self._made(Gauge, named.GATEWAY_OBJECTIVE)
         self.ttft = self._made(Histogram, named.GATEWAY_TTFT, buckets=(0.25, 0.5, 1.0, 2.0, 4.0))
         self.tpot = self._made(Histogram, named.GATEWAY_TPOT, buckets=(0.01, 0.025, 0.05, 0.1))
         self.prompts = self._made(Histogram, named.GATEWAY_PROMPT_TOKENS, buckets=tokens)
@@ -65,6 +70,7 @@ class Page:
         """So many requests were answered."""
         for _ in range(count):
             self.arrivals.labels("chat", "completions").inc()
+            self.accepted.labels("chat").inc()
             self.ttft.labels("chat", "local").observe(ttft_s)
             self.tpot.labels("chat", "local").observe(tpot_s)
             self.prompts.labels("chat").observe(prompt)
@@ -91,6 +97,7 @@ class GatewayPage(Page):
         path = self.metrics.by_path("local")
         for _ in range(count):
             self.metrics.arrived("completions")
+            self.metrics.accepted.inc()
             path.ttft.observe(ttft_s)
             path.tpot.observe(tpot_s)
             self.metrics.prompt_tokens.observe(prompt)

@@ -8,6 +8,7 @@ import pytest
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.discovery.kubernetes import Service, WorkerPod, discovered, worker_of, workers_of
 from pointsman.gateway.discovery.static import EndpointsFileInvalid, read_file
+from pointsman.gateway.types import Objectives
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
@@ -71,6 +72,22 @@ def test_the_bounds_of_flow_control_come_from_there_too_each_by_itself() -> None
         assert discovered([], service).bounds == FlowBounds(9000, decode)
 
 
+def test_the_objectives_come_from_there_too_and_what_cannot_be_read_is_none() -> None:
+    metadata = {"name": "chat", "namespace": "ns", "uid": "svc", "resourceVersion": "1"}
+    for goals, expected in (
+        ({"ttftMs": 1500, "tpotMs": 40}, Objectives(1.5, 0.04)),
+        ({"ttftMs": 1500, "tpotMs": 40, "ttftMsPerPromptToken": 0.5, "itlMs": 1}, Objectives(1.5, 0.04, 0.0005)),
+        ({"ttftMs": "1.5s", "tpotMs": 40}, None),
+        ({"ttftMs": 0, "tpotMs": 40}, None),
+        (None, None),
+    ):
+        found = discovered(
+            [], Service.model_validate({"metadata": metadata, "status": {"routing": {"objectives": goals}}})
+        )
+        assert found.objectives == expected
+        assert (found.rule, found.bounds) == (None, NOTHING_HELD)
+
+
 def test_an_endpoints_file_with_the_keys_of_earlier_versions_is_read_whole(tmp_path: Path) -> None:
     path = tmp_path / "endpoints.yaml"
     path.write_text(
@@ -86,6 +103,9 @@ def test_an_endpoints_file_with_the_keys_of_earlier_versions_is_read_whole(tmp_p
     assert found.bounds == NOTHING_HELD
     path.write_text(path.read_text().replace("Size: 2", "Size: 2, decodingPerDecodeWorker: 7"))
     assert read_file(path).bounds == FlowBounds(None, 7)
+    assert found.objectives is None
+    path.write_text(path.read_text().replace("Worker: 7", "Worker: 7, objectives: {ttftMs: 900, tpotMs: 30}"))
+    assert read_file(path).objectives == Objectives(0.9, 0.03)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.llmservice import Routing, RoutingObjectives
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec, PlannerPolicyStatus
 from pointsman.operator.core.dropped import LAST_APPLIED, dropped_fields
-from pointsman.operator.core.policies import contradiction, policy_status
+from pointsman.operator.core.policies import contradiction, policy_status, with_objectives
+from pointsman.operator.core.snapshot import Policy
 from unit.operator.world import spec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -98,3 +100,15 @@ def test_where_nothing_was_dropped_or_nothing_is_known_nothing_is_said(applied: 
 def test_a_field_that_is_newer_than_this_operator_was_not_dropped() -> None:
     assert dropped_fields(PlannerPolicy, stored('{"spec": {"horizonSeconds": 60}}', horizonSeconds=60)) is None
     assert dropped_fields(PlannerPolicy, stored('{"spec": {"horizonSeconds": 60}}')) is not None
+
+
+def test_the_objectives_of_the_policy_are_beside_the_routing_numbers_and_go_with_it() -> None:
+    follows = Policy(name="chat", spec=policy(2, 8))
+    goals = RoutingObjectives(ttft_ms=1000, tpot_ms=50)
+    numbers = Routing(max_local_prefill_tokens=512, max_prefill_queue_size=8, set_by="plan/chat-00001")
+    assert with_objectives(None, follows) == Routing(objectives=goals)
+    both = with_objectives(numbers, follows)
+    assert both == numbers.model_copy(update={"objectives": goals})
+    assert with_objectives(both, None) == numbers
+    assert with_objectives(Routing(objectives=goals), None) is None
+    assert with_objectives(None, None) is None

@@ -48,7 +48,7 @@ def workers(prefill: int, decode: int) -> tuple[Worker, ...]:
 def observed(at_s: float, load: Load | None, prefill: int = 2, decode: int = 4, **other: Any) -> Observation:
     made = Observation(
         at_s=at_s, window_s=2.5, age_s=1.0, workers=workers(prefill, decode), routing=RoutingNumbers(512, 32),
-        load=load, service=Service(ttft_attainment=1.0, tpot_attainment=1.0, prefill_queue_depth=0.0),
+        load=load, service=Service(ttft_attainment=1.0, tpot_attainment=1.0, attainment=1.0, prefill_queue_depth=0.0),
     )  # fmt: skip
     return replace(made, **other)
 

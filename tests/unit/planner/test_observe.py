@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.gateway.metrics import GatewayMetrics, ImagePath
 from pointsman.planner.core.exposition import parse
+from pointsman.gateway.types import Objectives as GatewayObjectives
 from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
 from pointsman.planner.core.prefixes import NOTHING_CACHED
 from pointsman.planner.core.scrapes import Page
@@ -34,41 +36,50 @@ CAPTURES = Path(__file__).parent / "captures"
 
 
 class Gateway:
-    """A gateway's page, made with the library that makes the real one."""
+    """A gateway's page, by the gateway's own code. ``objectives``: that are in force at it."""
 
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.arrivals = self._counter(named.GATEWAY_ARRIVALS)
-        self.arrivals.labels("chat", "completions")  # a gateway shows its families from the start
-        self.ttft = self._histogram(named.GATEWAY_TTFT, (0.5, 1.0, 2.0))
-        self.tpot = self._histogram(named.GATEWAY_TPOT, (0.025, 0.05, 0.1))
-        self.prompts = self._histogram(named.GATEWAY_PROMPT_TOKENS, (128, 512, 2048))
-        self.outputs = self._histogram(named.GATEWAY_OUTPUT_TOKENS, (16, 64))
+    def __init__(self, objectives: Objectives | None = OBJECTIVES) -> None:
+        self.metrics = GatewayMetrics("chat")
+        self.follow(objectives)
 
-    def _counter(self, metric: named.Metric) -> Counter:
-        return Counter(metric.name, metric.help, metric.labels, registry=self.registry)
+    def follow(self, objectives: Objectives | None) -> None:
+        goals = objectives and GatewayObjectives(
+            objectives.ttft_ms / 1000, objectives.tpot_ms / 1000, objectives.ttft_ms_per_prompt_token / 1000
+        )
+        self.metrics.set_objectives(goals or None)
 
-    def _histogram(self, metric: named.Metric, bounds: tuple[float, ...]) -> Histogram:
-        return Histogram(metric.name, metric.help, metric.labels, buckets=bounds, registry=self.registry)
-
-    def request(self, ttft_s: float, tpot_s: float, prompt: int, output: int, path: str = "local") -> None:
-        self.arrivals.labels("chat", "completions").inc()
-        self.ttft.labels("chat", path).observe(ttft_s)
-        self.tpot.labels("chat", path).observe(tpot_s)
-        self.prompts.labels("chat").observe(prompt)
-        self.outputs.labels("chat").observe(output)
+    def request(
+        self, ttft_s: float, tpot_s: float, prompt: int, output: int, path: str = "local", streamed: bool = True
+    ) -> None:
+        self.metrics.arrived("completions")
+        self.metrics.accepted.inc()
+        self.metrics.prompt_tokens.observe(prompt)
+        self.metrics.output_tokens.observe(output)
+        if streamed:
+            self.metrics.by_path(path).ttft.observe(ttft_s)
+            self.metrics.by_path(path).tpot.observe(tpot_s)
+        first = self.metrics.got_first_token(ttft_s, prompt)
+        self.metrics.ended(first, self.metrics.tpot_verdict(tpot_s) if output > 1 else TpotVerdict.NONE)
 
     def page(self) -> Page:
-        return parse(generate_latest(self.registry).decode())
+        return parse(self.metrics.expose().decode())
+
+    def earlier_page(self) -> Page:
+        """As the version before wrote it, without what is counted against objectives."""
+        added = (
+            named.GATEWAY_ACCEPTED, named.GATEWAY_ACCEPTED_REFUSED, named.GATEWAY_FIRST_TOKENS, named.GATEWAY_ENDED,
+            named.GATEWAY_OBJECTIVE,
+        )  # fmt: skip
+        return {name: samples for name, samples in self.page().items() if name not in {each.name for each in added}}
 
 
 def worker(name: str = "w0", role: WorkerRole = WorkerRole.DECODE) -> Worker:
     return Worker(name, role, WorkerCondition.ACTIVE)
 
 
-def seen(gateways: list[Reading], workers: list[Seen]) -> Observation:
+def seen(gateways: list[Reading], workers: list[Seen], objectives: Objectives = OBJECTIVES) -> Observation:
     return observation(
-        at_s=100, age_s=1, gateways=gateways, workers=workers, routing=ROUTING, objectives=OBJECTIVES,
+        at_s=100, age_s=1, gateways=gateways, workers=workers, routing=ROUTING, objectives=objectives,
         plan_in_progress=False,
     )  # fmt: skip
 
@@ -90,8 +101,150 @@ def test_load_and_attainment_come_from_what_changed_between_two_readings() -> No
     assert found.service is not None
     assert found.service.ttft_attainment == pytest.approx(0.8)
     assert found.service.tpot_attainment == pytest.approx(0.8)
+    assert found.service.attainment == pytest.approx(0.8)
     assert found.age_s == found.gateways_age_s == 1
     assert found.workers_age_s is None, "there is none"
+
+
+@pytest.mark.parametrize("streamed", [1.0, 0.3, 0.0])
+def test_what_clients_got_is_counted_and_not_interpolated_whether_they_stream_or_not(streamed: float) -> None:
+    """P-D1: of 100 answers with 21.5 to 24.5 ms per token all are within 25 ms; half of the bucket 20 to 30 is not."""
+    tight = Objectives(ttft_ms=1400, tpot_ms=25)
+    gateway = Gateway(tight)
+    before = gateway.page()
+    for number in range(100):
+        share = number / 100
+        gateway.request(1.3, 0.0215 + 0.003 * share, 2000, 500, streamed=share < streamed)
+    reading = Reading(before, gateway.page(), 5.0)
+    found = seen([reading], [], tight).service
+    assert found is not None
+    assert (found.ttft_attainment, found.tpot_attainment, found.attainment) == (1.0, 1.0, 1.0)
+
+
+def test_an_answer_without_a_second_token_has_no_tpot_and_can_be_within_both() -> None:
+    gateway = Gateway()
+    before = gateway.page()
+    gateway.request(0.5, 0.0, 100, 1)
+    gateway.request(0.5, 0.09, 100, 20)
+    gateway.request(1.5, 0.01, 100, 20)
+    found = seen([Reading(before, gateway.page(), 5.0)], []).service
+    assert found is not None
+    assert found.ttft_attainment == pytest.approx(2 / 3)
+    assert found.tpot_attainment == pytest.approx(1 / 2)
+    assert found.attainment == pytest.approx(1 / 3)
+
+
+def test_each_prompt_has_its_own_ttft_objective() -> None:
+    grows = Objectives(ttft_ms=100, tpot_ms=50, ttft_ms_per_prompt_token=1.0)
+    gateway = Gateway(grows)
+    before = gateway.page()
+    gateway.request(2.0, 0.01, 2000, 20)
+    gateway.request(0.2, 0.01, 50, 20)
+    found = seen([Reading(before, gateway.page(), 5.0)], [], grows).service
+    assert found is not None
+    assert found.ttft_attainment == pytest.approx(0.5), "the mean prompt would be given 1.1 s"
+
+
+def test_failed_requests_are_not_within_both_and_say_nothing_of_tpot() -> None:
+    gateway = Gateway()
+    before = gateway.page()
+    gateway.request(0.5, 0.01, 100, 20)
+    gateway.metrics.ended(TtftVerdict.MISSED, TpotVerdict.FAILED)
+    gateway.metrics.ended(TtftVerdict.UNKNOWN, TpotVerdict.UNKNOWN)
+    found = seen([Reading(before, gateway.page(), 5.0)], []).service
+    assert found is not None
+    assert (found.tpot_attainment, found.attainment) == (1.0, 0.5)
+
+
+def test_several_gateways_are_one_sum() -> None:
+    first, second = Gateway(), Gateway()
+    before = [first.page(), second.page()]
+    for _ in range(9):
+        first.request(0.5, 0.01, 100, 20)
+    second.request(1.5, 0.01, 100, 20)
+    pages = zip(before, (first.page(), second.page()), strict=True)
+    found = seen([Reading(*pair, 5.0) for pair in pages], []).service
+    assert found is not None
+    assert found.attainment == found.ttft_attainment == pytest.approx(0.9)
+
+
+def test_a_window_in_which_the_objectives_changed_says_nothing_of_them() -> None:
+    gateway, other = Gateway(Objectives(ttft_ms=100, tpot_ms=50)), Gateway()
+    before, beside = gateway.page(), Reading(other.page(), other.page(), 5.0)
+    gateway.request(0.5, 0.01, 100, 20)
+    gateway.follow(OBJECTIVES)
+    changed = gateway.page()
+    found = seen([Reading(before, changed, 5.0), beside], []).service
+    assert found is not None
+    assert found.attainment is found.ttft_attainment is None, "the request was judged by the objectives before"
+    gateway.request(0.5, 0.01, 100, 20)
+    found = seen([Reading(changed, gateway.page(), 5.0), beside], []).service
+    assert found is not None
+    assert found.attainment == found.ttft_attainment == 1.0
+
+
+def test_of_gateways_of_the_version_before_attainment_is_unknown_and_the_load_is_what_arrived() -> None:
+    old, new = Gateway(), Gateway()
+    before = [old.earlier_page(), new.page()]
+    for _ in range(10):
+        old.request(0.5, 0.01, 100, 20)
+    alone = seen([Reading(before[0], old.earlier_page(), 5.0)], [])
+    assert alone.load is not None and alone.service is not None
+    assert alone.load.arrivals_per_s == pytest.approx(2.0)
+    assert (alone.service.ttft_attainment, alone.service.tpot_attainment, alone.service.attainment) == (None,) * 3
+    for _ in range(4):
+        new.request(1.5, 0.01, 100, 20)
+    mixed = seen([Reading(before[0], old.earlier_page(), 5.0), Reading(before[1], new.page(), 5.0)], [])
+    assert mixed.load is not None and mixed.service is not None
+    assert mixed.load.arrivals_per_s == pytest.approx(2.8)
+    assert mixed.service.ttft_attainment == 0.0, "of those that count"
+    upgraded = seen([Reading(before[0], old.page(), 5.0)], []).service
+    assert upgraded is not None
+    assert upgraded.attainment is None, "its first page has no objectives"
+
+
+def test_refused_requests_are_no_load() -> None:
+    """P-D10: neither those that are refused at once, nor those that the engine or the full queue refuse."""
+    gateway = Gateway()
+    before = gateway.page()
+    for _ in range(250):
+        gateway.metrics.arrived("completions")  # a wrong model, or a body that cannot be parsed
+    for _ in range(10):
+        gateway.request(0.5, 0.01, 100, 20)
+    for _ in range(40):
+        gateway.metrics.arrived("completions")
+        gateway.metrics.accepted.inc()
+        gateway.metrics.accepted_refused.inc()
+    load = seen([Reading(before, gateway.page(), 5.0)], []).load
+    assert load is not None
+    assert load.arrivals_per_s == pytest.approx(2.0)
+    late = gateway.page()
+    gateway.metrics.accepted_refused.inc()
+    load = seen([Reading(late, gateway.page(), 5.0)], []).load
+    assert load is not None
+    assert load.arrivals_per_s == 0.0, "refused in a later window than it was accepted in"
+
+
+def test_first_tokens_are_counted_by_engines_whether_clients_stream_or_not() -> None:
+    """P-D2: half of the clients do not stream, and what decodes is what began, for as long as an answer takes."""
+    gateway = Gateway()
+    before = gateway.page()
+    for number in range(20):
+        gateway.request(0.5, 0.01, 100, 20, streamed=number % 2 == 0)
+
+    def page(first_tokens: float) -> Page:
+        return {"vllm:num_requests_running": {(): 4.0}, "vllm:time_to_first_token_seconds_count": {(): first_tokens}}
+
+    workers = [Seen(worker(name), Reading(page(5.0), page(15.0), 5.0)) for name in ("d", "e")]
+    workers.append(Seen(worker("p", WorkerRole.PREFILL), Reading(page(0.0), page(99.0), 5.0)))
+    load = seen([Reading(before, gateway.page(), 5.0)], workers).load
+    assert load is not None
+    assert load.started_per_s == pytest.approx(4.0)
+    silent = Seen(worker("f"), Reading({}, {"vllm:num_requests_running": {(): 1.0}}, 5.0))
+    load = seen([Reading(before, gateway.page(), 5.0)], [*workers, silent]).load
+    assert load is not None
+    assert load.started_per_s is None
+    assert load.decoding == 9
 
 
 class Images:
@@ -204,8 +357,32 @@ def test_engine_measurements_are_read_from_real_vllm_pages() -> None:
     assert (by_role[WorkerRole.PREFILL].tokens or 0) > 100
     assert 0 < by_role[WorkerRole.PREFILL].observed_ms < 60_000
     assert 0 < by_role[WorkerRole.DECODE].observed_ms < 10_000
+    assert by_role[WorkerRole.DECODE].batch == pytest.approx(2149 / 534), "tokens of all its steps, none runs any more"
     assert found.kv_capacity_tokens is not None
     assert found.kv_capacity_tokens > 0
+
+
+def test_the_batch_of_a_mean_step_is_the_mean_batch_of_the_same_window() -> None:
+    """P-D15: thirty sequences decoded for most of the window and ended; none is left at its end."""
+
+    def page(tokens: float, seconds: float, steps: float, running: float, usage: float) -> Page:
+        return {
+            "vllm:inter_token_latency_seconds_bucket": {(("le", "+Inf"),): tokens},
+            "vllm:inter_token_latency_seconds_sum": {(): seconds},
+            "vllm:iteration_tokens_total_count": {(): steps},
+            "vllm:num_requests_running": {(): running},
+            "vllm:kv_cache_usage_perc": {(): usage},
+            "vllm:cache_config_info": {(("block_size", "16"), ("num_gpu_blocks", "1000")): 1.0},
+        }
+
+    before, after = page(0, 0, 0, 30, 0.6), page(30 * 80, 30 * 80 * 0.03, 80, 0, 0.0)
+    (sample,) = seen([], [Seen(worker(), Reading(before, after, 2.5))]).samples
+    assert sample.observed_ms == pytest.approx(30)
+    assert sample.batch == pytest.approx(30)
+    assert sample.tokens == pytest.approx(0.3 * 16_000)
+    silent = {name: samples for name, samples in after.items() if name != "vllm:iteration_tokens_total_count"}
+    (sample,) = seen([], [Seen(worker(), Reading(before, silent, 2.5))]).samples
+    assert sample.batch == 1, "an engine that does not count its steps: what runs at the end"
 
 
 def test_prompts_that_were_prefilled_together_count_as_one_after_the_other() -> None:
@@ -273,7 +450,8 @@ def test_what_gateways_hold_back_adds_up_and_is_unknown_where_none_says() -> Non
     assert two.service is not None
     assert two.service.held == 7
     assert two.gateways == 2
-    silent = seen([Reading({}, Gateway().page(), 5.0)], []).service
+    page_of_one = {name: samples for name, samples in Gateway().page().items() if name != named.GATEWAY_HELD.name}
+    silent = seen([Reading({}, page_of_one, 5.0)], []).service
     assert silent is not None
     assert silent.held is None
 
@@ -467,7 +645,6 @@ def test_rates_of_gateways_that_were_read_over_different_times_add_up() -> None:
     load = seen([Reading({}, page(50), 5.0), Reading({}, page(25), 2.5)], []).load
     assert load is not None
     assert load.arrivals_per_s == pytest.approx(20.0)
-    assert load.started_per_s == pytest.approx(20.0)
     assert load.ended_per_s == pytest.approx(20.0)
 
 

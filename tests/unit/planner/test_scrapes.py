@@ -50,8 +50,9 @@ def test_a_histogram_between_two_readings() -> None:
     took = scrapes.observed(parse(BEFORE), parse(AFTER), "took")
     assert took.count == 6
     assert took.mean == pytest.approx(16 / 6)
-    assert took.share_up_to(1.5) == pytest.approx(2 / 6)
-    assert took.share_up_to(2) == pytest.approx(4 / 6)
+    assert took.share_at_most(1.5) == pytest.approx(4 / 6), "the whole bucket that the bound lies in"
+    assert took.share_at_most(2) == pytest.approx(4 / 6)
+    assert took.share_at_most(2.1) == 1
     assert took.quantile(0.5) == pytest.approx(1.75)
     assert took.quantile(0.99) == 2, "beyond the last finite bound nothing is known but that bound"
     (first, first_share), (last, last_share) = took.shares()
@@ -88,7 +89,7 @@ def test_shares_are_shares_and_quantiles_rise(counts: list[int], bound: float) -
     bounds = (*(float(2**n) for n in range(len(counts) - 1)), math.inf)
     cumulative = tuple(float(sum(counts[: n + 1])) for n in range(len(counts)))
     found = Histogram(bounds, cumulative, 1.0)
-    share = found.share_up_to(bound)
+    share = found.share_at_most(bound)
     assert (share is None) == (found.count == 0)
     if share is not None:
         assert 0 <= share <= 1

@@ -1,6 +1,7 @@
 """The engine as an ASGI application: whole answers, cancellation, and the gauges in the registry."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fixtures.asgi_engine import Fabric, SmallEngine, answer_to
+from pointsman.workers import answer_times
 from pointsman.workers.core.prompts import COMPLETIONS_PATH, prefill_leg
 from pointsman.workers.engine import AsgiEngine, Receive, Scope, Send
 from pointsman.workers.errors import EngineUnavailableError
@@ -105,3 +107,31 @@ async def test_kv_nobody_wants_is_freed_by_the_engines_own_call_if_it_has_one() 
     assert (freed, app.seen) == ([("r", {"handle": "h"})], [])
     await over(app).release({"do_remote_prefill": True, "handle": "h"}, model="m", request_id="r")
     assert app.fabric.held == {}
+
+
+async def test_of_a_whole_answer_the_time_from_its_first_to_its_last_token_is_noted() -> None:
+    def output(first_s: float, last_s: float, finished: bool = True) -> SimpleNamespace:
+        return SimpleNamespace(metrics=SimpleNamespace(first_token_ts=first_s, last_token_ts=last_s), finished=finished)
+
+    async def generate(prompt: Any, params: Any, request_id: str) -> AsyncIterator[SimpleNamespace]:
+        for each in prompt:
+            yield each
+
+    client = SimpleNamespace(generate=generate)
+    assert answer_times.teach(client)
+    whole = SimpleNamespace(output_kind=SimpleNamespace(name="FINAL_ONLY"))
+    stream = SimpleNamespace(output_kind=SimpleNamespace(name="DELTA"))
+
+    async def asked(params: Any, *prompts: list[SimpleNamespace]) -> float | None:
+        with answer_times.timed() as time:
+            for prompt in prompts:
+                assert [each async for each in client.generate(prompt, params, "r")] == prompt
+        return time.decode_s
+
+    assert await asked(whole, [output(10.0, 10.5)]) == 0.5
+    assert await asked(whole, [output(10.0, 10.5)], [output(11.0, 13.0)]) == 2.0, "of several prompts the longest"
+    assert await asked(whole, [output(10.0, 10.5, finished=False)]) is None
+    assert await asked(whole, [SimpleNamespace(metrics=None, finished=True)]) is None, "vLLM keeps no statistics"
+    assert await asked(stream, [output(10.0, 10.5)]) is None
+    assert [each async for each in client.generate([1], whole, "r")] == [1], "nobody asks for the time"
+    assert not answer_times.teach(SimpleNamespace()), "another server"

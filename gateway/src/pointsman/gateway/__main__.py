@@ -91,6 +91,7 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
         flow = FlowControl(fleet, metrics, _hold_limits(settings), time.monotonic)
         departures = Departures(fleet, connect_timeout_seconds=settings.connect_timeout_seconds)
         fleet.on_change(departures.look)
+        fleet.on_change(lambda: metrics.set_objectives(fleet.objectives))
         life.push_async_callback(departures.stop)
         off_loop = OffLoop()
         life.callback(off_loop.close)

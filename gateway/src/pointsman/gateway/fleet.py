@@ -15,7 +15,7 @@ from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.load_book import Entry, LoadBook
 from pointsman.gateway.core.router import CostFunction, choose
 from pointsman.gateway.processor import Model
-from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Worker, WorkerKey
+from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Objectives, Worker, WorkerKey
 from pointsman.serving.ejection import EjectionRule, Health
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.local_remote import RoutingRule
@@ -95,6 +95,7 @@ class Fleet:
         self.synced = False
         self.rule: RoutingRule | None = None
         self.bounds = NOTHING_HELD
+        self.objectives: Objectives | None = None
         self.service_uid: str | None = None
         self._members: dict[WorkerKey, Member] = {}
         self._usable: tuple[_Usable, ...] = ()
@@ -148,6 +149,7 @@ class Fleet:
             log.info("flow control", extra={"bounds": str(discovered.bounds)})
         self.rule = discovered.rule
         self.bounds = discovered.bounds
+        self.objectives = discovered.objectives
         self.service_uid = discovered.service_uid or self.service_uid
         self.synced = True
         self.book.sweep(set(self._members))

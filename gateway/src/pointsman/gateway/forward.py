@@ -12,6 +12,7 @@ Cancelling the task that waits here closes the connection to the worker, which m
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -120,19 +121,29 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole answer that was not streamed."""
+    """A whole answer that was not streamed. ``timing`` None: its worker does not report it."""
 
     body: dict[str, Any]
     provenance: Provenance
     size_bytes: int
+    timing: "Timing | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """When a whole answer got its first and its last token, on the gateway's clock, in seconds."""
+
+    first_token_s: float
+    last_token_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class RelayedBody:
-    """A whole answer that is passed on as it came."""
+    """A whole answer that is passed on as it came. ``timing`` as of an Answer."""
 
     body: bytes
     provenance: Provenance
+    timing: Timing | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,9 +288,10 @@ class Forwarder:
                 self._while_there(pick.worker),
                 await self._post(leg, pick, self._answer_timeout, of_answer) as response,
             ):
+                timing = self._timing(response)
                 data = await self._whole(response)
             pick.entry.end()
-            return RelayedBody(data, provenance_of(pick, response))
+            return RelayedBody(data, provenance_of(pick, response), timing)
 
         return await self._retrying(leg, attempt, of_answer, held=held, streamed=False)
 
@@ -471,6 +483,7 @@ class Forwarder:
 
     async def _answer_once(self, leg: Leg, pick: Pick, moves: AnswerMoves) -> Answer:
         async with self._while_there(pick.worker), await self._post(leg, pick, self._answer_timeout, moves) as response:
+            timing = self._timing(response)
             data = await self._whole(response)
         try:
             body, aborted = await self._off_loop.run(len(data), lambda: read_answer(data))
@@ -479,7 +492,17 @@ class Forwarder:
         if aborted:
             raise Unsuitable("engine-aborted")
         pick.entry.end()
-        return Answer(body, provenance_of(pick, response), len(data))
+        return Answer(body, provenance_of(pick, response), len(data), timing)
+
+    def _timing(self, response: aiohttp.ClientResponse) -> Timing | None:
+        """Of a whole answer whose head came now: the engine had its last token a moment ago."""
+        told = response.headers.get(headers.DECODE_MS, "")
+        try:
+            decode_s = float(told) / 1000
+        except ValueError:
+            return None
+        now_s = self._clock()
+        return Timing(now_s - decode_s, now_s) if 0 <= decode_s < math.inf else None
 
     async def _whole(self, response: aiohttp.ClientResponse) -> bytes:
         """The body of an answer. Raises Unsuitable or TimedOut."""

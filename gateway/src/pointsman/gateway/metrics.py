@@ -6,8 +6,10 @@ from enum import StrEnum
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from pointsman.api.protocol import metrics as names
+from pointsman.api.protocol.metrics import Objective, TpotVerdict, TtftVerdict
 from pointsman.gateway.core.requests import Endpoint, VerbatimReason
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, TimedOut, WorkersFailed
+from pointsman.gateway.types import Objectives
 
 OTHER_ENDPOINT = "other"
 """Label of refused requests that never came to a generating endpoint: unknown paths, unreadable requests."""
@@ -51,6 +53,21 @@ class GatewayMetrics:
         self.arrivals = _counter(names.GATEWAY_ARRIVALS, self.registry)
         for endpoint in Endpoint:  # 0 from the start: an idle gateway is not one that cannot be read
             self.arrivals.labels(service, endpoint)
+        self.accepted = _counter(names.GATEWAY_ACCEPTED, self.registry).labels(service)
+        self.accepted_refused = _counter(names.GATEWAY_ACCEPTED_REFUSED, self.registry).labels(service)
+        self._first_tokens = _counter(names.GATEWAY_FIRST_TOKENS, self.registry)
+        self._ended = _counter(names.GATEWAY_ENDED, self.registry)
+        for ttft in TtftVerdict:
+            self._first_tokens.labels(service, ttft)
+            for tpot in TpotVerdict:
+                self._ended.labels(service, ttft, tpot)
+        self._objective = Gauge(
+            names.GATEWAY_OBJECTIVE.name,
+            names.GATEWAY_OBJECTIVE.help,
+            names.GATEWAY_OBJECTIVE.labels,
+            registry=self.registry,
+        )
+        self._objectives: Objectives | None = None
         self.verbatim = _counter(names.GATEWAY_VERBATIM, self.registry)
         for verbatim_reason in VerbatimReason:
             self.verbatim.labels(service, verbatim_reason)
@@ -106,6 +123,38 @@ class GatewayMetrics:
     def arrived(self, endpoint: str) -> None:
         """A request came in."""
         self.arrivals.labels(self._service, endpoint).inc()
+
+    def set_objectives(self, objectives: Objectives | None) -> None:
+        """Count against these from now on."""
+        if objectives == self._objectives:
+            return
+        self._objectives = objectives
+        self._objective.clear()
+        if objectives is not None:
+            for name, seconds in (
+                (Objective.TTFT, objectives.ttft_s),
+                (Objective.TTFT_PER_PROMPT_TOKEN, objectives.ttft_s_per_prompt_token),
+                (Objective.TPOT, objectives.tpot_s),
+            ):
+                self._objective.labels(self._service, name).set(seconds)
+
+    def got_first_token(self, ttft_s: float | None, prompt_tokens: int) -> TtftVerdict:
+        """A request got its first token ``ttft_s`` after its arrival; None: nobody knows when."""
+        verdict = TtftVerdict.UNKNOWN
+        if ttft_s is not None and self._objectives is not None:
+            verdict = TtftVerdict.MET if ttft_s <= self._objectives.ttft_for(prompt_tokens) else TtftVerdict.MISSED
+        self._first_tokens.labels(self._service, verdict).inc()
+        return verdict
+
+    def ended(self, ttft: TtftVerdict, tpot: TpotVerdict) -> None:
+        """An accepted request ended, neither refused nor given up by its client."""
+        self._ended.labels(self._service, ttft, tpot).inc()
+
+    def tpot_verdict(self, tpot_s: float) -> TpotVerdict:
+        """Of a request that took ``tpot_s`` for each token after its first."""
+        if self._objectives is None:
+            return TpotVerdict.UNKNOWN
+        return TpotVerdict.MET if tpot_s <= self._objectives.tpot_s else TpotVerdict.MISSED
 
     def answered(self, endpoint: str, code: int) -> None:
         """A request was answered with HTTP status ``code``."""

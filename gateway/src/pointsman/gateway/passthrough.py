@@ -83,6 +83,8 @@ class Passthrough:
         leg = Leg(
             record.request_id, endpoint.path, asked.body, prompt_tokens=asked.prompt_tokens, adapter=asked.adapter
         )
+        if endpoint.generates:
+            record.accept(leg.prompt_tokens, self.metrics)
         held = record.was_held if endpoint.generates else None
         moves = RequestMoves(self.moves)
         try:
@@ -94,6 +96,8 @@ class Passthrough:
         record.provenance = answer.provenance
         usage = await self.off_loop.run(len(answer.body), lambda: usage_of(answer.body))
         self._count(record, leg, usage)
+        if endpoint.generates:
+            record.whole_came([answer.timing], self.metrics)
         record.status = 200
         headers = self.answer_headers(record)
         body = in_pieces(answer.body, headers)
@@ -124,7 +128,7 @@ class Passthrough:
                     async with aclosing(stream.pieces()) as pieces:
                         async for received, tokens in pieces:
                             if tokens:
-                                record.tokens_came(self.clock(), tokens, self.metrics.by_path)
+                                record.tokens_came(self.clock(), tokens, self.metrics)
                             await client.write(received)
                 finally:
                     self._count(record, leg, stream.events.usage)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +15,7 @@ from aiohttp import web
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol.control import ENDPOINTS_PATH, authorized
+from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
 from pointsman.api.v1alpha1.limits import gateway_limit
 from pointsman.gateway.attempt import Provenance
 from pointsman.gateway.client_answer import ClientAnswer, ClientGone
@@ -37,10 +38,10 @@ from pointsman.gateway.errors import (
 )
 from pointsman.gateway.first_token_deadline import DEADLINE, first_token_deadline
 from pointsman.gateway.fleet import Fleet
-from pointsman.gateway.forward import Answer, Forwarder
+from pointsman.gateway.forward import Answer, Forwarder, Timing
 from pointsman.gateway.http_protocol import headers_too_large
 from pointsman.gateway.large_body import in_pieces
-from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics, PathMetrics
+from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.passthrough import Passthrough, Serve
 from pointsman.gateway.planning import Job, Plan, new_request_id, plan
@@ -57,6 +58,8 @@ access = logging.getLogger("pointsman.gateway.access")
 _REQUEST_ID = re.compile(r"^[A-Za-z0-9._:-]{1,128}$")
 FAN_OUT_BUFFER_EVENTS = 64
 MAX_LOGGED_PATH = 200
+CLIENT_LEFT = 499
+REFUSED_AFTERWARDS = (RefusedByEngine.reason, "overloaded")  # outcomes of accepted requests that were no load
 MODELS_ENDPOINT = "models"  # label of answers that list what is served
 MAX_DETAIL = 100  # characters of a client's field or role in the access log
 FIRST_MODEL_SECONDS = 60.0  # at least so long a request waits for the first worker to say what it serves
@@ -81,19 +84,27 @@ class Record:
     provenance: Provenance | None = None
     images: "RequestImages | None" = field(default=None, repr=False)
     outcome: str = "ok"
+    accepted: bool = False  # it was counted as load
+    ttft: TtftVerdict | None = None  # None: it got no token
     itl: Any = field(default=None, repr=False)
 
     def was_held(self, seconds: float) -> None:
         """Flow control held one of its choices so long."""
         self.held_s = max(self.held_s or 0.0, seconds)
 
-    def tokens_came(self, now_s: float, tokens: int, metrics: Callable[[str], PathMetrics]) -> None:
-        """``tokens`` reached the gateway in one read of the network."""
+    def accept(self, prompt_tokens: int, metrics: GatewayMetrics) -> None:
+        """The request is valid: it is load from now on. ``prompt_tokens`` may be an estimate."""
+        self.accepted, self.prompt_tokens = True, prompt_tokens
+        metrics.accepted.inc()
+
+    def tokens_came(self, now_s: float, tokens: int, metrics: GatewayMetrics) -> None:
+        """``tokens`` of a stream reached the gateway in one read of the network."""
         if self.first_token_s is None:
             self.first_token_s = now_s
-            paths = metrics(self.provenance.path if self.provenance else "local")
+            paths = metrics.by_path(self.provenance.path if self.provenance else "local")
             paths.ttft.observe(now_s - self.arrived_s)
             self.itl = paths.itl
+            self.ttft = metrics.got_first_token(now_s - self.arrived_s, self.prompt_tokens or 0)
         elif self.choices == 1 and self.last_token_s is not None:
             # With several choices interleaved there is no such thing as the gap between two tokens. Tokens that came in
             # one read share the time since the last.
@@ -101,6 +112,41 @@ class Record:
                 self.itl.observe((now_s - self.last_token_s) / tokens)
         self.last_token_s = now_s
         self.output_tokens += tokens
+
+    def whole_came(self, timings: Sequence[Timing | None], metrics: GatewayMetrics) -> None:
+        """All answers of a request that is not streamed came, with what their workers report of their tokens."""
+        known = [timing for timing in timings if timing is not None]
+        if len(known) == len(timings):
+            self.first_token_s = min(timing.first_token_s for timing in known)
+            self.last_token_s = max(timing.last_token_s for timing in known)
+        ttft_s = None if self.first_token_s is None else self.first_token_s - self.arrived_s
+        self.ttft = metrics.got_first_token(ttft_s, self.prompt_tokens or 0)
+
+    def ended(self, refused: bool, metrics: GatewayMetrics) -> None:
+        """Count an accepted request at its end. ``refused``: after it was accepted."""
+        if not self.accepted or self.status == CLIENT_LEFT:
+            return
+        if refused:
+            metrics.accepted_refused.inc()
+            return
+        metrics.ended(self.ttft or TtftVerdict.MISSED, self._tpot(metrics))
+
+    def _tpot(self, metrics: GatewayMetrics) -> TpotVerdict:
+        if self.status != 200 or self.outcome != "ok":
+            return TpotVerdict.FAILED
+        if self.output_tokens <= self.choices:
+            return TpotVerdict.NONE
+        if self.tpot_s is None:
+            return TpotVerdict.UNKNOWN
+        return metrics.tpot_verdict(self.tpot_s)
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Mean time per output token after the first; None: not known, of several choices, or there was none."""
+        later = self.output_tokens - 1
+        if self.first_token_s is None or self.last_token_s is None or self.choices != 1 or later < 1:
+            return None
+        return (self.last_token_s - self.first_token_s) / later
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,12 +269,12 @@ class GatewayServer:
             self._metrics.failed(error.reason)
             return _error_response(error, record.request_id, held_s=record.held_s)
         except ClientGone as gone:
-            record.status, record.outcome = 499, gone.outcome
+            record.status, record.outcome = CLIENT_LEFT, gone.outcome
             if request.transport is not None:
                 request.transport.abort()  # what it did not read would keep the connection open
             raise asyncio.CancelledError from gone
         except asyncio.CancelledError:
-            record.status, record.outcome = 499, "client-left"
+            record.status, record.outcome = CLIENT_LEFT, "client-left"
             raise
         except Exception:
             record.status, record.outcome = 500, "internal"
@@ -267,7 +313,7 @@ class GatewayServer:
         if planned.verbatim is not None:
             record.verbatim = planned.verbatim.detail[:MAX_DETAIL]
             self._metrics.sent_verbatim(planned.verbatim.reason)
-        record.prompt_tokens = planned.prompt_tokens
+        record.accept(planned.prompt_tokens, self._metrics)
         record.choices = planned.choices
         self._metrics.prompt_tokens.observe(planned.prompt_tokens)
         moves = RequestMoves(self._limits.moves)
@@ -294,6 +340,7 @@ class GatewayServer:
 
     async def _whole(self, planned: Plan, answers: list[Answer], record: Record) -> web.Response:
         record.provenance = answers[0].provenance
+        record.whole_came([answer.timing for answer in answers], self._metrics)
         size_bytes = sum(answer.size_bytes for answer in answers)
         encoded, record.output_tokens = await self._off_loop.run(size_bytes, lambda: _gathered(planned, answers))
         record.status = 200
@@ -339,12 +386,12 @@ class GatewayServer:
         stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, moves)
         try:
             record.provenance = stream.provenance
-            record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
+            record.tokens_came(self._clock(), stream.tokens, self._metrics)
             yield head + (DONE if stream.ended else b"")
             while not stream.ended:
                 out, tokens = await stream.pull()
                 if tokens:
-                    record.tokens_came(self._clock(), tokens, self._metrics.by_path)
+                    record.tokens_came(self._clock(), tokens, self._metrics)
                 if stream.ended:
                     out += DONE
                 if out:
@@ -361,12 +408,12 @@ class GatewayServer:
             stream, head = await self._forwarder.open(job.leg, job.translator, record.was_held, moves, hold_usage=True)
             try:
                 record.provenance = record.provenance or stream.provenance
-                record.tokens_came(self._clock(), stream.tokens, self._metrics.by_path)
+                record.tokens_came(self._clock(), stream.tokens, self._metrics)
                 await queue.put(head)
                 while not stream.ended:
                     out, tokens = await stream.pull()
                     if tokens:
-                        record.tokens_came(self._clock(), tokens, self._metrics.by_path)
+                        record.tokens_came(self._clock(), tokens, self._metrics)
                     if out:
                         await queue.put(out)
                 if stream.usage:
@@ -424,10 +471,9 @@ class GatewayServer:
         if record.status == 200 and record.outcome == "ok" and record.endpoint.generates:
             paths.e2e.observe(now_s - record.arrived_s)
             self._metrics.output_tokens.observe(record.output_tokens)
-            if record.first_token_s is not None and record.last_token_s is not None and record.choices == 1:
-                later = record.output_tokens - 1
-                if later > 0:
-                    paths.tpot.observe((record.last_token_s - record.first_token_s) / later)
+            if record.stream and record.tpot_s is not None:
+                paths.tpot.observe(record.tpot_s)
+        record.ended(record.outcome in REFUSED_AFTERWARDS, self._metrics)
         found = record.provenance
         access.info(
             "request",

@@ -27,16 +27,31 @@ class Worker:
 
 
 @dataclass(frozen=True, slots=True)
+class Objectives:
+    """What requests are counted against, in seconds. The TTFT objective grows with the prompt."""
+
+    ttft_s: float
+    tpot_s: float
+    ttft_s_per_prompt_token: float = 0.0
+
+    def ttft_for(self, prompt_tokens: int) -> float:
+        """The TTFT objective of one prompt, in seconds."""
+        return self.ttft_s + self.ttft_s_per_prompt_token * prompt_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class Discovered:
     """What discovery knows. ``workers``: the routable set; ``rule``: the numbers, None where nobody set them.
 
-    ``bounds``: how much this gateway may have under way before it holds requests back.
+    ``bounds``: how much this gateway may have under way before it holds requests back. ``objectives``: of the policy,
+    None where the service has none.
     """
 
     workers: tuple[Worker, ...] = ()
     rule: RoutingRule | None = None
     service_uid: str | None = None
     bounds: FlowBounds = NOTHING_HELD
+    objectives: Objectives | None = None
 
 
 @dataclass(frozen=True, slots=True)

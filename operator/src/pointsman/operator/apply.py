@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ from pointsman.operator.pods import Expectations
 
 log = logging.getLogger(__name__)
 
-_UNDECLARED: Final = re.compile(r"\.status\.(\w+): field not declared in schema")
+_UNDECLARED: Final = re.compile(r"\.status\.([\w.]+): field not declared in schema")
 KEPT_SWITCH_UIDS: Final = 50  # far more than can run at a time
 CUT_OFF_GRACE_S: Final = 10  # for a worker whose drain ran out of time
 
@@ -257,14 +257,15 @@ class Writer:
             if not undeclared:
                 raise
             # The CRDs are of an earlier version, as in the middle of a rollback: the rest is still said.
-            known = {field: value for field, value in status.items() if field not in undeclared}
+            known = _without(status, [tuple(path.split(".")) for path in undeclared])
             await self._kube.apply(resource, {"metadata": metadata, "status": known}, subresource="status")
 
     async def routing(self, service: Service, action: act.SetRouting) -> None:
         """The routing numbers, before the plan that set them is said to be done."""
         self._fence()
         numbers = Routing(**action.routing.model_dump(), set_by=action.set_by)
-        body = {"status": {"routing": numbers.model_dump(mode="json", by_alias=True)}}  # None takes a number away
+        # None takes a number away. The objectives are the policy's and stay.
+        body = {"status": {"routing": numbers.model_dump(mode="json", by_alias=True, exclude={"objectives"})}}
         await self._kube.patch(
             resources.LLM_SERVICES, service.name, service.namespace, body, subresource="status", uid=service.uid
         )
@@ -525,6 +526,15 @@ def _planned(action: act.SetReplicas | SetInstances) -> dict[str, str]:
     """Marks of a number that a plan writes: whose it is, and the number before."""
     before = {} if action.before is None else {BEFORE_PLAN_ANNOTATION: str(action.before)}
     return {SET_BY_ANNOTATION: action.plan_uid, **before}
+
+
+def _without(fields: Mapping[str, Any], paths: Collection[tuple[str, ...]]) -> dict[str, Any]:
+    """``fields`` without what is at ``paths``."""
+    return {
+        name: _without(value, [path[1:] for path in paths if path[0] == name]) if isinstance(value, Mapping) else value
+        for name, value in fields.items()
+        if (name,) not in paths
+    }
 
 
 def _owned(pool: Pool, replicas: int) -> dict[str, str]:

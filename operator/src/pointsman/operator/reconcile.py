@@ -46,7 +46,7 @@ from pointsman.operator.core.install import Install
 from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
-from pointsman.operator.core.policies import contradiction
+from pointsman.operator.core.policies import contradiction, with_objectives
 from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import GatewayDeployment, Hold, Policy, Pool, Service, Snapshot, Switch, Worker
@@ -284,7 +284,7 @@ class Reconciler:
             problems,
             endpoint=endpoint(service, self._install),
             revision=render.revision(Role.DECODE) if render else None,
-            before=_routed(found.status, routing),
+            before=_routed(found.status, routing, wishes.policy),
             now=self._clock.now(),
         )
         await self._write_status(service, found, snapshot.pools, outcome)
@@ -585,12 +585,12 @@ def _serves_as(pod: Pod, role: Role) -> bool:
     return pod.metadata.labels.get(ROUTABLE_LABEL) == "true" and _has_role(pod, role) and pod.ready
 
 
-def _routed(status: LLMServiceStatus, action: act.SetRouting | None) -> LLMServiceStatus:
-    """The status with the routing numbers of a plan."""
-    if action is None:
-        return status
-    routing = Routing(**action.routing.model_dump(), set_by=action.set_by)
-    return status.model_copy(update={"routing": routing})
+def _routed(status: LLMServiceStatus, action: act.SetRouting | None, policy: Policy | None) -> LLMServiceStatus:
+    """The status with the routing numbers of a plan and the objectives of the policy."""
+    routing = status.routing
+    if action is not None:
+        routing = Routing(**action.routing.model_dump(), set_by=action.set_by)
+    return status.model_copy(update={"routing": with_objectives(routing, policy)})
 
 
 def plan_key(plan: Plan) -> ServiceKey:

@@ -14,6 +14,7 @@ import msgspec
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from pointsman.serving.local_remote import PrefillReason
+from pointsman.workers import answer_times
 from pointsman.workers.core.prompts import COMPLETIONS_PATH
 from pointsman.workers.errors import EngineUnavailableError
 from pointsman.workers.resumption import teach
@@ -92,7 +93,9 @@ class AsgiEngine:
         self._renderer = renderer or _renderer_of(host)
         self._gauges = _VllmGauges(registry)
         self._facts = _facts_of(host)
-        self._resumes = teach(getattr(getattr(host, "state", None), "engine_client", None))
+        engine_client = getattr(getattr(host, "state", None), "engine_client", None)
+        answer_times.teach(engine_client)
+        self._resumes = teach(engine_client)
 
     @property
     def resumes(self) -> bool:

@@ -23,6 +23,7 @@ from pointsman.api.protocol.resume import RESUME_FIELD, Resume
 from pointsman.process.ending import end
 from pointsman.process.errors import SettingsError
 from pointsman.serving.local_remote import PrefillReason, RoutingRule
+from pointsman.workers.answer_times import AnswerTime, timed
 from pointsman.workers.control import ControlApi
 from pointsman.workers.core.bodies import as_utf8, dump, json_object, with_fields
 from pointsman.workers.core.body_memory import BodyMemory
@@ -434,20 +435,21 @@ class _Exchange:
         untold = (
             path is not None and path.reason is PrefillReason.SHORT and path.new_tokens is None
         )  # a text too short to be tokenised here
-        answer = _Answer(
-            self._send,
-            self._sidecar,
-            self._counted,
-            self._answer_headers(path),
-            kv,
-            count_prompt=untold,
-            cached_tokens=cached_tokens,
-        )
-        try:
-            with resuming(self._resume):
+        with resuming(self._resume), timed() as time:
+            answer = _Answer(
+                self._send,
+                self._sidecar,
+                self._counted,
+                self._answer_headers(path),
+                kv,
+                time=time,
+                count_prompt=untold,
+                cached_tokens=cached_tokens,
+            )
+            try:
                 await self._app(_with_length(self._scope, len(body)), self._client.replay(body), answer.send)
-        finally:
-            await answer.kv_is_settled()
+            finally:
+                await answer.kv_is_settled()
         return answer
 
     def _answer_headers(self, path: PrefillPath | None) -> list[tuple[bytes, bytes]]:
@@ -477,6 +479,7 @@ class _Answer:
         headers: list[tuple[bytes, bytes]],
         kv: RemoteKv | None,
         *,
+        time: AnswerTime,
         count_prompt: bool,
         cached_tokens: int | None,
     ) -> None:
@@ -485,6 +488,7 @@ class _Answer:
         self._counted = counted
         self._headers = headers
         self._kv = kv
+        self._time = time
         self._count_prompt = count_prompt  # as soon as the engine says how long it was
         self._cached_tokens = cached_tokens  # in place of the engine's number
         self._discard_5xx = kv is not None
@@ -518,12 +522,18 @@ class _Answer:
                 await _refuse(self._send, self._sidecar.settings.worker, RetryReason.ENGINE_ABORTED)
                 return
             self.names_embeddings = start["status"] == 200 and _names_embeddings(chunk)
-            await self._send({**start, "headers": [*_lengthened(start.get("headers", ()), longer), *self._headers]})
+            own = [*self._headers, *self._decode_time()]
+            await self._send({**start, "headers": [*_lengthened(start.get("headers", ()), longer), *own]})
         self._counted.tokens += chunk.count(b"data: ")
         if self._count_prompt and (told := prompt_usage(chunk, self._sidecar.settings.block_size)) is not None:
             self._count_prompt = False
             self._sidecar.metrics.given(told.prompt_tokens, told.new_tokens)
         await self._send(message)
+
+    def _decode_time(self) -> list[tuple[bytes, bytes]]:
+        """As a header, where the whole answer is here: the gateway then knows when its first token came."""
+        decode_s = self._time.decode_s
+        return [] if decode_s is None else [(names.DECODE_MS.lower().encode(), f"{decode_s * 1000:.3f}".encode())]
 
     async def kv_is_settled(self) -> None:
         """Tell the prefill worker, once. With the first piece of an answer the KV is here; and however a leg ends, the

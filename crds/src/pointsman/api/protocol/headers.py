@@ -27,6 +27,7 @@ PREFILL: Final = "X-Pointsman-Prefill"  # "local" or "remote"
 PREFILL_REASON: Final = "X-Pointsman-Prefill-Reason"  # a PrefillReason, see pointsman.serving.local_remote
 PREFILL_WORKER: Final = "X-Pointsman-Prefill-Worker"  # pod name, when remote
 WORKER: Final = "X-Pointsman-Worker"  # pod name of the worker that answers
+DECODE_MS: Final = "X-Pointsman-Decode-Ms"  # of a whole answer: from its first to its last token, milliseconds
 RESUMED: Final = "X-Pointsman-Resumed"  # "1": the answer repeats and continues a broken stream, see protocol.resume
 
 # control API, both ways

@@ -1,5 +1,6 @@
 """Names of the Prometheus metrics, with their labels, in one place. Units are suffixes; label sets are bounded."""
 
+from enum import StrEnum
 from typing import Final, NamedTuple
 
 TOKEN_BOUNDS: Final = (
@@ -24,11 +25,68 @@ class Metric(NamedTuple):
     help: str
 
 
+class TtftVerdict(StrEnum):
+    """Whether a request kept the TTFT objective. The values are label values."""
+
+    MET = "met"
+    MISSED = "missed"
+    UNKNOWN = "unknown"  # no objective is in force, or the worker did not report when the first token came
+
+
+class TpotVerdict(StrEnum):
+    """Whether a request kept the TPOT objective. The values are label values."""
+
+    MET = "met"
+    MISSED = "missed"
+    NONE = "none"  # the answer had no second token, so it has no time per output token to miss
+    FAILED = "failed"  # the request got no whole answer
+    UNKNOWN = "unknown"  # as of TTFT, or the request had several choices
+
+
+class Objective(StrEnum):
+    """The objectives that a gateway counts against. The values are label values."""
+
+    TTFT = "ttft"
+    TTFT_PER_PROMPT_TOKEN = "ttft_per_prompt_token"  # added to ttft for every prompt token
+    TPOT = "tpot"
+
+
 GATEWAY_REQUESTS: Final = Metric(
     "pointsman_gateway_requests_total", "counter", ("service", "endpoint", "code"), "Requests answered, by HTTP status."
 )
 GATEWAY_ARRIVALS: Final = Metric(
     "pointsman_gateway_arrivals_total", "counter", ("service", "endpoint"), "Requests received, before anything else."
+)
+GATEWAY_ACCEPTED: Final = Metric(
+    "pointsman_gateway_accepted_total",
+    "counter",
+    ("service",),
+    "Requests accepted: the body is valid and the model is served.",
+)
+GATEWAY_ACCEPTED_REFUSED: Final = Metric(
+    "pointsman_gateway_accepted_refused_total",
+    "counter",
+    ("service",),
+    "Accepted requests that were refused afterwards: the engine answered with a 4xx status, or the queue was full.",
+)
+GATEWAY_FIRST_TOKENS: Final = Metric(
+    "pointsman_gateway_first_tokens_total",
+    "counter",
+    ("service", "ttft"),
+    "Requests that got their first token, streamed or not, by the TTFT objective; ttft: met, missed or unknown.",
+)
+GATEWAY_ENDED: Final = Metric(
+    "pointsman_gateway_ended_total",
+    "counter",
+    ("service", "ttft", "tpot"),
+    "Accepted requests that ended, by both objectives, without those that were refused or whose client left; "
+    "ttft: met, missed or unknown; tpot: met, missed, none (no second token), failed or unknown.",
+)
+GATEWAY_OBJECTIVE: Final = Metric(
+    "pointsman_gateway_objective_seconds",
+    "gauge",
+    ("service", "objective"),
+    "Objectives that first_tokens_total and ended_total count against; absent: none is in force.",
 )
 GATEWAY_PROMPT_TOKENS: Final = Metric(
     "pointsman_gateway_prompt_tokens", "histogram", ("service",), "Prompt tokens of accepted requests."

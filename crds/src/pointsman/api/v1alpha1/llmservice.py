@@ -351,6 +351,16 @@ class LLMServiceSpec(ApiModel):
         return of.template_dict()
 
 
+class RoutingObjectives(ApiModel):
+    """The latency objectives of the policy, as gateways count against them."""
+
+    ttft_ms: float = Field(gt=0, description="Time to first token, milliseconds.")
+    ttft_ms_per_prompt_token: float = Field(
+        default=0, ge=0, description="Added to ttftMs for every prompt token, milliseconds."
+    )
+    tpot_ms: float = Field(gt=0, description="Mean time per output token of a request, milliseconds.")
+
+
 class Routing(ApiModel):
     """The numbers that decide where a prompt is computed, as gateways and workers use them now."""
 
@@ -381,7 +391,11 @@ class Routing(ApiModel):
         description="How long a request may wait in all, held and behind other prompts, and be in time; absent: who "
         "is held is late.",
     )
-    set_by: str | None = Field(default=None, max_length=256, description="Who set them.")
+    objectives: RoutingObjectives | None = Field(
+        default=None,
+        description="Objectives of the policy that gateways count requests against. Unset: the service has no policy.",
+    )
+    set_by: str | None = Field(default=None, max_length=256, description="Who set the routing numbers.")
 
 
 class CurrentPlan(ApiModel):

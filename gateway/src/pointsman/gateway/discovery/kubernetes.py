@@ -9,13 +9,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-from pydantic import ValidationError, ValidatorFunctionWrapHandler, WrapValidator, model_validator
+from pydantic import (
+    NonNegativeFloat,
+    PositiveFloat,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.gateway.core.linger import OtherGateways
-from pointsman.gateway.types import Discovered, Worker, WorkerKey
+from pointsman.gateway.types import Discovered, Objectives, Worker, WorkerKey
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import KubeObject, Slim
@@ -38,12 +45,19 @@ def _or_none(value: object, read: ValidatorFunctionWrapHandler) -> Any:
 _Number = Annotated[int | None, WrapValidator(_or_none)]
 
 
+class _Objectives(Slim):
+    ttft_ms: PositiveFloat
+    ttft_ms_per_prompt_token: NonNegativeFloat = 0.0
+    tpot_ms: PositiveFloat
+
+
 class _Routing(Slim):
     max_local_prefill_tokens: _Number = None
     max_prefill_queue_size: _Number = None
     pending_tokens_per_prefill_worker: _Number = None
     decoding_per_decode_worker: _Number = None
     slack_milliseconds: _Number = None
+    objectives: Annotated[_Objectives | None, WrapValidator(_or_none)] = None
 
 
 class _Status(Slim):
@@ -101,7 +115,7 @@ def workers_of(pods: Iterable[WorkerPod]) -> tuple[Worker, ...]:
 def discovered(pods: Iterable[WorkerPod], service: Service | None) -> Discovered:
     """What the two mirrors say together."""
     workers = workers_of(pods)
-    rule, bounds = None, NOTHING_HELD
+    rule, bounds, objectives = None, NOTHING_HELD, None
     if service is not None and service.status is not None and service.status.routing is not None:
         routing = service.status.routing
         if routing.max_local_prefill_tokens is not None and routing.max_prefill_queue_size is not None:
@@ -109,7 +123,9 @@ def discovered(pods: Iterable[WorkerPod], service: Service | None) -> Discovered
         bounds = FlowBounds(
             routing.pending_tokens_per_prefill_worker, routing.decoding_per_decode_worker, routing.slack_milliseconds
         )
-    return Discovered(workers, rule, service.metadata.uid if service is not None else None, bounds)
+        if (goals := routing.objectives) is not None:
+            objectives = Objectives(goals.ttft_ms / 1000, goals.tpot_ms / 1000, goals.ttft_ms_per_prompt_token / 1000)
+    return Discovered(workers, rule, service.metadata.uid if service is not None else None, bounds, objectives)
 
 
 async def follow_kubernetes(namespace: str, service: str, found: Callable[[Discovered], None]) -> None:

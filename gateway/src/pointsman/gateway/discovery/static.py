@@ -12,6 +12,7 @@
       maxPrefillQueueSize: 8
       pendingTokensPerPrefillWorker: 8192 # optional, flow control; without them nothing is held
       decodingPerDecodeWorker: 32
+      objectives: {ttftMs: 1500, tpotMs: 40}    # optional; requests are counted against them
     serviceUid: 3f0e…                                               # optional, for KV metrics over NATS
 
 ``kvEvents`` and ``kvEventsReplay`` of a worker, which earlier versions needed, are accepted and have no effect.
@@ -27,7 +28,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.types import Discovered, Worker, WorkerKey
+from pointsman.gateway.types import Discovered, Objectives, Worker, WorkerKey
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
 
@@ -53,12 +54,19 @@ class _WorkerEntry(_Strict):
     kv_events_replay: str | None = None
 
 
+class _Objectives(_Strict):
+    ttft_ms: float = Field(gt=0)
+    ttft_ms_per_prompt_token: float = Field(default=0, ge=0)
+    tpot_ms: float = Field(gt=0)
+
+
 class _Routing(_Strict):
     max_local_prefill_tokens: int = Field(ge=0)
     max_prefill_queue_size: int = Field(ge=0)
     pending_tokens_per_prefill_worker: int | None = Field(default=None, ge=1)
     decoding_per_decode_worker: int | None = Field(default=None, ge=1)
     slack_milliseconds: int | None = Field(default=None, ge=1)
+    objectives: _Objectives | None = None
 
 
 class _File(_Strict):
@@ -78,6 +86,7 @@ def read_file(path: Path) -> Discovered:
     if twice:
         raise EndpointsFileInvalid(f"{path}: workers: the name {sorted(twice)[0]!r} appears twice; names are unique")
     routing = content.routing
+    goals = routing.objectives if routing else None
     return Discovered(
         workers=tuple(
             Worker(
@@ -96,6 +105,9 @@ def read_file(path: Path) -> Discovered:
         )
         if routing
         else NOTHING_HELD,
+        objectives=Objectives(goals.ttft_ms / 1000, goals.tpot_ms / 1000, goals.ttft_ms_per_prompt_token / 1000)
+        if goals
+        else None,
     )
 
 

@@ -5,12 +5,25 @@ from datetime import datetime
 
 from pointsman.api.v1alpha1.conditions import ConditionStatus, Reason, with_condition
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
-from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec, Routing, RoutingObjectives
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, PlannerPolicyStatus, PolicyConditionType
 from pointsman.operator.core.desired import budgeted_gpus
+from pointsman.operator.core.snapshot import Policy
 
 Follower = LLMServiceSpec | ElasticGroupSpec
 """Spec of what has a policyRef."""
+
+
+def with_objectives(routing: Routing | None, policy: Policy | None) -> Routing | None:
+    """The routing numbers with the objectives that gateways count against; those of no policy are taken away."""
+    if policy is None:
+        kept = None if routing is None else routing.model_copy(update={"objectives": None})
+        return None if kept == Routing() else kept
+    goals = policy.spec.objectives
+    objectives = RoutingObjectives(
+        ttft_ms=goals.ttft_ms, ttft_ms_per_prompt_token=goals.ttft_ms_per_prompt_token, tpot_ms=goals.tpot_ms
+    )
+    return (routing or Routing()).model_copy(update={"objectives": objectives})
 
 
 def contradiction(policy: PlannerPolicySpec, name: str, follower: Follower) -> tuple[Reason, str] | None:

@@ -215,7 +215,7 @@ def _scored(
 ) -> Score:
     """What is predicted for the workers that serve, and for those that are wanted, beside what clients got."""
     service, serving = observation.service, [observation.serving(role) for role in WorkerRole]
-    if service is None or service.ttft_attainment is None or service.tpot_attainment is None or min(serving) < 1:
+    if service is None or service.attainment is None or min(serving) < 1:
         return state.score
 
     def kept(prefill: int, decode: int, holds_back: bool) -> float:
@@ -226,8 +226,8 @@ def _scored(
     as_wished = kept(wanted.prefill, wanted.decode, policy.flow_control)
     if encode is not None:
         here, as_wished = here * encode.kept, as_wished * encode.kept_as_wished
-    observed = service.ttft_attainment * service.tpot_attainment
-    return state.score.observe(here, as_wished, observed, load.arrivals_per_s * observation.window_s)
+    requests = load.arrivals_per_s * observation.window_s
+    return state.score.observe(here, as_wished, service.attainment, requests)
 
 
 def _stay(observation: Observation, reason: Reason, message: str) -> Decision:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.api.protocol import metrics as named
+from pointsman.api.protocol.metrics import Objective, TpotVerdict, TtftVerdict
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.scrapes import EMPTY, Histogram, Page
 from pointsman.planner.core.types import (
@@ -35,6 +36,10 @@ _GAUGES: Final = (
     "vllm:num_requests_waiting",
     "vllm:cache_config_info",
 )
+FIRST_TOKENS: Final = "vllm:time_to_first_token_seconds_count"
+"""First tokens of an engine, of streams and whole answers alike."""
+ENGINE_STEPS: Final = "vllm:iteration_tokens_total_count"
+"""Steps of an engine in which it computed anything."""
 _HISTOGRAMS: Final = (
     named.GATEWAY_PROMPT_TOKENS.name,
     named.GATEWAY_OUTPUT_TOKENS.name,
@@ -52,6 +57,11 @@ FAMILIES: Final = (
     named.ELASTIC_SLOTS.name,
     named.ELASTIC_DECODE_SUMS.name,
     named.GATEWAY_ARRIVALS.name,
+    named.GATEWAY_ACCEPTED.name,
+    named.GATEWAY_ACCEPTED_REFUSED.name,
+    named.GATEWAY_FIRST_TOKENS.name,
+    named.GATEWAY_ENDED.name,
+    named.GATEWAY_OBJECTIVE.name,
     named.WORKER_PREFILL_ENGINE_SECONDS.name,
     named.WORKER_PROMPT_TOKENS.name,
     named.WORKER_DECISIONS.name,
@@ -61,10 +71,15 @@ FAMILIES: Final = (
     "vllm:prompt_tokens_by_source_total",
     "vllm:prefix_cache_queries_total",
     "vllm:prefix_cache_hits_total",
+    FIRST_TOKENS,
+    ENGINE_STEPS,
     *_GAUGES,
     *(f"{name}_{part}" for name in _HISTOGRAMS for part in ("bucket", "sum")),
 )
 """Names of all samples an observation is made of: a source other than a whole page need not bring more."""
+
+_KNOWN_TTFT: Final = (TtftVerdict.MET, TtftVerdict.MISSED)
+_KNOWN_TPOT: Final = (TpotVerdict.MET, TpotVerdict.MISSED, TpotVerdict.NONE, TpotVerdict.FAILED)
 
 UNREACHABLE_SHARE: Final = 0.5  # with the pages of so many workers too old nothing is known of the service
 MIN_SAMPLES: Final = 3  # steps behind one measurement of a decode step
@@ -246,7 +261,8 @@ def _worker(seen: Seen) -> Worker:
     )
 
 
-def _together(readings: Sequence[Reading], name: str) -> Histogram:
+def together(readings: Sequence[Reading], name: str) -> Histogram:
+    """A histogram's observations between the pages of all ``readings``."""
     found = EMPTY
     for reading in readings:
         if reading.page is not None:
@@ -255,25 +271,18 @@ def _together(readings: Sequence[Reading], name: str) -> Histogram:
 
 
 def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
-    # Each over its own time: a gateway whose last scrape failed tells of a longer one.
-    counted = [
-        (scrapes.added(r.before, r.page, named.GATEWAY_ARRIVALS.name), r.seconds)
-        for r in gateways
-        if r.page is not None
-    ]
+    # Each over its own time: that of a gateway whose last scrape failed is longer.
+    counted = [(_accepted(r.before, r.page), r.seconds) for r in gateways if r.page is not None]
     rates = [count / seconds for count, seconds in counted if count is not None]
     if not rates:
         return None
-    started, ended = (
-        sum(_together([r], name).count / r.seconds for r in gateways)
-        for name in (named.GATEWAY_TTFT.name, named.GATEWAY_OUTPUT_TOKENS.name)
-    )
+    ended = sum(together([r], named.GATEWAY_OUTPUT_TOKENS.name).count / r.seconds for r in gateways)
     prompts, outputs = (
-        _together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
-        _together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
+        together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
+        together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
     )
     cached = _cached_share(workers)
-    decoding, step_ms = _decoding(workers)
+    decoding, step_ms, started = _decoding(workers)
     pulled_tokens, pulling_s = _pulled(workers)
     return Load(
         arrivals_per_s=sum(rates),
@@ -291,20 +300,38 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
     )
 
 
-def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None]:
-    """(sequences that decode, milliseconds between two of their tokens); None: a decode worker does not say."""
+def _accepted(before: Page, page: Page) -> float | None:
+    """Requests that a gateway accepted and that were not refused afterwards; None: it does not count requests.
+
+    A gateway of an earlier version counts those that it received, with all that it refused.
+    """
+    accepted = scrapes.added(before, page, named.GATEWAY_ACCEPTED.name)
+    if accepted is None:
+        return scrapes.added(before, page, named.GATEWAY_ARRIVALS.name)
+    return max(0.0, accepted - (scrapes.added(before, page, named.GATEWAY_ACCEPTED_REFUSED.name) or 0.0))
+
+
+def _decoding(workers: Sequence[Seen]) -> tuple[float | None, float | None, float | None]:
+    """(sequences that decode, milliseconds between two of their tokens, first tokens per second).
+
+    None: a decode worker does not report it.
+    """
     running, steps = 0.0, EMPTY
+    started: float | None = 0.0
     for seen in workers:
         if seen.worker.role is not WorkerRole.DECODE or seen.worker.condition is WorkerCondition.STARTING:
             continue
         if seen.reading is None or seen.reading.page is None:
-            return None, None
-        here = scrapes.gauge(seen.reading.page, "vllm:num_requests_running")
+            return None, None, None
+        before, page = seen.reading.before, seen.reading.page
+        here = scrapes.gauge(page, "vllm:num_requests_running")
         if here is None:
-            return None, None
+            return None, None, None
         running += here
-        steps = steps.plus(scrapes.observed(seen.reading.before, seen.reading.page, "vllm:inter_token_latency_seconds"))
-    return running, _milliseconds(steps.mean)
+        steps = steps.plus(scrapes.observed(before, page, "vllm:inter_token_latency_seconds"))
+        first = scrapes.added(before, page, FIRST_TOKENS)
+        started = None if started is None or first is None else started + first / seen.reading.seconds
+    return running, _milliseconds(steps.mean), started
 
 
 def _pages(workers: Sequence[Seen], role: WorkerRole | None = None) -> Iterator[tuple[Page, Page]]:
@@ -419,16 +446,50 @@ def _silent_prefilled(workers: Sequence[Seen]) -> float:
 
 
 def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: Objectives) -> Service:
-    ttft, tpot = _together(gateways, named.GATEWAY_TTFT.name), _together(gateways, named.GATEWAY_TPOT.name)
-    prompts = _together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
+    ttft, tpot = together(gateways, named.GATEWAY_TTFT.name), together(gateways, named.GATEWAY_TPOT.name)
+    pages = [(r.before, r.page) for r in gateways if r.page is not None and _counts_against(objectives, r)]
+
+    def counted(metric: named.Metric, **verdicts: str) -> float:
+        return sum(scrapes.added(before, page, metric.name, **verdicts) or 0.0 for before, page in pages)
+
+    first, ended = named.GATEWAY_FIRST_TOKENS, named.GATEWAY_ENDED
+    within = sum(counted(ended, ttft=TtftVerdict.MET, tpot=each) for each in (TpotVerdict.MET, TpotVerdict.NONE))
+    known = sum(counted(ended, ttft=each, tpot=tpot) for each in _KNOWN_TTFT for tpot in _KNOWN_TPOT)
     return Service(
-        ttft_attainment=ttft.share_up_to(objectives.ttft_for(prompts.mean or 0.0) / 1000),
-        tpot_attainment=tpot.share_up_to(objectives.tpot_ms / 1000),
+        ttft_attainment=_share(counted(first, ttft=TtftVerdict.MET), sum(counted(first, ttft=v) for v in _KNOWN_TTFT)),
+        tpot_attainment=_share(
+            counted(ended, tpot=TpotVerdict.MET),
+            sum(counted(ended, tpot=each) for each in (TpotVerdict.MET, TpotVerdict.MISSED)),
+        ),
+        attainment=_share(within, known),
         ttft_p95_ms=_milliseconds(ttft.quantile(0.95)),
         tpot_p95_ms=_milliseconds(tpot.quantile(0.95)),
         prefill_queue_depth=_waiting_for_prefill(workers),
         held=_held(gateways),
     )
+
+
+def _counts_against(objectives: Objectives, reading: Reading) -> bool:
+    """Whether a gateway counted against these ``objectives`` in the whole window.
+
+    What it counted against others says nothing of these, so a window in which they changed is left out.
+    """
+    asked = {
+        Objective.TTFT: objectives.ttft_ms / 1000,
+        Objective.TTFT_PER_PROMPT_TOKEN: objectives.ttft_ms_per_prompt_token / 1000,
+        Objective.TPOT: objectives.tpot_ms / 1000,
+    }
+    for page in (reading.before, reading.page or {}):
+        gauges = page.get(named.GATEWAY_OBJECTIVE.name, {})
+        shown = {dict(labels).get("objective"): value for labels, value in gauges.items()}
+        if any(not math.isclose(shown.get(name, math.nan), seconds, rel_tol=1e-9) for name, seconds in asked.items()):
+            return False
+    return True
+
+
+def _share(part: float, whole: float) -> float | None:
+    """None: nothing was counted."""
+    return part / whole if whole > 0 else None
 
 
 def _held(gateways: Sequence[Reading]) -> float | None:
@@ -461,24 +522,38 @@ def _samples(workers: Sequence[Seen]) -> list[EngineSample]:
         prefill = _prefill(reading.before, reading.page, reading.seconds)
         if prefill is not None:
             found.append(prefill)
-        steps = scrapes.observed(reading.before, reading.page, "vllm:inter_token_latency_seconds")
-        running = scrapes.gauge(reading.page, "vllm:num_requests_running")
-        if seen.worker.role is WorkerRole.DECODE and steps.count >= MIN_SAMPLES and steps.mean and running is not None:
-            # More than one token a step and sequence is never made, so the batch is at most what gave these tokens.
-            local = scrapes.added(
-                reading.before, reading.page, "vllm:prompt_tokens_by_source_total", source="local_compute"
-            )
-            usage, capacity = scrapes.gauge(reading.page, "vllm:kv_cache_usage_perc"), _kv_capacity([reading])
-            found.append(
-                EngineSample(
-                    WorkerRole.DECODE,
-                    observed_ms=steps.mean * 1000,
-                    tokens=None if usage is None or capacity is None else usage * capacity,
-                    batch=max(running, 1.0),
-                    local_tokens_per_s=(local or 0.0) / reading.seconds,
-                )
-            )
+        if seen.worker.role is WorkerRole.DECODE:
+            decode = _decode(reading.before, reading.page, reading.seconds)
+            if decode is not None:
+                found.append(decode)
     return found
+
+
+def _decode(before: Page, page: Page, seconds: float) -> EngineSample | None:
+    """The mean step of the window, with the mean batch and KV of the same window."""
+    gaps = scrapes.observed(before, page, "vllm:inter_token_latency_seconds")
+    batch = _mean_batch(before, page, gaps.count)
+    if gaps.count < MIN_SAMPLES or not gaps.mean or batch is None:
+        return None
+    local = scrapes.added(before, page, "vllm:prompt_tokens_by_source_total", source="local_compute")
+    usages = [scrapes.gauge(each, "vllm:kv_cache_usage_perc") for each in (before, page)]
+    known, capacity = [usage for usage in usages if usage is not None], _kv_capacity([Reading(before, page, seconds)])
+    return EngineSample(
+        WorkerRole.DECODE,
+        observed_ms=gaps.mean * 1000,
+        tokens=None if not known or capacity is None else sum(known) / len(known) * capacity,
+        batch=max(batch, 1.0),
+        local_tokens_per_s=(local or 0.0) / seconds,
+    )
+
+
+def _mean_batch(before: Page, page: Page, tokens: float) -> float | None:
+    """Sequences in a step, where ``tokens`` were decoded: each has one token a step.
+
+    Of an engine that does not count its steps, what runs at the end; None: it does not report that either.
+    """
+    steps = scrapes.added(before, page, ENGINE_STEPS)
+    return tokens / steps if steps else scrapes.gauge(page, "vllm:num_requests_running")
 
 
 def _prefill(before: Page, page: Page, seconds: float) -> EngineSample | None:

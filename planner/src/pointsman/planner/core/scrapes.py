@@ -32,18 +32,13 @@ class Histogram:
         """None without observations."""
         return self.total / self.count if self.count > 0 else None
 
-    def share_up_to(self, bound: float) -> float | None:
-        """Share of observations ≤ ``bound``, linear within a bucket; None without observations."""
+    def share_at_most(self, bound: float) -> float | None:
+        """The largest share of observations that may be ≤ ``bound``: whole buckets; None without observations."""
         if self.count <= 0:
             return None
-        below, low = 0.0, 0.0
-        for upper, reached in zip(self.bounds, self.cumulative, strict=True):
-            if bound < upper:
-                if math.isinf(upper):
-                    return below / self.count
-                return (below + (reached - below) * (bound - low) / (upper - low)) / self.count
-            below, low = reached, upper
-        return 1.0
+        return next(reached for upper, reached in zip(self.bounds, self.cumulative, strict=True) if upper >= bound) / (
+            self.count
+        )
 
     def quantile(self, share: float) -> float | None:
         """The value below which ``share`` lies, linear within a bucket; the last finite bound if it is beyond."""

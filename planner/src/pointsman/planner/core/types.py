@@ -109,10 +109,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What clients got in the window. Attainments are shares of requests, 0..1."""
+    """What clients got in the window. Attainments are shares of requests, 0..1, as gateways count them."""
 
-    ttft_attainment: float | None = None
-    tpot_attainment: float | None = None
+    ttft_attainment: float | None = None  # of those that got their first token
+    tpot_attainment: float | None = None  # of those that ended and had a second token
+    attainment: float | None = None  # within both, of those that ended; without a second token TPOT cannot be missed
     ttft_p95_ms: float | None = None
     tpot_p95_ms: float | None = None
     prefill_queue_depth: float | None = None  # requests waiting for a prefill worker, mean of the window

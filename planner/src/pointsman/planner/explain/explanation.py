@@ -158,7 +158,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
         goals = policy.objectives
         lines.append(
             f"first tokens within {goals.ttft_ms:g} ms for {share(service.ttft_attainment)} of requests, "
-            f"{goals.tpot_ms:g} ms a token for {share(service.tpot_attainment)}"
+            f"{goals.tpot_ms:g} ms a token for {share(service.tpot_attainment)}, both for {share(service.attainment)}"
         )
         waiting = service.prefill_queue_depth
         lines.append(

@@ -7,7 +7,7 @@ from typing import Final
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.types import GroupObservation, ManagerWindow
-from pointsman.planner.core.observe import Reading, observation
+from pointsman.planner.core.observe import Reading, observation, together
 from pointsman.planner.core.types import Objectives, RoutingNumbers, Worker
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
@@ -42,10 +42,11 @@ def group_observation(
     ``ages_s``: of the newest page of each gateway and of the manager. A manager that is not read says nothing of its
     instances: then nothing is known of the group. ``gateways``: None for one that was not read twice yet.
     """
+    read = [each or Reading({}, None, 0.0) for each in gateways]
     seen = observation(
         at_s=at_s,
         age_s=max(ages_s) if gateways else float("inf"),
-        gateways=[each or Reading({}, None, 0.0) for each in gateways],
+        gateways=read,
         workers=(),
         routing=_NO_ROUTING,
         objectives=objectives,
@@ -55,8 +56,10 @@ def group_observation(
     if manager is not None and manager.is_old:
         seen = replace(seen, old_pages=seen.old_pages + 1)
     load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
+    ttft, tpot = attainment_at_most(read, objectives)
+    service = seen.service and replace(seen.service, ttft_attainment=ttft, tpot_attainment=tpot)
     return GroupObservation(
-        seen=replace(seen, load=load),
+        seen=replace(seen, load=load, service=service),
         instances=group.instances,
         desired=group.desired,
         max_degree=group.max_degree,
@@ -64,6 +67,19 @@ def group_observation(
         manager=manager_window(manager),
         gpus_each=max(1, group.gpus),
         awaiting_approval=group.awaiting_approval,
+    )
+
+
+def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> tuple[float | None, float | None]:
+    """(TTFT, TPOT): the largest shares of streams that may be within the objectives, by the gateways' histograms.
+
+    The gateways of a group are not told its objectives, so they do not count against them. None: no stream ended.
+    """
+    prompts = together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
+    ttft_s, tpot_s = objectives.ttft_for(prompts.mean or 0.0) / 1000, objectives.tpot_ms / 1000
+    return (
+        together(gateways, named.GATEWAY_TTFT.name).share_at_most(ttft_s),
+        together(gateways, named.GATEWAY_TPOT.name).share_at_most(tpot_s),
     )
 
 
