@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from pointsman.planner.simulator.pages import WorkerPage
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Engine
@@ -39,7 +40,10 @@ class DecodeEngine:
         itl_counts: list[float],
         started: Callable[[Request], None],
         finished: Callable[[Request, float], None],
+        page: WorkerPage | None = None,
     ) -> None:
+        """``page``: of its worker, where it counts; None: one of its own."""
+        self.page = page or WorkerPage(engine.kv_capacity_tokens, engine.max_batch)
         self._timing = timing
         self._itl_counts = itl_counts
         self._started = started
@@ -61,15 +65,9 @@ class DecodeEngine:
         self._length = 0  # steps; 0: idle
         self._first = 0.0
         self._growth = 0.0
-        self._counted = 0  # of its steps, into the window
+        self._counted = 0  # of its steps, on the page
         self.next_s = math.inf
         self.version = 0  # changes with next_s: an event with an older one is void
-        # the window between two looks of the planner
-        self.itl_sum_s = 0.0
-        self.itl_count = 0
-        self.prefill_sum_s = 0.0
-        self.prefill_tokens = 0
-        self.prefill_count = 0
 
     # --- what is seen ---
 
@@ -87,8 +85,8 @@ class DecodeEngine:
         """Tokens held at ``now_s``."""
         return self.context + self.held + len(self._running) * self._done(now_s)
 
-    def count_window(self, now_s: float) -> None:
-        """Bring the window's sums up to ``now_s``; the caller reads and resets them."""
+    def count_up_to(self, now_s: float) -> None:
+        """Count on the page what was decoded up to ``now_s``."""
         if self._length and self._running:
             self._count(self._done(now_s))
 
@@ -252,6 +250,8 @@ class DecodeEngine:
 
     def _end_segment(self, now_s: float, steps: int) -> None:
         batch = len(self._running)
+        if steps and not batch:
+            self.page.steps += steps  # prompts alone
         if batch and steps:
             self._count(steps)
             middle_s = self._time_of(steps) - self._from_s
@@ -277,9 +277,7 @@ class DecodeEngine:
         """The prompt's last chunk was computed: that step also gave one token."""
         self._prefilling.remove(request)
         self.held -= request.prompt_tokens
-        self.prefill_sum_s += self._first
-        self.prefill_tokens += request.new_tokens
-        self.prefill_count += 1
+        self.page.prefilled_here(request.new_tokens, self._first)
         request.new_tokens = request.computed_tokens = 0
         if math.isnan(request.first_token_s):
             request.first_token_s = now_s
@@ -315,11 +313,12 @@ class DecodeEngine:
         return min(int(steps + 1e-9), self._length)
 
     def _count(self, steps: int) -> None:
-        """Into the window's mean of inter-token times, up to ``steps`` of this segment."""
+        """On the page, up to ``steps`` of this segment; each gap between tokens counts as their mean."""
         if steps > self._counted:
-            batch = len(self._running)
-            self.itl_sum_s += batch * (self._time_of(steps) - self._time_of(self._counted))
-            self.itl_count += batch * (steps - self._counted)
+            batch, more = len(self._running), steps - self._counted
+            gap_s = (self._time_of(steps) - self._time_of(self._counted)) / more
+            self.page.gaps_s.observe(gap_s, batch * more)
+            self.page.steps += more
             self._counted = steps
 
 

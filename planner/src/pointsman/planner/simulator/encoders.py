@@ -6,13 +6,16 @@ done. They neither crash nor fail to start.
 
 import math
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 
-from pointsman.planner.core.types import EncodeLoad, EncodeWorker, WorkerCondition
+from pointsman.api.protocol import metrics as named
+from pointsman.planner.core.scrapes import Labels, Page
+from pointsman.planner.core.types import EncodeWorker, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.events import Events
+from pointsman.planner.simulator.pages import SERVICE, CountedHistogram
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.types import EncodePool, Simulation, TransitionRecord
 
@@ -44,18 +47,8 @@ class _Worker:
     since_s: float  # billed from here
     job: _Job | None = None
     took_s: float = 0.0  # its image
+    encode_s: CountedHistogram = field(default_factory=lambda: CountedHistogram(named.WORKER_ENCODE_SECONDS.name))
     change: _Change | None = None  # that has not ended
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Counts since the last look that reached the gateway."""
-
-    requests: int = 0
-    images: int = 0
-    squared: int = 0
-    encoded: int = 0
-    took_s: float = 0.0
 
 
 class Encoders:
@@ -80,7 +73,7 @@ class Encoders:
         self._lacks_room = False
         self._billed_s = 0.0
         self._named = 0
-        self._seen = _Seen()
+        self._requests = self._images = self._squared = 0  # requests that came, their images that were encoded
         self.gpus_each = pool.gpus
         self.waiting = 0  # images that no worker has begun
         self.wanted = pool.workers
@@ -92,9 +85,8 @@ class Encoders:
 
     def add(self, request: Request, images: int, now_s: float) -> None:
         """A request comes with at least one image."""
-        self._seen.requests += 1
-        self._seen.images += images
-        self._seen.squared += images * images
+        self._requests += 1
+        self._squared += images * images
         self._queue.append(_Job(request, images, images))
         self.waiting += images
         self._feed(now_s)
@@ -113,8 +105,8 @@ class Encoders:
     def _encoded(self, worker: _Worker) -> None:
         now_s, job = self._events.now_s, worker.job
         assert job is not None
-        self._seen.encoded += 1
-        self._seen.took_s += worker.took_s
+        self._images += 1
+        worker.encode_s.observe(worker.took_s)
         worker.job = None
         if worker.condition is WorkerCondition.DRAINING:
             self._remove(worker)
@@ -127,20 +119,28 @@ class Encoders:
 
     # --- what is seen ---
 
-    def shown(self) -> tuple[EncodeWorker, ...]:
-        """Every worker as Kubernetes shows it."""
-        return tuple(EncodeWorker(worker.name, worker.condition, self.gpus_each) for worker in self._workers)
+    def pages(self) -> list[tuple[EncodeWorker, Page]]:
+        """Every worker as Kubernetes shows it, and its page."""
+        found = []
+        for worker in self._workers:
+            samples: dict[str, Mapping[Labels, float]] = {}
+            worker.encode_s.show(samples)
+            found.append((EncodeWorker(worker.name, worker.condition, self.gpus_each), samples))
+        return found
 
-    def load(self, window_s: float) -> EncodeLoad:
-        """What came since the last call, in so many seconds."""
-        seen, self._seen = self._seen, _Seen()
-        return EncodeLoad(
-            requests_per_s=seen.requests / window_s,
-            images=seen.images / seen.requests if seen.requests else None,
-            squared_images=seen.squared / seen.requests if seen.requests else None,
-            image_ms=seen.took_s / seen.encoded * 1000 if seen.encoded else None,
-            waiting=float(self.waiting),
-        )
+    def gateway_samples(self) -> dict[str, Mapping[Labels, float]]:
+        """What a gateway counts of images."""
+        of_service: Labels = (SERVICE,)
+        encoding = sum(worker.job is not None for worker in self._workers)
+        return {
+            named.GATEWAY_ENCODE_REQUESTS.name: {of_service: float(self._requests)},
+            named.GATEWAY_ENCODE_IMAGES_SQUARED.name: {of_service: float(self._squared)},
+            named.GATEWAY_IMAGES.name: {
+                (("path", path), ("reason", reason), SERVICE): count
+                for path, reason, count in (("encode", "encoded", float(self._images)), ("local", "timed-out", 0.0))
+            },
+            named.GATEWAY_ENCODE_IN_FLIGHT.name: {of_service: float(self.waiting + encoding)},
+        }
 
     def count(self, condition: WorkerCondition) -> int:
         """Workers in a condition."""

@@ -86,21 +86,14 @@ class Fleet:
 
     # --- what is seen ---
 
-    def shown(self, now_s: float) -> list[Worker]:
-        """Every worker as Kubernetes and its own page show it."""
-        capacity = self._simulation.engine.kv_capacity_tokens
+    def shown(self) -> list[Worker]:
+        """Every worker as Kubernetes shows it."""
         return [
             Worker(
                 name=worker.name,
                 role=worker.shown_role,
                 condition=worker.condition,
                 gpus=self._simulation.engine.gpus,
-                in_flight=None if worker.condition is WorkerCondition.STARTING else _in_flight(worker),
-                kv_usage=(
-                    None
-                    if worker.condition is WorkerCondition.STARTING
-                    else min(worker.engine.kv_tokens(now_s) / capacity, 1.0)
-                ),
                 role_since_s=worker.role_since_s,
             )
             for worker in self.workers
@@ -368,7 +361,3 @@ class Fleet:
             open_one = self._transitions[worker.transition]
             open_one.ended_s, open_one.succeeded = self._events.now_s, succeeded
             worker.transition = -1
-
-
-def _in_flight(worker: SimulatedWorker) -> int:
-    return len(worker.assigned) + len(worker.batch) + len(worker.sending)

@@ -20,6 +20,8 @@ class Request:
     new_tokens: int = 0  # to be computed, where it is prefilled
     computed_tokens: int = 0  # of a local prefill that takes several steps
     ends_at_step: int = -1  # of its decode worker's count; -1: not decoding there
+    pulled_tokens: int = 0  # whose KV is sent …
+    pulling_s: float = 0.0  # … in so long
     ready_s: float = float("nan")  # its images, if it has any, were encoded
     first_token_s: float = float("nan")
     preemptions: int = 0

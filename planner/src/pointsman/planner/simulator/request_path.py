@@ -8,6 +8,7 @@ gateway's default router (``pointsman.serving.worker_cost``).
 import math
 from array import array
 from collections import deque
+from random import Random
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 from pointsman.planner.core.types import Objectives, RoutingNumbers, WorkerCondition
 from pointsman.planner.simulator.encoders import Encoders
 from pointsman.planner.simulator.events import Events
+from pointsman.planner.simulator.pages import GatewayPage
 from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Floats, Ints, Outcome, PrefillPlace, Simulation, Trace
-from pointsman.planner.simulator.window import Window
 from pointsman.planner.simulator.worker import SimulatedWorker
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.held_line import HeldLine
@@ -36,14 +37,16 @@ class RequestPath:
         count = len(trace)
         self._engine, self._network, self._cache = simulation.engine, simulation.network, simulation.prefix_cache
         self._max_waiting = simulation.max_waiting
-        self._objectives = objectives
         self._timing = timing
         self._events = events
         self._prompt, self._output = _counts(trace.prompt_tokens), _counts(trace.output_tokens)
         self._blocks = trace.prefix_blocks if self._cache.enabled else None
         self._block_tokens = trace.block_tokens
         self._rule = RoutingRule(0, 0)
-        self.window = Window(0.0)
+        self.gateways = [GatewayPage(objectives) for _ in range(simulation.gateways)]  # requests go round
+        whole = Random(f"{simulation.seed} whole answers")
+        share = simulation.whole_answers_share
+        self._streamed = bytes(whole.random() >= share for _ in range(count)) if share > 0 else None
         self.queue: deque[Request] = deque()  # waits for a prefill worker
         self.unrouted: deque[Request] = deque()  # waits for any decode worker
         self.held: HeldLine[Request] = HeldLine()
@@ -78,7 +81,6 @@ class RequestPath:
     def arrive(self, index: int, now_s: float) -> None:
         """Request ``index`` of the trace comes in."""
         prompt, output = self._prompt[index], self._output[index]
-        self.window.arrived(prompt)
         engine = self._engine
         if prompt + output > min(engine.kv_capacity_tokens, engine.max_context_tokens):
             self._end_unserved(index, Outcome.REFUSED, now_s)
@@ -88,6 +90,7 @@ class RequestPath:
             self._end_unserved(index, Outcome.SHED, now_s)
             return
         self.open += 1
+        self._gateway(index).accepted(prompt)
         blocks = self._blocks[index] if self._blocks is not None else ()
         request = Request(index, prompt, output, now_s, blocks)
         images = self._images[index] if self._images is not None else 0
@@ -95,6 +98,12 @@ class RequestPath:
             self.encoders.add(request, images, now_s)
         else:
             self.enter(request, now_s)
+
+    def _gateway(self, index: int) -> GatewayPage:
+        return self.gateways[index % len(self.gateways)]
+
+    def _is_streamed(self, index: int) -> bool:
+        return self._streamed is None or bool(self._streamed[index])
 
     def enter(self, request: Request, now_s: float) -> None:
         """A request that could be prefilled: it has no image, or all are encoded."""
@@ -158,7 +167,7 @@ class RequestPath:
             rule=self._rule,
         )
         request.new_tokens = where.new_tokens
-        self.window.given(prompt, where.new_tokens)
+        worker.page.given(prompt, where.new_tokens)
         self._wait_at(worker, request, where.new_tokens)
         if where.remote:
             self.prefilled[request.index] = PrefillPlace.REMOTE
@@ -221,11 +230,8 @@ class RequestPath:
         if worker.removed:
             return
         now_s = self._events.now_s
-        worker.prefill_busy_s += worker.batch_s
+        worker.page.prefilled([(each.prompt_tokens, each.computed_tokens) for each in worker.batch], worker.batch_s)
         for request in worker.batch:
-            worker.prefill_tokens += request.computed_tokens
-            worker.asked_tokens += request.prompt_tokens
-            worker.prefill_count += 1
             request.computed_tokens = 0
             if request.blocks:
                 worker.cache.hold(request.blocks)
@@ -235,8 +241,8 @@ class RequestPath:
             size = tokens * self._engine.kv_bytes_per_token
             worker.link_free_s = max(now_s, worker.link_free_s) + size / self._network.bytes_per_s
             worker.sending[request.index] = request
-            request.worker.pulled_tokens += tokens
-            request.worker.pulling_s += worker.link_free_s + self._network.hop_s - now_s
+            request.pulled_tokens = tokens
+            request.pulling_s = worker.link_free_s + self._network.hop_s - now_s
             self._events.at(worker.link_free_s + self._network.hop_s, self._transferred, (worker, request))
         worker.batch = []
         if worker.condition is WorkerCondition.ACTIVE:
@@ -256,7 +262,7 @@ class RequestPath:
         if receiver is None:
             return
         request.new_tokens = 0
-        receiver.pulled += 1
+        receiver.page.pulled(request.pulled_tokens, request.pulling_s)
         receiver.engine.add(request, self._events.now_s)
         self._follow(receiver)
 
@@ -288,11 +294,13 @@ class RequestPath:
             self._pending_prompts -= 1
             request.pending_tokens = request.counted_tokens = 0
             worker.decoding += 1
+            worker.page.first_tokens += 1
             if request.blocks:
                 worker.cache.hold(request.blocks)
-        ttft_s = request.first_token_s - request.arrived_s
-        objective_ms = self._objectives.ttft_for(self._prompt[request.index])
-        self.window.started(ttft_s * 1000, objective_ms)
+        index = request.index
+        if self._is_streamed(index):
+            ttft_s = request.first_token_s - request.arrived_s
+            self._gateway(index).got_first_token(ttft_s, self._prompt[index], True)
         self._look_for_room()
 
     def finished(self, request: Request, now_s: float) -> None:
@@ -307,11 +315,13 @@ class RequestPath:
         self.ttft_s[index] = request.first_token_s - request.arrived_s
         self.end_s[index] = now_s
         self.preemptions[index] = request.preemptions
-        tpot_ms = None
+        ttft_s, tpot_s = request.first_token_s - request.arrived_s, None
         if output > 1:
-            tpot_s = (now_s - request.first_token_s) / (output - 1)
-            self.tpot_s[index], tpot_ms = tpot_s, tpot_s * 1000
-        self.window.finished(output, tpot_ms, self._objectives.tpot_ms)
+            self.tpot_s[index] = tpot_s = (now_s - request.first_token_s) / (output - 1)
+        streamed, gateway, prompt = self._is_streamed(index), self._gateway(index), self._prompt[index]
+        if not streamed:
+            gateway.got_first_token(ttft_s, prompt, False)
+        gateway.ended(ttft_s, tpot_s, prompt, output, streamed)
         self.open -= 1
         self._look_for_room()
 

@@ -9,16 +9,9 @@ from random import Random
 
 import numpy as np
 
-from pointsman.planner.core.types import (
-    Decision,
-    Mode,
-    Observation,
-    Policy,
-    Reason,
-    Worker,
-    WorkerCondition,
-    WorkerRole,
-)
+from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation
+from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import (
     ITL_BINS,
@@ -41,7 +34,6 @@ from pointsman.planner.simulator.types import (
     Trace,
     TransitionRecord,
 )
-from pointsman.planner.simulator.window import Window, engine_samples, reset_samples
 
 
 def simulate(
@@ -99,11 +91,13 @@ class _Run:
         known = TrueModel(believed, simulation.truth) if planner.measured else believed
         self._base = known if simulation.planner_knows_performance else None
         self._seen: deque[Observation] = deque()  # waits for the metric delay
-        self._read_s = 0.0  # when the gateway was last read
+        self._targets: dict[str, tuple[Page, float]] = {}  # the last page of each, and when it was read
+        self._scraped_s = 0.0  # when targets were last scraped
         self._timeline: list[TimelinePoint] = []
         self._decisions: list[DecisionRecord] = []
         self._said: Reason | None = None
         self._arrivals = 0
+        self._read(0.0)
 
     def result(self) -> Result:
         ended_s = self._play()
@@ -172,18 +166,19 @@ class _Run:
     def _tick(self, _: None) -> None:
         now_s = self._events.now_s
         read = self._read(now_s)
+        self._scraped_s = now_s
         self._seen.append(read)
         due_s = now_s - self._simulation.faults.metric_delay_s
         while len(self._seen) > 1 and self._seen[1].at_s <= due_s:
             self._seen.popleft()
         late = self._seen[0]
         if late.at_s > due_s:  # nothing is old enough to have come through
-            observation = replace(read, load=None, service=None, encode=None, samples=(), age_s=math.inf)
+            seen = replace(read, load=None, service=None, encode=None, samples=(), age_s=math.inf)
         elif late is read:
-            observation = read
+            seen = read
         else:
             # Roles and counts come from Kubernetes and are not late.
-            observation = replace(
+            seen = replace(
                 late,
                 at_s=now_s,
                 age_s=late.age_s + now_s - late.at_s,
@@ -193,9 +188,7 @@ class _Run:
                 encode_replicas=read.encode_replicas,
                 plan_in_progress=read.plan_in_progress,
             )
-        self._state, decision, next_tick = self._planner.decide(
-            self._state, observation, self._policy, now_s, self._base
-        )
+        self._state, decision, next_tick = self._planner.decide(self._state, seen, self._policy, now_s, self._base)
         refused = ""
         if decision.changes_routing:
             self._path.route(decision.routing)
@@ -207,7 +200,7 @@ class _Run:
         if acts or decision.reason is not self._said:
             self._decisions.append(DecisionRecord(now_s, decision, refused))
         self._said = decision.reason
-        self._timeline.append(self._point(now_s, observation))
+        self._timeline.append(self._point(now_s, seen))
         self._arrivals = 0
         if self._progress is not None:
             self._progress(now_s)
@@ -225,54 +218,59 @@ class _Run:
 
     def _read(self, now_s: float) -> Observation:
         """Scrape every target; each may fail."""
-        faults, path, fleet = self._simulation.faults, self._path, self._fleet
-        lost = faults.metric_dropout_share
-        out = any(begin <= now_s < end for begin, end in faults.metric_outages_s)
-        workers: list[Worker] = []
-        reached = []
-        blind = False
-        for worker, shown in zip(fleet.workers, fleet.shown(now_s), strict=True):
+        path, fleet, encoders = self._path, self._fleet, self._encoders
+        out = any(begin <= now_s < end for begin, end in self._simulation.faults.metric_outages_s)
+        targets = set(self._targets)
+        workers = []
+        for worker, shown in zip(fleet.workers, fleet.shown(), strict=True):
             if shown.condition is WorkerCondition.STARTING:
-                workers.append(shown)
+                workers.append(Seen(shown, None))
                 continue
-            if lost > 0 and self._metrics_rng.random() < lost:
-                unread, blind = replace(shown, in_flight=None, kv_usage=None), True
-                if shown.condition is WorkerCondition.ACTIVE:
-                    unread = replace(unread, condition=WorkerCondition.UNREACHABLE)
-                workers.append(unread)
-                continue
-            workers.append(shown)
-            if shown.condition is WorkerCondition.ACTIVE:
-                worker.engine.count_window(now_s)
-                reached.append(worker)
-        gateway_read = not out and not (lost > 0 and self._metrics_rng.random() < lost)
-        window_s = now_s - self._read_s
-        samples = engine_samples(reached, window_s, now_s) if gateway_read else ()
-        encoders = self._encoders
-        observation = Observation(
+            worker.engine.count_up_to(now_s)
+            page = worker.page.page(worker.gauges(now_s, len(path.queue)))
+            reading = self._scrape(worker.name, page, now_s)
+            targets.discard(worker.name)
+            workers.append(Seen(shown, reading, reading is not None and reading.page is None))
+        more = encoders.gateway_samples() if encoders is not None else {}
+        gateways = []
+        for number, gateway in enumerate(path.gateways):
+            page = {**gateway.page(len(path.held) if number == 0 else 0), **(more if number == 0 else {})}
+            gateways.append(self._scrape(f"gateway-{number}", page, now_s, out))
+            targets.discard(f"gateway-{number}")
+        encoding = []
+        for shown_encoder, encode_page in encoders.pages() if encoders is not None else ():
+            reading = self._scrape(shown_encoder.name, encode_page, now_s, out)
+            targets.discard(shown_encoder.name)
+            encoding.append(SeenEncoder(shown_encoder, reading, reading is not None and reading.page is None))
+        for gone in targets:
+            del self._targets[gone]
+        return observation(
             at_s=now_s,
-            window_s=window_s if gateway_read else 0.0,
-            age_s=0.0 if gateway_read else math.inf,
-            workers=tuple(workers),
+            age_s=now_s - min(self._targets[f"gateway-{number}"][1] for number in range(len(path.gateways))),
+            gateways=[reading or Reading({}, None, 0.0) for reading in gateways],
+            workers=workers,
             routing=path.routing,
-            load=path.window.load(window_s, reached, blind) if gateway_read else None,
-            service=path.window.service(window_s, len(path.queue), len(path.held)) if gateway_read else None,
-            samples=samples,
-            kv_capacity_tokens=float(self._simulation.engine.kv_capacity_tokens),
-            max_sequences=float(self._simulation.engine.max_batch),
+            objectives=self._policy.objectives,
             plan_in_progress=fleet.plan_in_progress,
-            encode_workers=encoders.shown() if encoders is not None else (),
+            worker_gpus=self._simulation.engine.gpus,
+            encoders=encoding,
             encode_replicas=encoders.wanted if encoders is not None else None,
-            encode=encoders.load(window_s) if encoders is not None and gateway_read else None,
         )
-        if gateway_read:
-            for worker in reached:
-                reset_samples(worker)
-            self._read_s = now_s
-            path.window = Window(now_s)
-        return observation
 
-    def _point(self, now_s: float, observation: Observation) -> TimelinePoint:
+    def _scrape(self, name: str, page: Page, now_s: float, out: bool = False) -> Reading | None:
+        """The last two pages of a target, as the live scraper has them; None: it was never read before."""
+        lost = self._simulation.faults.metric_dropout_share
+        before, before_s = self._targets.get(name, (None, self._scraped_s))
+        if before is None:
+            # Live it was read before it served, when it had counted nothing.
+            before = {family: dict.fromkeys(samples, 0.0) for family, samples in page.items()}
+        if out or (lost > 0 and self._metrics_rng.random() < lost):
+            self._targets[name] = (before, before_s)
+            return Reading(before, None, now_s - before_s)
+        self._targets[name] = (page, now_s)
+        return Reading(before, page, now_s - before_s)
+
+    def _point(self, now_s: float, seen: Observation) -> TimelinePoint:
         fleet, path, encoders = self._fleet, self._path, self._encoders
         decoders = [worker.engine for worker in fleet.workers if worker.role is WorkerRole.DECODE]
         capacity = self._simulation.engine.kv_capacity_tokens * max(len(decoders), 1)
@@ -290,7 +288,7 @@ class _Run:
             kv_usage=sum(engine.kv_tokens(now_s) for engine in decoders) / capacity,
             max_local_prefill_tokens=path.routing.max_local_prefill_tokens,
             arrivals=self._arrivals,
-            observed=observation.load is not None,
+            observed=seen.load is not None,
             encode_active=encoders.count(WorkerCondition.ACTIVE) if encoders is not None else 0,
             encode_starting=encoders.count(WorkerCondition.STARTING) if encoders is not None else 0,
             encode_draining=encoders.count(WorkerCondition.DRAINING) if encoders is not None else 0,

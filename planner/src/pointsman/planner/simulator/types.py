@@ -169,6 +169,8 @@ class Simulation:
     faults: Faults = Faults()
     encode: EncodePool | None = None  # needed where requests have images
     planner_knows_performance: bool = True  # ``base`` of decide; False: it learns from the service alone
+    gateways: int = 1  # that requests go to in turn; flow control is one for all
+    whole_answers_share: float = 0.0  # of clients, that do not stream
     max_waiting: int | None = None  # requests waiting for prefill, per prefill worker, above which arrivals are shed
     drain_s: float = 300.0  # how long after the last arrival requests may end; later ones are UNFINISHED
     seed: int = 0

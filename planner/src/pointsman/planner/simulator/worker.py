@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pointsman.planner.core.types import WorkerCondition, WorkerRole
 from pointsman.planner.simulator.decode_engine import DecodeEngine
+from pointsman.planner.simulator.pages import WorkerGauges, WorkerPage
 from pointsman.planner.simulator.prefix_cache import PrefixBlocks
 from pointsman.planner.simulator.request import Request
 
@@ -32,14 +33,6 @@ class SimulatedWorker:
     batch_s: float = 0.0
     sending: dict[int, Request] = field(default_factory=dict)  # prefilled; the KV is not pulled yet
     link_free_s: float = 0.0
-    # the window between two looks of the planner
-    prefill_busy_s: float = 0.0  # of passes that ended, each once, whatever prompts were in it
-    prefill_tokens: int = 0  # computed …
-    asked_tokens: int = 0  # … of so many
-    prefill_count: int = 0
-    pulled_tokens: int = 0
-    pulling_s: float = 0.0
-    pulled: int = 0  # requests whose KV came from elsewhere: their prefill times mean nothing
     drain_ends_s: float = math.inf
     transition: int = -1  # index of its open record
 
@@ -47,6 +40,21 @@ class SimulatedWorker:
     def shown_role(self) -> WorkerRole:
         """As the operator shows it: a switching worker already has its new role."""
         return self.next_role or self.role
+
+    @property
+    def page(self) -> WorkerPage:
+        """What is counted here, in either role."""
+        return self.engine.page
+
+    def gauges(self, now_s: float, queue_depth: int) -> WorkerGauges:
+        """What it has now; ``queue_depth``: of the service's prefill queue."""
+        return WorkerGauges(
+            in_flight=len(self.assigned) + len(self.batch) + len(self.sending),
+            queue_depth=queue_depth,
+            running=max(self.engine.running, len(self.batch)),
+            waiting=len(self.engine.waiting),
+            used_tokens=self.engine.kv_tokens(now_s),
+        )
 
     @property
     def busy(self) -> bool:
