@@ -21,14 +21,14 @@ from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Faults, Simulation, Trace
 
 SIGHT: Final = "sight"
-RATE, SECONDS, PROMPT, OUTPUT = 8.0, 1800.0, 2000, 500
+RATE, SECONDS, PROMPT, OUTPUT = 8.0, 900.0, 2000, 500
 GOAL: Final = 0.95
 DEARER: Final = 1.02  # GPU-hours, of the plain load's
 PLAIN: Final = "plain"
 OF_OBJECTIVE: Final = "TPOT objective"
 WIDE_SIGMA: Final = 1.2  # of a log-normal: the mean is twice the median
 LONGEST: Final = 30_000  # tokens of a prompt
-LARGE: Final = 8  # times the plain load and its layout
+LARGE: Final = 13  # times the plain load and its layout: 65 workers
 
 
 @dataclass(frozen=True)

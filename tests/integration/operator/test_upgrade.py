@@ -89,7 +89,12 @@ async def _upgrade_and_roll_back(cluster: Cluster, control_plane: ControlPlane, 
     cluster.operator.start()
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
     await the_service_runs_on()
-    assert (await _objectives(cluster)) == {"ttftMs": 900, "ttftMsPerPromptToken": 0, "tpotMs": 30}
+    goals = {"ttftMs": 900, "ttftMsPerPromptToken": 0, "tpotMs": 30}
+
+    async def gateways_know_the_objectives() -> bool:
+        return await _objectives(cluster) == goals
+
+    await eventually(gateways_know_the_objectives, "the objectives of the policy are in the status")
     added = {"POINTSMAN_ROUTER": "least-loaded", "POINTSMAN_MAX_BODY_MIB": "64"}
 
     async def the_gateways_have_the_limits() -> bool:

@@ -410,7 +410,7 @@ def test_a_shipped_table_can_be_simulated() -> None:
     assert 0.005 < np.nanmean(result.tpot_s) < 0.02
 
 
-@pytest.mark.parametrize("seed", [16, 22])
+@pytest.mark.parametrize("seed", [16, 23])
 def test_a_switch_takes_no_start_that_is_needed_and_a_policy_that_allows_more_is_not_blamed(seed: int) -> None:
     """2 requests/s become 5, with most of the budget free; workers start while others switch."""
     policy = planner_policy(load_policy(EXAMPLES / "chat.yaml").spec, prefill=Bounds(1, 12), decode=Bounds(1, 12))

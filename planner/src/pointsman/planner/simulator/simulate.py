@@ -239,7 +239,7 @@ class _Run:
             targets.discard(f"gateway-{number}")
         encoding = []
         for shown_encoder, encode_page in encoders.pages() if encoders is not None else ():
-            reading = self._scrape(shown_encoder.name, encode_page, now_s, out)
+            reading = self._scrape(shown_encoder.name, encode_page, now_s)
             targets.discard(shown_encoder.name)
             encoding.append(SeenEncoder(shown_encoder, reading, reading is not None and reading.page is None))
         for gone in targets:
