@@ -156,7 +156,7 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
             yield from _beside_causal(name, found[OURS], found[CAUSAL])
             yield from _ablated(name, found)
     yield from robust.rows(by_planner(runs, robust.ROBUST), _beside_causal)
-    yield from sight.rows(by_planner(runs, sight.SIGHT))
+    yield from sight.rows(by_planner(runs, sight.SIGHT) | by_planner(runs, sight.SIGHT_LARGE))
     steady = by_planner(runs, STEADY).get(OURS)
     if steady is not None:
         halves = f"{len(steady) * len(STEADY_LOADS)} half hours of {len(STEADY_LOADS)} constant loads"

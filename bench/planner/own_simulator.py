@@ -32,7 +32,7 @@ from bench.planner.evaluation_page import write_page
 from bench.planner.own_rows import RESULT, kept_speed_rows, rows
 from bench.planner.robust import ROBUST
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS, STEADY_SEEDS, Scenario, steady
-from bench.planner.sight import SIGHT
+from bench.planner.sight import SIGHT, SIGHT_LARGE
 from bench.planner.speed import speed_rows
 from bench.rows import write
 from pointsman.planner.core.types import Policy
@@ -47,7 +47,7 @@ SEEDS = (11, 12, 13)
 OTHERS = ("hpa", "heteroscale", "tokenscale", "dynamo")
 GATEWAYS_PART = "flow control"  # which the planners beside ours do not have: left out of every scenario
 ALL = {**SCENARIOS, **FAST, **RETURNING}
-EVERYTHING = (STEADY, *ALL, ROBUST, SIGHT)
+EVERYTHING = (STEADY, *ALL, ROBUST, SIGHT, SIGHT_LARGE)
 SLOWEST = ("moon_conv", "azure_conv", ROBUST)  # first, so that none is left alone at the end of several processes
 
 
@@ -135,8 +135,8 @@ def cell(name: str, seed: int) -> Iterator[Measurement]:
     if name == ROBUST:
         yield from robust.cases(seed)
         return
-    if name == SIGHT:
-        yield from sight.cases(seed)
+    if name in (SIGHT, SIGHT_LARGE):
+        yield from sight.cases(name, seed)
         return
     if name == STEADY:
         yield OURS, lambda: _steady(seed)

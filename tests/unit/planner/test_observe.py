@@ -11,8 +11,8 @@ from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.gateway.metrics import GatewayMetrics, ImagePath
-from pointsman.planner.core.exposition import parse
 from pointsman.gateway.types import Objectives as GatewayObjectives
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
 from pointsman.planner.core.prefixes import NOTHING_CACHED
 from pointsman.planner.core.scrapes import Page

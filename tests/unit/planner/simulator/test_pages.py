@@ -11,16 +11,17 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pointsman.api.protocol import metrics as named
 from pointsman.gateway.metrics import GatewayMetrics
 from pointsman.gateway.types import Objectives as GatewayObjectives
+from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.observe import FAMILIES
 from pointsman.planner.core.scrapes import Page
-from pointsman.planner.core.types import Objectives, Observation, WorkerRole
-from pointsman.planner.scraper import parse
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, WorkerRole
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.pages import GatewayPage, WorkerGauges, WorkerPage, as_text
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Faults, Simulation
+from pointsman.serving.flow_control import FlowBounds
 from pointsman.workers.metrics import WorkerMetrics
-from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted
+from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static
 
 CAPTURES = Path(__file__).parents[1] / "captures"
 OBJECTIVES = Objectives(ttft_ms=1000, tpot_ms=50)
@@ -149,6 +150,15 @@ def test_a_worker_whose_page_is_lost_is_unreachable_and_its_next_page_tells_of_b
     prefill = [s for look in seen for s in look.samples if s.role is WorkerRole.PREFILL]
     assert prefill
     assert mean(seen, "arrivals_per_s") == pytest.approx(8.0, rel=0.15)
+
+
+def test_the_bounds_of_flow_control_are_of_each_gateway() -> None:
+    trace, one = poisson(8.0, 120, 3000, 200), FlowBounds(9000, 30, 1000)
+    third = FlowBounds(3000, 10, 1000)
+    alone = simulate(trace, Simulation(ENGINE, 1, 1, routing=RoutingNumbers(0, 10_000, one)), POLICY, static())
+    three = Simulation(ENGINE, 1, 1, routing=RoutingNumbers(0, 10_000, third), gateways=3)
+    assert alone.held_s.sum() > 0
+    assert np.array_equal(simulate(trace, three, POLICY, static()).held_s, alone.held_s)
 
 
 @pytest.mark.parametrize("whole", [0.3, 0.7, 1.0])

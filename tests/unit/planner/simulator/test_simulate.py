@@ -334,16 +334,17 @@ def test_the_planner_sees_what_the_live_shell_would_show_it() -> None:
     assert (middle.kv_capacity_tokens, middle.max_sequences) == (ENGINE.kv_capacity_tokens, ENGINE.max_batch)
 
 
-def test_an_outage_hides_the_load_and_its_end_tells_the_whole_time() -> None:
+def test_an_outage_makes_what_is_known_old_and_its_end_tells_the_whole_time() -> None:
     seen: list[Observation] = []
     trace = poisson(8.0, 100, 1000, 10)
-    simulation = Simulation(ENGINE, 1, 1, faults=Faults(metric_outages_s=((30.0, 50.0),)))
+    simulation = Simulation(ENGINE, 1, 1, faults=Faults(metric_outages_s=((30.0, 60.0),)))
     simulate(trace, simulation, POLICY, scripted({}, seen))
-    blind = [o for o in seen if 30 <= o.at_s < 50]
-    assert blind and all(o.load is None and o.age_s > POLICY.stale_after_s for o in blind)
-    back = next(o for o in seen if o.at_s >= 50)
+    blind = [o for o in seen if 30 <= o.at_s < 60]
+    assert blind and all(o.old_pages == 1 and o.age_s == pytest.approx(o.at_s - 27.5) for o in blind)
+    assert blind[-1].age_s > POLICY.stale_after_s, "from then on nothing is changed"
+    back = next(o for o in seen if o.at_s >= 60)
     assert back.load is not None
-    assert back.window_s == pytest.approx(20 + POLICY.interval_s, abs=POLICY.interval_s)
+    assert (back.old_pages, back.age_s) == (0, 0.0)
     assert back.load.arrivals_per_s == pytest.approx(8.0, rel=0.3)
 
 

@@ -121,7 +121,7 @@ class Encoders:
 
     def pages(self) -> list[tuple[EncodeWorker, Page]]:
         """Every worker as Kubernetes shows it, and its page."""
-        found = []
+        found: list[tuple[EncodeWorker, Page]] = []
         for worker in self._workers:
             samples: dict[str, Mapping[Labels, float]] = {}
             worker.encode_s.show(samples)

@@ -21,7 +21,7 @@ from pointsman.planner.simulator.request import Request
 from pointsman.planner.simulator.timing import Timing
 from pointsman.planner.simulator.types import Floats, Ints, Outcome, PrefillPlace, Simulation, Trace
 from pointsman.planner.simulator.worker import SimulatedWorker
-from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds, UnderWay
 from pointsman.serving.held_line import HeldLine
 from pointsman.serving.local_remote import RoutingRule, decide
 from pointsman.serving.token_budget import DEFAULT_MAX_CONCURRENT_PREFILLS, take_pending
@@ -37,6 +37,7 @@ class RequestPath:
         count = len(trace)
         self._engine, self._network, self._cache = simulation.engine, simulation.network, simulation.prefix_cache
         self._max_waiting = simulation.max_waiting
+        self._objectives = objectives
         self._timing = timing
         self._events = events
         self._prompt, self._output = _counts(trace.prompt_tokens), _counts(trace.output_tokens)
@@ -73,6 +74,7 @@ class RequestPath:
     def route(self, numbers: RoutingNumbers) -> None:
         """From the next request on."""
         self.routing = numbers
+        self._flow = _of_all(numbers.flow, len(self.gateways))
         self._rule = RoutingRule(numbers.max_local_prefill_tokens, numbers.max_prefill_queue_size)
         self._look_for_room()
 
@@ -108,7 +110,7 @@ class RequestPath:
     def enter(self, request: Request, now_s: float) -> None:
         """A request that could be prefilled: it has no image, or all are encoded."""
         request.ready_s = now_s
-        flow = self.routing.flow
+        flow = self._flow
         if flow != NOTHING_HELD and self.decoders:
             under_way = self._under_way()
             if not self.held.passes(under_way, flow):
@@ -133,7 +135,7 @@ class RequestPath:
 
     def _let_go(self, _: None) -> None:
         self._looking = False
-        now_s, flow = self._events.now_s, self.routing.flow
+        now_s, flow = self._events.now_s, self._flow
         if not self.decoders and flow != NOTHING_HELD:
             return  # they are held until one comes
         while (request := self.held.next(now_s, self._under_way(), flow)) is not None:
@@ -145,7 +147,7 @@ class RequestPath:
             worker.decoding += 1  # it goes on here
             return
         request.pending_tokens = tokens
-        request.counted_tokens = self.routing.flow.counted(tokens)
+        request.counted_tokens = self._flow.counted(tokens)
         worker.pending_tokens += tokens
         self._pending_tokens += request.counted_tokens
         self._pending_prompts += 1
@@ -401,6 +403,16 @@ class RequestPath:
         fresh.first_token_s, fresh.preemptions = request.first_token_s, request.preemptions
         request.worker = None  # what comes of the old prefill is thrown away
         self.dispatch(fresh, now_s)
+
+
+def _of_all(bounds: FlowBounds, gateways: int) -> FlowBounds:
+    """The bounds of all gateways together, of which each has these."""
+    pending, decoding = bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker
+    return FlowBounds(
+        None if pending is None else pending * gateways,
+        None if decoding is None else decoding * gateways,
+        bounds.slack_ms,
+    )
 
 
 def _counts(values: Ints) -> "array[int]":

@@ -4,7 +4,7 @@ import math
 from array import array
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -51,6 +51,16 @@ def simulate(
     return _Run(trace, simulation, policy, planner, progress).result()
 
 
+@dataclass
+class _Target:
+    """The last two pages that were read of one gateway or worker, and when."""
+
+    before: Page
+    page: Page
+    before_s: float
+    page_s: float
+
+
 class _Run:
     def __init__(
         self,
@@ -91,7 +101,8 @@ class _Run:
         known = TrueModel(believed, simulation.truth) if planner.measured else believed
         self._base = known if simulation.planner_knows_performance else None
         self._seen: deque[Observation] = deque()  # waits for the metric delay
-        self._targets: dict[str, tuple[Page, float]] = {}  # the last page of each, and when it was read
+        self._targets: dict[str, _Target] = {}
+        self._last: tuple[Observation, Reason] | None = None  # what was seen, and decided
         self._scraped_s = 0.0  # when targets were last scraped
         self._timeline: list[TimelinePoint] = []
         self._decisions: list[DecisionRecord] = []
@@ -200,6 +211,7 @@ class _Run:
         if acts or decision.reason is not self._said:
             self._decisions.append(DecisionRecord(now_s, decision, refused))
         self._said = decision.reason
+        self._last = seen, decision.reason
         self._timeline.append(self._point(now_s, seen))
         self._arrivals = 0
         if self._progress is not None:
@@ -219,6 +231,7 @@ class _Run:
     def _read(self, now_s: float) -> Observation:
         """Scrape every target; each may fail."""
         path, fleet, encoders = self._path, self._fleet, self._encoders
+        stale_after_s = self._policy.stale_after_s
         out = any(begin <= now_s < end for begin, end in self._simulation.faults.metric_outages_s)
         targets = set(self._targets)
         workers = []
@@ -228,9 +241,9 @@ class _Run:
                 continue
             worker.engine.count_up_to(now_s)
             page = worker.page.page(worker.gauges(now_s, len(path.queue)))
-            reading = self._scrape(worker.name, page, now_s)
+            reading, age_s = self._scrape(worker.name, page, now_s), now_s - self._targets[worker.name].page_s
             targets.discard(worker.name)
-            workers.append(Seen(shown, reading, reading is not None and reading.page is None))
+            workers.append(Seen(shown, reading.within(age_s, stale_after_s), reading.is_old, age_s))
         more = encoders.gateway_samples() if encoders is not None else {}
         gateways = []
         for number, gateway in enumerate(path.gateways):
@@ -240,14 +253,15 @@ class _Run:
         encoding = []
         for shown_encoder, encode_page in encoders.pages() if encoders is not None else ():
             reading = self._scrape(shown_encoder.name, encode_page, now_s)
+            age_s = now_s - self._targets[shown_encoder.name].page_s
             targets.discard(shown_encoder.name)
-            encoding.append(SeenEncoder(shown_encoder, reading, reading is not None and reading.page is None))
+            encoding.append(SeenEncoder(shown_encoder, reading.within(age_s, stale_after_s), reading.is_old))
         for gone in targets:
             del self._targets[gone]
         return observation(
             at_s=now_s,
-            age_s=now_s - min(self._targets[f"gateway-{number}"][1] for number in range(len(path.gateways))),
-            gateways=[reading or Reading({}, None, 0.0) for reading in gateways],
+            age_s=now_s - min(self._targets[f"gateway-{number}"].page_s for number in range(len(path.gateways))),
+            gateways=gateways,
             workers=workers,
             routing=path.routing,
             objectives=self._policy.objectives,
@@ -257,18 +271,20 @@ class _Run:
             encode_replicas=encoders.wanted if encoders is not None else None,
         )
 
-    def _scrape(self, name: str, page: Page, now_s: float, out: bool = False) -> Reading | None:
-        """The last two pages of a target, as the live scraper has them; None: it was never read before."""
+    def _scrape(self, name: str, page: Page, now_s: float, out: bool = False) -> Reading:
+        """The last two pages of a target, as the live scraper has them; where its page is lost the two before."""
         lost = self._simulation.faults.metric_dropout_share
-        before, before_s = self._targets.get(name, (None, self._scraped_s))
-        if before is None:
+        target = self._targets.get(name)
+        if target is None:
             # Live it was read before it served, when it had counted nothing.
-            before = {family: dict.fromkeys(samples, 0.0) for family, samples in page.items()}
-        if out or (lost > 0 and self._metrics_rng.random() < lost):
-            self._targets[name] = (before, before_s)
-            return Reading(before, None, now_s - before_s)
-        self._targets[name] = (page, now_s)
-        return Reading(before, page, now_s - before_s)
+            nothing: Page = {family: dict.fromkeys(samples, 0.0) for family, samples in page.items()}
+            target = self._targets[name] = _Target(nothing, nothing, self._scraped_s, self._scraped_s)
+        failed = out or (lost > 0 and self._metrics_rng.random() < lost)
+        if not failed:
+            target.before, target.before_s = target.page, target.page_s
+            target.page, target.page_s = page, now_s
+        known = target.page if target.page_s > target.before_s else None  # it was never read
+        return Reading(target.before, known, target.page_s - target.before_s, is_old=failed)
 
     def _point(self, now_s: float, seen: Observation) -> TimelinePoint:
         fleet, path, encoders = self._fleet, self._path, self._encoders
@@ -288,7 +304,7 @@ class _Run:
             kv_usage=sum(engine.kv_tokens(now_s) for engine in decoders) / capacity,
             max_local_prefill_tokens=path.routing.max_local_prefill_tokens,
             arrivals=self._arrivals,
-            observed=seen.load is not None,
+            observed=seen.load is not None and not seen.old_pages,
             encode_active=encoders.count(WorkerCondition.ACTIVE) if encoders is not None else 0,
             encode_starting=encoders.count(WorkerCondition.STARTING) if encoders is not None else 0,
             encode_draining=encoders.count(WorkerCondition.DRAINING) if encoders is not None else 0,
