@@ -138,7 +138,7 @@ async def test_a_secret_is_read_in_the_policys_namespace_and_its_rotation_needs_
     await said("401: correct the username and password")
     await write_secret(world, **keys, username="planner-2")
     await healthy(world, ConditionStatus.TRUE)
-    assert PASSWORD not in world.planner.log
+    assert "planner-2" not in world.planner.log, "what a Secret says is in no log"
 
 
 async def test_a_secret_that_the_installation_did_not_name_cannot_be_read(

@@ -4,7 +4,7 @@ A look asks two things. First when each pod was scraped last, a number a pod. Th
 the look before, the newest sample of each needed series. So each sample is transferred once, however short the
 interval, and two pages that follow each other give exact increases. PromQL's ``increase`` would extrapolate, lose the
 first value of a new series and what a counter gained while a label of its target changed, and a request could be
-counted in two windows that overlap.
+counted in two windows that overlap. It also needs an expression for each family, since it drops their names.
 
 What a scrape configuration adds to every series of a target is no part of a page: the role of a pod, often added,
 changes while its counters go on. A sample that is not a number is not on the page.
