@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -90,7 +90,7 @@ verify-multimodal: programs ## the long forms of images: kills of encode workers
 verify-operator: programs ## the long forms of the operator: killed at hundreds of seeded points; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_operator --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-simulated bench-multimodal bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -127,6 +127,9 @@ bench-elastic: sync ## elastic groups: batching, growing, shrinking, and goodput
 
 bench-elastic-paper: sync ## LoongServe's evaluation in simulated time, with our manager, half an hour of a core (ARGS="--mixes Mixed"); writes bench/results/elastic_paper.json
 	@$(RUN) python -m bench.elastic.paper $(ARGS)
+
+bench-elastic-planned: sync ## LoongServe's mixes over a day in simulated time, with the planner and with fixed instances, twenty minutes of a core (ARGS="--mixes Mixed"); writes bench/results/elastic_planned.json
+	@$(RUN) python -m bench.elastic.planned $(ARGS)
 
 bench-elastic-simulated: sync ## goodput of two elastic instances in simulated time, some minutes; writes bench/results/elastic_simulated.json
 	@$(RUN) python -m bench.elastic.simulated_goodput

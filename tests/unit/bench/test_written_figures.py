@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench import replays, report
-from bench.elastic import paper_page
+from bench.elastic import paper_page, planned_page
 from bench.planner import per_prompt_results
 from bench.planner.cells import OURS, read_cells
 from bench.rows import RESULTS, Row, read
@@ -62,6 +62,7 @@ def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Pa
         "forecast",
         "per_prompt",
         "elastic_paper",
+        "elastic_planned",
     ):
         assert "\n".join(report.table([*rows_of(name)])) in page
     assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (DOCS / "pictures").iterdir()}
@@ -112,6 +113,8 @@ def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
     page, simulated = (DOCS / "elastic-evaluation.md").read_text(), rows_of("elastic_paper")
     assert "\n".join(paper_page.throughput_table(simulated)) in page
     assert "\n".join(paper_page.ablation_table(simulated)) in page
+    assert "\n".join(planned_page.planned_table(rows_of("elastic_planned"))) in page
+    assert "\n".join(planned_page.planned_table(rows_of("elastic_planned"))) in page
     measured = {row.peer_name: row for row in rows_of("elastic") if row.name.startswith("goodput")}
     apart, together = measured["static 1+1"], measured["static degree 2"]
     for name, mean in (("elastic", apart.ours), ("two inst", apart.peer), ("degree 2 always", together.peer)):

@@ -13,16 +13,11 @@ from itertools import accumulate, product
 from typing import Final
 
 from pointsman.api.protocol import metrics as named
-from pointsman.api.protocol.metrics import TOKEN_BOUNDS, Objective, TpotVerdict, TtftVerdict
+from pointsman.api.protocol.metrics import LATENCY_BOUNDS_S, TOKEN_BOUNDS, Objective, TpotVerdict, TtftVerdict
 from pointsman.planner.core.scrapes import Labels, Page
 from pointsman.planner.core.types import Objectives
 
 SERVICE: Final = ("service", "simulated")
-LATENCY_BOUNDS: Final = (
-    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5,
-    0.75, 1, 1.5, 2, 3, 5, 7.5, 10, 20, 40, 80, 160, 320, 640,
-)  # fmt: skip
-"""Of the gateway's histograms of seconds."""
 _ENGINE: Final[Labels] = (("engine", "0"), ("model_name", "simulated"))
 _BLOCK_TOKENS: Final = 16
 _NO_LABELS: Final[Labels] = ()
@@ -58,9 +53,9 @@ class CountedHistogram:
 
 
 class GatewayPage:
-    """What one gateway counts. Requests are judged against ``objectives``, which are always in force."""
+    """What one gateway counts. Requests are judged against ``objectives``; None: none are in force."""
 
-    def __init__(self, objectives: Objectives) -> None:
+    def __init__(self, objectives: Objectives | None) -> None:
         of_service: Labels = (SERVICE,)
         of_path: Labels = (("path", "local"), SERVICE)
         self._objectives = objectives
@@ -69,8 +64,8 @@ class GatewayPage:
         self._ended: dict[tuple[TtftVerdict, TpotVerdict], int] = dict.fromkeys(product(TtftVerdict, TpotVerdict), 0)
         self._prompts = CountedHistogram(named.GATEWAY_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._outputs = CountedHistogram(named.GATEWAY_OUTPUT_TOKENS.name, TOKEN_BOUNDS, of_service)
-        self._ttft = CountedHistogram(named.GATEWAY_TTFT.name, LATENCY_BOUNDS, of_path)
-        self._tpot = CountedHistogram(named.GATEWAY_TPOT.name, LATENCY_BOUNDS, of_path)
+        self._ttft = CountedHistogram(named.GATEWAY_TTFT.name, LATENCY_BOUNDS_S, of_path)
+        self._tpot = CountedHistogram(named.GATEWAY_TPOT.name, LATENCY_BOUNDS_S, of_path)
 
     def accepted(self, prompt_tokens: int) -> None:
         """A request is valid."""
@@ -90,17 +85,23 @@ class GatewayPage:
         self._outputs.observe(output_tokens)
         tpot = TpotVerdict.NONE
         if tpot_s is not None:
-            tpot = TpotVerdict.MET if tpot_s * 1000 <= self._objectives.tpot_ms else TpotVerdict.MISSED
+            tpot = self._tpot_verdict(tpot_s)
             if streamed:
                 self._tpot.observe(tpot_s)
         self._ended[self._ttft_verdict(ttft_s, prompt_tokens), tpot] += 1
 
+    def _tpot_verdict(self, tpot_s: float) -> TpotVerdict:
+        if self._objectives is None:
+            return TpotVerdict.UNKNOWN
+        return TpotVerdict.MET if tpot_s * 1000 <= self._objectives.tpot_ms else TpotVerdict.MISSED
+
     def _ttft_verdict(self, ttft_s: float, prompt_tokens: int) -> TtftVerdict:
+        if self._objectives is None:
+            return TtftVerdict.UNKNOWN
         return TtftVerdict.MET if ttft_s * 1000 <= self._objectives.ttft_for(prompt_tokens) else TtftVerdict.MISSED
 
     def page(self, held: int) -> Page:
         """As it is now; ``held``: requests in its queue."""
-        goals = self._objectives
         samples: _Samples = {
             named.GATEWAY_ACCEPTED.name: {(SERVICE,): float(self._accepted)},
             named.GATEWAY_ACCEPTED_REFUSED.name: {(SERVICE,): 0.0},
@@ -111,16 +112,17 @@ class GatewayPage:
                 (SERVICE, ("tpot", tpot.value), ("ttft", ttft.value)): float(count)
                 for (ttft, tpot), count in self._ended.items()
             },
-            named.GATEWAY_OBJECTIVE.name: {
+            named.GATEWAY_HELD.name: {(SERVICE,): float(held)},
+        }
+        if (goals := self._objectives) is not None:
+            samples[named.GATEWAY_OBJECTIVE.name] = {
                 (("objective", name.value), SERVICE): seconds
                 for name, seconds in (
                     (Objective.TTFT, goals.ttft_ms / 1000),
                     (Objective.TTFT_PER_PROMPT_TOKEN, goals.ttft_ms_per_prompt_token / 1000),
                     (Objective.TPOT, goals.tpot_ms / 1000),
                 )
-            },
-            named.GATEWAY_HELD.name: {(SERVICE,): float(held)},
-        }
+            }
         for histogram in (self._prompts, self._outputs, self._ttft, self._tpot):
             histogram.show(samples)
         return samples

@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from prometheus_client import CollectorRegistry, generate_latest
 
-from pointsman.api.protocol.metrics import GATEWAY_PROMPT_TOKENS
+from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS, GATEWAY_PROMPT_TOKENS
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.types import Objectives, Policy, Reason
-from pointsman.planner.simulator.elastic.pages import GatewayPage
+from pointsman.planner.simulator.elastic.pages import manager_page
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
 from pointsman.planner.simulator.elastic.serving import DEATH_NOTICED_S, Serving
 from pointsman.planner.simulator.elastic.simulate import simulate_group
@@ -29,10 +30,13 @@ from pointsman.planner.simulator.elastic.types import (
     Instances,
 )
 from pointsman.planner.simulator.events import Events
+from pointsman.planner.simulator.pages import GatewayPage
 from pointsman.planner.simulator.types import Outcome, Trace
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
-from pointsman.serving.elastic.requests import Token
+from pointsman.serving.elastic.requests import Slots, Token
+from pointsman.serving.elastic.step_sums import TERMS
 from pointsman.serving.elastic.types import Settings
+from pointsman.workers.elastic.manager.metrics import ManagerMetrics
 
 ONE = PrefillTime(0.02, 2.4e-4, 4e-9)
 LATENCY = LatencyModel({degree: extrapolate(ONE, degree, 0.9, 0.002) for degree in (1, 2, 3, 4)})
@@ -208,10 +212,10 @@ def test_the_planner_sees_what_pages_show_and_no_exact_counts() -> None:
 
 @pytest.mark.parametrize("tokens", [150_000, 400_000, 900_000])
 def test_the_longest_prompts_are_seen_about_as_long_as_they_are(tokens: int) -> None:
-    page = GatewayPage()
-    before = parse(page.text())
-    page.arrived(tokens)
-    ((seen, share),) = scrapes.observed(before, parse(page.text()), GATEWAY_PROMPT_TOKENS.name).shares()
+    page = GatewayPage(None)
+    before = page.page(held=0)
+    page.accepted(tokens)
+    ((seen, share),) = scrapes.observed(before, page.page(held=0), GATEWAY_PROMPT_TOKENS.name).shares()
     assert share == 1
     assert 0.7 < seen / tokens < 1.5
 
@@ -271,3 +275,14 @@ def test_the_others_of_an_iteration_notice_a_death_and_compute_the_prompt_again(
     assert serving.recomputed == 1
     assert serving.iterations == {("prefill", 2): 1, ("prefill", 1): 1}
     assert events.now_s == pytest.approx(1.0 + DEATH_NOTICED_S + LATENCY.by_degree[1].seconds(40_000, 40_000**2))
+
+
+def test_the_managers_page_has_the_samples_of_the_real_one() -> None:
+    registry = CollectorRegistry()
+    real = ManagerMetrics(registry)
+    for state in ("total", "free"):
+        real.slots.labels(state).set(1)
+    shown = parse(generate_latest(registry).decode())
+    page = manager_page(dict.fromkeys(TERMS, 0.0), Slots(2, 1), 3)
+    for metric in (ELASTIC_DECODE_SUMS, ELASTIC_SLOTS):
+        assert set(page[metric.name]) == set(shown[metric.name])

@@ -10,7 +10,7 @@ import numpy as np
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupObservation
 from pointsman.planner.core.types import Mode, Policy, Reason, WorkerCondition
-from pointsman.planner.simulator.elastic.pages import GatewayPage, Scrapes, manager_page
+from pointsman.planner.simulator.elastic.pages import Scrapes, manager_page
 from pointsman.planner.simulator.elastic.pods import Pods
 from pointsman.planner.simulator.elastic.serving import Serving
 from pointsman.planner.simulator.elastic.types import (
@@ -21,6 +21,7 @@ from pointsman.planner.simulator.elastic.types import (
     GroupSimulation,
 )
 from pointsman.planner.simulator.events import Events
+from pointsman.planner.simulator.pages import GatewayPage
 from pointsman.planner.simulator.types import Outcome, Trace
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.requests import Refused, Token
@@ -77,7 +78,7 @@ class _Run:
         )
         self._pods = Pods(simulation, self._serving, self._events, pods)
         lost = simulation.faults.metric_dropout_share
-        self._gateways = [GatewayPage() for _ in range(simulation.gateways)]
+        self._gateways = [GatewayPage(None) for _ in range(simulation.gateways)]
         self._gateway_scrapes = [Scrapes(lost, metrics) for _ in self._gateways]
         self._manager_scrapes = Scrapes(lost, metrics)
         self._published = LatencyModel({})  # status.latencyModel
@@ -136,7 +137,7 @@ class _Run:
                 events.now_s = arrivals[index]
                 self._arrivals += 1
                 self._open += 1
-                self._gateway(index).arrived(prompts[index])
+                self._gateway(index).accepted(prompts[index])
                 self._serving.arrive(str(index), prompts[index], outputs[index])
                 index += 1
                 continue
@@ -155,8 +156,8 @@ class _Run:
         arrived_s = float(self._trace.arrival_s[index])
         if math.isnan(self._ttft_s[index]):
             self._ttft_s[index] = now_s - arrived_s
-            if self._streams[index]:
-                self._gateway(index).started(now_s - arrived_s)
+            prompt_tokens = int(self._trace.prompt_tokens[index])
+            self._gateway(index).got_first_token(now_s - arrived_s, prompt_tokens, self._streams[index])
         if token.finish is None:
             return
         self._open -= 1
@@ -166,7 +167,9 @@ class _Run:
         tpot_s = None
         if tokens > 1:
             tpot_s = self._tpot_s[index] = (now_s - arrived_s - self._ttft_s[index]) / (tokens - 1)
-        self._gateway(index).finished(tokens, tpot_s if self._streams[index] else None)
+        self._gateway(index).ended(
+            float(self._ttft_s[index]), tpot_s, int(self._trace.prompt_tokens[index]), tokens, self._streams[index]
+        )
 
     def _refused(self, refused: Refused) -> None:
         self._open -= 1
@@ -197,7 +200,7 @@ class _Run:
         """Read the pages of all targets."""
         out = any(begin <= now_s < end for begin, end in self._simulation.faults.metric_outages_s)
         for page, scrapes in zip(self._gateways, self._gateway_scrapes, strict=True):
-            scrapes.scrape(page.text(), now_s, out=out)
+            scrapes.scrape(page.page(held=0), now_s, out=out)
         serving, manager = self._serving, self._manager_scrapes
         _, waiting = serving.book.counts()
         manager.scrape(manager_page(serving.step_sums, serving.book.slots(), waiting), now_s, out=out)
