@@ -4,6 +4,7 @@ The policies of chart and operator as they are rendered; the operator reads its 
 """
 
 import itertools
+import re
 import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ from pointsman.operator.core.snapshot import Service
 from pointsman.operator.settings import OperatorSettings
 from unit.operator.world import service, spec
 
+SECURITY_PAGE: Final = Path(__file__).parents[3] / "docs" / "security.md"
 SYSTEM: Final = "pointsman-system"
 MONITORING_ONLY: Final = (
     "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring",
@@ -167,6 +169,18 @@ def test_with_the_value_off_nothing_is_closed(helm: Path) -> None:
     world = World(helm, "networkPolicy.enabled=false")
     assert world.policies == []
     assert world.install.network is None
+
+
+def test_the_policy_of_gateways_that_the_security_page_shows_opens_metrics_to_those_that_need_them(helm: Path) -> None:
+    world = World(helm)
+    (written,) = re.findall(r"```yaml\n(.+?)```", SECURITY_PAGE.read_text(), re.DOTALL)
+    world.policies.append(yaml.safe_load(written))
+    ingress = Pod("controller", "ingress")
+    world.pods.append(ingress)
+    (gateway,) = (pod for pod in world.pods if _key(pod) == "models/chat/gateway")
+    system = {_key(pod) for pod in world.pods if pod.namespace == SYSTEM}
+    assert world.reached(gateway, names.GATEWAY_METRICS_PORT) == system | {_key(PROMETHEUS)}
+    assert world.reached(gateway, names.GATEWAY_PORT) == system | {_key(ingress)}
 
 
 @pytest.mark.parametrize("tenant", ["models", "other"])

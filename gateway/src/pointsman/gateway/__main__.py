@@ -106,7 +106,10 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
             limits=_server_limits(settings),
             off_loop=off_loop,
             images=images.service,
+            metrics_port=settings.metrics_port,
+            bind_host=settings.bind_host,
         )
+        await life.enter_async_context(server.metrics_server)
         runner = GatewayRunner(
             server.application(),
             respond=server.respond,
@@ -119,7 +122,11 @@ async def run(settings: Settings, *, is_allowed: IsAllowed | None = None) -> int
         await runner.setup()
         life.push_async_callback(runner.cleanup)
         host, port = await listen(runner, settings.bind_host, settings.port, backlog=1024)
-        log.info("listening", extra={"address": f"http://{host}:{port}", "router": settings.router.value})
+        metrics_port = server.metrics_server.port
+        log.info(
+            "listening",
+            extra={"address": f"http://{host}:{port}", "router": settings.router.value, "metrics_port": metrics_port},
+        )
         preparing = asyncio.create_task(asyncio.to_thread(_prepare), name="prepare")
         life.callback(preparing.cancel)
         discovery = (

@@ -1,4 +1,4 @@
-"""The HTTP face: OpenAI's endpoints, health, metrics, and the report of the routable set."""
+"""The HTTP face: OpenAI's endpoints, health, and the report of the routable set. Metrics have a port of their own."""
 
 import asyncio
 import logging
@@ -42,6 +42,7 @@ from pointsman.gateway.forward import Answer, Forwarder, Timing
 from pointsman.gateway.http_protocol import headers_too_large
 from pointsman.gateway.large_body import in_pieces
 from pointsman.gateway.metrics import OTHER_ENDPOINT, GatewayMetrics
+from pointsman.gateway.metrics_server import METRICS_PATH, MetricsServer
 from pointsman.gateway.off_loop import OffLoop
 from pointsman.gateway.passthrough import Passthrough, Serve
 from pointsman.gateway.planning import Job, Plan, new_request_id, plan
@@ -183,6 +184,8 @@ class GatewayServer:
         limits: ServerLimits,
         off_loop: OffLoop,
         images: Callable[[], Awaitable["ImageService"]],
+        metrics_port: int,
+        bind_host: str,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -194,6 +197,7 @@ class GatewayServer:
         self._limits = limits
         self._off_loop = off_loop
         self._images = images
+        self.metrics_server = MetricsServer(self._page_of_metrics, bind_host, metrics_port)
         self._bound = InFlightBound(limits.max_in_flight_requests, limits.max_in_flight_bytes)
         self._clock = clock
         self._wall = wall
@@ -211,7 +215,7 @@ class GatewayServer:
         self._passthrough().register(app, self._generate)
         app.router.add_get("/health", self._health)
         app.router.add_get("/ready", self._ready)
-        app.router.add_get("/metrics", self._expose)
+        app.router.add_get(METRICS_PATH, self.metrics_server.on_clients_port)
         app.router.add_get(ENDPOINTS_PATH, self._endpoints)
         app.on_response_prepare.append(self._let_the_client_go)
         return app
@@ -533,9 +537,9 @@ class GatewayServer:
             return web.Response(status=503, text="the set of workers is not known yet\n")
         return web.Response(text="ok\n")
 
-    async def _expose(self, _request: web.Request) -> web.Response:
+    def _page_of_metrics(self) -> bytes:
         self._metrics.set_workers({(role.label, state): n for (role, state), n in self._fleet.counts().items()})
-        return web.Response(body=self._metrics.expose(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        return self._metrics.expose()
 
     @web.middleware
     async def _openai_errors(
@@ -590,7 +594,7 @@ class GatewayServer:
 
 _HTTP_MESSAGES = {
     404: "This service has no path {request.path}; it serves /v1/chat/completions, /v1/completions, /v1/models, "
-    "/v1/models/{{model}}, /health, /ready, /ping, /version, /metrics, and where the engine has them for its model "
+    "/v1/models/{{model}}, /health, /ready, /ping, /version, and where the engine has them for its model "
     + ", ".join(sorted(PATHS.values()))
     + ".",
     405: "The path {request.path} does not accept the method {request.method}.",

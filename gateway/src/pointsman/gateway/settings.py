@@ -31,6 +31,12 @@ class Settings(ProcessSettings):
     )
     bind_host: str = Field(default="0.0.0.0", description="address to listen on")
     port: int = Field(default=names.GATEWAY_PORT, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    metrics_port: int = Field(
+        default=names.GATEWAY_METRICS_PORT,
+        ge=0,
+        le=65535,
+        description="port of /metrics alone; 0 takes a free one; if it is taken, they are served on port",
+    )
     endpoints_file: Path | None = Field(
         default=None, description="workers from this YAML file, watched for changes, in place of the Kubernetes API"
     )

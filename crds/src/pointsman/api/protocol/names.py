@@ -87,6 +87,7 @@ KV_EVENTS_REPLAY_PORT: Final = 5558
 GATEWAY_PORT: Final = 8000
 METRICS_PORT: Final = 8080  # operator, planner
 WORKER_METRICS_PORT: Final = 8090  # of a worker: its metrics and nothing else
+GATEWAY_METRICS_PORT: Final = 8090  # of a gateway: the same
 NATS_PORT: Final = 4222
 
 # --- keys of the Secret ``<service>-pointsman`` that the operator makes beside each service ---

@@ -1,7 +1,7 @@
 """NetworkPolicies of a service or an elastic group: which pods reach its workers, and on which ports.
 
 A pod that a NetworkPolicy selects is reached by what some policy allows, and by its own node. Gateways have none: their
-clients are anywhere.
+clients are anywhere, and because policies add up, one that allows everybody would undo a policy of the user's.
 """
 
 from collections.abc import Mapping, Sequence
