@@ -497,6 +497,14 @@ class StandInKubelet:
             if pod.spec.node_name == node:
                 await (self.workers.get(pod.metadata.name) or self.gateways[pod.metadata.name]).stop()
 
+    async def return_node(self, node: str) -> None:
+        """It has power again: its pods that were deleted meanwhile end."""
+        self.silent_nodes.discard(node)
+        await self._beat(node)
+        for pod in self.pods.objects():
+            if pod.spec.node_name == node:
+                self._dirty.put_nowait(pod.metadata.name)
+
     async def mark_lost(self, name: str) -> None:
         """What the node lifecycle controller does with a pod 50 seconds after its node has stopped answering."""
         pod = self.pods.get(name, self.namespace)

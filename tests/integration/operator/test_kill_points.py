@@ -4,6 +4,9 @@ The real process speaks to the real API server through a proxy that counts what 
 killed: before the API server has seen the request, or after (the answer then reaches nobody). The same for what it
 asks of workers. Then another process leads, and in the end the replica counts, the pods and the routing numbers are
 those that were asked for, no pod was made or deleted beside them, and no phase was gone through twice.
+
+The long form does the same while nodes are lost or full, workers drain themselves, KV groups are mixed, policies change
+their mode in the middle of a plan, and objects of a newer version exist.
 """
 
 import asyncio
@@ -11,6 +14,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,22 +23,38 @@ from aiohttp import web
 
 from fixtures.fault_proxy import Fault, FaultProxy, LoseAnswer, Refuse, Reply, Request
 from fixtures.operators import ForkedOperator, OperatorProcess
+from pointsman.api.protocol import names
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.errors import NotFound
+from pointsman.kube.pods import Pod
+from pointsman.kube.resources import Resource
 from pointsman.operator.core.naming import OWNED_REPLICAS_ANNOTATION, SWITCH_ANNOTATION
+from waiting import eventually
 
 from .conftest import Cluster
+from .stand_in import NODE
+from .test_newer_objects import newer_crds as newer_crds
+from .test_newer_objects import store
 from .test_plans import layout, plan, policy, routing
 
 # About as many writes as an undisturbed one takes.
 MOST_WRITES: Final = {"switch": 18, "refused switch": 18, "plan": 34, "deleted pool": 6, "change of hands": 10}
-MOST_WRITES_LONG: Final = {**MOST_WRITES, "no node": 20}
+MOST_WRITES_LONG: Final = {
+    **MOST_WRITES,
+    "no node": 20,
+    "worker drains itself": 10,
+    "lost node": 14,
+    "mixed KV groups": 24,
+    "mode in the middle": 16,
+    "newer objects": 34,
+}
 MOST_OF_A_ROLE: Final = 4
 BUDGET: Final = 7
+WORKER_NODES: Final = tuple(f"{NODE}-{letter}" for letter in "bcd")
 _WRITTEN: Final = ("llmservices", "workerpools", "roleswitches", "plans", "pods")
 
 
@@ -93,10 +113,12 @@ class Trial:
         self.kinds: Counter[str] = Counter()
         self._now = {Role.PREFILL: 2, Role.DECODE: 3}
         self._number = 0
+        self._newer: tuple[tuple[Resource, str], ...] = ()
         proxy.plan = self.killer.request
 
     async def run(self, points: int) -> dict[str, object]:
         """Until the operator was killed at so many points; returns what was killed how often."""
+        await self._spread_over_nodes()
         await layout(self.cluster, self._now[Role.PREFILL], self._now[Role.DECODE], Mode.ACTIVE)
         reviver = asyncio.create_task(self._revive())
         try:
@@ -108,6 +130,20 @@ class Trial:
             reviver.cancel()
         assert self.cluster.kubelet.lost_work == []
         return {"points": points, "seed": self.seed, "of": dict(self.kinds), "killed": dict(self.killer.points)}
+
+    async def _spread_over_nodes(self) -> None:
+        """Workers run on nodes that some trials lose, the gateway on another one."""
+        kubelet = self.cluster.kubelet
+        for node in WORKER_NODES:
+            await kubelet.add_node(node)
+
+        def node_for(pod: Pod) -> str:
+            if pod.metadata.labels.get(names.COMPONENT_LABEL) != names.COMPONENT_WORKER:
+                return NODE
+            left = [node for node in WORKER_NODES if node not in kubelet.silent_nodes]
+            return left[int(pod.metadata.uid[-2:], 16) % len(left)]
+
+        kubelet.node_for = node_for
 
     async def _revive(self) -> None:
         """The killed one surely leads no more; how long others wait for its Lease is the test of elections."""
@@ -128,6 +164,10 @@ class Trial:
         self._number += 1
         if kind == "change of hands":
             await self._edit_what_is_not_followed()
+        elif kind == "mixed KV groups":
+            await self._change_default_image()
+        elif kind == "newer objects":
+            await self._roll_back()
         self.killer.arm(self.dice.randint(1, self.most_writes[kind]), after=after)
         grown, shrunk, roles = await self._do(kind)
         self.killer.disarm()
@@ -148,6 +188,16 @@ class Trial:
                 return await self._delete_pool()
             case "change of hands":
                 return await self._change_hands()
+            case "worker drains itself":
+                return await self._drain_itself()
+            case "lost node":
+                return await self._lose_node()
+            case "mixed KV groups":
+                return await self._replace_all_workers()
+            case "mode in the middle":
+                return await self._change_mode_in_the_middle()
+            case "newer objects":
+                return await self._plan_beside_newer_objects()
             case _:
                 return await self._switch(refused=kind != "switch")
 
@@ -171,7 +221,7 @@ class Trial:
         await self.cluster.edit({"pools": edited})
         await self._exact()
 
-    async def _change_hands(self) -> tuple[int, int, int]:
+    async def _change_hands(self, to: Mode | None = None) -> tuple[int, int, int]:
         """The planner is stopped, or the policy is deleted, and it comes back: nothing is scaled."""
         cluster = self.cluster
 
@@ -181,8 +231,8 @@ class Trial:
                 p is not None and (OWNED_REPLICAS_ANNOTATION in p.metadata.annotations) is expected for p in pools
             )
 
-        if self.dice.random() < 0.5:
-            await policy(cluster, Mode.SHADOW)
+        if to is not None or self.dice.random() < 0.5:
+            await policy(cluster, to or Mode.SHADOW)
         else:
             await cluster.kube.delete(resources.PLANNER_POLICIES, "chat", cluster.namespace)
         await cluster.until(cluster.pools, lambda: owned_is(False), self._words("no plan owns the pools any more"))
@@ -205,6 +255,130 @@ class Trial:
         await self._exact()
         cluster.kubelet.places_workers = True
         return 1, 1, 0
+
+    async def _drain_itself(self) -> tuple[int, int, int]:
+        """A worker refuses requests although its pod is Ready and its label says routable: it gets its role again."""
+        kubelet = self.cluster.kubelet
+        pod = self.dice.choice(kubelet.worker_pods())
+        worker = kubelet.workers[pod.metadata.name]
+        role = worker.role
+        worker.drain_itself()
+
+        async def serves() -> bool:
+            found = await self.cluster.kube.get(resources.PODS, pod.metadata.name, self.cluster.namespace)
+            routable = found["metadata"]["labels"][names.ROUTABLE_LABEL] == "true"
+            return f"role {role}" in worker.asked and worker.verified is role and routable
+
+        await eventually(serves, self._words(f"{pod.metadata.name} serves again"), timeout_s=90)
+        return 0, 0, 1
+
+    async def _lose_node(self) -> tuple[int, int, int]:
+        """Kubernetes deletes the pods of a node that does not answer; later the node is back, and they end."""
+        cluster, kubelet = self.cluster, self.cluster.kubelet
+        node = self.dice.choice(kubelet.worker_pods()).spec.node_name
+        lost = [pod.metadata.name for pod in kubelet.worker_pods() if pod.spec.node_name == node]
+        for name in lost:
+            kubelet.workers[name].in_flight = 0  # it ends with the node, and clients try elsewhere
+        # Until a container is seen to end, it holds its GPUs: the budget has room for so many at once.
+        room = min(len(lost), BUDGET - sum(self._now.values()))
+        replaced = len(kubelet.created) + room
+        await kubelet.silence_node(node)
+        for name in lost:
+            await kubelet.mark_lost(name)
+            await cluster.kube.delete(resources.PODS, name, cluster.namespace)
+        await cluster.until(
+            kubelet.pods, lambda: len(kubelet.created) >= replaced, self._words(f"{room} of {lost} are replaced")
+        )
+        await kubelet.return_node(node)
+        await cluster.until(kubelet.pods, lambda: not set(lost) - set(kubelet.ended), self._words(f"{lost} have ended"))
+        return len(lost), len(lost), len(lost)
+
+    async def _change_default_image(self) -> None:
+        """The chart is upgraded, and the service follows its worker image: new workers are of another KV group."""
+        cluster = self.cluster
+        follow = {"metadata": {"annotations": {names.FOLLOW_DEFAULT_IMAGE_ANNOTATION: "true"}}}
+        await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, follow)
+        await asyncio.to_thread(cluster.operator.stop)
+        cluster.operator.set(worker_image=f"worker:{self._number}")
+        cluster.operator.start()
+
+    async def _replace_all_workers(self) -> tuple[int, int, int]:
+        """``kubectl delete pod`` of one worker after another; on the way none can exchange KV with some others."""
+        cluster, kubelet = self.cluster, self.cluster.kubelet
+        before = kubelet.worker_pods()
+        self.dice.shuffle(before)
+        for pod in before:
+            running = len(kubelet.workers)
+            kubelet.workers[pod.metadata.name].in_flight = 0  # its preStop hook has waited for it
+            await cluster.kube.delete(resources.PODS, pod.metadata.name, cluster.namespace)
+
+            def replaced(uid: str = pod.metadata.uid, running: int = running) -> bool:
+                gone = all(other.metadata.uid != uid for other in kubelet.pods.objects())
+                return gone and len(kubelet.workers) == running
+
+            await cluster.until(kubelet.pods, replaced, self._words(f"{pod.metadata.name} has a successor"))
+        return len(before), len(before), len(before)
+
+    async def _change_mode_in_the_middle(self) -> tuple[int, int, int]:
+        """A plan is under way when the planner is stopped, and goes no further than the step it is at."""
+        cluster, before = self.cluster, dict(self._now)
+        role, step = self.dice.choice(LANGUAGE_ROLES), self.dice.choice(("grow", "shrink", "switch"))
+        other = Role.DECODE if role is Role.PREFILL else Role.PREFILL
+        change = {role: -1 if step == "shrink" else 1, other: -1 if step == "switch" else 0}
+        wanted = {each: before[each] + change[each] for each in LANGUAGE_ROLES}
+        if not all(1 <= number <= MOST_OF_A_ROLE for number in wanted.values()) or sum(wanted.values()) > BUDGET:
+            return 0, 0, 0
+        switches = change[Role.PREFILL] if step == "switch" else 0
+        name = await plan(cluster, self._number, *wanted.values(), switches=switches)
+
+        def began() -> bool:
+            found = cluster.plans.get(name, cluster.namespace)
+            return found is not None and found.status.phase is not None
+
+        await cluster.until(cluster.plans, began, self._words(f"{name} has a phase"))
+        await self._change_hands(Mode.SHADOW)
+        await self._ended(lambda: cluster.plans.get(name, cluster.namespace), name)
+        made = f"{name}-0"
+        if cluster.switches.get(made, cluster.namespace) is not None:
+            await self._ended(lambda: cluster.switches.get(made, cluster.namespace), made)
+        self._now = await cluster.books()
+        moved = self._now != before
+        assert not moved or self._now == wanted, self._words(f"{name}: {before} became {self._now}, planned {wanted}")
+        grown, shrunk = int(moved and step == "grow"), int(moved and step == "shrink")
+        return grown, shrunk, int(moved and step != "shrink")
+
+    async def _roll_back(self) -> None:
+        """While no operator runs, there come to be a switch and a plan of a newer version."""
+        cluster, now = self.cluster, datetime.now(UTC)
+        await asyncio.to_thread(cluster.operator.stop)
+        switch = {"serviceRef": {"name": "chat"}, "from": "Decode", "to": "Prefill"}
+        newer_plan = {
+            "serviceRef": {"name": "chat"},
+            "sequence": 90_000 + self._number,
+            "mode": "Active",
+            "observedAt": now.isoformat(),
+            "expiresAt": (now + timedelta(hours=1)).isoformat(),
+            "pools": {"prefill": {"replicas": 1}, "decode": {"replicas": 1}},
+            "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8},
+            "changesLayout": True,
+            "reason": "DecodeShort",
+            "message": "of a newer version",
+        }
+        under_way = {"phase": "Switching", "way": "Restart"}
+        self._newer = (
+            (resources.ROLE_SWITCHES, f"newer-{self._number}"),
+            (resources.PLANS, f"chat-9{self._number:04}"),
+        )
+        await store(cluster, *self._newer[0], {"spec": switch, "status": under_way})
+        await store(cluster, *self._newer[1], {"spec": newer_plan, "status": {"phase": "Paused"}})
+        cluster.operator.start()
+
+    async def _plan_beside_newer_objects(self) -> tuple[int, int, int]:
+        """A plan is carried out beside a switch and a plan that this version cannot read."""
+        expected = await self._plan()
+        for resource, name in self._newer:
+            await self.cluster.kube.delete(resource, name, self.cluster.namespace)
+        return expected
 
     async def _switch(self, *, refused: bool) -> tuple[int, int, int]:
         cluster, name = self.cluster, f"switch-{self._number}"
@@ -320,6 +494,7 @@ async def test_a_write_that_the_api_server_gave_up_is_made_again_and_no_worker_i
 
 @pytest.mark.verify
 @pytest.mark.verify_operator
+@pytest.mark.usefixtures("newer_crds")
 @pytest.mark.parametrize("seed", range(1, 11))
 async def test_an_operator_killed_at_fifty_points_of_switches_and_plans_finishes_them_exactly(
     cluster: Cluster, proxy: FaultProxy, seed: int, findings: dict[str, object]
