@@ -54,6 +54,7 @@ MOST_WRITES_LONG: Final = {
 }
 MOST_OF_A_ROLE: Final = 4
 BUDGET: Final = 7
+LEAST_WORKERS: Final = 3  # so that one can change its role
 WORKER_NODES: Final = tuple(f"{NODE}-{letter}" for letter in "bcd")
 _WRITTEN: Final = ("llmservices", "workerpools", "roleswitches", "plans", "pods")
 
@@ -326,7 +327,8 @@ class Trial:
         other = Role.DECODE if role is Role.PREFILL else Role.PREFILL
         change = {role: -1 if step == "shrink" else 1, other: -1 if step == "switch" else 0}
         wanted = {each: before[each] + change[each] for each in LANGUAGE_ROLES}
-        if not all(1 <= number <= MOST_OF_A_ROLE for number in wanted.values()) or sum(wanted.values()) > BUDGET:
+        in_bounds = all(1 <= number <= MOST_OF_A_ROLE for number in wanted.values())
+        if not in_bounds or not LEAST_WORKERS <= sum(wanted.values()) <= BUDGET:
             return 0, 0, 0
         switches = change[Role.PREFILL] if step == "switch" else 0
         name = await plan(cluster, self._number, *wanted.values(), switches=switches)
@@ -402,7 +404,12 @@ class Trial:
     async def _plan(self) -> tuple[int, int, int]:
         cluster, now = self.cluster, self._now
         numbers = range(1, MOST_OF_A_ROLE + 1)
-        layouts = [(p, d) for p in numbers for d in numbers if 3 <= p + d <= BUDGET and (p, d) != tuple(now.values())]
+        layouts = [
+            (p, d)
+            for p in numbers
+            for d in numbers
+            if LEAST_WORKERS <= p + d <= BUDGET and (p, d) != tuple(now.values())
+        ]
         wanted = dict(zip(LANGUAGE_ROLES, self.dice.choice(layouts), strict=True))
         change = {role: wanted[role] - now[role] for role in LANGUAGE_ROLES}
         switched = min(map(abs, change.values())) if change[Role.PREFILL] * change[Role.DECODE] < 0 else 0
