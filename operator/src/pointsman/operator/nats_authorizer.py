@@ -15,11 +15,11 @@ import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import StreamConfig
 from prometheus_client import CollectorRegistry, Counter
 
 from pointsman.api.protocol import prefill
-from pointsman.api.protocol.names import address_url, prefill_stream, prefill_subjects
+from pointsman.api.protocol.names import address_url
 from pointsman.operator.core.nats_claims import AuthorizationRequest, Issuer, MalformedRequest
 from pointsman.operator.core.nats_logins import (
     AUTHORIZER_USER,
@@ -138,16 +138,8 @@ class NatsAuthorizer:
     async def _ensure_stream(self, service: ServiceUser) -> None:
         if not service.has_queue or service in self._streams:
             return
-        stream = StreamConfig(
-            name=prefill_stream(service.namespace, service.service_uid),
-            subjects=[prefill_subjects(service.namespace, service.service_uid)],
-            retention=RetentionPolicy.WORK_QUEUE,
-            discard=DiscardPolicy.NEW,
-            max_msgs=service.queue_limit,
-            max_age=prefill.QUEUE_MAX_AGE_SECONDS,
-            storage=StorageType.FILE,
-            duplicate_window=prefill.QUEUE_DUPLICATE_WINDOW_SECONDS,
-        )
+        wanted = prefill.stream_configuration(service.namespace, service.service_uid, service.queue_limit)
+        stream = StreamConfig.from_response(wanted)
         jetstream = self._client.jetstream(timeout=STREAM_TIMEOUT_S)
         try:
             await jetstream.add_stream(stream)

@@ -24,18 +24,14 @@ from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
     DeliverPolicy,
-    DiscardPolicy,
-    RetentionPolicy,
-    StorageType,
     StreamConfig,
 )
 
 from pointsman.api.protocol import names
 from pointsman.api.protocol.prefill import (
     PULL_EXPIRES_SECONDS,
-    QUEUE_DUPLICATE_WINDOW_SECONDS,
-    QUEUE_MAX_AGE_SECONDS,
     PrefillRequest,
+    stream_configuration,
 )
 from pointsman.workers.errors import PromptTooLargeError, QueueFullError, QueueUnavailableError
 from pointsman.workers.nats_link import NatsLink
@@ -128,15 +124,8 @@ class PrefillQueue:
         """
         jetstream = self._link.jetstream
         settings = self._settings
-        stream = StreamConfig(
-            name=self.stream,
-            subjects=[names.prefill_subjects(settings.namespace, settings.service_uid)],
-            retention=RetentionPolicy.WORK_QUEUE,
-            discard=DiscardPolicy.NEW,
-            max_msgs=settings.prefill_queue_limit,
-            max_age=QUEUE_MAX_AGE_SECONDS,
-            storage=StorageType.FILE,
-            duplicate_window=QUEUE_DUPLICATE_WINDOW_SECONDS,
+        stream = StreamConfig.from_response(
+            stream_configuration(settings.namespace, settings.service_uid, settings.prefill_queue_limit)
         )
         consumer = ConsumerConfig(
             durable_name=self.consumer,

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError
 
+from pointsman.api.protocol import names
 from pointsman.api.protocol.control import Wire
 
 ACK_WAIT_SECONDS: Final = 5.0  # a dead prefill worker's request is redelivered after this
@@ -26,6 +27,24 @@ DEFAULT_QUEUE_LIMIT: Final = 1024  # requests that a service's stream holds at m
 QUEUE_MAX_AGE_SECONDS: Final = 900.0  # a backstop for a queue nobody pulls from; requests have deadlines of seconds
 QUEUE_DUPLICATE_WINDOW_SECONDS: Final = 30.0
 LONGEST_WAIT_SECONDS: Final = 600.0  # for a remote prefill, whatever the deadline; a message lives longer in its stream
+
+
+def stream_configuration(namespace: str, service_uid: str, max_requests: int) -> dict[str, Any]:
+    """The stream of a service's prefill queue, as JetStream's API has it (times in nanoseconds).
+
+    Whoever makes the stream makes it so: workers, or for the chart's server its authorizer. Reference:
+    https://github.com/nats-io/jsm.go, schema io.nats.jetstream.api.v1.stream_configuration.
+    """
+    return {
+        "name": names.prefill_stream(namespace, service_uid),
+        "subjects": [names.prefill_subjects(namespace, service_uid)],
+        "retention": "workqueue",
+        "discard": "new",
+        "max_msgs": max_requests,
+        "max_age": int(QUEUE_MAX_AGE_SECONDS * 1e9),
+        "storage": "file",
+        "duplicate_window": int(QUEUE_DUPLICATE_WINDOW_SECONDS * 1e9),
+    }
 
 
 def with_images(kv_compatibility: str) -> str:
