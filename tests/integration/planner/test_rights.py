@@ -5,7 +5,7 @@ That no right is missing every test of this folder shows: its planner has these 
 
 import asyncio
 
-from fixtures.audit import granted_rights, used_rights
+from fixtures.audit import audit_mark, granted_rights, used_rights
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.plan import PlanPhase
@@ -22,6 +22,7 @@ GROUP = "long-chat"
 
 
 async def test_every_right_of_the_planner_is_used(world: World, control_plane: ControlPlane) -> None:
+    since = audit_mark(control_plane)
     await world.policy(history={"plans": 1})
     await world.service()
     body = {
@@ -65,4 +66,4 @@ async def test_every_right_of_the_planner_is_used(world: World, control_plane: C
     finally:
         load.cancel()
     world.planner.stop()
-    assert granted_rights((*CLUSTER_RULES, *LEASE_RULES)) - used_rights(control_plane, USER) == set()
+    assert granted_rights((*CLUSTER_RULES, *LEASE_RULES)) - used_rights(control_plane, USER, since) == set()

@@ -63,8 +63,8 @@ from pointsman.operator.node_requests import NodeRequests
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, service_of, worker_of
 from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey
-from pointsman.operator.questions import Questions
 from pointsman.operator.refusals import RETRY_S
+from pointsman.operator.state_queries import StateQueries
 from pointsman.operator.streams import PrefillStreams
 from pointsman.operator.worker_polls import WorkerPolls
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
@@ -156,7 +156,7 @@ class Reconciler:
         self._expectations = expectations
         self._announcer = announcer
         self._control = control
-        self._questions = Questions(control, announcer)
+        self._queries = StateQueries(control, announcer)
         self._commands = Commands(control, queue, announcer, metrics, clock)
         self._executor = Executor(writer, self._commands, queue, announcer, metrics, streams, clock)
         self._children = Children(writer, pods, install, resync_s, clock)
@@ -186,7 +186,7 @@ class Reconciler:
         memory = self._memory.get(key)
         if memory is None or memory.token is None:
             return None
-        return await self._questions.state(worker, memory.token)
+        return await self._queries.state(worker, memory.token)
 
     async def stop(self) -> None:
         """Cancel what is being asked of workers; all of it may be asked again by the next leader."""
@@ -441,7 +441,7 @@ class Reconciler:
             snapshot = replace(snapshot, workers=reported)
         if token is None:
             return snapshot
-        snapshot = await self._questions.ask(snapshot, gateway_pods, token)
+        snapshot = await self._queries.fill_in(snapshot, gateway_pods, token)
         self._remember_budgets(key, snapshot)
         for worker in snapshot.workers:
             if worker.state is not None:
@@ -509,7 +509,7 @@ class Reconciler:
             if memory.token is None or not serving:
                 continue
             asked = worker_of(random.choice(serving))
-            state = await self._questions.state(asked, memory.token)
+            state = await self._queries.state(asked, memory.token)
             if state is None or state.nats_connected is None:
                 continue
             lost = Problem(

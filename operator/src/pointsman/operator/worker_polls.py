@@ -1,4 +1,4 @@
-"""Polling the workers that serve: one that stopped by itself tells nobody else.
+"""Polling the workers that serve, all the time: one that stopped by itself tells nobody else.
 
 A worker drains itself when its engine aborts requests or a part of it ends. Its pod stays Ready and its label says
 routable, so no object changes.

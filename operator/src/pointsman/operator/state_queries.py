@@ -1,4 +1,7 @@
-"""Asking workers and gateways what only they know, side by side, each with a short patience."""
+"""Queries of one look: the states of the workers and gateways that its decision needs, side by side and time-limited.
+
+Workers that serve are polled beside the looks, see ``worker_polls``.
+"""
 
 import asyncio
 import logging
@@ -17,18 +20,18 @@ from pointsman.operator.observe import gateway_of
 
 log = logging.getLogger(__name__)
 
-CONCURRENT_QUESTIONS: Final = 64  # of this process
+CONCURRENT_QUERIES: Final = 64  # of this process
 
 
-class Questions:
+class StateQueries:
     """Fetches no more than the core says it needs."""
 
     def __init__(self, control: ControlClient, announcer: Announcer) -> None:
         self._control = control
         self._announcer = announcer
-        self._slots = asyncio.Semaphore(CONCURRENT_QUESTIONS)
+        self._slots = asyncio.Semaphore(CONCURRENT_QUERIES)
 
-    async def ask(self, snapshot: Snapshot, gateway_pods: Sequence[Pod], token: str) -> Snapshot:
+    async def fill_in(self, snapshot: Snapshot, gateway_pods: Sequence[Pod], token: str) -> Snapshot:
         """``snapshot`` with the answers of those the next decision needs; None stands for no answer."""
         asked = workers_to_ask(snapshot)
         to_report = gateway_pods if gateways_must_report(snapshot) else ()
