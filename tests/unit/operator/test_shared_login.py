@@ -7,6 +7,7 @@ import pytest
 
 from pointsman.operator.core.nats_logins import service_login
 from pointsman.operator.core.shared_login import PodLogin, may_use_shared_login
+from pointsman.operator.nats_settings import NatsServerSettings
 from pointsman.operator.shared_login import own_login_since_s
 
 OWN_SINCE_S = 1000.0
@@ -56,3 +57,9 @@ def test_a_secret_tells_since_when_it_has_the_login_of_its_service() -> None:
     assert own_login_since_s(secret("pointsman", made, later), "models") is None, "the shared login"
     assert own_login_since_s(secret(own, made, later), "other") is None, "of another namespace"
     assert own_login_since_s(secret(own, made), "models") is None, "nobody knows when"
+
+
+@pytest.mark.parametrize(("written", "accepted"), [("accepted", True), ("kept", True), ("refused", False)])
+def test_a_server_lets_earlier_versions_in_until_its_secret_says_refused(written: str, accepted: bool) -> None:
+    told = {"nats_user": "pointsman", "nats_password": "p", "nats_service_key": KEY, "nats_earlier_versions": written}
+    assert NatsServerSettings(**told).accepts_earlier_versions is accepted
