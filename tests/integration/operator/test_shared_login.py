@@ -61,10 +61,10 @@ def restart(cluster: Cluster, **settings: Any) -> None:
 
 
 async def test_the_shared_login_ends_once_when_no_pod_uses_it_any_more(cluster: Cluster) -> None:
-    await make_pod(cluster)
-    await make_secret(cluster, "accepted")
     await cluster.create()
     await cluster.until_layout(1, 1)
+    await make_pod(cluster)
+    await make_secret(cluster, "accepted")
     await cluster.until_said(f"the shared NATS login stays: service {cluster.namespace}/chat may use it")
     restart(cluster, nats_service_key=KEY)
     await cluster.until_said(f"the shared NATS login stays: pod {cluster.namespace}/")
