@@ -163,14 +163,14 @@ def test_an_encode_pool_that_was_scaled_to_nothing_comes_back_with_nothing() -> 
 def test_a_pool_that_cannot_be_made_for_a_while_is_made_with_its_number(mode: Mode | None) -> None:
     """Somebody deleted it with all its workers, and a quota refuses it: the status does not forget the number."""
     five = snapshot(*(worker(f"d-{n}") for n in range(5)), service=service(spec(decode=(2, 1, 6))))
-    pools = five.pools | {Role.DECODE: replace(five.pools[Role.DECODE], replicas=5, copied_replicas=2)}
+    pools = {**five.pools, Role.DECODE: replace(five.pools[Role.DECODE], replicas=5, copied_replicas=2)}
     before = told(replace(five, pools=pools, policy=under(mode))).status
     assert before.pools is not None
     assert before.pools.decode.desired == 5
     gone = replace(snapshot(service=service(spec(decode=(2, 1, 6))), pools={}), policy=under(mode))
     for _ in range(3):
         before = told(gone, before=before).status
-        assert before.pools is not None
+    assert before.pools is not None
     assert first_replicas(gone, Role.DECODE, before.pools.decode.desired) == 5
 
 

@@ -60,6 +60,11 @@ def test_a_secret_tells_since_when_it_has_the_login_of_its_service() -> None:
 
 
 @pytest.mark.parametrize(("written", "accepted"), [("accepted", True), ("kept", True), ("refused", False)])
-def test_a_server_lets_earlier_versions_in_until_its_secret_says_refused(written: str, accepted: bool) -> None:
-    told = {"nats_user": "pointsman", "nats_password": "p", "nats_service_key": KEY, "nats_earlier_versions": written}
+def test_a_server_lets_earlier_versions_in_until_its_secret_says_refused(written: Any, accepted: bool) -> None:
+    told: dict[str, Any] = {
+        "nats_user": "pointsman",
+        "nats_password": "p",
+        "nats_service_key": KEY,
+        "nats_earlier_versions": written,
+    }
     assert NatsServerSettings(**told).accepts_earlier_versions is accepted
