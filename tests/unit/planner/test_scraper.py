@@ -123,3 +123,18 @@ async def test_a_page_without_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -
         server.answer = lambda _: web.Response(text=PAGE * 100)
         await scraper.scrape({"a": f"{server.url}/a"})
     assert scraper.failed("a")
+
+
+@pytest.mark.parametrize(
+    ("status", "host", "read"), [(307, "127.0.0.1", True), (307, "localhost", False), (302, "127.0.0.1", False)]
+)
+async def test_a_pod_sends_the_planner_to_a_port_of_its_own_and_nowhere_else(
+    status: int, host: str, read: bool
+) -> None:
+    """Gateways redirect to the port of their metrics; what else runs in a pod is its users'."""
+    async with serving() as pod, serving() as other, Scraper(5.0) as scraper:
+        location = {"Location": f"{other.url.replace('127.0.0.1', host)}/metrics"}
+        pod.answer = lambda _: web.Response(status=status, headers=location)
+        await scraper.scrape({"a": f"{pod.url}/metrics"})
+    assert scraper.failed("a") is not read
+    assert other.asked == (["/metrics"] if read else [])

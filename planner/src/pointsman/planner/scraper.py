@@ -5,10 +5,12 @@ import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self
 
 import aiohttp
+from yarl import URL
 
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.exposition import PageParser
@@ -85,9 +87,7 @@ class Scraper:
             raise RuntimeError("the scraper is not open")
         target = self._targets.get(key) or self._add(key)
         try:
-            async with self._session.get(url, headers=None if target.is_kept else _CLOSE) as answer:
-                answer.raise_for_status()
-                body = await _body(answer)
+            body = await _read(self._session, URL(url), {} if target.is_kept else _CLOSE)
             page = await asyncio.get_running_loop().run_in_executor(self._thread, self._parse, body)
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
             target.failed = True
@@ -126,6 +126,22 @@ class Scraper:
         """Forget the targets under ``prefix`` that are not in ``keys``."""
         for key in [key for key in self._targets if key.startswith(prefix) and key not in keys]:
             self._kept -= self._targets.pop(key).is_kept
+
+
+async def _read(session: aiohttp.ClientSession, url: URL, headers: Mapping[str, str]) -> bytes:
+    """A page of a pod. A gateway redirects to the port of its metrics; no pod sends the planner to another host."""
+    for _ in range(2):
+        async with session.get(url, headers=headers, allow_redirects=False) as answer:
+            answer.raise_for_status()
+            if answer.status == HTTPStatus.OK:
+                return await _body(answer)
+            if answer.status != HTTPStatus.TEMPORARY_REDIRECT:
+                raise ValueError(f"status {answer.status}")
+            to = URL(answer.headers.get("Location", ""))
+        if (to.scheme, to.host) != (url.scheme, url.host):
+            raise ValueError(f"redirected to {to.host}")
+        url = to
+    raise ValueError("redirected twice")
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:
