@@ -146,11 +146,11 @@ OVERHEAD = Row(
     "What is moved or computed again?",
     (
         Panel(
-            "Moved tokens",
-            "Tokens per second whose KV was moved to another instance. drain: an instance left. vacate: the manager "
-            "made room for a prompt. Growing and shrinking moves no tokens.",
-            "short",
-            (Query(f"{rate('pointsman_elastic_moved_tokens_total', by='reason')} > 0", "{{reason}}"),),
+            "Moved KV",
+            "Bytes per second of KV that instances sent to others, beyond what attention needs. drain: an instance "
+            "left. vacate: the manager made room for a prompt. scale_down, scale_up: must not be there.",
+            "Bps",
+            (Query(f"{rate('pointsman_elastic_moved_bytes_total', by='reason')} > 0", "{{reason}}"),),
             Kind.STACKED,
             empty=NOTHING,
         ),

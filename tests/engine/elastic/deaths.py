@@ -21,12 +21,9 @@ LONG = 2500  # takes most of a second: the death comes in the middle
 
 
 def main(folder: Path, width: int, transport: str) -> list[dict[str, Any]]:
-    """A death while the group forms, one in a prefill, and one in a decode step.
-
-    Over NCCL also a member that stands still in a prefill, and keeps its connections.
-    """
-    phases = ["joining", "prefill", "decode", *(["frozen"] if transport != "gloo" else [])]
-    return [death(folder, width, transport, phase) for phase in phases]
+    """A death while the group forms, one in a prefill, one in a decode step, and a member that stands still in a
+    prefill, and keeps its connections."""
+    return [death(folder, width, transport, phase) for phase in ("joining", "prefill", "decode", "frozen")]
 
 
 def death(folder: Path, width: int, transport: str, phase: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import torch
 
 from engine.elastic.strict_nccl import GPUS, ShardThreads, StrictShard
 from pointsman.serving.elastic.iterations import Move, Prompt, Sampling, Step
+from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 from pointsman.workers.elastic.engine.nccl import nccl_environment
 from pointsman.workers.elastic.instance.computer import Computer
@@ -134,6 +135,23 @@ class Members:
             member.process.join()
 
 
+def die_at(transfer: int, begun: bool) -> None:
+    """End this process as kill -9 does, at the ``transfer``-th exchange from now: before it, or when it has begun."""
+    left = itertools.count(transfer, -1)
+    exchange = Group.exchange
+
+    def dying(group: Group) -> Any:
+        last = next(left) == 1
+        if last and not begun:
+            os.kill(os.getpid(), signal.SIGKILL)
+        made = exchange(group)
+        if last:
+            made.begin = lambda: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+        return made
+
+    Group.exchange = dying  # type: ignore[method-assign, assignment]
+
+
 def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dtype: str, transport: str) -> None:
     if transport == "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = str(int(name[1:]) % torch.cuda.device_count())
@@ -156,6 +174,7 @@ def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dt
         computer = Computer(shard, threads)
     pipe.send(("store", at))
     pool = instance.pool
+    moved_bytes = {"prefill": 0, "decode": 0, "move": 0}  # since they were asked for, as this member counted them
     while True:
         question, *of = pipe.recv()
         done: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -164,16 +183,22 @@ def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dt
                 computer.tell(of[0], done.put)
                 match done.get():
                     case Done() as found:
+                        kind = "prefill" if of[0].prompts else "decode" if of[0].steps else "move"
+                        moved_bytes[kind] += found.moved_bytes
                         pipe.send(("tokens", {request: each.token_id for request, each in found.tokens.items()}))
                     case Broken() as found:
                         pipe.send(("broken", found.why))
             case "positions":
                 held = {request: pool.positions(request).tolist() for request in pool.requests}
                 pipe.send(("positions", held))
+            case "die":
+                die_at(*of)
+                pipe.send(("dying", None))
             case "free":
                 pipe.send(("free", pool.free))
-            case "sent":
-                pipe.send(("sent", instance.sent_bytes))
+            case "moved":
+                pipe.send(("moved", moved_bytes))
+                moved_bytes = dict.fromkeys(moved_bytes, 0)
             case "release":
                 tokens = pool.requests.get(of[0], 0)
                 computer.tell(Release((of[0],)), done.put)

@@ -20,9 +20,12 @@ from engine.elastic.strict_nccl import ADDRESS, HastyGpu, Stream, StrictGpu
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 from pointsman.workers.elastic.engine.nccl import Gpu, nccl_environment
+from pointsman.workers.elastic.engine.transports import CARD_BYTES
 from pointsman.workers.elastic.instance.shard import store_at, store_of
 
 TIMEOUT_SECONDS = 1.0
+EARLIER = Gpu(torch.device("cpu"), bytes(CARD_BYTES))
+"""Publishes what a member without a GPU published before there were beats."""
 
 
 def groups(gpus: Sequence[Gpu | None]) -> list[Group]:
@@ -151,12 +154,21 @@ def bindings() -> dict[str, Any]:
 
 
 def listening() -> dict[str, list[str]]:
-    """Where NCCL itself listens, with the variables for an address: it needs no GPU for that."""
+    """Where NCCL listens, with the variables for an address (it needs no GPU for that), and a group over gloo."""
     os.environ.update(nccl_environment(ADDRESS))
+    _, of_nccl = listening_since(torch.cuda.nccl.unique_id)
+    members, of_group = listening_since(lambda: groups([None, None]))
+    for member in members:
+        member.close()
+    return {"listening": of_nccl, "listening of a group and its store": of_group}
+
+
+def listening_since(work: Callable[[], Any]) -> tuple[Any, list[str]]:
+    """What ``work`` returns, and the addresses at which this process listens since then."""
     before = {each.laddr for each in psutil.Process().net_connections()}
-    torch.cuda.nccl.unique_id()
+    found = work()
     after = psutil.Process().net_connections()
-    return {"listening": [each.laddr.ip for each in after if each.laddr not in before and each.status == "LISTEN"]}
+    return found, [each.laddr.ip for each in after if each.laddr not in before and each.status == "LISTEN"]
 
 
 def main() -> dict[str, Any]:
@@ -172,6 +184,11 @@ def main() -> dict[str, Any]:
             "one gpu": [each.transport for each in groups([first, first])],
             "one without": [each.transport for each in groups([first, None])],
             "none": [each.transport for each in groups([None, None])],
+            "one of an earlier version": [each.transport for each in groups([first, EARLIER])],
+        },
+        "watched": {
+            "without a gpu": [each._watch is not None for each in groups([None, None])],
+            "one of an earlier version": [each._watch is not None for each in groups([None, EARLIER])],
         },
         "crossing": at_once(crossing, pair),
         "sums": at_once(sums, pair),

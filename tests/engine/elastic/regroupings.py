@@ -12,7 +12,7 @@ at random. After every iteration each token of every request must lie on exactly
 import json
 import random
 import sys
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,26 @@ class Running:
     holders: set[int] = field(default_factory=set)
 
 
+@dataclass
+class Counts:
+    """What a sequence did: groups that shrank after a prefill, steps with a master that joins, tokens handed over."""
+
+    shrank: int = 0
+    grew: int = 0
+    hand_overs: int = 0
+    handed_tokens: int = 0
+
+
 def main(folder: Path, dtype: str, width: int, transport: str, seeds: list[int]) -> list[dict[str, Any]]:
     """What each sequence found."""
     exact, same = (
         LlamaForCausalLM.from_pretrained(folder, dtype=each).eval() for each in (torch.float32, getattr(torch, dtype))
     )
-    found = []
-    for seed in seeds:
-        members = Members(folder, SIZE, SLOTS, width, dtype, transport)
-        try:
-            found.append(sequence(members, exact, same, random.Random(seed)) | {"seed": seed})
-        finally:
-            members.close()
-    return found
+    members = Members(folder, SIZE, SLOTS, width, dtype, transport)
+    try:
+        return [sequence(members, exact, same, random.Random(seed)) | {"seed": seed, "width": width} for seed in seeds]
+    finally:
+        members.close()
 
 
 def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dict[str, Any]:
@@ -57,14 +64,15 @@ def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dic
     running: dict[str, Running] = {}
     ended: list[Running] = []
     degrees: set[int] = set()
+    counts = Counts()
     misplaced = 0
     for number in range(ITERATIONS):
         if len(running) < 2 or rng.random() < 0.3:
-            degrees.add(prefill(members, running, rng, number, exact.config.vocab_size))
+            degrees.add(prefill(members, running, rng, number, exact.config.vocab_size, counts))
         elif rng.random() < 0.2:
-            hand_over(members, running, rng)
+            hand_over(members, running, rng, counts)
         else:
-            degrees.add(decode(members, running, rng))
+            degrees.add(decode(members, running, rng, counts))
         for request in [request for request in running if rng.random() < 0.05]:
             ended.append(running.pop(request))
             members.asked("release", request)
@@ -73,7 +81,12 @@ def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dic
     for request in running:
         members.asked("release", request)
     found = differences(exact, same, ended)
+    moved = members.asked("moved")
+    of = exact.config
     return {
+        **asdict(counts),
+        "moved_bytes": {kind: sum(each[kind] for each in moved) for kind in moved[0]},
+        "token_bytes": 2 * of.num_hidden_layers * of.num_key_value_heads * of.head_dim * same.dtype.itemsize,
         "requests": len(ended),
         "tokens": sum(len(each.tokens) - each.prompt_tokens for each in ended),
         "degrees": sorted(degrees),
@@ -83,7 +96,9 @@ def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dic
     }
 
 
-def prefill(members: Members, running: dict[str, Running], rng: random.Random, number: int, vocabulary: int) -> int:
+def prefill(
+    members: Members, running: dict[str, Running], rng: random.Random, number: int, vocabulary: int, counts: Counts
+) -> int:
     """Some prompts on a random group, kept by random members of it."""
     chosen = rng.sample(range(SIZE), rng.randint(1, SIZE))
     free = members.asked("free")
@@ -102,12 +117,13 @@ def prefill(members: Members, running: dict[str, Running], rng: random.Random, n
         request = f"r{number}.{part}"
         prompts.append(Prompt(request, tuple(ids), tuple(owners)))
         running[request] = Running(ids, length, {chosen[member] for member, _ in owners})
+    counts.shrank += len({member for prompt in prompts for member, _ in prompt.owners}) < len(chosen)
     for request, token in members.iterate(chosen, prompts, ()).items():
         running[request].tokens.append(token)
     return len(chosen)
 
 
-def decode(members: Members, running: dict[str, Running], rng: random.Random) -> int:
+def decode(members: Members, running: dict[str, Running], rng: random.Random, counts: Counts) -> int:
     """One token of some requests, by a group of all that hold KV of them and perhaps of others."""
     some = rng.sample(sorted(running), rng.randint(1, len(running)))
     needed = set().union(*(running[request].holders for request in some))
@@ -119,19 +135,22 @@ def decode(members: Members, running: dict[str, Running], rng: random.Random) ->
         master = rng.choice(chosen)
         holders = tuple(chosen.index(holder) for holder in sorted(of.holders))
         steps.append(Step(request, of.tokens[-1], len(of.tokens) - 1, chosen.index(master), holders))
+        counts.grew += master not in of.holders
         of.holders.add(master)
     for request, token in members.iterate(chosen, (), steps).items():
         running[request].tokens.append(token)
     return len(chosen)
 
 
-def hand_over(members: Members, running: dict[str, Running], rng: random.Random) -> None:
+def hand_over(members: Members, running: dict[str, Running], rng: random.Random, counts: Counts) -> None:
     """Some of a request's KV goes to another instance."""
     request = rng.choice(sorted(running))
     source = rng.choice(sorted(running[request].holders))
     target = rng.choice([member for member in range(SIZE) if member != source])
     there = len(members.asked("positions")[source][request])
     count = rng.choice((there, rng.randint(1, there)))
+    counts.hand_overs += 1
+    counts.handed_tokens += count
     members.iterate([target, source], (), (), [Move(request, 1, 0, count)])
     running[request].holders.add(target)
     if count == there:
@@ -150,22 +169,23 @@ def count_misplaced(members: Members, running: dict[str, Running]) -> int:
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
 def differences(exact: Any, same: Any, ended: list[Running]) -> dict[str, Any]:
-    """Tokens that ``exact`` would not have chosen, and how close its two best logits came at any of them.
+    """Tokens that ``exact`` would not have chosen, and how far its two best logits lie apart at each of them.
 
     ``lost``: how far the logit of a chosen token lies below the best, at most, in standard deviations of all logits of
     that position, as ``exact`` has them. ``transformers_lost``: the same of the tokens that ``same`` would choose.
     """
-    wrong, closest, lost, theirs = 0, float("inf"), 0.0, 0.0
+    wrong, lost, theirs = 0, 0.0, 0.0
+    apart: list[float] = []
     for each in ended:
         asked = torch.tensor([each.tokens[:-1]])
         logits, alike = (model(asked).logits[0, each.prompt_tokens - 1 :].float() for model in (exact, same))
         best = logits.topk(2).values
-        closest = min(closest, float((best[:, 0] - best[:, 1]).min()))
+        apart += (best[:, 0] - best[:, 1]).tolist()
         chosen = torch.tensor(each.tokens[each.prompt_tokens :])
         wrong += int((logits.argmax(-1) != chosen).sum())
         lost = max(lost, _lost(logits, chosen))
         theirs = max(theirs, _lost(logits, alike.argmax(-1)))
-    return {"wrong_tokens": wrong, "closest_logits": closest, "lost": lost, "transformers_lost": theirs}
+    return {"wrong_tokens": wrong, "logits_apart": apart, "lost": lost, "transformers_lost": theirs}
 
 
 def _lost(logits: torch.Tensor, chosen: torch.Tensor) -> float:

@@ -57,7 +57,10 @@ def moving(first: Callable[[], None], second: Callable[[], None], name: str = "i
     """Shards whose moves are these, and nothing else."""
     pool = SimpleNamespace(free=SLOTS, release=lambda _: 0)
     moves = (first, second)
-    return Pair(name, [SimpleNamespace(pool=pool, move=lambda *_, move=move: move()) for move in moves])
+    return Pair(
+        name,
+        [SimpleNamespace(pool=pool, move=lambda *_, move=move: move(), moved_bytes=lambda *_: 0) for move in moves],
+    )
 
 
 def nothing() -> None:

@@ -394,7 +394,7 @@ async def test_what_is_moved_is_counted_by_its_reason_and_moves_lose_no_token(
     group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines
 ) -> None:
     await eventually(lambda: is_measured(group), "the manager knows what a move takes")
-    before = (await state_of(group)).totals.moved_tokens
+    before = (await state_of(group)).totals
     # Two instances decode a request each and the third one computes a long prompt, which is faster on two.
     async with (
         running(gateway, plain_engines, of_tokens(20, 200, 250)),
@@ -403,8 +403,9 @@ async def test_what_is_moved_is_counted_by_its_reason_and_moves_lose_no_token(
         assert sorted(each.used_slots > 0 for each in (await state_of(group)).instances) == [False, True, True]
         async with running(gateway, plain_engines, of_tokens(22, 2000, 2)):
             pass
-    vacated = (await state_of(group)).totals.moved_tokens
-    assert vacated["vacate"] > before["vacate"]
+    vacated = (await state_of(group)).totals
+    assert vacated.moved_tokens["vacate"] > before.moved_tokens["vacate"]
+    assert vacated.moved_bytes["vacate"] > before.moved_bytes["vacate"], "as the instances counted them"
     # An instance that is told to stop hands its KV over.
     async with running(gateway, plain_engines, *(of_tokens(index, 200, 250) for index in range(30, 33))):
         name = next(each.name for each in (await state_of(group)).instances if each.used_slots)
@@ -412,11 +413,16 @@ async def test_what_is_moved_is_counted_by_its_reason_and_moves_lose_no_token(
         leaving.process.send_signal(signal.SIGTERM)
         await eventually(lambda: leaving.process.wait(0) == 0, "it has handed over and ends")
     group.write()
-    moved = (await state_of(group)).totals.moved_tokens
+    moved = (await state_of(group)).totals
     print(moved)
-    assert moved["drain"] > vacated["drain"]
-    assert moved.get("scale_down", 0) == moved.get("scale_up", 0) == 0
-    assert "recomputed_requests_total 0.0" in await metrics_page(group)
+    assert moved.moved_tokens["drain"] > vacated.moved_tokens["drain"]
+    assert moved.moved_bytes["drain"] > vacated.moved_bytes["drain"]
+    assert moved.moved_bytes["scale_down"] == moved.moved_bytes["scale_up"] == 0
+    page = await metrics_page(group)
+    for reason in ("scale_down", "scale_up", "vacate", "drain"):
+        nothing = f'pointsman_elastic_moved_bytes_total{{reason="{reason}"}} 0.0' in page
+        assert nothing is reason.startswith("scale_")
+    assert "recomputed_requests_total 0.0" in page
 
 
 async def metrics_page(group: ElasticGroup) -> str:

@@ -14,12 +14,12 @@ TESTS = Path(__file__).parents[2]
 KINDS = ("grouped-tied-llama3-sharded", "plain", "linear")
 
 
-def run(environment: EngineEnvironment, program: str, *arguments: str, **more: str) -> Any:
+def run(environment: EngineEnvironment, program: str, *arguments: str, limit_s: float = 240, **more: str) -> Any:
     """The JSON in the last line that a program beside this file prints; ``more``: variables of its environment."""
     command = [str(environment.python), "-m", f"engine.elastic.{program}", *arguments]
     variables = environment.variables() | more
     variables["PYTHONPATH"] += f":{TESTS}"
-    said = subprocess.check_output(command, env=variables, text=True, timeout=240)
+    said = subprocess.check_output(command, env=variables, text=True, timeout=limit_s)
     return json.loads(said.splitlines()[-1])
 
 
@@ -31,6 +31,17 @@ def models(engine_environment: EngineEnvironment, tmp_path_factory: pytest.TempP
     return folder
 
 
+def moved_as_planned(found: dict[str, Any]) -> bool:
+    """Whether growing and shrinking moved nothing, and hand-overs the KV of their tokens and what belongs to it.
+
+    What belongs to it, on each shard: the position of each token (8 bytes), and an acknowledgement (1 byte).
+    """
+    assert found["shrank"] and found["grew"] and found["handed_tokens"], found
+    handed = found["handed_tokens"] * found["token_bytes"]
+    handed += found["width"] * (8 * found["handed_tokens"] + found["hand_overs"])
+    return bool(found["moved_bytes"] == {"prefill": 0, "decode": 0, "move": handed})
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_however_instances_regroup_the_tokens_are_those_of_one_model_and_no_kv_is_lost_or_doubled(
     engine_environment: EngineEnvironment, models: Path, kind: str
@@ -38,8 +49,40 @@ def test_however_instances_regroup_the_tokens_are_those_of_one_model_and_no_kv_i
     for found in run(engine_environment, "regroupings", str(models / kind), "float32", "1", "gloo", "1", "2"):
         assert found["degrees"] == [1, 2, 3, 4]
         assert found["requests"] >= 10
-        assert found["closest_logits"] > 1e-4, "the draw leaves no tie that rounding could decide"
+        assert min(found["logits_apart"]) > 1e-4, "the draw leaves no tie that rounding could decide"
         assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+        assert moved_as_planned(found), found
+
+
+@pytest.mark.verify
+@pytest.mark.verify_elastic
+def test_the_tokens_of_a_thousand_prompts_are_those_of_one_model(
+    engine_environment: EngineEnvironment, models: Path, findings: dict[str, object]
+) -> None:
+    """In float32 rounding could decide only between logits that lie as close as it is large: so far are they apart."""
+    how, seeds = ("float32", "1", "gloo"), [str(seed) for seed in range(100, 125)]
+    found = [
+        each
+        for kind in KINDS
+        for each in run(engine_environment, "regroupings", str(models / kind), *how, *seeds, limit_s=900)
+    ]
+    apart = sorted(logits for each in found for logits in each["logits_apart"])
+    total = {
+        of: sum(each[of] for each in found)
+        for of in ("requests", "tokens", "shrank", "grew", "hand_overs", "wrong_tokens", "misplaced", "slots_leaked")
+    }
+    findings |= {
+        **total,
+        "degrees": sorted({degree for each in found for degree in each["degrees"]}),
+        "moved_bytes_of_scalings": sum(each["moved_bytes"][of] for each in found for of in ("prefill", "decode")),
+        "two_best_logits_apart": {
+            "least": apart[0], "1_percent": apart[len(apart) // 100], "median": apart[len(apart) // 2],
+        },
+    }  # fmt: skip
+    assert total["requests"] >= 1000
+    assert all(moved_as_planned(each) for each in found)
+    assert (total["wrong_tokens"], total["misplaced"], total["slots_leaked"]) == (0, 0, 0)
+    assert apart[0] > 1e-6, "what merging two halves of the KV changes is 4e-7"
 
 
 def test_a_model_of_the_hub_is_found_by_its_name(
@@ -50,9 +93,34 @@ def test_a_model_of_the_hub_is_found_by_its_name(
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("abc")
     shutil.copytree(models / "linear", repository / "snapshots" / "abc")
-    hub = {"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
-    (found,) = run(engine_environment, "regroupings", "tests/linear", "float32", "1", "gloo", "1", **hub)
+    (found,) = run(
+        engine_environment,
+        "regroupings",
+        "tests/linear",
+        "float32",
+        "1",
+        "gloo",
+        "1",
+        HF_HOME=str(tmp_path),
+        HF_HUB_OFFLINE="1",
+    )
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+
+
+def test_an_instance_of_another_architecture_ends_and_names_it(
+    engine_environment: EngineEnvironment, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["Qwen2ForCausalLM"]}))
+    settings = {"NAMESPACE": "n", "SERVICE_UID": "u", "WORKER": "i0", "MODEL": str(tmp_path)}
+    settings |= {"CONTROL_TOKEN": "a-token-of-the-tests", "BIND_HOST": "127.0.0.1", "BIND_PORT": "0"}
+    ended = subprocess.run(
+        [str(engine_environment.python), "-m", "pointsman.workers.elastic.instance"],
+        env=engine_environment.variables() | {f"POINTSMAN_{name}": value for name, value in settings.items()},
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert ended.returncode != 0
+    sentence = "architectures is ['Qwen2ForCausalLM']; the elastic engine computes LlamaForCausalLM"
+    assert sentence in ended.stdout + ended.stderr
 
 
 def test_a_model_that_is_cut_over_two_processes_of_each_instance_gives_the_same_tokens(
@@ -61,6 +129,7 @@ def test_a_model_that_is_cut_over_two_processes_of_each_instance_gives_the_same_
     (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", "2", "gloo", "1")
     assert found["degrees"] == [1, 2, 3, 4]
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+    assert moved_as_planned(found), found
 
 
 def test_in_bfloat16_tokens_are_as_good_as_transformers_own(
@@ -80,12 +149,17 @@ def test_on_a_gpu_all_tensors_of_an_operation_lie_there(engine_environment: Engi
 
 def test_groups_choose_nccl_alike_and_its_stand_in_has_its_rules(engine_environment: EngineEnvironment) -> None:
     found = run(engine_environment, "nccl_groups")
-    each, shared, without, none = found["transports"].values()
+    each, shared, without, none, earlier = found["transports"].values()
     assert each == ["nccl", "nccl"]
-    assert shared == without == none == ["gloo", "gloo"]
+    assert shared == without == none == earlier == ["gloo", "gloo"]
+    watched, with_earlier = found["watched"].values()
+    assert watched == [True, True]
+    assert with_earlier == [False, False], "a member that sends no beats is not taken for dead"
     assert found["bindings"] == found["bound"], "of the pinned torch, which is a CUDA build"
     assert found["constructor"] == "made" or "no GPUs found" in found["constructor"], "the arguments are right"
     assert found["listening"] == ["127.0.0.1"], "NCCL itself, on the interface of that address"
+    ports = found["listening of a group and its store"]
+    assert len(ports) >= 3 and {*ports} == {"127.0.0.1"}, "gloo of both members and the store, on that address alone"
     assert found["crossing"] == [2.0, 0.0]
     assert found["sums"] == [9.0, 9.0]
     assert found["not coalesced"] == ["hangs", "hangs"]
@@ -114,6 +188,7 @@ def test_over_nccls_rules_the_tokens_are_those_of_one_model(
     (found,) = run(engine_environment, "regroupings", str(models / KINDS[0]), "float32", width, "strict", "1")
     assert found["degrees"] == [1, 2, 3, 4]
     assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+    assert moved_as_planned(found), found
 
 
 @pytest.mark.verify
@@ -137,7 +212,7 @@ def test_shards_stay_in_step_whatever_happens_to_one_of_them(
         assert found[name]["after"] == fine, found
     assert found["unsampled"]["held"] == [True, True], "a step that broke leaves no KV"
     assert found["unsampled"]["same"]
-    assert found["stands_still"] < 3.5
+    assert found["stands_still"] < 3
     few, many = found["keys"]
     assert few == many, "meetings leave nothing in the store but those of the last"
 
@@ -150,30 +225,61 @@ def test_a_member_that_dies_while_the_others_connect_is_noticed_in_time(
     for each in found:
         assert each["died"], each
         assert None not in each["seconds"], each
-        assert max(each["seconds"]) < 3.5, each
+        assert max(each["seconds"]) < 3, each
 
 
 @pytest.mark.parametrize(
-    ("transport", "phases"),
-    [
-        ("gloo", ["joining", "prefill", "decode"]),
-        pytest.param(
-            "strict",
-            ["joining", "prefill", "decode", "frozen"],
-            marks=[pytest.mark.verify, pytest.mark.verify_elastic],
-        ),
-    ],
+    "transport", ["gloo", pytest.param("strict", marks=[pytest.mark.verify, pytest.mark.verify_elastic])]
 )
-def test_a_member_that_dies_is_noticed_by_all_and_its_requests_are_computed_again(
-    engine_environment: EngineEnvironment, models: Path, transport: str, phases: list[str]
+def test_a_member_that_dies_or_stands_still_is_noticed_by_all_and_its_requests_are_computed_again(
+    engine_environment: EngineEnvironment, models: Path, transport: str
 ) -> None:
     found: list[dict[str, Any]] = run(engine_environment, "deaths", str(models / "plain"), "1", transport)
-    assert [each["phase"] for each in found] == phases
+    assert [each["phase"] for each in found] == ["joining", "prefill", "decode", "frozen"]
     for each in found:
         assert each["noticed_by"] == 2, each
-        assert each["noticed_s"] < 3.5, each
+        assert each["noticed_s"] < 3, each
         assert each["slots_leaked"] == 0, each
         assert each["same_tokens_after"], each
+
+
+def test_what_is_exchanged_travels_while_a_member_attends_over_the_keys_at_hand(
+    engine_environment: EngineEnvironment, models: Path
+) -> None:
+    found = run(engine_environment, "overlap", str(models / "plain"))
+    hop = ["begin 2", "attend", "await send", "await receive"]
+    assert found["prefill"] == [[*hop, "attend"]] * 2, "the stripe at hand, while it passes on and the next one comes"
+    master, holder = found["decode"]
+    assert master == ["begin 1", "attend", "begin 1", "await receive", "await send"]
+    assert holder == ["begin 1", "await receive", "attend", "begin 1", "await send"]
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(range(2), id="2 seeds"),
+        pytest.param(range(25), marks=[pytest.mark.verify, pytest.mark.verify_elastic], id="25 seeds"),
+    ],
+)
+def test_an_instance_killed_while_its_group_shrinks_or_grows_costs_only_its_own_requests(
+    engine_environment: EngineEnvironment, models: Path, seeds: range, findings: dict[str, object]
+) -> None:
+    found = run(engine_environment, "scaling_deaths", str(models / "plain"), *map(str, seeds), limit_s=900)
+    assert len(found) == 2 * len(seeds)
+    for each in found:
+        assert each["died"], each
+        assert (each["recomputed"], each["went_on"]) == (1, 2), each
+        assert each["slots_leaked"] == [0, 0], each
+        assert each["same_tokens"], each
+    if len(seeds) > 2:
+        findings |= {
+            "deaths": {way: sum(each["direction"] == way for each in found) for way in ("down", "up")},
+            "points": len({(each["direction"], *each["killed"]) for each in found}),
+            "requests_recomputed": sum(each["recomputed"] for each in found),
+            "requests_that_went_on": sum(each["went_on"] for each in found),
+            "wrong_tokens": 0,
+            "slots_leaked": 0,
+        }
 
 
 def test_tokens_are_drawn_as_often_as_asked_for_and_the_same_again(engine_environment: EngineEnvironment) -> None:

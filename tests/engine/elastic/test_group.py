@@ -100,19 +100,27 @@ async def exact(
     assert comparison.exact, comparison.differences
 
 
-async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
+async def test_instances_join_die_stand_still_and_drain_and_every_answer_is_that_of_one_engine(
     group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines
 ) -> None:
     async def come_and_go() -> None:
         group.add(2)
-        await eventually(lambda: has_instances(group, 3), "the third instance has joined")
+        frozen = group.add(3)
+        await eventually(lambda: has_instances(group, 4), "two further instances have joined")
 
-        async def computes_a_long_prompt() -> bool:
-            return await slots_used(group, "eg-0") > 500
+        async def holds_much(instance: str) -> bool:
+            return await slots_used(group, instance) > 500
 
-        await eventually(computes_a_long_prompt, "a request has KV on the instance that is killed")
+        await eventually(lambda: holds_much("eg-0"), "a request has KV on the instance that is killed")
         group.kill(0)
-        await eventually(lambda: has_instances(group, 2), "the death is noticed")
+        await eventually(lambda: has_instances(group, 3), "the death is noticed")
+        await eventually(lambda: holds_much("eg-3"), "a request has KV on the instance that stands still")
+        frozen.process.send_signal(signal.SIGSTOP)
+        await eventually(lambda: has_instances(group, 2), "it is noticed that it stands still")
+        group.kill(3)
+        await eventually(lambda: holds_much("eg-2"), "a request has KV on the instance that drains")
+        group.instances.pop("eg-2").process.send_signal(signal.SIGTERM)
+        await eventually(lambda: has_instances(group, 1), "it has handed over what it had")
 
     # A prompt for which two instances are idle is computed by both.
     await gateway.client.completions.create(model=MODEL, prompt="Is the signal clear?" * 20, max_tokens=1)
@@ -121,9 +129,11 @@ async def test_instances_join_and_die_and_every_answer_is_that_of_one_engine(
     print(found)
     assert found['iterations_total{degree="2",phase="prefill"}'] > 0
     assert found['scalings_total{direction="down"}'] > 0
-    assert found['moved_tokens_total{reason="scale_down"}'] == found['moved_tokens_total{reason="scale_up"}'] == 0
+    assert found['moved_bytes_total{reason="scale_down"}'] == found['moved_bytes_total{reason="scale_up"}'] == 0
+    assert found['moved_tokens_total{reason="drain"}'] > 0
+    assert found['moved_bytes_total{reason="drain"}'] > 0, "as the instance counted it"
     assert found["recomputed_requests_total"] > 0
-    assert found['slots{state="free"}'] == found['slots{state="total"}'] == 2 * SLOTS
+    assert found['slots{state="free"}'] == found['slots{state="total"}'] == SLOTS
     queries = " ".join(query.expr for panel in ELASTIC.panels for query in panel.queries)
     queried = set(re.findall(r"\b(?:pointsman_elastic_|vllm:)\w+", queries))
     families = text_string_to_metric_families(await metrics_page(group))

@@ -254,10 +254,10 @@ def test_instances_that_come_and_go_are_news() -> None:
 
 def test_counts_are_told_once_and_say_what_was_moved() -> None:
     before = state(totals=Totals(scaled_down=5, scaled_up=1, recomputed=2))
-    after = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3, moved_tokens={"scale_down": 0, "drain": 9}))
+    after = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3, moved_bytes={"scale_down": 64, "drain": 9}))
     found = told(before, after)
-    assert found["GroupScaledDown"] == "2 groups shrank after a prefill; 0 tokens were moved"
-    assert found["GroupScaledUp"] == "1 group got a further instance; 0 tokens were moved"
+    assert found["GroupScaledDown"] == "2 groups shrank after a prefill; 64 bytes were moved"
+    assert found["GroupScaledUp"] == "1 group got a further instance; 0 bytes were moved"
     assert found["RequestRecomputed"].startswith("1 request lost KV")
 
 

@@ -71,11 +71,12 @@ class PrefillTimeState(Wire):
 
 
 class Totals(Wire):
-    """Since the manager started. Moved tokens are those whose KV went from one instance to another."""
+    """Since the manager started. Moved tokens are those of plans; moved bytes are what instances counted."""
 
     scaled_down: int = 0
     scaled_up: int = 0
-    moved_tokens: dict[str, int] = Field(default={}, description="by reason: scale_down, scale_up, vacate, drain")
+    moved_tokens: dict[str, int] = Field(default={}, description="by reason: vacate, drain")
+    moved_bytes: dict[str, int] = Field(default={}, description="by reason: scale_down, scale_up, vacate, drain")
     recomputed: int = 0
 
 

@@ -47,11 +47,16 @@ class Release(msgspec.Struct, frozen=True, tag="release"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """An iteration came to its end here; ``tokens`` of the requests that this member masters."""
+    """An iteration came to its end here; ``tokens`` of the requests that this member masters.
+
+    ``moved_bytes``: of KV that this instance sent to others beyond what attention needs. 0 unless the iteration has
+    moves.
+    """
 
     number: int
     tokens: dict[str, Sampled]
     seconds: float
+    moved_bytes: int = 0
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):

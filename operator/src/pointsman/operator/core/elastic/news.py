@@ -37,11 +37,11 @@ def news(before: ElasticState, now: ElasticState) -> Iterator[News]:
         return count if again else count - earlier
 
     if count := since(totals.scaled_down, then.scaled_down):
-        moved = since(totals.moved_tokens.get("scale_down", 0), then.moved_tokens.get("scale_down", 0))
-        yield News("GroupScaledDown", f"{quantity(count, 'group')} shrank after a prefill; {moved} tokens were moved")
+        moved = since(totals.moved_bytes.get("scale_down", 0), then.moved_bytes.get("scale_down", 0))
+        yield News("GroupScaledDown", f"{quantity(count, 'group')} shrank after a prefill; {moved} bytes were moved")
     if count := since(totals.scaled_up, then.scaled_up):
-        moved = since(totals.moved_tokens.get("scale_up", 0), then.moved_tokens.get("scale_up", 0))
-        yield News("GroupScaledUp", f"{quantity(count, 'group')} got a further instance; {moved} tokens were moved")
+        moved = since(totals.moved_bytes.get("scale_up", 0), then.moved_bytes.get("scale_up", 0))
+        yield News("GroupScaledUp", f"{quantity(count, 'group')} got a further instance; {moved} bytes were moved")
     if count := since(totals.recomputed, then.recomputed):
         lost = f"{quantity(count, 'request')} lost KV and had the prompt computed again"
         yield News("RequestRecomputed", lost, warning=True)

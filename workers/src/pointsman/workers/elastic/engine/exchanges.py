@@ -37,6 +37,22 @@ class Exchange(Protocol):
         """The list is complete. Raises GroupBroken."""
 
 
+class SentBytes:
+    """Counts the bytes of tensors that this member sends to others of its group."""
+
+    def __init__(self) -> None:
+        self._bytes = 0
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """It is being sent."""
+        self._bytes += tensor.nbytes
+
+    def take(self) -> int:
+        """Bytes since the last call."""
+        found, self._bytes = self._bytes, 0
+        return found
+
+
 class GlooTransfer:
     """See Transfer. ``host``: what travels of ``tensor``, in the memory of the host."""
 
@@ -63,13 +79,15 @@ class GlooExchange:
     ``group``: None for a member that is alone, whose exchanges are empty.
     """
 
-    def __init__(self, group: "dist.ProcessGroup | None", timeout: timedelta) -> None:
+    def __init__(self, group: "dist.ProcessGroup | None", timeout: timedelta, sent: SentBytes) -> None:
         self._group = group
         self._timeout = timeout
+        self._sent = sent
 
     def send(self, tensor: torch.Tensor, to: int) -> Transfer:
         """See Exchange."""
         assert self._group is not None
+        self._sent.add(tensor)
         try:
             host = tensor.cpu()
             return GlooTransfer(self._group.send([host], to, 0), host, host, self._timeout)

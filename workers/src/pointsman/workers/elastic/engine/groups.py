@@ -11,10 +11,11 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.exchanges import Exchange, GlooExchange, GlooTransfer, Transfer
+from pointsman.workers.elastic.engine.exchanges import Exchange, GlooExchange, GlooTransfer, SentBytes, Transfer
+from pointsman.workers.elastic.engine.liveness import Watch
 from pointsman.workers.elastic.engine.meeting import JOIN_SECONDS, GroupBroken
 from pointsman.workers.elastic.engine.nccl import Gpu, Nccl
-from pointsman.workers.elastic.engine.transports import CARD_BYTES, NO_CARD, nccl_connects
+from pointsman.workers.elastic.engine.transports import CARD_BYTES, NO_CARD, all_beat, nccl_connects
 
 
 class Group:
@@ -30,16 +31,20 @@ class Group:
         size: int,
         gloo: "dist.ProcessGroup | None" = None,
         timeout_s: float = 0.0,
+        watch: Watch | None = None,
         nccl: Nccl | None = None,
+        sent_bytes: SentBytes | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self._gloo = gloo
         self._timeout = timedelta(seconds=timeout_s)
         self._nccl = nccl
-        if nccl is not None:  # also that of a meeting that was too late, whose group nobody gets
-            self._closing = weakref.finalize(self, nccl.close)
-            self._closing.atexit = False
+        self.sent_bytes = SentBytes() if sent_bytes is None else sent_bytes
+        self._watch = watch
+        if watch is not None:  # also that of a meeting that was too late, whose group nobody gets
+            self._closing = weakref.finalize(self, _close, watch, nccl)
+            self._closing.atexit = nccl is None
 
     @classmethod
     def alone(cls) -> "Group":
@@ -57,27 +62,32 @@ class Group:
         address: str,
         timeout_s: float,
         gpu: Gpu | None = None,
+        sent_bytes: SentBytes | None = None,
     ) -> "Group":
         """Meet the other ``members`` (names) of ``epoch``; all of them call this, and `connect` after it.
 
         ``address``: the own one, the only one that peers can connect to. ``timeout_s``: how long one transfer may take,
-        the time included that a peer computes before it; a peer that died is noticed at once.
-        ``gpu``: None if nothing may travel by NCCL to or from this member.
+        the time included that a peer computes before it; a peer that died or stands still is noticed sooner.
+        ``gpu``: None if nothing may travel by NCCL to or from this member. ``sent_bytes``: counts what this member
+        sends to others, except sums of all members; it may be that of the group before.
         Raises GroupBroken where a member does not come, by itself only after minutes at worst: see `meet`.
         """
         if len(members) == 1:
-            return cls.alone()
+            return cls(0, 1, sent_bytes=sent_bytes)
         rank, size = list(members).index(me), len(members)
         try:
             gloo = _gloo(dist.PrefixStore(f"{epoch}/", store), rank, size, address)
             cards = _cards(gloo, size, NO_CARD if gpu is None else gpu.card)
-            nccl = None
-            if gpu is not None and nccl_connects(cards):
-                beats = _gloo(dist.PrefixStore(f"{epoch}/beats/", store), rank, size, address)
-                nccl = Nccl(gpu, dist.PrefixStore(f"{epoch}/nccl/", store.clone()), rank, size, beats)
+            nccl_store = None
+            if nccl_connects(cards):
+                nccl_store = dist.PrefixStore(f"{epoch}/nccl/", store.clone())
         except RuntimeError as error:
             raise GroupBroken(f"the members {', '.join(members)} did not meet: {error}") from error
-        return cls(rank, size, gloo, timeout_s, nccl)
+        watch = Watch(gloo, rank, size) if all_beat(cards) else None
+        nccl = None
+        if gpu is not None and watch is not None and nccl_store is not None:
+            nccl = Nccl(gpu, nccl_store, rank, size, watch)
+        return cls(rank, size, gloo, timeout_s, watch, nccl, sent_bytes)
 
     @property
     def transport(self) -> Literal["nccl", "gloo"]:
@@ -110,21 +120,23 @@ class Group:
             self._nccl.synchronize()
 
     def close(self) -> None:
-        """The group is of no more use. Gloo's connections close when nobody has the group any more."""
-        if self._nccl is not None:
+        """The group is of no more use: members that wait for this one find that it is gone."""
+        if self._watch is not None:
             self._closing()
 
     def exchange(self) -> Exchange:
         """An empty one, for tensors of the model's device."""
-        return GlooExchange(self._gloo, self._timeout) if self._nccl is None else self._nccl.exchange()
+        if self._nccl is not None:
+            return self._nccl.exchange(self.sent_bytes)
+        return GlooExchange(self._gloo, self._timeout, self.sent_bytes)
 
     def send_host(self, tensor: torch.Tensor, to: int) -> Transfer:
         """Begin to send what is in the host's memory. Raises GroupBroken."""
-        return GlooExchange(self._gloo, self._timeout).send(tensor, to)
+        return GlooExchange(self._gloo, self._timeout, self.sent_bytes).send(tensor, to)
 
     def receive_host(self, tensor: torch.Tensor, source: int) -> Transfer:
         """Begin to receive the same; the host waits for it. Raises GroupBroken."""
-        return GlooExchange(self._gloo, self._timeout).receive(tensor, source)
+        return GlooExchange(self._gloo, self._timeout, self.sent_bytes).receive(tensor, source)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of what all members give, the same at each; ``tensor`` is of no more use. Raises GroupBroken.
@@ -149,6 +161,13 @@ class Group:
             return GlooTransfer(self._gloo.allreduce([host], options), tensor, host, self._timeout).wait()
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
+
+
+def _close(watch: Watch | None, nccl: Nccl | None) -> None:
+    if watch is not None:
+        watch.stop()
+    if nccl is not None:
+        nccl.close()
 
 
 def _gloo(store: dist.Store, rank: int, size: int, address: str) -> "dist.ProcessGroup":

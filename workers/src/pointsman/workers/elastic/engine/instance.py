@@ -15,6 +15,7 @@ import torch
 
 from pointsman.serving.elastic.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.attention import Attended, attend
+from pointsman.workers.elastic.engine.attention_traffic import attention_bytes
 from pointsman.workers.elastic.engine.exchanges import Transfer
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.kv_pool import KvPool
@@ -39,15 +40,11 @@ class Instance:
 
     Shards of an instance are told the same; ``shards`` is the group of them. The KV heads of a shard lie on the same
     shard of other instances, which are its ``group``.
-
-    In its life it sent ``sent_bytes`` for the attention of others, and ``moved_bytes`` of KV that it handed over.
     """
 
     def __init__(self, model: Llama, pool: KvPool) -> None:
         self._model = model
         self.pool = pool
-        self.sent_bytes = 0
-        self.moved_bytes = 0
 
     @torch.inference_mode()  # type: ignore[untyped-decorator]
     def prefill(self, prompts: Sequence[Prompt], group: Group, shards: Group | None = None) -> dict[str, torch.Tensor]:
@@ -130,7 +127,16 @@ class Instance:
         for move in giving:
             group.receive_host(torch.empty_like(acknowledged), move.target).wait()
             self.pool.release_last(move.request, move.tokens)
-        self.moved_bytes += sum(each.wait().nbytes for each in sent)
+        for each in sent:
+            each.wait()
+
+    def moved_bytes(self, prompts: Sequence[Prompt], steps: Sequence[Step], group: Group) -> int:
+        """Bytes of KV that left for other instances since the last call: what was sent that attention did not need.
+
+        Of the iteration of these ``prompts`` and ``steps``, which is over here, and of whatever was sent before it.
+        """
+        needed = attention_bytes(self._model.shape, self._model.dtype.itemsize, prompts, steps, group.rank, group.size)
+        return group.sent_bytes.take() - needed
 
     def _numbers(self, values: list[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.long, device=self._model.device)
@@ -173,7 +179,6 @@ class Instance:
                     exchange.receive(passing.new_empty((2, before.tokens, *passing.shape[2:])), (rank - 1) % size),
                 ]
                 exchange.begin()
-                self.sent_bytes += passing.nbytes
             stripe = stripes[number]
             self.pool.store(layer, stripe.slots, passing[0, stripe.rows], passing[1, stripe.rows])
             self._attend_stripe(attended, query, passing, stripes[rank].counts, stripe.counts, later=number > rank)
@@ -223,7 +228,7 @@ class Instance:
             answer = arriving.wait()
             attended.merge(Attended(answer[..., :-1], answer[..., -1]), asked[peer])
         for each in (*asks, *sent):
-            self.sent_bytes += each.wait().nbytes
+            each.wait()
         return attended
 
     def _attend_here(self, layer: int, query: torch.Tensor, steps: Sequence[Step]) -> Attended:

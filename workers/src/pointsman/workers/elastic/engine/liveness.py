@@ -1,8 +1,8 @@
-"""Notices that a member of a group is gone, for a transport that would wait for it without end."""
+"""Notices that a member of a group is gone or stands still, and ends what waits for it."""
 
-import logging
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -11,26 +11,32 @@ import torch.distributed as dist
 
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 
-log = logging.getLogger(__name__)
-
 BEAT_SECONDS: Final = 0.5
 SILENCE_SECONDS: Final = 2.0
 """With the time between two beats, less than the 3 s in which a death is to be noticed."""
+_BEATS: Final = 1  # tag; tensors have 0
+_NOBODY: Final = 2  # tag that no member ever sends
+_AT_ONCE: Final = timedelta(milliseconds=1)
+_END_SECONDS: Final = 1.0
 
 
 class Watch:
-    """All members of ``beats`` sum nothing twice a second, in threads of their own, until one is gone or stops.
+    """Twice a second each member of ``gloo`` sends a byte to the next one, in a thread of its own.
 
-    A process that died closes its connections, which is noticed at the next beat; one that stands still, or whose node
-    is cut off, is silent. ``lost`` is called once, in the thread, unless this member stopped before.
+    A process that died closes its connections, which gloo notices by itself; one that stands still, or whose node is
+    cut off, is silent. Who misses a beat closes its own connections, so all members notice at the next beat, and what
+    waits for any of them ends. ``lost`` is called once, in the thread, unless this member stopped before.
     """
 
-    def __init__(self, beats: "dist.ProcessGroup", lost: Callable[[], None]) -> None:
-        self._lost = lost
+    def __init__(self, gloo: "dist.ProcessGroup", rank: int, size: int) -> None:
+        self.lost: Callable[[], None] = lambda: None
+        self._gloo = gloo
+        self._rank = rank
+        self._size = size
         self._why: str | None = None
         self._stopping = threading.Event()
-        # The thread alone has the connections, so that they close when it ends.
-        threading.Thread(target=self._run, args=(beats,), name="liveness", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="liveness", daemon=True)
+        self._thread.start()
 
     def check(self) -> None:
         """Raises GroupBroken if a member is gone."""
@@ -38,17 +44,30 @@ class Watch:
             raise GroupBroken(self._why)
 
     def stop(self) -> None:
-        """Members that have not stopped take this one for gone, within `BEAT_SECONDS`."""
+        """Close all connections: members that have not stopped take this one for gone, at once."""
         self._stopping.set()
+        self._close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_END_SECONDS)  # a thread in gloo that outlives Python's end would abort the process
 
-    def _run(self, beats: "dist.ProcessGroup") -> None:
-        options = dist.AllreduceOptions()
-        options.timeout = timedelta(seconds=SILENCE_SECONDS)
+    def _run(self) -> None:
+        sent, received = torch.zeros(1, dtype=torch.uint8), torch.zeros(1, dtype=torch.uint8)
+        silence = timedelta(seconds=SILENCE_SECONDS)
         while not self._stopping.wait(BEAT_SECONDS):
             try:
-                beats.allreduce([torch.zeros(1)], options).wait()
+                sending = self._gloo.send([sent], (self._rank + 1) % self._size, _BEATS)
+                self._gloo.recv([received], (self._rank - 1) % self._size, _BEATS).wait(silence)
+                sending.wait(silence)
             except RuntimeError as error:
                 if not self._stopping.is_set():
                     self._why = f"a member is gone: {error}"
-                    self._lost()
+                    self._close()
+                    self.lost()
                 return
+
+    def _close(self) -> None:
+        """Gloo closes all connections of a group when one transfer took too long, and knows no other way."""
+        for peer in range(self._size):
+            if peer != self._rank:
+                with suppress(RuntimeError):  # as it should
+                    self._gloo.recv([torch.empty(1)], peer, _NOBODY).wait(_AT_ONCE)

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-JOIN_SECONDS: Final = 3.0
-"""Members that live meet within milliseconds; one that died meanwhile must not be waited for."""
+JOIN_SECONDS: Final = 2.5
+"""Members that live meet within milliseconds; one that died meanwhile is to be noticed within 3 s."""
 _LOOK_SECONDS: Final = 0.1
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ import psutil
 import torch
 import torch.distributed as dist
 
-from pointsman.workers.elastic.engine.exchanges import Transfer
+from pointsman.workers.elastic.engine.exchanges import SentBytes, Transfer
 from pointsman.workers.elastic.engine.liveness import Watch
 from pointsman.workers.elastic.engine.meeting import GroupBroken, meet
 from pointsman.workers.elastic.engine.transports import card
@@ -79,10 +79,10 @@ def nccl_environment(address: str) -> dict[str, str]:
 class Nccl:
     """One member's part of a communicator, from the time at which all members know that there is to be one.
 
-    ``beats``: a group of the same members on CPU, for the watch.
+    ``watch``: of the same members.
     """
 
-    def __init__(self, gpu: Gpu, store: dist.Store, rank: int, size: int, beats: "dist.ProcessGroup") -> None:
+    def __init__(self, gpu: Gpu, store: dist.Store, rank: int, size: int, watch: Watch) -> None:
         self._gpu = gpu
         self._store = store
         self._rank = rank
@@ -90,7 +90,8 @@ class Nccl:
         self._communicator: dist.ProcessGroup | None = None
         self._connected = False
         self._issuing = threading.Lock()
-        self._watch = Watch(beats, self._abort)
+        self._watch = watch
+        watch.lost = self._abort
 
     def connect(self) -> None:
         """Together with all members; nothing, if they are connected. Raises GroupBroken."""
@@ -109,9 +110,9 @@ class Nccl:
         self._connected = True
         self._watch.check()  # there was nothing to abort until now
 
-    def exchange(self) -> "NcclExchange":
+    def exchange(self, sent: SentBytes) -> "NcclExchange":
         """An empty one."""
-        return NcclExchange(self)
+        return NcclExchange(self, sent)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """In place, of a contiguous ``tensor``. Raises GroupBroken."""
@@ -126,7 +127,6 @@ class Nccl:
 
     def close(self) -> None:
         """Give up whatever is under way. Once all is done here, wait for the other members before this."""
-        self._watch.stop()
         aborting = threading.Thread(target=self._abort, name="closing", daemon=True)
         aborting.start()
         aborting.join(_CLOSE_SECONDS)
@@ -159,14 +159,16 @@ class Nccl:
 class NcclExchange:
     """See Exchange. Its transfers are one operation of the communicator's stream."""
 
-    def __init__(self, nccl: Nccl) -> None:
+    def __init__(self, nccl: Nccl, sent: SentBytes) -> None:
         self._nccl = nccl
+        self._sent = sent
         self._listed: list[tuple[str, torch.Tensor, int]] = []
         self._work: dist.Work | None = None
         self._begun = False
 
     def send(self, tensor: torch.Tensor, to: int) -> Transfer:
         """See Exchange."""
+        self._sent.add(tensor)
         return self._list("send", tensor, to)
 
     def receive(self, tensor: torch.Tensor, source: int) -> Transfer:

@@ -1,4 +1,4 @@
-"""Whether NCCL can connect the members of a group, from what each of them publishes. Pure.
+"""How the members of a group connect and whether they watch each other, from what each of them publishes. Pure.
 
 All members decide from the same cards, so all choose the same.
 """
@@ -9,13 +9,21 @@ from typing import Final
 
 _CARD: Final = struct.Struct("!3H16s")
 CARD_BYTES: Final = _CARD.size
-NO_CARD: Final = bytes(CARD_BYTES)
+_BEATS: Final = 0x8000
+"""In the first number of a card: this member sends beats. Those of earlier versions do not; NCCL connects neither."""
+NO_CARD: Final = _CARD.pack(_BEATS, 0, 0, bytes(16))
 """Of a member without a GPU, without NCCL in its torch, or whose settings exclude NCCL."""
 
 
 def card(nccl_version: tuple[int, int, int], gpu: bytes) -> bytes:
     """What a member publishes; ``gpu``: the 16 bytes of its UUID."""
-    return _CARD.pack(*nccl_version, gpu)
+    major, minor, patch = nccl_version
+    return _CARD.pack(_BEATS | major, minor, patch, gpu)
+
+
+def all_beat(cards: Sequence[bytes]) -> bool:
+    """Whether all members send beats, so that one from which none come is gone."""
+    return all(_CARD.unpack(each)[0] & _BEATS for each in cards)
 
 
 def nccl_connects(cards: Sequence[bytes]) -> bool:

@@ -59,6 +59,7 @@ class Computer:
         if not all(result.agrees(other) for other in results):
             end_instance(f"its shards disagree: {results}")
         if result.why is None:
-            reply(Done(what.number, result.tokens, time.monotonic() - began_s))
+            moved_bytes = sum(each.moved_bytes for each in results)
+            reply(Done(what.number, result.tokens, time.monotonic() - began_s, moved_bytes))
         else:
             reply(Broken(what.number, "; ".join(dict.fromkeys(str(each.why) for each in results))))

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from pointsman.serving.elastic.iterations import Sampled
+from pointsman.workers.elastic.engine.exchanges import SentBytes
 from pointsman.workers.elastic.engine.groups import Group
 from pointsman.workers.elastic.engine.instance import Instance
 from pointsman.workers.elastic.engine.kv_pool import PoolFull
@@ -29,10 +30,14 @@ _STORE_TIMEOUT: Final = timedelta(seconds=1.5)  # torch tries twice, so a store 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of an iteration: ``free`` slots afterwards; ``why`` it broke, if it did; ``tokens``, of the first shard."""
+    """Of an iteration: ``free`` slots afterwards; ``why`` it broke, if it did; ``tokens``, of the first shard.
+
+    ``moved_bytes``: of KV that this shard sent to other instances, also between this iteration and the one before.
+    """
 
     free: int
     why: str | None = None
+    moved_bytes: int = 0
     tokens: dict[str, Sampled] = field(default_factory=dict, repr=False)  # a client's answer: not for logs
 
     def agrees(self, other: "Result") -> bool:
@@ -82,6 +87,7 @@ class Shard:
         self._store_at = store_at
         self._stores = {store_at: store}
         self._met: _Met | None = None
+        self._sent_bytes = SentBytes()  # to other instances, through all groups
         self._told = 0  # iterations, the same number on each shard
         self._used: tuple[str, ...] = ()  # what keys of meetings begin with, in the own store
 
@@ -98,8 +104,8 @@ class Shard:
         """
         self._told += 1
         try:
-            tokens = self._iterated(what)
-            return Result(self.instance.pool.free, tokens=tokens)
+            tokens, moved_bytes = self._iterated(what)
+            return Result(self.instance.pool.free, moved_bytes=moved_bytes, tokens=tokens)
         except (GroupBroken, PoolFull) as error:
             why = str(error)
         except Exception as error:
@@ -109,6 +115,7 @@ class Shard:
         if self._met is not None:
             self._met.close()
             self._met = None
+        self._sent_bytes.take()
         if what.store != self._store_at:
             self._stores.pop(what.store, None)
         for request in (*(each.request for each in what.prompts), *(each.request for each in what.moves)):
@@ -118,7 +125,7 @@ class Shard:
         log.warning("iteration broken", extra={"iteration": what.number, "shard": self._number, "why": why})
         return Result(self.instance.pool.free, why)
 
-    def _iterated(self, what: Iterate) -> dict[str, Sampled]:
+    def _iterated(self, what: Iterate) -> tuple[dict[str, Sampled], int]:
         if self._met is None or self._met.epoch != what.epoch:
             self._meet(what)
         assert self._met is not None
@@ -141,7 +148,7 @@ class Shard:
             for request, of in logits.items():
                 tokens[request] = sample(of.float(), what.sampling[request], positions[request])
         shards.agree()  # it is over on all, or broken on all
-        return tokens
+        return tokens, self.instance.moved_bytes(what.prompts, what.steps, group)
 
     def _meet(self, what: Iterate) -> None:
         """Raises GroupBroken."""
@@ -173,13 +180,18 @@ class Shard:
                 store = store_of(what.store)
             except RuntimeError as error:
                 raise GroupBroken(f"the store at {what.store} cannot be reached: {error}") from error
-        group = self._join(store, f"{what.epoch}/{self._number}", what.members, self._name)
+        group = self._join(store, f"{what.epoch}/{self._number}", what.members, self._name, self._sent_bytes)
         if shards is None:
             shards = self._join(own, f"shards/{self._told}", self._names, self._names[self._number])
         return _Met(what.epoch, store, group, shards)
 
-    def _join(self, store: dist.Store, epoch: str, members: Sequence[str], me: str) -> Group:
-        return Group.join(store, epoch, members, me, address=self._address, timeout_s=TRANSFER_SECONDS, gpu=self._gpu)
+    def _join(
+        self, store: dist.Store, epoch: str, members: Sequence[str], me: str, sent_bytes: SentBytes | None = None
+    ) -> Group:
+        return Group.join(
+            store, epoch, members, me,
+            address=self._address, timeout_s=TRANSFER_SECONDS, gpu=self._gpu, sent_bytes=sent_bytes,
+        )  # fmt: skip
 
 
 def store_at(address: str) -> tuple[dist.Store, str]:

@@ -10,7 +10,8 @@ from pointsman.serving.elastic.requests import Iteration
 from pointsman.serving.elastic.round import RoundPlan
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
 
-_REASONS: Final = ("scale_down", "scale_up", "vacate", "drain")
+_PLANNED: Final = ("vacate", "drain")
+_REASONS: Final = ("scale_down", "scale_up", *_PLANNED)
 
 
 class ManagerMetrics:
@@ -28,8 +29,12 @@ class ManagerMetrics:
             ["direction"], registry=registry,
         )  # fmt: skip
         self.moved_tokens = Counter(
-            "pointsman_elastic_moved_tokens_total", "Tokens whose KV went from one instance to another", ["reason"],
+            "pointsman_elastic_moved_tokens_total", "Tokens whose KV the manager had moved", ["reason"],
             registry=registry,
+        )  # fmt: skip
+        self.moved_bytes = Counter(
+            "pointsman_elastic_moved_bytes_total", "Bytes of KV that instances sent to others, beyond attention",
+            ["reason"], registry=registry,
         )  # fmt: skip
         self.recomputed = Counter(
             "pointsman_elastic_recomputed_requests_total", "Requests that lost KV and were prefilled again",
@@ -46,14 +51,17 @@ class ManagerMetrics:
         for direction in ("down", "up"):
             self.scalings.labels(direction)
         for reason in _REASONS:
-            self.moved_tokens.labels(reason)  # nothing is moved when a group shrinks or grows: those stay 0
+            self.moved_bytes.labels(reason)
+        for reason in _PLANNED:
+            self.moved_tokens.labels(reason)
 
     def totals(self) -> Totals:
         """What has been counted so far."""
         return Totals(
             scaled_down=_value(self.scalings, "down"),
             scaled_up=_value(self.scalings, "up"),
-            moved_tokens={reason: _value(self.moved_tokens, reason) for reason in _REASONS},
+            moved_tokens={reason: _value(self.moved_tokens, reason) for reason in _PLANNED},
+            moved_bytes={reason: _value(self.moved_bytes, reason) for reason in _REASONS},
             recomputed=_value(self.recomputed),
         )
 
@@ -73,6 +81,12 @@ class ManagerMetrics:
         """An iteration."""
         phase = "prefill" if iteration.prompts else "decode" if iteration.steps else "move"
         self.iterations.labels(phase, str(len(iteration.members))).inc()
+
+    def moved(self, iteration: Iteration, moved_bytes: int) -> None:
+        """What a member of ``iteration`` counted; a group that shrinks or grows is to move nothing."""
+        reason = "scale_down" if iteration.prompts else "scale_up" if iteration.steps else iteration.why_moved
+        if reason:  # else the iteration only measured how long moves take
+            self.moved_bytes.labels(reason).inc(max(moved_bytes, 0))
 
     def ended(self, iteration: Iteration, seconds: float) -> None:
         """An iteration that did not break."""

@@ -123,6 +123,8 @@ class Rounds:
         """See Listener."""
         now_s = time.monotonic()
         if isinstance(answer, Done):
+            if answer.number in self._began_s:
+                self._metrics.moved(self._began_s[answer.number][0], answer.moved_bytes)
             self._requests.done(answer.number, name, answer.tokens, now_s)
         else:
             log.warning("iteration broken", extra={"instance": name, "why": answer.why})
