@@ -46,6 +46,7 @@ class Counts:
 
 def main(folder: Path, dtype: str, width: int, transport: str, seeds: list[int]) -> list[dict[str, Any]]:
     """What each sequence found."""
+    torch.set_num_threads(1)  # the members compute meanwhile
     exact, same = (
         LlamaForCausalLM.from_pretrained(folder, dtype=each).eval() for each in (torch.float32, getattr(torch, dtype))
     )

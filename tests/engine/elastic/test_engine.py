@@ -36,7 +36,6 @@ def moved_as_planned(found: dict[str, Any]) -> bool:
 
     What belongs to it, on each shard: the position of each token (8 bytes), and an acknowledgement (1 byte).
     """
-    assert found["shrank"] and found["grew"] and found["handed_tokens"], found
     handed = found["handed_tokens"] * found["token_bytes"]
     handed += found["width"] * (8 * found["handed_tokens"] + found["hand_overs"])
     return bool(found["moved_bytes"] == {"prefill": 0, "decode": 0, "move": handed})
@@ -51,6 +50,7 @@ def test_however_instances_regroup_the_tokens_are_those_of_one_model_and_no_kv_i
         assert found["requests"] >= 10
         assert min(found["logits_apart"]) > 1e-4, "the draw leaves no tie that rounding could decide"
         assert (found["wrong_tokens"], found["misplaced"], found["slots_leaked"]) == (0, 0, 0), found
+        assert found["shrank"] and found["grew"] and found["handed_tokens"], "the draw does all of it"
         assert moved_as_planned(found), found
 
 
@@ -80,6 +80,7 @@ def test_the_tokens_of_a_thousand_prompts_are_those_of_one_model(
         },
     }  # fmt: skip
     assert total["requests"] >= 1000
+    assert min(total["shrank"], total["grew"], total["hand_overs"]) > 20
     assert all(moved_as_planned(each) for each in found)
     assert (total["wrong_tokens"], total["misplaced"], total["slots_leaked"]) == (0, 0, 0)
     assert apart[0] > 1e-6, "what merging two halves of the KV changes is 4e-7"
