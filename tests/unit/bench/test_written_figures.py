@@ -1,12 +1,13 @@
 """Figures that pages say in their own words are those that were measured and committed."""
 
+import json
 import re
 import statistics
 from pathlib import Path
 
 import pytest
 from bench import replays, report
-from bench.elastic import paper_page, planned_page
+from bench.elastic import engine_page, paper_page, planned_page
 from bench.planner import per_prompt_results
 from bench.planner.cells import OURS, read_cells
 from bench.rows import RESULTS, Row, read
@@ -126,6 +127,12 @@ def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
     )
     rows = [row for row in rows_of("elastic_simulated") if "1 000 to 1 600" in row.name]
     assert f"simulated time the factors are {rows[0].ratio:.2f} and {rows[1].ratio:.2f}" in page
+
+
+def test_the_page_of_elastic_groups_shows_what_the_engine_does() -> None:
+    tokens = json.loads((RESULTS / "verify.json").read_text())[engine_page.TOKENS]
+    table = engine_page.engine_table(rows_of("elastic"), tokens)
+    assert "\n".join(table) in (DOCS / "elastic-evaluation.md").read_text()
 
 
 def rows_of(name: str) -> list[Row]:
