@@ -107,7 +107,7 @@ def rows_of(day: Day, seeds: Sequence[int], command: str) -> list[Row]:
     fixed = {number: [_said(day, seed, number) for seed in seeds] for number in day.fixed}
     rows = [
         row(
-            f"{day.name}: attainment", "of requests", [each.attainment for each in planned],
+            f"{day.name}: attainment", "in time", [each.attainment for each in planned],
             peer=[each.attainment for each in fixed[number]], peer_name=_named(number), of_means=True, at_least=GOAL,
             command=command,
         )

@@ -35,7 +35,5 @@ def test_gpu_hours_are_compared_with_the_fewest_instances_that_keep_the_goal() -
 
 
 def test_rows_are_in_the_order_of_the_days() -> None:
-    rows = [
-        row(f"{name}: attainment", "of requests", [1.0], at_least=GOAL, command="") for name in ("Mixed", "ShareGPT")
-    ]
+    rows = [row(f"{name}: attainment", "in time", [1.0], at_least=GOAL, command="") for name in ("Mixed", "ShareGPT")]
     assert [each.name.split(":")[0] for each in in_order(rows)] == ["ShareGPT", "Mixed"]
