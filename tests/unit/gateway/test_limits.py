@@ -39,6 +39,7 @@ NOT_ON_THE_SERVICE: Final = {
     "router",  # spec.gateway.router
     "router_seed",  # for tests
     "suspect_seconds",  # how fast a failed worker is tried again: no request is refused by it
+    "metrics_port",  # a pod's own address, so no two meet on it
     "linger_seconds",  # the chart's gateway.lingerSeconds: it depends on the cluster's network, not on the service
     "shutdown_seconds",  # spec.drain.timeoutSeconds
     "trust_request_mm_kwargs",  # --trust-request-mm-kwargs in spec.engine.args and spec.encode.args

@@ -359,14 +359,23 @@ def test_late_metrics_are_old_but_roles_are_not() -> None:
     assert after.active(WorkerRole.PREFILL) == 2
 
 
-def test_an_unread_worker_is_unreachable_and_not_empty() -> None:
+def test_an_unread_worker_is_unreachable_and_as_it_was_last_seen() -> None:
     seen: list[Observation] = []
     trace = poisson(8.0, 120, 1000, 10)
     simulation = Simulation(ENGINE, 2, 2, faults=Faults(metric_dropout_share=0.2))
     simulate(trace, simulation, POLICY, scripted({}, seen))
-    lost = [w for o in seen for w in o.workers if w.condition is WorkerCondition.UNREACHABLE]
-    assert lost and all(w.in_flight is None and w.kv_usage is None for w in lost)
-    assert 0.1 < np.mean([o.load is None for o in seen]) < 0.35
+    last: dict[str, tuple[int | None, float | None]] = {}
+    lost = 0
+    for observation in seen:
+        for worker in observation.workers:
+            shown = worker.in_flight, worker.kv_usage
+            if worker.condition is WorkerCondition.UNREACHABLE:
+                assert shown == last.get(worker.name, (None, None))
+                lost += shown != (0, 0.0)
+            last[worker.name] = shown
+    assert lost
+    assert 0.1 < np.mean([o.old_pages > 0 for o in seen]) < 1
+    assert all(o.load is not None for o in seen[1:]), "the last page of a gateway stands for the lost one"
 
 
 def test_routing_numbers_hold_from_the_next_request_on() -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, product
 from typing import Final
 
+from prometheus_client.utils import floatToGoString
+
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.metrics import LATENCY_BOUNDS_S, TOKEN_BOUNDS, Objective, TpotVerdict, TtftVerdict
 from pointsman.planner.core.scrapes import Labels, Page
@@ -33,10 +35,7 @@ class CountedHistogram:
     def __init__(self, name: str, bounds: Sequence[float] = (), labels: Labels = _NO_LABELS) -> None:
         self._name = name
         self._bounds = tuple(bounds)
-        self._labels = tuple(
-            tuple(sorted((*labels, ("le", "+Inf" if math.isinf(bound) else str(float(bound))))))
-            for bound in (*bounds, math.inf)
-        )
+        self._labels = tuple(tuple(sorted((*labels, ("le", floatToGoString(bound))))) for bound in (*bounds, math.inf))  # type: ignore[no-untyped-call]
         self._sum_labels = labels
         self._counts = [0.0] * len(self._labels)
         self._total = 0.0
