@@ -9,7 +9,7 @@ ARGS ?=
 # Two processes; the tests of a file stay together with what they share. ARGS="-n 0" runs them in one.
 PARALLEL := -n 2 --dist loadfile
 
-.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-per-prompt bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
+.PHONY: help programs-needed computer quickstart quickstart-elastic quickstart-multimodal test lint unit browser programs integration engine verify verify-path verify-elastic verify-multimodal verify-operator crds dashboards bench bench-foundation bench-request-path bench-planner bench-planner-dynamo bench-planner-dynamo-random bench-scraping bench-predicted bench-overload bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-streaming bench-report replays format sync clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -90,7 +90,7 @@ verify-multimodal: programs ## the long forms of images: kills of encode workers
 verify-operator: programs ## the long forms of the operator: killed at hundreds of seeded points; writes the same file
 	@$(RUN) pytest tests/integration tests/engine -m verify_operator --timeout 3600 $(ARGS)
 
-BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-planner bench-per-prompt bench-planner-dynamo bench-planner-dynamo-random
+BENCHES := bench-foundation bench-scraping bench-streaming bench-request-path bench-overload bench-predicted bench-forecast bench-kv-feed bench-elastic bench-elastic-paper bench-elastic-planned bench-elastic-simulated bench-multimodal bench-planner bench-planner-dynamo bench-planner-dynamo-random
 
 bench: ## all benchmarks and their report, hours; ends with an error if one did or a target of the last is missed
 	@failed=0; for each in $(BENCHES); do $(MAKE) $$each || failed=1; done; $(MAKE) bench-report; exit $$failed
@@ -109,9 +109,6 @@ bench-planner: sync ## our planner beside others in our simulator, an hour of a 
 
 bench-scraping: sync ## one planner reads the metrics of a thousand workers, beside whole pages, two minutes; writes bench/results/scraping.json
 	@$(RUN) python -m bench.planner.scraping $(ARGS)
-
-bench-per-prompt: sync ## local or remote by an estimate for each prompt, beside the shipped rule, seven minutes; writes bench/results/per_prompt.json
-	@$(RUN) python -m bench.planner.per_prompt $(ARGS) && $(RUN) python -m bench.planner.evaluation_page
 
 bench-predicted: sync ## the simulator's word against the real engine; writes bench/results/predicted.json
 	@$(RUN) python -m bench.predicted $(ARGS)

@@ -101,10 +101,6 @@ NOTES = {
     "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
     "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "
     "tolerance. Values are means over seeds, a ratio is that of the means.",
-    "per_prompt": "The shipped threshold and queue limit beside an estimate for each prompt of its time to the first "
-    "token, simulated: see [the planner beside others](planner-evaluation.md#each-prompts-place-by-an-estimate) for "
-    "the rules, GPU-hours and first tokens. Values are means over seeds, a ratio is that of the means. A row is missed "
-    "where the estimate served more, by however little.",
     "input_broadcast": "Multimodal inputs from the entry rank to all ranks of a group: ranks are processes on this "
     "computer of two cores, materialising is decoding a JPEG with Pillow. See [how inputs are "
     "broadcast](design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores. `the seed's "

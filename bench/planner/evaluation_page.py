@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from bench.planner import forecast_accuracy, forecast_page, own_rows, per_prompt_results, robust, sight, verdicts
+from bench.planner import forecast_accuracy, forecast_page, own_rows, robust, sight, verdicts
 from bench.planner.cells import CAUSAL, ORACLE, OURS, STATIC, Run, by_planner, read_cells
 from bench.planner.dynamo import figures, random_results
 from bench.planner.dynamo import page as beside_dynamo
@@ -86,7 +86,7 @@ is missed where ours served less than the same without a part, or with each prom
 little; what another seed changes is about .01."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
 REASONS: verdicts.Reasons = (
-    *own_rows.WHY, *robust.WHY, *sight.WHY, *figures.WHY, *forecast_accuracy.WHY, *per_prompt_results.WHY
+    *own_rows.WHY, *robust.WHY, *sight.WHY, *figures.WHY, *forecast_accuracy.WHY
 )  # fmt: skip
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 660, 320, 60, 46
 _PLOT_WIDTH, _PLOT_TOP = _WIDTH - _LEFT - 220, 34
@@ -129,8 +129,6 @@ def write_page(runs: Sequence[Run]) -> Path:
     if foretold:
         (DOCS / "pictures" / forecast_page.PICTURE).write_text(forecast_page.picture(foretold))
         parts += forecast_page.section(foretold)
-    placed = per_prompt_results.read_runs()
-    parts += per_prompt_results.section(placed)
     kept = figures.kept_runs()
     beside = figures.cells(kept)
     if beside:
@@ -153,7 +151,6 @@ def write_page(runs: Sequence[Run]) -> Path:
         *own_rows.kept_speed_rows(),
         *figures.rows(kept),
         *forecast_accuracy.rows(foretold),
-        *per_prompt_results.rows(placed),
     ]
     parts += ["## Missed, and why", "", MISSED, "", *verdicts.missed(rows, REASONS), ""]
     # Nothing is written before every missed target has its reason.

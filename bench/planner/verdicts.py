@@ -35,7 +35,7 @@ def missed(rows: Iterable[Row], reasons: Reasons) -> list[str]:
     if without:
         raise NoReason(
             "missed, and no reason is written: " + "; ".join(without) + ". Write it beside the row: WHY in "
-            "bench/planner/own_rows.py, robust.py, forecast_accuracy.py, per_prompt_results.py or "
+            "bench/planner/own_rows.py, robust.py, forecast_accuracy.py or "
             "bench/planner/dynamo/figures.py"
         )
     lines = []

@@ -293,7 +293,7 @@ def test_the_committed_rows_are_those_of_the_committed_cells() -> None:
 
 
 def test_every_missed_row_is_on_the_page_with_its_reason() -> None:
-    names = ("planner", "planner_dynamo", "forecast", "per_prompt")
+    names = ("planner", "planner_dynamo", "forecast")
     rows = [row for name in names for row in read(RESULTS / f"{name}.json")]
     page = (RESULTS.parents[1] / "docs" / "planner-evaluation.md").read_text()
     listed = page[page.index("## Missed, and why") :]

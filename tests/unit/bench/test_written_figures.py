@@ -2,14 +2,11 @@
 
 import json
 import re
-import statistics
 from pathlib import Path
 
 import pytest
 from bench import replays, report
 from bench.elastic import engine_page, paper_page, planned_page
-from bench.planner import per_prompt_results
-from bench.planner.cells import OURS, read_cells
 from bench.rows import RESULTS, Row, read
 
 ROOT = RESULTS.parents[1]
@@ -61,7 +58,6 @@ def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Pa
         "overload",
         "predicted",
         "forecast",
-        "per_prompt",
         "elastic_paper",
         "elastic_planned",
     ):
@@ -153,48 +149,3 @@ def test_make_bench_runs_every_benchmark_there_is() -> None:
     targets = {*re.findall(r"^(bench-[a-z-]+):", makefile, re.M)} - {"bench-report"}
     (listed,) = re.findall(r"^BENCHES := (.*)$", makefile, re.M)
     assert set(listed.split()) == targets
-
-
-def test_the_planners_page_says_of_an_estimate_for_each_prompt_what_was_measured() -> None:
-    page, runs = " ".join((DOCS / "planner.md").read_text().split()), per_prompt_results.read_runs()
-    assert " ".join(per_prompt_results.summary(runs)) in page
-    found = per_prompt_results.by_load(runs)
-
-    def mean(load: str, rule: str, of: str) -> float:
-        return statistics.mean([float(getattr(run, of)) for run in found[load][rule]])
-
-    for load in ("step", "mixshift"):
-        assert f"{mean(load, per_prompt_results.KEPT, 'attainment'):.3f} on {load}".removeprefix("0") in page
-    shipped, spared, if_late = per_prompt_results.SHIPPED, per_prompt_results.SPARED, per_prompt_results.IF_LATE
-    won = {load for load in found if mean(load, spared, "attainment") > mean(load, shipped, "attainment")}
-    assert won == {"ramp", "burst", "onoff"}
-    assert all(mean(load, spared, "ttft_p50_s") < mean(load, shipped, "ttft_p50_s") for load in found)
-    errors = {(load, rule): mean(load, rule, "estimate_error") for load in found for rule in (spared, if_late)}
-    assert f"within {100 * min(errors.values()):.0f} to {100 * max(errors.values()):.0f} % of what came" in page
-    pairs = {
-        load: [
-            theirs.attainment - ours.attainment
-            for theirs, ours in zip(rules[if_late], rules[shipped], strict=True)
-            if theirs.seed == ours.seed
-        ]
-        for load, rules in found.items()
-    }
-    everything = [difference for load in pairs.values() for difference in load]
-    less = sum(difference < 0 for difference in everything)
-    said = f"over all pairs ({statistics.mean(everything):+.3f}, and less than the threshold in {less} of"
-    assert f"{said} {len(everything)})".replace("+0.", "+.") in page
-    apart = {load for load, of_load in pairs.items() if abs(statistics.mean(of_load)) > 0.01}
-    assert apart == {"onoff", "documents"}
-    assert all(min(pairs[load]) < 0 < max(pairs[load]) for load in apart), "its sign changes with the seed"
-
-
-def test_what_is_kept_of_the_estimates_is_what_its_rows_and_their_page_say() -> None:
-    runs = per_prompt_results.read_runs()
-    assert rows_of("per_prompt") == [*per_prompt_results.rows(runs)]
-    assert "\n".join(per_prompt_results.section(runs)) in (DOCS / "planner-evaluation.md").read_text()
-    # The shipped rule is the planner of the other benchmark, where both were measured with the same sources.
-    ours = {(run.scenario, run.seed, run.sources): run.attainment for run in read_cells() if run.planner == OURS}
-    for run in runs:
-        if run.rule == per_prompt_results.SHIPPED:
-            sources = run.sources.split()[0]
-            assert run.attainment == ours.get((run.load, run.seed, sources), run.attainment)
