@@ -12,7 +12,8 @@ from bench.rows import Row, read
 def planned_table(rows: Sequence[Row]) -> list[str]:
     """A line for each mix that was simulated."""
     lines = [
-        "| mix | requests a second | planner: in time | GPU-hours | fixed: in time | GPU-hours of |",
+        "| mix | requests a second | planner: in time | planner: GPU-hours | fixed number of instances: in time "
+        "| smallest fixed number that reaches 90 %: GPU-hours |",
         "|---|---|---|---|---|---|",
     ]
     for day in DAYS:

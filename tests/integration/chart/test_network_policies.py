@@ -180,7 +180,7 @@ def test_the_policy_of_gateways_that_the_security_page_shows_opens_metrics_to_th
     (gateway,) = (pod for pod in world.pods if _key(pod) == "models/chat/gateway")
     system = {_key(pod) for pod in world.pods if pod.namespace == SYSTEM}
     assert world.reached(gateway, names.GATEWAY_METRICS_PORT) == system | {_key(PROMETHEUS)}
-    assert world.reached(gateway, names.GATEWAY_PORT) == system | {_key(ingress)}
+    assert world.reached(gateway, names.GATEWAY_PORT) == system | {_key(ingress), _key(PROMETHEUS)}
 
 
 @pytest.mark.parametrize("tenant", ["models", "other"])

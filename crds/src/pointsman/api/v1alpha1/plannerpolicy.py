@@ -241,9 +241,10 @@ class Metrics(ApiModel):
     )
     prometheus_secret_ref: PrometheusSecretReference | None = Field(
         default=None,
-        description="Secret in the policy's namespace. Keys: token, or username and password; url, the address to "
-        "which they may be sent; ca.crt, the CA in PEM that signed the server's certificate. The planner can read only "
-        "Secrets whose names are in the chart's planner.prometheusSecrets.",
+        description="Secret in the policy's namespace. Keys: token, or username and password; url, required with "
+        "credentials: they are sent only to this address and paths below it; ca.crt, the CA in PEM that signed the "
+        "server's certificate. The planner can read only Secrets whose names are in the chart's "
+        "planner.prometheusSecrets.",
     )
     interval_seconds: float = Field(default=2.5, gt=0, le=300, description="Time between observations.")
     stale_after_seconds: float = Field(
