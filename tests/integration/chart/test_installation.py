@@ -349,14 +349,6 @@ def test_the_operator_writes_and_deletes_only_what_belongs_to_pointsman(
     kubectl("-n", namespace, "delete", kind, "theirs")
 
 
-def test_the_operator_may_end_the_shared_nats_login_and_writes_nothing_else_of_the_chart(release: Release) -> None:
-    operator = f"system:serviceaccount:{release.namespace}:{RELEASE}-operator"
-    secret = ("-n", release.namespace, "patch", "secret", f"{RELEASE}-nats-services", "--dry-run=server", "-p")
-    release.control_plane.kubectl(*secret, '{"stringData":{"nats-earlier-versions":"refused"}}', f"--as={operator}")
-    for patch in ('{"stringData":{"nats-service-key":"mine"}}', '{"data":{"nats-service-key":null}}'):
-        assert "belongs to no object" in refused(release, operator, *secret, patch)
-
-
 def test_the_operator_can_give_a_gateway_its_role_and_no_greater_one(release: Release, namespace: str) -> None:
     """Its role and binding are objects of the service: they stay when the chart goes."""
     operator = f"--as=system:serviceaccount:{release.namespace}:{RELEASE}-operator"

@@ -345,17 +345,6 @@ def test_with_one_namespace_the_operator_has_no_rights_elsewhere(helm: Helm) -> 
     assert environment(objects)["POINTSMAN_WATCH_NAMESPACE"] == "models"
 
 
-def test_the_operator_ends_the_shared_nats_login_of_the_charts_own_secret_only(helm: Helm) -> None:
-    assert environment(rendered(helm))["POINTSMAN_NATS_SERVER"] == "pointsman-nats"
-    for settings in (("nats.auth.existingSecret=mine",), ("nats.enabled=false", "nats.url=nats://n:4222")):
-        assert "POINTSMAN_NATS_SERVER" not in environment(rendered(helm, *settings))
-    role = one(rendered(helm, "watchNamespace=models"), "Role", "pointsman-operator")
-    assert granted(*role["rules"]) >= {
-        ("", "secrets", "patch", "pointsman-nats-services"),
-        ("", "pods", "delete", "pointsman-nats-0"),
-    }
-
-
 def test_two_installations_share_no_object_of_the_cluster(helm: Helm) -> None:
     def of_the_cluster(release: str, *settings: str) -> set[tuple[str, str]]:
         flags = [part for setting in settings for part in ("--set", setting)]

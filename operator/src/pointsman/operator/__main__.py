@@ -34,7 +34,6 @@ from pointsman.operator.pods import Expectations, ServiceKey
 from pointsman.operator.policies import PolicyKey, PolicyReports
 from pointsman.operator.reconcile import Reconciler, label_key, plan_key, service_key, switch_key
 from pointsman.operator.settings import OperatorSettings
-from pointsman.operator.shared_login import SharedLogin
 from pointsman.operator.streams import PrefillStreams
 from pointsman.process.entry import run_process
 from pointsman.process.health import HealthServer
@@ -215,17 +214,6 @@ async def run(settings: OperatorSettings) -> int:
         life.start(policy_queue.run(PolicyReports(kube, policies, writer), workers=1), "reports about policies")
         life.start(_every(settings.survey_seconds, reconciler.survey), "survey")
         life.start(reconciler.poll_workers(), "polls of workers")
-        if settings.nats_server:
-            shared_login = SharedLogin(
-                kube=kube,
-                pods=pods,
-                events=events,
-                namespace=settings.namespace,
-                server=settings.nats_server,
-                watched=namespace,
-                leads=elector.still_leader,
-            )
-            life.start(_every(settings.shared_login_seconds, shared_login.check), "end of the shared NATS login")
         groups = ElasticGroups(
             kube=kube,
             pods=pods,
@@ -260,7 +248,7 @@ async def _every(seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception:
-            log.exception("%s failed", getattr(work, "__qualname__", work))
+            log.exception("the survey failed")
 
 
 def main() -> None:

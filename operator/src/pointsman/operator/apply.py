@@ -159,9 +159,6 @@ class Writer:
         if live is None or not _is_current_secret(live, wanted):
             self._fence()
             await self._kube.apply(resources.SECRETS, wanted)
-            if live is not None and _decoded(live, names.SECRET_NATS_USER) != self._nats.of_service(service).user:
-                # A pod's creation time has whole seconds: it tells which login the pod has only from the next one on.
-                await self._clock.sleep(1.0)
         return token
 
     async def control_token(self, service: Service) -> str | None:

@@ -30,10 +30,8 @@ class NatsServerSettings(ProcessSettings):
     nats_previous_service_key: SecretStr | None = Field(
         default=None, description="The key before a rotation: its logins are taken too."
     )
-    nats_earlier_versions: Literal["accepted", "kept", "refused"] = Field(
-        default="accepted",
-        description="Whether pods of versions before services had their own logins are let in; kept: accepted, and the "
-        "operator does not end it.",
+    nats_earlier_versions: Literal["accepted", "refused"] = Field(
+        default="accepted", description="Whether pods of versions before services had their own logins are let in."
     )
 
     @property
@@ -46,7 +44,7 @@ class NatsServerSettings(ProcessSettings):
     @property
     def accepts_earlier_versions(self) -> bool:
         """See ``nats_earlier_versions``; without a key of the services there is only the shared login."""
-        return not self.service_keys or self.nats_earlier_versions != "refused"
+        return not self.service_keys or self.nats_earlier_versions == "accepted"
 
     @property
     def own_host(self) -> str:

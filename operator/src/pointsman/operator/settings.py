@@ -44,11 +44,6 @@ class OperatorSettings(LeaderSettings):
         min_length=32,
         description="Key of the services' own logins. The chart's NATS server has the same; another server needs none.",
     )
-    nats_server: str = Field(
-        default="",
-        description="The chart's NATS StatefulSet; its Secret NAME-services says whether the shared login is accepted. "
-        "Empty: the operator does not end it.",
-    )
     nats_ca_certificate: str = Field(
         default="",
         description="Certificate of the authority of a tls:// server, PEM; empty: public authorities. Copied likewise.",
@@ -71,10 +66,6 @@ class OperatorSettings(LeaderSettings):
     )
     survey_seconds: float = Field(
         default=20.0, gt=0, description="One worker of each service is asked this often whether it reaches NATS."
-    )
-
-    shared_login_seconds: float = Field(
-        default=300.0, gt=0, description="How often it is looked whether a pod may still use the shared NATS login."
     )
 
     @field_validator("nats_ca_certificate")
