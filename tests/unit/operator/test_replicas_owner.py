@@ -151,29 +151,6 @@ def test_a_new_pool_begins_with_the_services_number() -> None:
     assert first_replicas(switching, Role.DECODE, 6) == 5, "the switch is in no book yet, so it is still to be moved"
 
 
-def test_an_encode_pool_that_was_scaled_to_nothing_comes_back_with_nothing() -> None:
-    """Its 0 is known; that of a pool that always has workers is not, and an earlier version wrote it."""
-    empty = snapshot(service=service(spec(decode=(4, 1, 6), encode=(2, 0, 3))), pools={})
-    assert first_replicas(empty, Role.ENCODE, 0) == 0
-    assert first_replicas(empty, Role.ENCODE) == 2
-    assert first_replicas(empty, Role.DECODE, 0) == 4
-
-
-@pytest.mark.parametrize("mode", HANDS)
-def test_a_pool_that_cannot_be_made_for_a_while_is_made_with_its_number(mode: Mode | None) -> None:
-    """Somebody deleted it with all its workers, and a quota refuses it: the status does not forget the number."""
-    five = snapshot(*(worker(f"d-{n}") for n in range(5)), service=service(spec(decode=(2, 1, 6))))
-    pools = {**five.pools, Role.DECODE: replace(five.pools[Role.DECODE], replicas=5, copied_replicas=2)}
-    before = told(replace(five, pools=pools, policy=under(mode))).status
-    assert before.pools is not None
-    assert before.pools.decode.desired == 5
-    gone = replace(snapshot(service=service(spec(decode=(2, 1, 6))), pools={}), policy=under(mode))
-    for _ in range(3):
-        before = told(gone, before=before).status
-    assert before.pools is not None
-    assert first_replicas(gone, Role.DECODE, before.pools.decode.desired) == 5
-
-
 def test_a_plan_waits_for_a_pool_that_is_not_there() -> None:
     it = world()
     made = plan(it, 2, 4)

@@ -58,15 +58,12 @@ def room_in_budget(snapshot: Snapshot) -> int:
     return max(0, policy.spec.budget.max_gpus - sum(budgeted_gpus(spec, worker.role) for worker in held))
 
 
-def first_replicas(snapshot: Snapshot, role: Role, desired_before: int | None = None) -> int:
+def first_replicas(snapshot: Snapshot, role: Role, desired_before: int = 0) -> int:
     """The number of a WorkerPool that is created: the service's, or what runs if somebody deleted the pool.
 
-    ``desired_before``: the number of its workers in the service's last status; None: not known. Only a pool that may
-    have no worker was scaled to 0; of another one, 0 was written by an earlier version that did not know the number.
+    ``desired_before``: the number of its workers in the service's last status; 0: none, or not known.
     """
     bounds = snapshot.service.spec.pools.of(role)
-    if desired_before == 0 and bounds.min_replicas > 0:
-        desired_before = None
     running = {hold.uid for hold in snapshot.running_holds()}
 
     def pool_of(worker: Worker) -> Role | None:
@@ -74,10 +71,10 @@ def first_replicas(snapshot: Snapshot, role: Role, desired_before: int | None = 
         return worker.hold.source if worker.hold and worker.hold.uid in running else worker.role
 
     present = sum(worker.active and pool_of(worker) is role for worker in snapshot.workers)
-    before = None if running else desired_before
-    if not present and before is None:
+    before = 0 if running else desired_before
+    if not present and not before:
         return bounds.replicas
-    return min(max(present, before or 0, bounds.min_replicas), bounds.max_replicas)
+    return min(max(present, before, bounds.min_replicas), bounds.max_replicas)
 
 
 def pool_target(snapshot: Snapshot, role: Role) -> PoolTarget:

@@ -13,7 +13,7 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.api.v1alpha1.workerpool import MAX_VICTIMS_SHOWN, VictimStatus, WorkerPoolStatus
 from pointsman.operator.core.children import worker_selector
-from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, first_replicas, pool_target, room_in_budget
+from pointsman.operator.core.desired import PoolTarget, budgeted_gpus, pool_target, room_in_budget
 from pointsman.operator.core.gateway_status import Gateways, gateway_problems, gateway_ready
 from pointsman.operator.core.kv_groups import incompatibilities
 from pointsman.operator.core.problems import IMAGE_FAILURES, START_FAILURES, Problem, Verdict
@@ -57,7 +57,7 @@ def report(
     ``problems`` are those the shell met (refused objects, failed verifications); what pods say is found here.
     """
     found = [*problems, *worker_problems(snapshot), *kv_problems(snapshot)]
-    counts = {role: pool_counts(snapshot, role, before.pools) for role in snapshot.roles}
+    counts = {role: pool_counts(snapshot, role) for role in snapshot.roles}
     outdated = _outdated(snapshot, revision)
     verdicts = {
         _POOL_READY[role]: _pool_ready(snapshot, role, count, found, outdated) for role, count in counts.items()
@@ -105,13 +105,13 @@ def _current_plan(snapshot: Snapshot) -> CurrentPlan | None:
     return CurrentPlan(current=newest.name, mode=newest.spec.mode, phase=newest.status.phase)
 
 
-def pool_counts(snapshot: Snapshot, role: Role, before: PoolsStatus | None) -> PoolCounts:
-    """The counts of one pool; terminating pods are in none of them. ``before``: those of the last status."""
+def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
+    """The counts of one pool; terminating pods are in none of them."""
     workers = snapshot.counted(role)
     active = [worker for worker in workers if worker.active]
     ready = sum(worker.ready for worker in active)
     return PoolCounts(
-        desired=_desired(snapshot, role, before),
+        desired=pool_target(snapshot, role).replicas,
         existing=len(active),
         ready=ready,
         routable=sum(_serves(worker, snapshot) for worker in active),
@@ -119,15 +119,6 @@ def pool_counts(snapshot: Snapshot, role: Role, before: PoolsStatus | None) -> P
         switching=sum(hold.target is role for hold in snapshot.running_holds()),
         starting=sum(_starts(worker) for worker in active),
     )
-
-
-def _desired(snapshot: Snapshot, role: Role, before: PoolsStatus | None) -> int:
-    """Without its WorkerPool, the number that the pool is created with, and not 0 because no worker is there."""
-    service = snapshot.service
-    if role in snapshot.pools or role not in service.spec.roles or service.deleting_since_s is not None:
-        return pool_target(snapshot, role).replicas
-    counts = before.of(role) if before is not None else None
-    return first_replicas(snapshot, role, counts.desired if counts is not None else None)
 
 
 def _starts(worker: Worker) -> bool:
