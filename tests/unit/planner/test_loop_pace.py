@@ -3,15 +3,19 @@
 from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.clock import SYSTEM_CLOCK
+from pointsman.planner.cluster import Target
 from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
+from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.loop import SHADOW_ROUTING_S, _Planned, _said, _told_lately
 from pointsman.planner.memory import Last
 from pointsman.planner.plan_writer import PlanWriter
@@ -90,3 +94,33 @@ def test_a_gateway_is_new_for_no_longer_than_metrics_may_be_old() -> None:
     )
     assert not source.is_first_look({"old": None, "new": read}, 120.0, 15.0)
     assert not source.is_first_look({}, 120.0, 15.0)
+
+
+async def test_an_address_that_is_not_allowed_is_not_asked_after_its_secret_could_not_be_read() -> None:
+    """The policy names an address of the cluster and a Secret that is missing, then no Secret any more."""
+
+    class Secrets:
+        answers: ClassVar[list[PrometheusFailed | None]] = [PrometheusFailed("there is no Secret"), None]
+
+        async def access(self, namespace: str, metrics: object) -> None:
+            if (error := self.answers.pop(0)) is not None:
+                raise error
+
+    asked = []
+    server = web.Application()
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.json_response({"status": "success", "data": {"resultType": "vector", "result": []}})
+
+    server.router.add_route("*", "/{path:.*}", answer)
+    async with TestServer(server) as internal:
+        metrics = {"source": "Prometheus", "prometheusUrl": str(internal.make_url("")), "staleAfterSeconds": 40}
+        named = cast(PlannerPolicy, SimpleNamespace(spec=policy(metrics=metrics)))
+        parts: Any = {"scraper": Scraper(1.0), "secrets": Secrets()}
+        source = Source("", timeout_s=1.0, clock=SYSTEM_CLOCK, prometheus_urls=["https://prometheus.example"], **parts)
+        target = cast(Target, SimpleNamespace(pod=SimpleNamespace(metadata=SimpleNamespace(name="chat-gateway-1"))))
+        for _ in range(2):
+            assert (await source.read("default", named, {"gateway": target})).failed("gateway")
+        source.close()
+    assert asked == []

@@ -153,7 +153,24 @@ def test_failed_requests_are_not_within_both_and_say_nothing_of_tpot() -> None:
     gateway.metrics.ended(TtftVerdict.UNKNOWN, TpotVerdict.UNKNOWN)
     found = seen([Reading(before, gateway.page(), 5.0)], []).service
     assert found is not None
-    assert (found.tpot_attainment, found.attainment) == (1.0, 0.5)
+    assert found.tpot_attainment == 1.0
+    assert found.attainment == pytest.approx(1 / 1.5), "one of two whole answers is known, so the failure counts half"
+
+
+@pytest.mark.parametrize(("whole", "attainment"), [(10, None), (0, 0.0)])
+def test_failures_alone_say_nothing_of_answers_of_which_nobody_knows_when_they_began(
+    whole: int, attainment: float | None
+) -> None:
+    """Workers of the version before do not report it: three failures are not all that clients got."""
+    gateway = Gateway()
+    before = gateway.page()
+    for _ in range(whole):
+        gateway.metrics.ended(TtftVerdict.UNKNOWN, TpotVerdict.UNKNOWN)
+    for _ in range(3):
+        gateway.metrics.ended(TtftVerdict.MISSED, TpotVerdict.FAILED)
+    found = seen([Reading(before, gateway.page(), 5.0)], []).service
+    assert found is not None
+    assert found.attainment == attainment
 
 
 def test_several_gateways_are_one_sum() -> None:

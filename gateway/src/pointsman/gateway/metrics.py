@@ -148,6 +148,8 @@ class GatewayMetrics:
 
     def ended(self, ttft: TtftVerdict, tpot: TpotVerdict) -> None:
         """An accepted request ended, neither refused nor given up by its client."""
+        if self._objectives is None:
+            ttft = TtftVerdict.UNKNOWN
         self._ended.labels(self._service, ttft, tpot).inc()
 
     def tpot_verdict(self, tpot_s: float) -> TpotVerdict:

@@ -63,7 +63,8 @@ class Source:
         except PrometheusFailed as error:
             if self._prometheus is None or self._prometheus.server.url != url:
                 self.close()
-                self._prometheus = PrometheusReadings(Prometheus(url, self._timeout_s), self._clock)
+                server = Prometheus(url, self._timeout_s, self._prometheus_urls)
+                self._prometheus = PrometheusReadings(server, self._clock)
             self._prometheus.fail(error)
             return self._prometheus
         await readings.read(namespace, {name: target.pod.metadata.name for name, target in targets.items()})

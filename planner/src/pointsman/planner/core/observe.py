@@ -79,7 +79,7 @@ FAMILIES: Final = (
 """Names of all samples an observation is made of: a source other than a whole page need not bring more."""
 
 _KNOWN_TTFT: Final = (TtftVerdict.MET, TtftVerdict.MISSED)
-_KNOWN_TPOT: Final = (TpotVerdict.MET, TpotVerdict.MISSED, TpotVerdict.NONE, TpotVerdict.FAILED)
+_KNOWN_TPOT: Final = (TpotVerdict.MET, TpotVerdict.MISSED, TpotVerdict.NONE)
 
 UNREACHABLE_SHARE: Final = 0.5  # with the pages of so many workers too old nothing is known of the service
 MIN_SAMPLES: Final = 3  # steps behind one measurement of a decode step
@@ -455,13 +455,17 @@ def _service(gateways: Sequence[Reading], workers: Sequence[Seen], objectives: O
     first, ended = named.GATEWAY_FIRST_TOKENS, named.GATEWAY_ENDED
     within = sum(counted(ended, ttft=TtftVerdict.MET, tpot=each) for each in (TpotVerdict.MET, TpotVerdict.NONE))
     known = sum(counted(ended, ttft=each, tpot=tpot) for each in _KNOWN_TTFT for tpot in _KNOWN_TPOT)
+    failed = counted(ended, tpot=TpotVerdict.FAILED)
+    whole = sum(counted(ended, ttft=each) for each in TtftVerdict) - failed
+    # A failed request is always known to be late, a whole answer is not: failures count for the share that is known.
+    late = failed * known / whole if whole > 0 else failed
     return Service(
         ttft_attainment=_share(counted(first, ttft=TtftVerdict.MET), sum(counted(first, ttft=v) for v in _KNOWN_TTFT)),
         tpot_attainment=_share(
             counted(ended, tpot=TpotVerdict.MET),
             sum(counted(ended, tpot=each) for each in (TpotVerdict.MET, TpotVerdict.MISSED)),
         ),
-        attainment=_share(within, known),
+        attainment=_share(within, known + late),
         ttft_p95_ms=_milliseconds(ttft.quantile(0.95)),
         tpot_p95_ms=_milliseconds(tpot.quantile(0.95)),
         prefill_queue_depth=_waiting_for_prefill(workers),
