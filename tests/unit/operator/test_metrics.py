@@ -1,5 +1,6 @@
 """The operator's /metrics of a service: what its conditions say now, counts from zero, and nothing when it is gone."""
 
+import gc
 import itertools
 import sys
 from collections.abc import Callable
@@ -127,11 +128,14 @@ def lines_run(call: Callable[[], None]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.collect()
+    gc.disable()  # finalizers of what other tests left run lines too
     sys.settrace(trace)
     try:
         call()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
