@@ -171,7 +171,8 @@ def dice() -> random.Random:
 @pytest.fixture
 async def client() -> AsyncIterator[Client]:
     """A client without limits of its own."""
-    connector = aiohttp.TCPConnector(limit=0)
+    # A worker closes a connection that is idle for 5 s, perhaps just when the next request is written to it.
+    connector = aiohttp.TCPConnector(force_close=True, limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(DEADLINE_SECONDS)) as session:
         yield Client(session)
 
