@@ -7,7 +7,8 @@ from typing import Final, Protocol
 from bench.elastic.paper_costs import SLOTS, SequenceParallel, TensorParallel
 from bench.elastic.paper_static import ChunkedPrefill, PrefillDecode, WholePrompts
 from bench.elastic.simulation import Asked, Outcome, Run, System
-from pointsman.serving.elastic.types import Objectives, Settings
+from pointsman.serving.elastic.types import Settings
+from pointsman.serving.objectives import Objectives
 
 REFERENCE: Final = TensorParallel(8)
 """What a request that is alone is timed on, for the objectives of all systems: all GPUs, nothing to schedule."""

@@ -8,9 +8,9 @@ import pytest
 from pointsman.api.protocol.names import Role
 from pointsman.gateway.discovery.kubernetes import Service, WorkerPod, discovered, worker_of, workers_of
 from pointsman.gateway.discovery.static import EndpointsFileInvalid, read_file
-from pointsman.gateway.types import Objectives
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
+from pointsman.serving.objectives import Objectives
 
 
 def pod(**changes: Any) -> WorkerPod:

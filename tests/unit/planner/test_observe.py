@@ -11,7 +11,6 @@ from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.metrics import TpotVerdict, TtftVerdict
 from pointsman.api.protocol.prefill import PrefillOutcome
 from pointsman.gateway.metrics import GatewayMetrics, ImagePath
-from pointsman.gateway.types import Objectives as GatewayObjectives
 from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation, prefilled_together
 from pointsman.planner.core.prefixes import NOTHING_CACHED
@@ -28,6 +27,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.serving.local_remote import PrefillReason
+from pointsman.serving.objectives import Objectives as GatewayObjectives
 from pointsman.workers.metrics import WorkerMetrics
 
 OBJECTIVES = Objectives(ttft_ms=1000, tpot_ms=50)

@@ -15,10 +15,11 @@ from pointsman.gateway.core.index import KvIndex
 from pointsman.gateway.core.load_book import Entry, LoadBook
 from pointsman.gateway.core.router import CostFunction, choose
 from pointsman.gateway.processor import Model
-from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Objectives, Worker, WorkerKey
+from pointsman.gateway.types import Candidate, Choice, Discovered, Load, Worker, WorkerKey
 from pointsman.serving.ejection import EjectionRule, Health
 from pointsman.serving.flow_control import NOTHING_HELD, UnderWay
 from pointsman.serving.local_remote import RoutingRule
+from pointsman.serving.objectives import Objectives
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from pointsman.api.protocol import metrics as names
 from pointsman.api.protocol.metrics import Objective, TpotVerdict, TtftVerdict
 from pointsman.gateway.core.requests import Endpoint, VerbatimReason
 from pointsman.gateway.errors import GatewayError, NoWorkerAvailable, Overloaded, StreamBroken, TimedOut, WorkersFailed
-from pointsman.gateway.types import Objectives
+from pointsman.serving.objectives import Objectives
 
 OTHER_ENDPOINT = "other"
 """Label of refused requests that never came to a generating endpoint: unknown paths, unreadable requests."""

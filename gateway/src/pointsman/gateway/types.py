@@ -7,6 +7,7 @@ from typing import NamedTuple, NewType
 from pointsman.api.protocol.names import Role
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
+from pointsman.serving.objectives import Objectives
 
 WorkerKey = NewType("WorkerKey", str)
 """Identity of a worker: its pod's uid, so a new pod of an old name is another worker."""
@@ -24,19 +25,6 @@ class Worker:
     url: str  # http://host:port of engine and control API
     role: Role
     ignores_embeddings: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """What requests are counted against, in seconds. The TTFT objective grows with the prompt."""
-
-    ttft_s: float
-    tpot_s: float
-    ttft_s_per_prompt_token: float = 0.0
-
-    def ttft_for(self, prompt_tokens: int) -> float:
-        """The TTFT objective of one prompt, in seconds."""
-        return self.ttft_s + self.ttft_s_per_prompt_token * prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.types import Objectives
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
 from pointsman.serving.elastic.step_sums import StepSums
-from pointsman.serving.elastic.types import Objectives as Aims
 from pointsman.serving.elastic.types import Settings
+from pointsman.serving.objectives import Objectives as Aims
 
 ONE = PrefillTime(0.005, 6e-5, 1e-9)
 LATENCY = LatencyModel({degree: extrapolate(ONE, degree, 0.9, 0.002) for degree in (1, 2, 4)})

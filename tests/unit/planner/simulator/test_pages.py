@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.gateway.types import Objectives as GatewayObjectives
 from pointsman.planner.core.exposition import parse
 from pointsman.planner.core.observe import FAMILIES
 from pointsman.planner.core.scrapes import Page
@@ -20,6 +19,7 @@ from pointsman.planner.simulator.pages import GatewayPage, WorkerGauges, WorkerP
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Faults, Simulation
 from pointsman.serving.flow_control import FlowBounds
+from pointsman.serving.objectives import Objectives as GatewayObjectives
 from pointsman.workers.metrics import WorkerMetrics
 from unit.planner.simulator.scenes import ENGINE, POLICY, poisson, scripted, static
 

@@ -19,12 +19,12 @@ from pointsman.serving.elastic.memory import peak_slots
 from pointsman.serving.elastic.types import (
     DecodeBatch,
     Instance,
-    Objectives,
     RunningRequest,
     Settings,
     WaitingRequest,
     form_decode_batches,
 )
+from pointsman.serving.objectives import Objectives
 
 MODEL = LatencyModel({1: PrefillTime(0.0, 0.01, 0.0), 2: PrefillTime(0.0, 0.005, 0.0)})
 """10 ms a token, 5 ms on two instances."""

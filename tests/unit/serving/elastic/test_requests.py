@@ -11,7 +11,8 @@ from random import Random
 from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
 from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
-from pointsman.serving.elastic.types import Objectives, Settings
+from pointsman.serving.elastic.types import Settings
+from pointsman.serving.objectives import Objectives
 
 MAX_DEGREE = 3
 MODEL = LatencyModel({degree: extrapolate(PrefillTime(0.01, 1e-3, 1e-6), degree, 0.9, 0.001) for degree in (1, 2, 3)})

@@ -22,7 +22,7 @@ from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.gateway.core.linger import OtherGateways
-from pointsman.gateway.types import Discovered, Objectives, Worker, WorkerKey
+from pointsman.gateway.types import Discovered, Worker, WorkerKey
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import KubeObject, Slim
@@ -30,6 +30,7 @@ from pointsman.kube.pods import Pod
 from pointsman.kube.resources import LLM_SERVICES, PODS
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
+from pointsman.serving.objectives import Objectives
 
 log = logging.getLogger(__name__)
 

@@ -28,9 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from pointsman.api.protocol.names import Role
-from pointsman.gateway.types import Discovered, Objectives, Worker, WorkerKey
+from pointsman.gateway.types import Discovered, Worker, WorkerKey
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import RoutingRule
+from pointsman.serving.objectives import Objectives
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from typing import Final
 from pointsman.serving.elastic.iterations import Move, Prompt, Sampled, Sampling, Step
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.round import RoundPlan, plan_round
-from pointsman.serving.elastic.types import Instance, Objectives, RunningRequest, Settings, Snapshot, WaitingRequest
+from pointsman.serving.elastic.types import Instance, RunningRequest, Settings, Snapshot, WaitingRequest
+from pointsman.serving.objectives import Objectives
 
 SETTLE_SECONDS: Final = 60.0
 """A request that does not fit is refused when no instance has come or gone for so long: one may be about to."""

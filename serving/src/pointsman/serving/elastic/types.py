@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pointsman.serving.elastic.memory import SlotDemand
+from pointsman.serving.objectives import Objectives
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +115,6 @@ class DecodeBatch:
     def names(self) -> tuple[str, ...]:
         """Of its instances."""
         return tuple(instance.name for instance in self.instances)
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """What a request must meet to be in time: ``ttft_s + ttft_s_per_prompt_token * prompt``, and a mean TPOT."""
-
-    ttft_s: float
-    tpot_s: float
-    ttft_s_per_prompt_token: float = 0.0
-
-    def ttft_for(self, prompt_tokens: int) -> float:
-        """Seconds until the first token."""
-        return self.ttft_s + self.ttft_s_per_prompt_token * prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from pointsman.planner.simulator.pages import GatewayPage
 from pointsman.planner.simulator.types import Outcome, Trace
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.requests import Refused, Token
-from pointsman.serving.elastic.types import Objectives
+from pointsman.serving.objectives import Objectives
 
 
 def simulate_group(

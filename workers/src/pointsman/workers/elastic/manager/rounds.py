@@ -21,7 +21,8 @@ from pointsman.api.protocol.elastic import (
 from pointsman.serving.elastic.iterations import Move, Prompt
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
-from pointsman.serving.elastic.types import Objectives, Settings
+from pointsman.serving.elastic.types import Settings
+from pointsman.serving.objectives import Objectives
 from pointsman.workers.elastic.manager.latency_store import Measured, keep_measured, read_measured
 from pointsman.workers.elastic.manager.links import Links
 from pointsman.workers.elastic.manager.metrics import ManagerMetrics
