@@ -378,6 +378,16 @@ def test_an_unread_worker_is_unreachable_and_as_it_was_last_seen() -> None:
     assert all(o.load is not None for o in seen[1:]), "the last page of a gateway stands for the lost one"
 
 
+def test_requests_are_counted_once_though_pages_are_lost() -> None:
+    """A page that stands for a lost one brings its requests again, and the live loop leaves them out."""
+    seen: list[Observation] = []
+    trace = poisson(8.0, 300, 1000, 10)
+    simulation = Simulation(ENGINE, 2, 2, faults=Faults(metric_dropout_share=0.3))
+    simulate(trace, simulation, POLICY, scripted({}, seen))
+    counted = sum(o.load.arrivals_per_s * o.window_s for o in seen if o.load is not None)
+    assert counted == pytest.approx(len(trace), rel=0.1)
+
+
 def test_routing_numbers_hold_from_the_next_request_on() -> None:
     def all_local(observation: Observation) -> Decision:
         return replace(stay(observation), reason=Reason.THRESHOLD, routing=ALL_LOCAL, routing_reason=Reason.THRESHOLD)

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 
-from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, observation
+from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, counted_once, observation
 from pointsman.planner.core.scrapes import Page
 from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.budget import Budget
@@ -199,6 +199,8 @@ class _Run:
                 encode_replicas=read.encode_replicas,
                 plan_in_progress=read.plan_in_progress,
             )
+        if self._last is not None and self._last[1] is not Reason.STALE_METRICS:
+            seen = counted_once(seen, self._last[0])
         self._state, decision, next_tick = self._planner.decide(self._state, seen, self._policy, now_s, self._base)
         refused = ""
         if decision.changes_routing:
