@@ -1,5 +1,6 @@
 """What the official client sees: answers, streams, usage, errors."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any
 
@@ -434,6 +435,28 @@ async def test_streams_and_whole_answers_are_counted_against_the_objectives_in_f
         'first_tokens_total{ttft="unknown"}': 1,
         'ended_total{tpot="unknown",ttft="unknown"}': 1,
     }
+
+
+async def test_a_stream_that_is_given_up_after_its_objective_is_missed_and_before_it_is_not_counted(room: Room) -> None:
+    (worker,) = await room.workers(1)
+    gateway = await room.gateway([worker])
+    ask = {"model": SERVED_NAME, "prompt": "12345678", "max_tokens": 4}
+
+    async def leaves(streams: bool) -> None:
+        worker.behaviours.append(Behaviour(gate=asyncio.Event()))
+        with pytest.raises(openai.APITimeoutError):
+            await gateway.client.with_options(timeout=0.5, max_retries=0).completions.create(**ask, stream=streams)
+        await eventually(lambda: len(gateway.of.logged("request", status=499)) == left, "it is known that it left")
+
+    await judged(gateway, worker, 60_000, 60_000)
+    left = 1
+    load = {'accepted_total{service="chat"}': 1}
+    assert await counted(gateway, leaves(True)) == load, "it did not wait as long as it had to"
+    await judged(gateway, worker, 100, 60_000)
+    left = 2
+    assert await counted(gateway, leaves(True)) == load | {'ended_total{tpot="failed",ttft="missed"}': 1}
+    left = 3
+    assert await counted(gateway, leaves(False)) == load, "its first token may have come"
 
 
 async def test_refused_requests_are_no_load_and_failed_ones_are_within_no_objective(room: Room) -> None:

@@ -250,6 +250,8 @@ async def test_a_worker_that_ends_five_streams_with_an_error_event_is_left_alone
         reader = Reader(gateway)
         await reader.done
         assert reader.kinds[-1] == "error"  # the engine's own
+    ended = {name: n for name, n in (await gateway.metrics()).items() if "gateway_ended_total{" in name and n}
+    assert ended == {'pointsman_gateway_ended_total{service="chat",tpot="failed",ttft="unknown"}': FAILURES_IN_A_ROW}
     (found,) = (await gateway.report())["endpoints"]
     assert (found["suspect"], found["ejections"]) == (True, 1)
 

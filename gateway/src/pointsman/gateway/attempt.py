@@ -19,6 +19,7 @@ from pointsman.gateway.off_loop import INLINE_BYTES, OffLoop
 from pointsman.serving.engine_death import reports_engine_death
 
 END_SECONDS: Final = 1.0
+ENGINE_ERROR: Final = "engine-error"  # the engine reported in its answer that it failed
 """How long the end of a stream's HTTP answer is awaited after its [DONE], so that the connection can be used again."""
 
 
@@ -227,7 +228,7 @@ def engine_failed(error: EngineError) -> Exception:
     """RefusedByEngine where another worker would refuse too, else Unsuitable."""
     if error.is_clients and isinstance(error.code, int):
         return RefusedByEngine(error.code, msgspec.json.encode({"error": error}))
-    return Unsuitable("engine-error", end=end_of_engine_error(f"{error.type} {error.message}"), failing=True)
+    return Unsuitable(ENGINE_ERROR, end=end_of_engine_error(f"{error.type} {error.message}"), failing=True)
 
 
 def end_of_engine_error(text: str) -> AttemptEnd:

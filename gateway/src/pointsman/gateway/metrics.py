@@ -140,17 +140,25 @@ class GatewayMetrics:
 
     def got_first_token(self, ttft_s: float | None, prompt_tokens: int) -> TtftVerdict:
         """A request got its first token ``ttft_s`` after its arrival; None: nobody knows when."""
-        verdict = TtftVerdict.UNKNOWN
-        if ttft_s is not None and self._objectives is not None:
-            verdict = TtftVerdict.MET if ttft_s <= self._objectives.ttft_for(prompt_tokens) else TtftVerdict.MISSED
+        verdict = self._ttft_verdict(ttft_s, prompt_tokens)
         self._first_tokens.labels(self._service, verdict).inc()
         return verdict
 
+    def given_up(self, waited_s: float, prompt_tokens: int) -> None:
+        """The client of an accepted stream left after ``waited_s`` without a first token."""
+        if self._ttft_verdict(waited_s, prompt_tokens) is TtftVerdict.MISSED:
+            self.ended(TtftVerdict.MISSED, TpotVerdict.FAILED)
+
     def ended(self, ttft: TtftVerdict, tpot: TpotVerdict) -> None:
-        """An accepted request ended, neither refused nor given up by its client."""
+        """An accepted request ended that was not refused, and that its client did not leave in time."""
         if self._objectives is None:
             ttft = TtftVerdict.UNKNOWN
         self._ended.labels(self._service, ttft, tpot).inc()
+
+    def _ttft_verdict(self, ttft_s: float | None, prompt_tokens: int) -> TtftVerdict:
+        if ttft_s is None or self._objectives is None:
+            return TtftVerdict.UNKNOWN
+        return TtftVerdict.MET if ttft_s <= self._objectives.ttft_for(prompt_tokens) else TtftVerdict.MISSED
 
     def tpot_verdict(self, tpot_s: float) -> TpotVerdict:
         """Of a request that took ``tpot_s`` for each token after its first."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
+from pointsman.gateway.attempt import ENGINE_ERROR
 from pointsman.gateway.client_answer import ClientAnswer, ClientGone
 from pointsman.gateway.core.in_flight import Place
 from pointsman.gateway.core.moves import MoveLimits, RequestMoves
@@ -130,6 +131,8 @@ class Passthrough:
                             if tokens:
                                 record.tokens_came(self.clock(), tokens, self.metrics)
                             await client.write(received)
+                    if stream.events.failed:
+                        record.outcome = ENGINE_ERROR
                 finally:
                     self._count(record, leg, stream.events.usage)
             except ClientGone:

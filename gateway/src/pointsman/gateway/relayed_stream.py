@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable
 import aiohttp
 
 from pointsman.gateway.attempt import (
+    ENGINE_ERROR,
     NO_DATA,
     Unsuitable,
     connection_failed,
@@ -64,7 +65,7 @@ class RelayedStream:
             raise StreamBroken(f"The answer broke off: {error} (worker {self.provenance.worker}).") from error
         self._whole = True
         if self.events.failed:
-            self._failed(Unsuitable("engine-error", failing=True))
+            self._failed(Unsuitable(ENGINE_ERROR, failing=True))
         else:
             self._answered()
 

@@ -123,9 +123,14 @@ class Record:
         ttft_s = None if self.first_token_s is None else self.first_token_s - self.arrived_s
         self.ttft = metrics.got_first_token(ttft_s, self.prompt_tokens or 0)
 
-    def ended(self, refused: bool, metrics: GatewayMetrics) -> None:
+    def ended(self, refused: bool, now_s: float, metrics: GatewayMetrics) -> None:
         """Count an accepted request at its end. ``refused``: after it was accepted."""
-        if not self.accepted or self.status == CLIENT_LEFT:
+        if not self.accepted:
+            return
+        if self.status == CLIENT_LEFT:
+            # Of an answer that is not streamed nobody knows yet when its first token came.
+            if self.stream and self.first_token_s is None:
+                metrics.given_up(now_s - self.arrived_s, self.prompt_tokens or 0)
             return
         if refused:
             metrics.accepted_refused.inc()
@@ -477,7 +482,7 @@ class GatewayServer:
             self._metrics.output_tokens.observe(record.output_tokens)
             if record.stream and record.tpot_s is not None:
                 paths.tpot.observe(record.tpot_s)
-        record.ended(record.outcome in REFUSED_AFTERWARDS, self._metrics)
+        record.ended(record.outcome in REFUSED_AFTERWARDS, now_s, self._metrics)
         found = record.provenance
         access.info(
             "request",

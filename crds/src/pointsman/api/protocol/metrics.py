@@ -79,7 +79,7 @@ GATEWAY_ENDED: Final = Metric(
     "pointsman_gateway_ended_total",
     "counter",
     ("service", "ttft", "tpot"),
-    "Accepted requests that ended, by both objectives, without those that were refused or whose client left; "
+    "Accepted requests that ended, by both objectives, without those that were refused or whose client left in time; "
     "ttft: met, missed or unknown; tpot: met, missed, none (no second token), failed or unknown.",
 )
 GATEWAY_OBJECTIVE: Final = Metric(
