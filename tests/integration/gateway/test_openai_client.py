@@ -440,7 +440,7 @@ async def test_streams_and_whole_answers_are_counted_against_the_objectives_in_f
 async def test_a_stream_that_is_given_up_after_its_objective_is_missed_and_before_it_is_not_counted(room: Room) -> None:
     (worker,) = await room.workers(1)
     gateway = await room.gateway([worker])
-    ask = {"model": SERVED_NAME, "prompt": "12345678", "max_tokens": 4}
+    ask: dict[str, Any] = {"model": SERVED_NAME, "prompt": "12345678", "max_tokens": 4}
 
     async def leaves(streams: bool) -> None:
         worker.behaviours.append(Behaviour(gate=asyncio.Event()))

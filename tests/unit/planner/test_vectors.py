@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote_plus
 
 import pytest
 
@@ -14,7 +15,15 @@ from pointsman.planner.core.exposition import PageParser
 from pointsman.planner.core.observe import FAMILIES, Reading, Seen, observation
 from pointsman.planner.core.scrapes import Labels, Page
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker, WorkerCondition, WorkerRole
-from pointsman.planner.core.vectors import PodPages, Vector, pages_of, pages_query, scrape_times, times_query
+from pointsman.planner.core.vectors import (
+    PodPages,
+    Vector,
+    in_queries,
+    pages_of,
+    pages_query,
+    scrape_times,
+    times_query,
+)
 
 CAPTURES = Path(__file__).parent / "captures"
 TARGET = ("a", "pods", "a:8000")
@@ -123,3 +132,12 @@ def test_an_observation_by_way_of_prometheus_is_that_of_a_direct_scrape() -> Non
     assert direct.samples
     assert direct.max_sequences == 8
     assert not math.isinf(direct.kv_capacity_tokens or math.inf)
+
+
+@pytest.mark.parametrize("length", [8, 20, 45, 63, 253])
+def test_however_long_the_names_of_pods_are_a_query_fits_into_a_url(length: int) -> None:
+    pods = [f"{number:04d}".rjust(length, "a") for number in range(300)]
+    parts = in_queries("default", pods, 7 * 1024)
+    assert sorted(pod for part in parts for pod in part) == sorted(pods)
+    assert all(len(quote_plus(pages_query("default", part))) <= 7 * 1024 for part in parts)
+    assert len(parts) < len(pods), "several pods go into one query"

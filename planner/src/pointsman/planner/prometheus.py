@@ -21,13 +21,13 @@ from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.prometheus_access import Access
 from pointsman.planner.core.prometheus_urls import is_allowed
-from pointsman.planner.core.vectors import PodPages, pages_of, pages_query, scrape_times, times_query
+from pointsman.planner.core.vectors import PodPages, in_queries, pages_of, pages_query, scrape_times, times_query
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus_connections import Bearer, Connections
 
 log = logging.getLogger(__name__)
 
-PODS_OF_A_QUERY: Final = 100  # so that its URL stays below 8 KiB, the limit of many proxies
+QUERY_BYTES: Final = 7 * 1024  # of a query in a URL, with room for the rest: many proxies take 8 KiB
 _REFUSED: Final = (401, 403)
 
 
@@ -128,10 +128,10 @@ class PrometheusReadings:
     async def read(self, namespace: str, pods: Mapping[str, str]) -> None:
         """Look at these pods, key to name. A failure is not raised but kept as ``problem``: what was seen grows old."""
         self._seen = {key: self._seen.get(key, PodPages()) for key in pods}
-        keys = sorted(pods)
+        keys = {pod: key for key, pod in pods.items()}
         try:
-            for first in range(0, len(keys), PODS_OF_A_QUERY):
-                await self._read(namespace, {key: pods[key] for key in keys[first : first + PODS_OF_A_QUERY]})
+            for part in in_queries(namespace, keys, QUERY_BYTES):
+                await self._read(namespace, {keys[pod]: pod for pod in part})
         except PrometheusFailed as error:
             self.fail(error)
             return

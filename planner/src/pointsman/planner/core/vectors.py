@@ -15,12 +15,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote_plus
 
 from pointsman.planner.core.matrices import NAME, OVERDUE, UP, Target, target_of
 from pointsman.planner.core.observe import FAMILIES, Reading
 from pointsman.planner.core.scrapes import Labels, Page
 
 _MARK: Final = "pointsman"
+_TIMES_NAMED: Final = 3  # that a query of pages names each pod
 
 Vector = Sequence[Mapping[str, Any]]
 """``data.result`` of Prometheus' query API for an instant vector."""
@@ -40,10 +42,29 @@ def pages_query(namespace: str, pods: Iterable[str]) -> str:
     return f'{samples} or label_replace({times_query(namespace, chosen)}, "{_MARK}", "scraped", "", "")'
 
 
+def in_queries(namespace: str, pods: Iterable[str], url_bytes: int) -> list[list[str]]:
+    """The pods in parts: a ``pages_query`` of each takes at most ``url_bytes`` in a URL, or names one pod."""
+    begun = len(quote_plus(pages_query(namespace, ())))
+    parts: list[list[str]] = []
+    left = 0
+    for pod in sorted(pods):
+        takes = _TIMES_NAMED * len(quote_plus(f"{_pattern(pod)}|"))
+        if not parts or takes > left:
+            parts.append([])
+            left = url_bytes - begun
+        parts[-1].append(pod)
+        left -= takes
+    return parts
+
+
 def _of(namespace: str, pods: Iterable[str]) -> str:
     """PromQL anchors both ends of a pattern; names of pods have letters, digits, dashes and dots."""
-    pattern = "|".join(pod.replace(".", "[.]") for pod in sorted(pods))
+    pattern = "|".join(map(_pattern, sorted(pods)))
     return f"namespace={_quoted(namespace)},pod=~{_quoted(pattern)}"
+
+
+def _pattern(pod: str) -> str:
+    return pod.replace(".", "[.]")
 
 
 def _quoted(text: str) -> str:
