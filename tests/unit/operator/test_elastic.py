@@ -254,11 +254,14 @@ def test_instances_that_come_and_go_are_news() -> None:
 
 def test_counts_are_told_once_and_say_what_was_moved() -> None:
     before = state(totals=Totals(scaled_down=5, scaled_up=1, recomputed=2))
-    after = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3, moved_bytes={"scale_down": 64, "drain": 9}))
+    moved = {"scale_down": 64, "scale_up": 0, "drain": 9}
+    after = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3, moved_bytes=moved))
     found = told(before, after)
     assert found["GroupScaledDown"] == "2 groups shrank after a prefill; 64 bytes were moved"
     assert found["GroupScaledUp"] == "1 group got a further instance; 0 bytes were moved"
     assert found["RequestRecomputed"].startswith("1 request lost KV")
+    earlier = state(totals=Totals(scaled_down=7, scaled_up=2, recomputed=3))
+    assert told(before, earlier)["GroupScaledDown"] == "2 groups shrank after a prefill", "bytes are not counted there"
 
 
 def test_a_manager_that_was_started_again_counts_from_zero() -> None:

@@ -20,7 +20,7 @@ from pointsman.planner.core import ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
-from pointsman.planner.core.types import Policy, Reason
+from pointsman.planner.core.types import Observation, Policy, Reason
 from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.memory import SAVE_EVERY_S
@@ -51,6 +51,7 @@ class _Planned:
     saved_s: float = 0.0
     said: tuple[Reason, int] | None = None
     healthy: tuple[bool, PlannerHealth] | None = None
+    decided_on: Observation | None = None  # at the last look; None: it was too old
 
 
 class GroupPlanner:
@@ -167,6 +168,7 @@ class GroupPlanner:
         bounds = GroupBounds(group.spec.instances.min_replicas, group.spec.instances.max_replicas)
         at_s = observed.seen.at_s
         kept.state, decision = decide(kept.state, observed, settings, bounds, at_s)
+        kept.decided_on = None if decision.reason is Reason.STALE_METRICS else observed.seen
         readings = {name: source.reading(name) for name in targets}
         is_first = kept.source.is_first_look(readings, at_s, settings.stale_after_s)
         if decision.reason is Reason.STALE_METRICS and is_first and not any(map(source.failed, targets)):
@@ -214,6 +216,7 @@ class GroupPlanner:
             ages_s=[source.age_s(name) for name in (*names, manager_name)],
             gateways=[source.reading(name) for name in names],
             manager=source.reading(manager_name) if manager is not None else None,
+            before=kept.decided_on,
         )
 
     # --- what it leaves behind ---

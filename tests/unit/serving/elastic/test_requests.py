@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 
+import pytest
+
 from pointsman.serving.elastic.iterations import Sampled
 from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime, extrapolate
 from pointsman.serving.elastic.requests import Ask, Iteration, Refused, Requests, Token
@@ -331,3 +333,22 @@ def test_only_a_request_without_a_token_can_be_late_with_its_first_one() -> None
     book.leave("i-0")
     (again,) = book.snapshot(3.0).waiting
     assert again.ttft_left_s is None, "it had its first token"
+
+
+@pytest.mark.parametrize("tokens_between", [True, False])
+def test_pauses_of_instances_in_a_long_answer_are_not_taken_for_its_fault(tokens_between: bool) -> None:
+    """A pause of more than 2 s breaks an iteration; a request that breaks all its iterations is refused."""
+    book = Requests(Settings(), settle_s=0)
+    book.join("i-0", 100, 0)
+    book.add(Ask("r", (0,) * 10, 40, arrival_s=0.0))
+    refused, now_s = False, 0.0
+    for number in range(20):
+        now_s += 1.0
+        found = book.next_round(now_s, MODEL)
+        refused = refused or any(isinstance(event, Refused) for event in found.events)
+        for iteration in found.iterations:
+            if number == 0 or (tokens_between and number % 3 == 0):
+                book.done(iteration.number, "i-0", {"r": Sampled(1)}, now_s)
+            else:
+                book.broke(iteration.number, "i-0", "i-0 sent nothing for 2 s", now_s)
+    assert refused is not tokens_between

@@ -32,6 +32,12 @@ class Histogram:
         """None without observations."""
         return self.total / self.count if self.count > 0 else None
 
+    @property
+    def most(self) -> float:
+        """What no observation was above: a bound, infinite if one was above the last finite one; 0 without any."""
+        reached = zip(self.bounds, self.cumulative, strict=True)
+        return next((upper for upper, count in reached if count >= self.count), 0.0) if self.count > 0 else 0.0
+
     def share_at_most(self, bound: float) -> float | None:
         """The largest share of observations that may be ≤ ``bound``: whole buckets; None without observations."""
         if self.count <= 0:

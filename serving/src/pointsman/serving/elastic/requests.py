@@ -21,7 +21,7 @@ SETTLE_SECONDS: Final = 60.0
 """A request that does not fit is refused when no instance has come or gone for so long: one may be about to."""
 
 BREAKS: Final = 5
-"""Iterations with a request that break although no member is gone, before it is refused: it may be what breaks them."""
+"""Iterations with a request that break one after the other although no member is gone: it may be what breaks them."""
 
 _MEAN_OF: Final = 100
 """Finished requests that the mean decode time is taken over, about; the paper does not say how many."""
@@ -119,7 +119,7 @@ class _Request:
     under_way: int = 0  # iterations that touch it
     overtaken: int = 0
     prefilled_s: float | None = None
-    breaks: int = 0  # of iterations with it, without a death
+    breaks: int = 0  # of iterations with it since its last token, without a death
     over: bool = False  # finished or aborted: released as soon as nothing touches it
     lost: bool = False  # some of its KV is gone or unknown: computed again as soon as nothing touches it
 
@@ -466,6 +466,7 @@ class Requests:
             return
         ask = request.ask
         request.generated.append(sampled.token_id)
+        request.breaks = 0  # pauses of instances, now and then in a long answer, are not its fault
         finish, stopped_by = None, None
         if sampled.token_id == ask.eos:
             finish = "stop"

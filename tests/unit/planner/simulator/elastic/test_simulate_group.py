@@ -13,8 +13,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS, GATEWAY_PROMPT_TOKENS
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.decide import GroupState, decide
+from pointsman.planner.core.elastic.observe import attainment_at_most
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.exposition import parse
+from pointsman.planner.core.observe import Reading
 from pointsman.planner.core.types import Objectives, Policy, Reason
 from pointsman.planner.simulator.elastic.pages import manager_page
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
@@ -235,6 +237,29 @@ def test_old_pages_stand_for_those_that_cannot_be_read_until_they_are_stale() ->
     reasons = {each.at_s: each.decision.reason for each in run(faults=outage).decisions}
     stale_s = min(at_s for at_s, reason in reasons.items() if at_s > 45 and reason is Reason.STALE_METRICS)
     assert stale_s == pytest.approx(42.5 + POLICY.stale_after_s + 2.5)
+
+
+def test_requests_and_steps_are_counted_once_though_pages_are_lost() -> None:
+    def counted(faults: GroupFaults) -> tuple[float, float]:
+        seen = observations(faults=faults)
+        requests = sum(each.seen.load.arrivals_per_s * each.seen.window_s for each in seen if each.seen.load)
+        return requests, sum(each.manager.steps.steps for each in seen if each.manager)
+
+    requests, steps = counted(GroupFaults())
+    of_lost = counted(GroupFaults(metric_dropout_share=0.2))
+    assert of_lost[0] == pytest.approx(requests, rel=0.1)
+    assert of_lost[1] == pytest.approx(steps, rel=0.2), "other decisions, other batches"
+
+
+def test_a_long_prompt_in_time_is_not_taken_to_be_late_beside_short_ones() -> None:
+    grows = Objectives(ttft_ms=2000, tpot_ms=100, ttft_ms_per_prompt_token=0.3)
+    page = GatewayPage(None)
+    before = page.page(held=0)
+    for tokens, ttft_s in (*[(500, 0.5)] * 9, (50_000, 10.0)):  # 17 s for the long one
+        page.accepted(tokens)
+        page.got_first_token(ttft_s, tokens, streamed=True)
+    ttft, _ = attainment_at_most([Reading(before, page.page(held=0), 2.5)], grows)
+    assert ttft == 1.0
 
 
 def test_a_degree_is_used_when_it_was_measured_on_an_idle_group() -> None:

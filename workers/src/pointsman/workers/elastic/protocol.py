@@ -50,13 +50,13 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     """An iteration came to its end here; ``tokens`` of the requests that this member masters.
 
     ``moved_bytes``: of KV that this instance sent to others beyond what attention needs. 0 unless the iteration has
-    moves.
+    moves; None: an instance of an earlier version does not count them.
     """
 
     number: int
     tokens: dict[str, Sampled]
     seconds: float
-    moved_bytes: int = 0
+    moved_bytes: int | None = None
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):

@@ -36,12 +36,16 @@ def news(before: ElasticState, now: ElasticState) -> Iterator[News]:
     def since(count: int, earlier: int) -> int:
         return count if again else count - earlier
 
+    def moved(reason: str) -> str:
+        """Nothing where the manager, of an earlier version, does not count bytes."""
+        if reason not in totals.moved_bytes:
+            return ""
+        return f"; {since(totals.moved_bytes[reason], then.moved_bytes.get(reason, 0))} bytes were moved"
+
     if count := since(totals.scaled_down, then.scaled_down):
-        moved = since(totals.moved_bytes.get("scale_down", 0), then.moved_bytes.get("scale_down", 0))
-        yield News("GroupScaledDown", f"{quantity(count, 'group')} shrank after a prefill; {moved} bytes were moved")
+        yield News("GroupScaledDown", f"{quantity(count, 'group')} shrank after a prefill{moved('scale_down')}")
     if count := since(totals.scaled_up, then.scaled_up):
-        moved = since(totals.moved_bytes.get("scale_up", 0), then.moved_bytes.get("scale_up", 0))
-        yield News("GroupScaledUp", f"{quantity(count, 'group')} got a further instance; {moved} bytes were moved")
+        yield News("GroupScaledUp", f"{quantity(count, 'group')} got a further instance{moved('scale_up')}")
     if count := since(totals.recomputed, then.recomputed):
         lost = f"{quantity(count, 'request')} lost KV and had the prompt computed again"
         yield News("RequestRecomputed", lost, warning=True)

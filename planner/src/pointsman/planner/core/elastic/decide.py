@@ -131,8 +131,8 @@ def _margin(
     shares = (service.ttft_attainment, service.tpot_attainment) if service else (None, None)
     if needed > observation.serving:
         return state.margin.interrupted()
-    if arrived is None or shares[0] is None or shares[1] is None:
-        return state.margin  # nobody got an answer in this window
+    if arrived is None or shares[0] is None or shares[1] is None or observation.seen.old_pages:
+        return state.margin  # nobody got an answer in this window, or a part of it was judged before
     window_s = observation.seen.window_s
     answer_s = load.output_tokens * policy.objectives.tpot_ms / 1000
     requests = arrived.arrivals_per_s * window_s

@@ -6,9 +6,10 @@ from typing import Final
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core import scrapes
+from pointsman.planner.core.elastic.steps import NOTHING
 from pointsman.planner.core.elastic.types import GroupObservation, ManagerWindow
-from pointsman.planner.core.observe import Reading, observation, together
-from pointsman.planner.core.types import Objectives, RoutingNumbers, Worker
+from pointsman.planner.core.observe import Reading, counted_once, observation, together
+from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
 
@@ -36,11 +37,13 @@ def group_observation(
     ages_s: Sequence[float],
     gateways: Sequence[Reading | None],
     manager: Reading | None,
+    before: Observation | None,
 ) -> GroupObservation:
     """Everything about one group now.
 
     ``ages_s``: of the newest page of each gateway and of the manager. A manager that is not read says nothing of its
     instances: then nothing is known of the group. ``gateways``: None for one that was not read twice yet.
+    ``before``: what was seen at the last look, None where nothing was decided on it.
     """
     read = [each or Reading({}, None, 0.0) for each in gateways]
     seen = observation(
@@ -55,6 +58,8 @@ def group_observation(
     )
     if manager is not None and manager.is_old:
         seen = replace(seen, old_pages=seen.old_pages + 1)
+    if before is not None:
+        seen = counted_once(seen, before)
     load = seen.load and replace(seen.load, decoding=None)  # there are no decode workers to ask
     ttft, tpot = attainment_at_most(read, objectives)
     service = seen.service and replace(seen.service, ttft_attainment=ttft, tpot_attainment=tpot)
@@ -73,10 +78,11 @@ def group_observation(
 def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> tuple[float | None, float | None]:
     """(TTFT, TPOT): the largest shares of streams that may be within the objectives, by the gateways' histograms.
 
-    The gateways of a group are not told its objectives, so they do not count against them. None: no stream ended.
+    Gateways of a group have no objectives to count against. So each stream is given the TTFT of the longest prompt.
+    None: no stream ended.
     """
-    prompts = together(gateways, named.GATEWAY_PROMPT_TOKENS.name)
-    ttft_s, tpot_s = objectives.ttft_for(prompts.mean or 0.0) / 1000, objectives.tpot_ms / 1000
+    longest = together(gateways, named.GATEWAY_PROMPT_TOKENS.name).most
+    ttft_s, tpot_s = objectives.ttft_for(longest) / 1000, objectives.tpot_ms / 1000
     return (
         together(gateways, named.GATEWAY_TTFT.name).share_at_most(ttft_s),
         together(gateways, named.GATEWAY_TPOT.name).share_at_most(tpot_s),
@@ -84,7 +90,7 @@ def attainment_at_most(gateways: Sequence[Reading], objectives: Objectives) -> t
 
 
 def manager_window(reading: Reading | None) -> ManagerWindow | None:
-    """None where a part of it is missing: unknown is not zero."""
+    """None where a part of it is missing: unknown is not zero. Of an old page no step is counted again."""
     if reading is None or reading.page is None:
         return None
     sums = [scrapes.added(reading.before, reading.page, named.ELASTIC_DECODE_SUMS.name, term=term) for term in TERMS]
@@ -94,5 +100,8 @@ def manager_window(reading: Reading | None) -> ManagerWindow | None:
     if total is None or free is None or waiting is None or any(each is None for each in sums):
         return None
     return ManagerWindow(
-        steps=StepSums(*(each for each in sums if each is not None)), slots=total, free_slots=free, waiting=waiting
+        steps=NOTHING if reading.is_old else StepSums(*(each for each in sums if each is not None)),
+        slots=total,
+        free_slots=free,
+        waiting=waiting,
     )

@@ -9,7 +9,7 @@ import numpy as np
 
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupObservation
-from pointsman.planner.core.types import Mode, Policy, Reason, WorkerCondition
+from pointsman.planner.core.types import Mode, Observation, Policy, Reason, WorkerCondition
 from pointsman.planner.simulator.elastic.pages import Scrapes, manager_page
 from pointsman.planner.simulator.elastic.pods import Pods
 from pointsman.planner.simulator.elastic.serving import Serving
@@ -94,6 +94,7 @@ class _Run:
         self._timeline: list[GroupPoint] = []
         self._decisions: list[GroupDecisionRecord] = []
         self._last_reason: Reason | None = None
+        self._decided_on: Observation | None = None
 
     def result(self) -> GroupResult:
         self._play()
@@ -190,6 +191,7 @@ class _Run:
         if decision.changes_layout or decision.reason is not self._last_reason:
             self._decisions.append(GroupDecisionRecord(now_s, decision, refused))
         self._last_reason = decision.reason
+        self._decided_on = None if decision.reason is Reason.STALE_METRICS else observation.seen
         self._timeline.append(self._point(now_s, observation))
         self._arrivals = 0
         if self._progress is not None:
@@ -219,6 +221,7 @@ class _Run:
             ages_s=[each.age_s(now_s) for each in (*self._gateway_scrapes, manager)],
             gateways=[each.reading for each in self._gateway_scrapes],
             manager=manager.reading,
+            before=self._decided_on,
         )
 
     def _point(self, now_s: float, observation: GroupObservation) -> GroupPoint:

@@ -1,5 +1,6 @@
 """What an elastic group's manager counts."""
 
+import logging
 from typing import Final
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -9,6 +10,8 @@ from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS
 from pointsman.serving.elastic.requests import Iteration
 from pointsman.serving.elastic.round import RoundPlan
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
+
+log = logging.getLogger(__name__)
 
 _PLANNED: Final = ("vacate", "drain")
 _REASONS: Final = ("scale_down", "scale_up", *_PLANNED)
@@ -82,8 +85,12 @@ class ManagerMetrics:
         phase = "prefill" if iteration.prompts else "decode" if iteration.steps else "move"
         self.iterations.labels(phase, str(len(iteration.members))).inc()
 
-    def moved(self, iteration: Iteration, moved_bytes: int) -> None:
+    def moved(self, iteration: Iteration, moved_bytes: int | None) -> None:
         """What a member of ``iteration`` counted; a group that shrinks or grows is to move nothing."""
+        if moved_bytes is None:
+            return
+        if moved_bytes < 0:
+            log.error("fewer bytes than attention needs were sent", extra={"bytes": moved_bytes})
         reason = "scale_down" if iteration.prompts else "scale_up" if iteration.steps else iteration.why_moved
         if reason:  # else the iteration only measured how long moves take
             self.moved_bytes.labels(reason).inc(max(moved_bytes, 0))
