@@ -11,6 +11,7 @@ import json
 import random
 import signal
 import sys
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,12 +122,13 @@ def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
             masters = {name: (number + shift) % SIZE for name, number in own.items()}
             members.begin(everyone, (), group.steps(masters, everyone))
         tokens: dict[str, int] = {}
-        noticed = 0
+        noticed, began_s = 0, time.monotonic()
         for number in living:
             try:
                 tokens |= members.all[number].answer()
             except GroupBroken:
                 noticed += 1
+        noticed_s = time.monotonic() - began_s
         members.all[dying].process.join(10)
         died = members.all[dying].process.exitcode == -signal.SIGKILL
         # As the manager's book: a step counts if its master came through, and the prompt is computed again.
@@ -147,6 +149,7 @@ def death(folder: Path, direction: str, rng: random.Random) -> dict[str, Any]:
             "killed": [dying, *point],
             "died": died,
             "noticed_by": noticed,
+            "noticed_s": noticed_s,  # with the exchanges before the kill
             "recomputed": len(lost),
             "went_on": len(going_on),
             "slots_leaked": [used - kept, sum(SLOTS - free for free in group.tell(living, "free"))],

@@ -269,6 +269,8 @@ def test_an_instance_killed_while_its_group_shrinks_or_grows_costs_only_its_own_
     assert len(found) == 2 * len(seeds)
     for each in found:
         assert each["died"], each
+        assert each["noticed_by"] == 2, each
+        assert each["noticed_s"] < 3, each
         assert (each["recomputed"], each["went_on"]) == (1, 2), each
         assert each["slots_leaked"] == [0, 0], each
         assert each["same_tokens"], each
@@ -278,8 +280,8 @@ def test_an_instance_killed_while_its_group_shrinks_or_grows_costs_only_its_own_
             "points": len({(each["direction"], *each["killed"]) for each in found}),
             "requests_recomputed": sum(each["recomputed"] for each in found),
             "requests_that_went_on": sum(each["went_on"] for each in found),
-            "wrong_tokens": 0,
-            "slots_leaked": 0,
+            "points_with_wrong_tokens": sum(not each["same_tokens"] for each in found),
+            "slots_leaked": sum(sum(map(abs, each["slots_leaked"])) for each in found),
         }
 
 

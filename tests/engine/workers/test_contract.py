@@ -12,6 +12,7 @@ from contracts.engine_api import *  # noqa: F403
 from contracts.engine_api import Serving
 from contracts.worker_server import *  # noqa: F403
 from fixtures.engines import MODEL, Engines, RunningEngine
+from pointsman.api.protocol import headers
 from pointsman.api.protocol.names import Role
 
 TOKEN = "a-token-of-the-tests"
@@ -39,3 +40,16 @@ async def serving(controlled: Controlled) -> Serving:
     async with aiohttp.ClientSession() as session:
         await control_api.Api(session, controlled).role(Role.DECODE)
     return Serving(controlled.url, TOKEN, MODEL)
+
+
+async def test_more_tokens_of_a_whole_answer_took_the_engine_longer(serving: Serving) -> None:
+    """The stand-in needs no time for a token, so the contract allows 0."""
+    took_ms = []
+    async with aiohttp.ClientSession() as session:
+        for tokens in (1, 2, 32):
+            asked = {"model": MODEL, "prompt": "Hello", "max_tokens": tokens, "ignore_eos": True}
+            sent = {"Authorization": f"Bearer {TOKEN}"}
+            async with session.post(f"{serving.url}/v1/completions", json=asked, headers=sent) as answer:
+                assert answer.status == 200, await answer.text()
+                took_ms.append(float(answer.headers[headers.DECODE_MS]))
+    assert took_ms[0] == 0 < took_ms[1] < took_ms[2]

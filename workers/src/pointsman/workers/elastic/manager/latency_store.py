@@ -33,7 +33,7 @@ def read_measured(path: Path | None) -> Measured:
             raise ValueError(f"{_MOVE} is {move_s!r}; it must be 0 or more")
         return Measured(LatencyModel.from_json(kept), move_s)
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        log.warning("the kept times cannot be read, so they are measured again: %s", error)
+        log.warning("the latency file %s cannot be read, so the times are measured again: %s", path, error)
         return Measured()
 
 

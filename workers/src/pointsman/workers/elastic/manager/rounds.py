@@ -336,7 +336,10 @@ class Rounds:
         """By a member that left or is to leave, most likely. Meanwhile the degrees that are known serve."""
         again_s = AGAIN_SECONDS if self._model.by_degree else FIRST_AGAIN_SECONDS
         self._again_s[degree] = time.monotonic() + again_s
-        log.warning("not measured", extra={"degree": degree, "members": members, "again_s": again_s})
+        log.warning(
+            "the measuring of a degree broke, and is repeated",
+            extra={"degree": degree, "members": members, "again_s": again_s},
+        )
         asyncio.get_running_loop().call_later(again_s, self._changed.set)
 
     def _unmeasured(self) -> tuple[str, ...] | None:
