@@ -148,9 +148,10 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     seeds = tuple(options.seeds)
     command = COMMAND if seeds == SEEDS else f'{COMMAND} ARGS="--seeds {" ".join(map(str, seeds))}"'
-    rows = read(PATH) if options.mixes is not None and PATH.exists() else []
+    rows = read(PATH) if options.mixes and PATH.exists() else []
+    mixes = options.mixes or [day.name for day in DAYS]
     for day in DAYS:
-        if options.mixes is None or day.name in options.mixes:
+        if day.name in mixes:
             rows = [each for each in rows if not each.name.startswith(f"{day.name}:")] + rows_of(day, seeds, command)
             write(PATH.stem, in_order(rows))
     for each in rows:
