@@ -149,16 +149,14 @@ class Writer:
         """
         name = secret_name(service.name)
         live = await self.find_own(resources.SECRETS, name, service, make_way=service.has_finalizer)
-        token = _decoded(live, names.SECRET_CONTROL_TOKEN) or known or secrets.token_urlsafe(32)
-        if known is not None and known != token:
-            kept = rotated(token, known)
-            if kept != token:
-                log.info("service=%s keeps the control token of its workers beside the new one", service.key)
-            token = kept
+        found = _decoded(live, names.SECRET_CONTROL_TOKEN) or known or secrets.token_urlsafe(32)
+        token = rotated(found, known or "")
         wanted = service_secret(service, token, self._nats.of_service(service), self._nats.ca_certificate)
         if live is None or not _is_current_secret(live, wanted):
             self._fence()
             await self._kube.apply(resources.SECRETS, wanted)
+        if token != found:
+            log.info("service=%s keeps the control token of its workers beside the new one", service.key)
         return token
 
     async def control_token(self, service: Service) -> str | None:
