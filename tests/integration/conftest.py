@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.chart_accounts import RELEASES, user_of
 from fixtures.findings import findings
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import NotFound
@@ -31,13 +32,13 @@ def control_plane() -> Iterator[ControlPlane]:
     """A real control plane without nodes. Shared: a test that kills parts of one makes its own.
 
     Autoscalers look each second; by default a test would wait a quarter of a minute for one. Owner references are
-    guarded as on OpenShift. What the operator and the planner under test do is in the audit log.
+    guarded as on OpenShift. What operator and planner do with the chart's accounts is in the audit log.
     """
     arguments = {
         CONTROLLER_MANAGER: ("--horizontal-pod-autoscaler-sync-period=1s",),
         APISERVER: ("--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement",),
     }
-    audited = ("pointsman-operator-under-test", "pointsman-planner-under-test")
+    audited = tuple(user_of(room, watches) for room in ("operator", "planner") for watches in RELEASES)
     options = ControlPlaneOptions(arguments=arguments, audit=True, audit_users=audited)
     with ControlPlane.temporary(options=options) as running:
         yield running

@@ -1,14 +1,18 @@
-"""Every right that the operator is granted is used, as the API server's audit log says; those it lacks it never needs.
+"""The rights that the chart grants the operator are those that it uses, as the API server's audit log says.
 
-That no right is missing every test of this folder shows: its operator has these rights and no others, at an API server
-with OwnerReferencesPermissionEnforcement.
+In one namespace and in all, at an API server with OwnerReferencesPermissionEnforcement. Every other test of this folder
+has an operator with the same rules and no others.
 """
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
 
-from fixtures.audit import audit_mark, granted_rights, used_rights
+from fixtures.audit import audit_mark, missing_rights, used_rights
+from fixtures.chart_accounts import ChartAccount, chart_account, watched
+from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol.names import FINALIZER, GROUP, Role
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
@@ -16,11 +20,10 @@ from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
 from pointsman.kube.client import Object
 from pointsman.local.control_plane import ControlPlane
-from pointsman.operator.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import eventually
 
 from . import test_elastic as groups
-from .conftest import USER, Cluster
+from .conftest import Cluster
 from .test_plans import layout, plan
 
 ASKED_BY_ADMISSION: Final = {
@@ -37,10 +40,27 @@ def audited_since(control_plane: ControlPlane) -> int:
     return audit_mark(control_plane)
 
 
-async def test_every_right_of_the_operator_is_used(
-    audited_since: int, cluster: Cluster, control_plane: ControlPlane
+@pytest.fixture
+def account(
+    control_plane: ControlPlane, binary: Callable[[str], Path], namespace: str, watches: str
+) -> Iterator[ChartAccount]:
+    with chart_account(control_plane, binary, "operator", watches, namespace) as found:
+        yield found
+
+
+@pytest.fixture
+def operator(operator_kubeconfig: Path, account: ChartAccount, audited_since: int) -> Iterator[OperatorProcess]:
+    """One operator with the chart's account, started. ``operator_kubeconfig`` has the CRDs made."""
+    process = ForkedOperator(account.kubeconfig, **account.settings)
+    process.start()
+    yield process
+    process.kill()
+
+
+@watched
+async def test_the_operator_uses_every_right_it_is_granted_and_no_other(
+    audited_since: int, cluster: Cluster, control_plane: ControlPlane, account: ChartAccount
 ) -> None:
-    granted = granted_rights((*CLUSTER_RULES, *LEASE_RULES))
     await layout(cluster, 1, 2, Mode.ACTIVE)
     await groups.create(cluster, policyRef={"name": "chat"})
     service = cluster.service()
@@ -75,6 +95,7 @@ async def test_every_right_of_the_operator_is_used(
     await cluster.until_plan(PlanPhase.FAILED, unschedulable)
     await cluster.kube.delete(resources.LLM_SERVICES, "chat", cluster.namespace)
     await cluster.until(cluster.services, lambda: cluster.service() is None, "the service is gone")
-    assert granted >= ASKED_BY_ADMISSION
+    assert account.rights >= ASKED_BY_ADMISSION
     cluster.operator.stop()
-    assert granted - used_rights(control_plane, USER, audited_since) - ASKED_BY_ADMISSION == set()
+    assert missing_rights(control_plane, account.user, audited_since) == []
+    assert account.rights - used_rights(control_plane, account.user, audited_since) - ASKED_BY_ADMISSION == set()

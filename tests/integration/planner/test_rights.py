@@ -1,27 +1,44 @@
-"""Every right that the planner is granted is used, as the API server's audit log says.
+"""The rights that the chart grants the planner are those that it uses, as the API server's audit log says.
 
-That no right is missing every test of this folder shows: its planner has these rights and no others.
+In one namespace and in all. Every other test of this folder has a planner with the same rules and no others.
 """
 
 import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from fixtures.audit import audit_mark, granted_rights, used_rights
+import pytest
+
+from fixtures.audit import audit_mark, missing_rights, used_rights
+from fixtures.chart_accounts import ChartAccount, chart_account, watched
+from fixtures.control_plane_process import ControlPlaneProcess
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.kube import resources
 from pointsman.local.control_plane import ControlPlane
 from pointsman.planner.health import health_of
-from pointsman.planner.permissions import CLUSTER_RULES, LEASE_RULES
 from waiting import eventually
 
-from .conftest import USER, World
+from .conftest import World
 from .test_live_loop import LONG, earlier_plan
 
 GROUP = "long-chat"
 
 
-async def test_every_right_of_the_planner_is_used(world: World, control_plane: ControlPlane) -> None:
+@pytest.fixture
+def account(
+    installed_crds: ControlPlane, binary: Callable[[str], Path], namespace: str, watches: str
+) -> Iterator[ChartAccount]:
+    with chart_account(installed_crds, binary, "planner", watches, namespace) as found:
+        yield found
+
+
+@watched
+async def test_the_planner_uses_every_right_it_is_granted_and_no_other(
+    world: World, control_plane: ControlPlane, account: ChartAccount
+) -> None:
+    world.planner = ControlPlaneProcess("planner", account.kubeconfig, lease_seconds="9", **account.settings)
     since = audit_mark(control_plane)
     await world.policy(history={"plans": 1})
     await world.service()
@@ -66,4 +83,5 @@ async def test_every_right_of_the_planner_is_used(world: World, control_plane: C
     finally:
         load.cancel()
     world.planner.stop()
-    assert granted_rights((*CLUSTER_RULES, *LEASE_RULES)) - used_rights(control_plane, USER, since) == set()
+    assert missing_rights(control_plane, account.user, since) == []
+    assert account.rights - used_rights(control_plane, account.user, since) == set()

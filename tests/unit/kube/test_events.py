@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fakes.clock import FakeClock
-from pointsman.kube.errors import Forbidden, KubeError, NotFound, Unreachable
+from pointsman.kube.errors import AlreadyExists, Forbidden, KubeError, NotFound, Unreachable
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.kube.objects import KubeObject, Metadata
 from pointsman.kube.resources import LLM_SERVICES, NODES, Resource
@@ -19,14 +19,25 @@ class ApiServer:
         self.events: dict[str, dict[str, Any]] = {}
         self.writes = 0
         self.error: Exception | None = None
+        self.answers = True
+        """Otherwise it writes and never answers."""
+        self.unanswered = asyncio.Event()
+        self.forbids_patch = False
 
     async def create(self, _: Resource, body: dict[str, Any]) -> dict[str, Any]:
         self._count()
+        if body["metadata"]["name"] in self.events:
+            raise AlreadyExists("already exists", status=409)
         self.events[body["metadata"]["name"]] = body
+        if not self.answers:
+            self.unanswered.set()
+            await asyncio.Event().wait()
         return body
 
     async def patch(self, _: Resource, name: str, namespace: str, body: dict[str, Any]) -> dict[str, Any]:
         self._count()
+        if self.forbids_patch:
+            raise Forbidden("forbidden", status=403)
         if name not in self.events:
             raise NotFound("expired", status=404)
         self.events[name] |= body
@@ -171,6 +182,26 @@ async def test_a_flush_at_the_end_writes_the_counts_that_wait(recorder: EventRec
     await recorder.flush()
     [event] = server.events.values()
     assert event["series"]["count"] == 2
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+async def test_a_write_that_the_end_of_the_process_cuts_off_is_made_again_as_it_was(
+    recorder: EventRecorder, server: ApiServer, arrived: bool
+) -> None:
+    """The planner has no right to patch Events."""
+    server.answers = False
+    recorder.record(SERVICE, "PlannedPrefillShort", "chat-00001: switch a worker")
+    writing = asyncio.create_task(recorder.run())
+    await server.unanswered.wait()
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    if not arrived:
+        server.events.clear()
+    server.answers = True
+    server.forbids_patch = True
+    await recorder.flush()
+    assert server.notes == ["chat-00001: switch a worker"]
+    assert recorder.dropped == 0
 
 
 async def test_an_event_of_a_cluster_wide_object_is_in_the_default_namespace(

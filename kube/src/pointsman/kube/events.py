@@ -5,6 +5,7 @@ import logging
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
@@ -13,7 +14,7 @@ from pointsman.api.credentials import mask_credentials
 
 from .client import Kube, Object
 from .clock import SYSTEM_CLOCK, Clock, micro_time
-from .errors import KubeError, NotFound
+from .errors import AlreadyExists, KubeError, NotFound
 from .objects import KubeObject
 from .resources import EVENTS, Resource
 
@@ -186,15 +187,16 @@ class EventRecorder:
         count, series.written_at_s = series.count, self._clock.monotonic_s()
         namespace = key.regarding.namespace or "default"
         try:
-            if series.name:
+            if series.written_count:
                 try:
                     body = {"series": {"count": count, "lastObservedTime": micro_time(series.last_seen)}}
                     await self._kube.patch(EVENTS, series.name, namespace, body)
                 except NotFound:  # Events are kept for an hour
                     series.name = ""
-            if not series.name:
-                series.name = _event_name(key.regarding.name)
-                await self._kube.create(EVENTS, self._body(key, series, namespace))
+            if not series.written_count or not series.name:
+                series.name = series.name or _event_name(key.regarding.name)
+                with suppress(AlreadyExists):  # the end of the process cut off the answer, not the write
+                    await self._kube.create(EVENTS, self._body(key, series, namespace))
         except KubeError as error:
             # Refused or unanswered, it is not tried again: the log line has said the same.
             self.dropped += count - series.written_count
