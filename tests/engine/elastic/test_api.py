@@ -92,13 +92,20 @@ async def test_an_instance_serves_its_manager_alone_and_obeys_the_newest(group: 
         for path, status in (("/health", 200), ("/metrics", 404), ("/v1/models", 404), (LINK_PATH, 401)):
             async with session.get(url + path) as answer:
                 assert answer.status == status, path
+        newest = {MANAGER_SINCE: repr(time.time())}
+        for wrong in ("", TOKEN, "Bearer ", f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", f"Basic {TOKEN}"):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(url + LINK_PATH, headers={"Authorization": wrong, **newest})
+            assert refused.value.status == 401, wrong
+        assert await are_linked(group, 3), "a stranger takes no instance from its manager"
         with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
             await session.ws_connect(url + LINK_PATH, headers={**right, MANAGER_SINCE: "0.0"})
         assert refused.value.status == 409
         async with session.ws_connect(url + LINK_PATH, headers={**right, MANAGER_SINCE: repr(time.time())}) as link:
             hello = decode_from_instance(await link.receive_bytes())
             assert isinstance(hello, Hello)
-            assert (hello.name, hello.slots, hello.held) == ("api-0", SLOTS, {})
+            assert (hello.name, hello.slots) == ("api-0", SLOTS)
+            assert {each for each in hello.held if not each.startswith("profile-")} == set(), "but for measurements"
             await eventually(lambda: are_linked(group, 2), "the earlier manager has lost it")
     await eventually(lambda: are_linked(group, 3), "with the newer one gone, it is linked again")
 

@@ -12,6 +12,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 
 import aiohttp
+import psutil
 import pytest
 from charts.dashboards.elastic import ELASTIC
 from prometheus_client.parser import text_string_to_metric_families
@@ -100,6 +101,18 @@ async def exact(
     assert comparison.exact, comparison.differences
 
 
+async def test_instances_bind_their_own_address_alone_for_tensors(group: ElasticGroup, gateway: Gateway) -> None:
+    """Whoever reaches these ports can read and write KV."""
+    # Both instances are idle: they compute the prompt together, each with its two shards.
+    await gateway.client.completions.create(model=MODEL, prompt="Is the signal clear?" * 20, max_tokens=1)
+    assert (await metrics(group))['iterations_total{degree="2",phase="prefill"}'] > 0
+    for instance in group.instances.values():
+        family = [psutil.Process(pid) for pid in (instance.process.pid, *children_of(instance.process.pid))]
+        bound = [each.laddr for one in family for each in one.net_connections("tcp") if each.status == "LISTEN"]
+        assert len(bound) >= 4, "HTTP, the store, and gloo of two shards"
+        assert {address.ip for address in bound} == {instance.address}
+
+
 async def test_instances_join_die_stand_still_and_drain_and_every_answer_is_that_of_one_engine(
     group: ElasticGroup, gateway: Gateway, plain_engines: PlainEngines
 ) -> None:
@@ -122,8 +135,6 @@ async def test_instances_join_die_stand_still_and_drain_and_every_answer_is_that
         group.instances.pop("eg-2").process.send_signal(signal.SIGTERM)
         await eventually(lambda: has_instances(group, 1), "it has handed over what it had")
 
-    # A prompt for which two instances are idle is computed by both.
-    await gateway.client.completions.create(model=MODEL, prompt="Is the signal clear?" * 20, max_tokens=1)
     await exact(gateway, plain_engines, islice(prompts(MIX, seed=1), 200), asyncio.create_task(come_and_go()))
     found = await metrics(group)
     print(found)

@@ -15,6 +15,7 @@ import nats.errors
 import nats.js.errors
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
@@ -296,6 +297,53 @@ async def test_nobody_has_a_stream_of_his_own_take_the_prompts_of_another_servic
     info = await attacker.client.jetstream().stream_info(attacker.stream)
     assert info.config.sources in (None, [])
     assert info.config.subjects == [names.prefill_subjects(NAMESPACE, "attacker")]
+
+
+async def test_nobody_hears_or_takes_the_answers_to_another_service(victim: Pod, attacker: Pod) -> None:
+    """Neither a copy of them, nor as one of a queue group, of which the server gives each message to one member."""
+    inbox = names.reply_inbox_prefix(NAMESPACE, "victim", "pod-0")
+    stolen: list[bytes] = []
+
+    async def steal(message: Msg) -> None:
+        stolen.append(message.data)
+
+    async def answer(message: Msg) -> None:
+        await message.respond(b"for the victim")
+
+    for subject in (f"{inbox}.>", f"{inbox}.*.*", "pointsman.reply.tests.victim.>", "pointsman.*.tests.victim.>"):
+        for queue in ("", "workers"):
+            await attacker.client.subscribe(subject, queue=queue, cb=steal)
+            await attacker.refused(subject)
+    asked = names.prefill_signal_subject(NAMESPACE, "victim", "kv")
+    await victim.client.subscribe(asked, cb=answer)
+    for _ in range(20):
+        assert (await victim.client.request(asked, timeout=30)).data == b"for the victim"
+    await attacker.client.flush()
+    assert stolen == []
+
+
+async def test_an_answer_of_an_own_queue_may_go_to_another_service_and_brings_nothing_back(
+    victim: Pod, attacker: Pod
+) -> None:
+    """The limit that docs/security.md names: NATS checks no reply subjects of requests to JetStream."""
+    jetstream = attacker.client.jetstream()
+    own, theirs = (names.prefill_subject(NAMESPACE, uid, "kv") for uid in ("attacker", "victim"))
+    config = ConsumerConfig(durable_name="prefill-kv", filter_subject=own, ack_policy=AckPolicy.EXPLICIT)
+    await jetstream.add_consumer(attacker.stream, config)
+    await jetstream.publish(own, b"forged")
+    signal = names.prefill_signal_subject(NAMESPACE, "victim", "kv")
+    heard = await victim.client.subscribe(signal)
+    await victim.client.flush()
+    await attacker.client.publish(f"$JS.API.CONSUMER.MSG.NEXT.{attacker.stream}.prefill-kv", b"", reply=signal)
+    assert (await heard.next_msg(timeout=30)).data == b"forged"
+    # The other way round: the victim's prompt to a subject of the attacker's.
+    await victim.client.jetstream().publish(theirs, b"a prompt")
+    inbox = f"{names.reply_inbox_prefix(NAMESPACE, 'attacker', 'pod-0')}.mine"
+    stolen = await attacker.client.subscribe(inbox)
+    next_of_victim = f"$JS.API.CONSUMER.MSG.NEXT.{victim.stream}.prefill-kv"
+    await attacker.client.publish(next_of_victim, b"", reply=inbox)
+    await attacker.refused(next_of_victim)
+    assert stolen.pending_msgs == 0
 
 
 async def test_the_login_of_a_service_is_of_no_other(server: GuardedNats) -> None:
