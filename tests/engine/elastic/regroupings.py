@@ -20,6 +20,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from engine.elastic.members import Members
+from engine.elastic.rounding import Exact
 from pointsman.serving.elastic.iterations import Move, Prompt, Step
 
 SIZE, SLOTS, ITERATIONS, LONGEST = 4, 1500, 24, 400
@@ -47,9 +48,7 @@ class Counts:
 def main(folder: Path, dtype: str, width: int, transport: str, seeds: list[int]) -> list[dict[str, Any]]:
     """What each sequence found."""
     torch.set_num_threads(1)  # the members compute meanwhile
-    exact, same = (
-        LlamaForCausalLM.from_pretrained(folder, dtype=each).eval() for each in (torch.float32, getattr(torch, dtype))
-    )
+    exact, same = Exact(folder), LlamaForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
     members = Members(folder, SIZE, SLOTS, width, dtype, transport)
     try:
         return [sequence(members, exact, same, random.Random(seed)) | {"seed": seed, "width": width} for seed in seeds]
@@ -57,11 +56,8 @@ def main(folder: Path, dtype: str, width: int, transport: str, seeds: list[int])
         members.close()
 
 
-def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dict[str, Any]:
-    """One sequence of regroupings, and what is left at its end.
-
-    ``exact`` is transformers' model in float32, ``same`` in the engine's type.
-    """
+def sequence(members: Members, exact: Exact, same: Any, rng: random.Random) -> dict[str, Any]:
+    """One sequence of regroupings, and what is left at its end. ``same``: transformers' model in the engine's type."""
     running: dict[str, Running] = {}
     ended: list[Running] = []
     degrees: set[int] = set()
@@ -69,7 +65,7 @@ def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dic
     misplaced = 0
     for number in range(ITERATIONS):
         if len(running) < 2 or rng.random() < 0.3:
-            degrees.add(prefill(members, running, rng, number, exact.config.vocab_size, counts))
+            degrees.add(prefill(members, running, rng, number, same.config.vocab_size, counts))
         elif rng.random() < 0.2:
             hand_over(members, running, rng, counts)
         else:
@@ -83,7 +79,7 @@ def sequence(members: Members, exact: Any, same: Any, rng: random.Random) -> dic
         members.asked("release", request)
     found = differences(exact, same, ended)
     moved = members.asked("moved")
-    of = exact.config
+    of = same.config
     return {
         **asdict(counts),
         "moved_bytes": {kind: sum(each[kind] for each in moved) for kind in moved[0]},
@@ -169,24 +165,32 @@ def count_misplaced(members: Members, running: dict[str, Running]) -> int:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def differences(exact: Any, same: Any, ended: list[Running]) -> dict[str, Any]:
+def differences(exact: Exact, same: Any, ended: list[Running]) -> dict[str, Any]:
     """Tokens that ``exact`` would not have chosen, and how far its two best logits lie apart at each of them.
 
-    ``lost``: how far the logit of a chosen token lies below the best, at most, in standard deviations of all logits of
-    that position, as ``exact`` has them. ``transformers_lost``: the same of the tokens that ``same`` would choose.
+    ``rounding``: what float32 changes logits by, at most. ``undecided``: tokens whose two best logits lie closer
+    together than this changes those of their position. ``lost``: how far the logit of a chosen token lies below the
+    best, at most, in standard deviations of all logits of that position. ``transformers_lost``: the same of the
+    tokens that ``same`` would choose.
     """
-    wrong, lost, theirs = 0, 0.0, 0.0
+    wrong, undecided, rounding, lost, theirs = 0, 0, 0.0, 0.0, 0.0
     apart: list[float] = []
     for each in ended:
-        asked = torch.tensor([each.tokens[:-1]])
-        logits, alike = (model(asked).logits[0, each.prompt_tokens - 1 :].float() for model in (exact, same))
+        asked = each.tokens[:-1]
+        logits, changed = exact.logits(asked, len(each.tokens) - each.prompt_tokens)
+        alike = same(torch.tensor([asked])).logits[0, each.prompt_tokens - 1 :]
         best = logits.topk(2).values
         apart += (best[:, 0] - best[:, 1]).tolist()
+        undecided += int((best[:, 0] - best[:, 1] < changed).sum())
+        rounding = max(rounding, float(changed.max()))
         chosen = torch.tensor(each.tokens[each.prompt_tokens :])
         wrong += int((logits.argmax(-1) != chosen).sum())
         lost = max(lost, _lost(logits, chosen))
         theirs = max(theirs, _lost(logits, alike.argmax(-1)))
-    return {"wrong_tokens": wrong, "logits_apart": apart, "lost": lost, "transformers_lost": theirs}
+    return {
+        "wrong_tokens": wrong, "undecided": undecided, "rounding": rounding, "logits_apart": apart,
+        "lost": lost, "transformers_lost": theirs,
+    }  # fmt: skip
 
 
 def _lost(logits: torch.Tensor, chosen: torch.Tensor) -> float:

@@ -5,7 +5,7 @@ import json
 import random
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -17,9 +17,21 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.elastic.programs import run
 from pointsman.api.protocol import names
 from pointsman.local.cluster import SYSTEM_NAMESPACE, LocalCluster
-from pointsman.local.traffic import Endpoint, Mix, Record, closed_loop, compare, prompts, running_load
+from pointsman.local.traffic import (
+    Api,
+    Comparison,
+    Endpoint,
+    Mix,
+    Prompt,
+    Record,
+    closed_loop,
+    compare,
+    prompts,
+    running_load,
+)
 from waiting import eventually
 
 NAME = "long-chat"
@@ -122,7 +134,7 @@ REPLACED_AFTER = 5  # deaths: a kubelet waits longer before each start, up to fi
 @pytest.mark.verify_elastic
 @pytest.mark.timeout(3600)
 async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_nothing_leaks(
-    group: Group, plain: Endpoint, findings: dict[str, object]
+    group: Group, model: Path, plain: Endpoint, tmp_path: Path, findings: dict[str, object]
 ) -> None:
     rng, killed = random.Random(SEED), list[str]()
     url = group.cluster.gateway_url(NAME)
@@ -152,11 +164,12 @@ async def test_whatever_is_killed_when_every_answer_is_that_of_one_engine_and_no
             broken += len(again)
             served += [record for record in records if record.served] + await closed_loop(ours, again, clients=4)
     comparison = compare(await closed_loop(plain, asked, clients=2), served)
-    assert comparison.exact, comparison.differences
+    ties = ties_of_float32(group.cluster, model, comparison, served, tmp_path)
     await eventually(lambda: group.get()["status"]["slots"] == {"total": 2 * SLOTS, "free": 2 * SLOTS}, "no slot leaks")
     findings.update(
         kills=len(killed), of={part: killed.count(part) for part in sorted(set(killed))}, answers=comparison.compared,
-        different_from_one_server=len(comparison.differences), streams_that_ended_with_their_manager=broken, seed=SEED,
+        different_from_one_server=len(comparison.differences), ties_of_float32=ties,
+        streams_that_ended_with_their_manager=broken, seed=SEED,
     )  # fmt: skip
 
 
@@ -168,13 +181,14 @@ TRUE = {"Ready": "True", "Available": "True", "Progressing": "False", "Degraded"
 @pytest.mark.verify_elastic
 @pytest.mark.timeout(3600)
 async def test_manager_and_operator_are_killed_while_the_group_scales_and_it_converges_and_no_answer_is_lost(
-    group: Group, plain: Endpoint, findings: dict[str, object]
+    group: Group, model: Path, plain: Endpoint, tmp_path: Path, findings: dict[str, object]
 ) -> None:
     rng, killed = random.Random(SCALING_SEED), list[str]()
     url = group.cluster.gateway_url(NAME)
     assert url is not None
     replicas, scaling = 2, 0
     converged_s: list[float] = []
+    managers_died_s: list[float] = []
     async with Endpoint(url, MODEL_NAME, timeout_seconds=300, retries=20) as ours:
         async with running_load(ours, prompts(MIX, seed=SCALING_SEED), clients=3) as traffic:
             for _ in range(POINTS):
@@ -184,8 +198,10 @@ async def test_manager_and_operator_are_killed_while_the_group_scales_and_it_con
                 killed.append(rng.choice(("manager", "operator")))
                 scaling += not group.ready(replicas)
                 before = group.starts(killed[-1])
-                group.kill(killed[-1])
                 killed_s = time.monotonic()
+                group.kill(killed[-1])
+                if killed[-1] == "manager":
+                    managers_died_s.append(killed_s)
                 await started(group, killed[-1], other_than=before)
                 await agreed(group, replicas)
                 converged_s.append(time.monotonic() - killed_s)
@@ -196,13 +212,16 @@ async def test_manager_and_operator_are_killed_while_the_group_scales_and_it_con
                     await started(group, killed[-1], other_than=before)
                     await agreed(group, replicas)
         print(*((record.started_s, record.total_seconds, record.error) for record in traffic.failed), sep="\n")
-        # A request at whose answer two managers died may be what kills them: its client has to ask again.
-        assert [record.error for record in traffic.failed if "2 workers died" not in str(record.error)] == []
+        # The gateway takes a request at whose answers two workers died for what kills them: its client asks again.
+        for record in traffic.failed:
+            assert "2 workers died" in str(record.error), record.error
+            ended_s = record.started_s + record.total_seconds
+            assert sum(record.started_s < died_s < ended_s for died_s in managers_died_s) >= 2, record.error
         again = await closed_loop(ours, [record.prompt for record in traffic.failed], clients=2)
     served = [*(record for record in traffic.records if record.served), *again]
     alone = await closed_loop(plain, [record.prompt for record in served], clients=2)
     comparison = compare(alone, served)
-    assert comparison.exact, comparison.differences
+    ties = ties_of_float32(group.cluster, model, comparison, served, tmp_path)
     slots = replicas * SLOTS
     await eventually(lambda: group.get()["status"]["slots"] == {"total": slots, "free": slots}, "no slot leaks")
     assert "InstanceLost" not in group.events(), "no instance was killed"
@@ -210,9 +229,41 @@ async def test_manager_and_operator_are_killed_while_the_group_scales_and_it_con
         kills=len(killed), of={part: killed.count(part) for part in sorted(set(killed))},
         kills_before_the_group_had_scaled=scaling, answers=comparison.compared,
         answers_that_two_deaths_ended=len(traffic.failed), different_from_one_server=len(comparison.differences),
+        ties_of_float32=ties,
         seconds_to_converge={"median": round(statistics.median(converged_s), 1), "max": round(max(converged_s), 1)},
         seed=SCALING_SEED,
     )  # fmt: skip
+
+
+def ties_of_float32(
+    cluster: LocalCluster, model: Path, comparison: Comparison, served: Sequence[Record], tmp_path: Path
+) -> list[dict[str, Any]]:
+    """Where answers differ from those of one server: each a tie of the two best tokens, which rounding decided.
+
+    A tie: in float64 the two lie closer together than float32 changes the logits there. All other tokens of such an
+    answer must be the best ones in float64, as transformers computes them after the tokens before.
+    """
+    records = {record.prompt.index: record for record in served}
+    different = [records[each.index] for each in comparison.differences]
+    if not different:
+        return []
+    answers = tmp_path / "answers.json"
+    answers.write_text(json.dumps([{"prompt": given(each.prompt), "tokens": each.token_ids} for each in different]))
+    ties = []
+    judged = run(cluster.environment, "rounding", str(model), str(answers))
+    for record, difference, found in zip(different, comparison.differences, judged, strict=True):
+        assert found["prompt_tokens"] == record.prompt_tokens
+        assert found["wrong"] == [], (difference, found)
+        ties += [each for each in found["undecided"] if each["token"] == difference.first_difference]
+    assert len(ties) == len(different), (comparison.differences, judged)
+    return ties
+
+
+def given(prompt: Prompt) -> object:
+    """As `engine.elastic.rounding` wants it."""
+    if prompt.token_ids is not None:
+        return prompt.token_ids
+    return {"chat": prompt.text} if prompt.api is Api.CHAT else prompt.text
 
 
 async def agreed(group: Group, replicas: int) -> None:
