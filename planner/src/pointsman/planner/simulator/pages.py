@@ -89,6 +89,10 @@ class GatewayPage:
                 self._tpot.observe(tpot_s)
         self._ended[self._ttft_verdict(ttft_s, prompt_tokens), tpot] += 1
 
+    def failed(self) -> None:
+        """The engine's own error ended a request before its first token."""
+        self._ended[TtftVerdict.MISSED, TpotVerdict.FAILED] += 1
+
     def _tpot_verdict(self, tpot_s: float) -> TpotVerdict:
         if self._objectives is None:
             return TpotVerdict.UNKNOWN

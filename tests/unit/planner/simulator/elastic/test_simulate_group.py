@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS, GATEWAY_PROMPT_TOKENS
+from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS, GATEWAY_ENDED, GATEWAY_PROMPT_TOKENS
 from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import attainment_at_most
@@ -285,6 +285,21 @@ def test_a_request_that_fits_into_no_number_of_instances_is_refused() -> None:
     large = Trace("large", np.array([1.0, 2.0]), np.array([400_000, 500]), np.array([10, 10]))
     done = run(large, "static")
     assert list(done.outcome) == [Outcome.REFUSED, Outcome.COMPLETED]
+
+
+def test_gateways_count_a_request_that_the_manager_refuses_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[GatewayPage] = []
+
+    class Kept(GatewayPage):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            pages.append(self)
+
+    monkeypatch.setattr("pointsman.planner.simulator.elastic.simulate.GatewayPage", Kept)
+    run(Trace("large", np.array([1.0, 2.0]), np.array([400_000, 500]), np.array([10, 10])), "static")
+    ended = pages[0].page(held=0)[GATEWAY_ENDED.name]
+    assert sum(ended.values()) == 2, "both requests that arrived"
+    assert sum(count for labels, count in ended.items() if ("tpot", "failed") in labels) == 1
 
 
 def test_the_others_of_an_iteration_notice_a_death_and_compute_the_prompt_again() -> None:

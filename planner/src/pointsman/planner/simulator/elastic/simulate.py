@@ -173,7 +173,9 @@ class _Run:
         )
 
     def _refused(self, refused: Refused) -> None:
+        """The manager's front reports an engine error, with status 500."""
         self._open -= 1
+        self._gateway(int(refused.request)).failed()
         self._outcome[int(refused.request)] = int(Outcome.REFUSED)
 
     # --- the planner ---
