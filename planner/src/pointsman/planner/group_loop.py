@@ -106,9 +106,10 @@ class GroupPlanner:
 
     async def _plan(self, key: ServiceKey) -> None:
         kept: _Planned | None = None
+        failures = 0  # in a row
         try:
             while True:
-                wait_s = loops.LOOK_FOR_SERVICES_S
+                wait_s, failed = loops.LOOK_FOR_SERVICES_S, ""
                 found = next(((g, p) for k, g, p in self._cluster.planned_groups() if k == key), None)
                 try:
                     if found is not None and self._leads():
@@ -120,16 +121,18 @@ class GroupPlanner:
                         with self._metrics.tick_seconds.time():
                             wait_s = await self._look(key, group, policy, kept)
                 except KubeError as error:
+                    failed = str(error)
                     log.warning("group=%s/%s the API server was not reached: %s", *key, error)
+                except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
+                    failed = f"{type(error).__name__}: {error}"
+                    log.exception("group=%s/%s look failed", *key)
+                failures = failures + 1 if failed else 0
+                if failed:
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
                     wait_s = _LOOK_AGAIN_S
-                except Exception as error:  # one group's bad luck must not stop its planning for good, nor another's
-                    log.exception("group=%s/%s look failed", *key)
-                    self._metrics.unknown(*key)
-                    wait_s = _LOOK_AGAIN_S
-                    if found is not None and kept is not None:
-                        text = f"looks end in an error, so nothing is planned: {type(error).__name__}: {error}"
-                        await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text[:1000])
+                if failures >= loops.LOOKS_FAILED and found is not None:
+                    text = f"looks end in an error, so nothing is planned: {failed[: loops.MOST_OF_AN_ERROR]}"
+                    await self._say_health(key, found[0], kept, False, PlannerHealth.LOOK_FAILED, text)
                 await asyncio.sleep(wait_s)
         finally:
             if kept is not None:
@@ -261,23 +264,28 @@ class GroupPlanner:
         self,
         key: ServiceKey,
         group: ElasticGroup,
-        kept: _Planned,
+        kept: _Planned | None,
         healthy: bool,
         reason: PlannerHealth,
         message: str,
     ) -> None:
-        """The condition PlannerHealthy, written when it changes."""
+        """The condition PlannerHealthy, written when it changes. ``kept`` None: nothing could be remembered yet."""
         self._metrics.health(*key, healthy, reason)
-        if kept.healthy == (healthy, reason):
-            return
         before, now = health_of(group.status.conditions), self._clock.now()
+        if kept is None:
+            written = before is not None and before.reason == reason
+        else:
+            written = kept.healthy == (healthy, reason)
+        if written:
+            return
         said = health_condition(before, healthy, reason, message, group.metadata.generation, now)
         try:
             await apply_health(self._kube, resources.ELASTIC_GROUPS, key, [said])
         except KubeError as error:
             log.warning("group=%s/%s the API server was not reached: %s", *key, error)
             return  # it is said at the next look
-        kept.healthy = (healthy, reason)
+        if kept is not None:
+            kept.healthy = (healthy, reason)
 
 
 def _prefix(key: ServiceKey) -> str:

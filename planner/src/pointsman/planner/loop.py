@@ -55,8 +55,6 @@ log = logging.getLogger(__name__)
 SAVE_CHANGED_S: Final = 5.0
 SHADOW_ROUTING_S: Final = 60.0
 _ROUTING_ONLY: Final = (Reason.STEADY, Reason.FLOW_CONTROL, Reason.THRESHOLD)  # they come in turn
-LOOKS_FAILED: Final = 3  # in a row, before it is said: one may be an answer of the API server that was lost
-_MOST_OF_AN_ERROR: Final = 1000  # letters
 _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
 
@@ -150,7 +148,7 @@ class Planner:
                 failures = failures + 1 if failed else 0
                 if failed and (kept is None or not kept.shown):
                     self._metrics.unknown(*key)  # the figures of an earlier look are none of now
-                if failures >= LOOKS_FAILED and found is not None:
+                if failures >= loops.LOOKS_FAILED and found is not None:
                     await self._report_failure(key, found[0], kept, failed)
                 await asyncio.sleep(wait_s)
         finally:
@@ -370,7 +368,7 @@ class Planner:
             written = said is not None and said.reason == PlannerHealth.LOOK_FAILED
         if written:
             return
-        message = f"looks end in an error, so nothing is planned: {error[:_MOST_OF_AN_ERROR]}"
+        message = f"looks end in an error, so nothing is planned: {error[: loops.MOST_OF_AN_ERROR]}"
         try:
             await self._write_health(key, service, False, PlannerHealth.LOOK_FAILED, message)
         except KubeError:

@@ -8,6 +8,8 @@ Key = tuple[str, str]
 """``(namespace, name)``."""
 
 LOOK_FOR_SERVICES_S: Final = 1.0
+LOOKS_FAILED: Final = 3  # in a row, before it is said: one may be an answer of the API server that was lost
+MOST_OF_AN_ERROR: Final = 1000  # letters
 
 
 async def run_each(
