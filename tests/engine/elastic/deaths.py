@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.elastic.members import Members
-from pointsman.serving.elastic.iterations import Prompt, Step
+from pointsman.serving.elastic.iterations import Move, Prompt, Step
 from pointsman.workers.elastic.engine.meeting import GroupBroken
 
 SLOTS = 9000
@@ -21,9 +21,10 @@ LONG = 2500  # takes most of a second: the death comes in the middle
 
 
 def main(folder: Path, width: int, transport: str) -> list[dict[str, Any]]:
-    """A death while the group forms, one in a prefill, one in a decode step, and a member that stands still in a
-    prefill, and keeps its connections."""
-    return [death(folder, width, transport, phase) for phase in ("joining", "prefill", "decode", "frozen")]
+    """A death while the group forms, one in a prefill, one in a decode step, a member that stands still in a prefill,
+    and keeps its connections, and a death of one that takes KV."""
+    phases = ("joining", "prefill", "decode", "frozen")
+    return [*(death(folder, width, transport, phase) for phase in phases), death_of_a_taker(folder, width, transport)]
 
 
 def death(folder: Path, width: int, transport: str, phase: str) -> dict[str, Any]:
@@ -75,6 +76,27 @@ def death(folder: Path, width: int, transport: str, phase: str) -> dict[str, Any
             "slots_leaked": sum(SLOTS - each for each in free),
             "same_tokens_after": members.iterate([0, 1], again, ()) == alone,
         }
+    finally:
+        members.close()
+
+
+def death_of_a_taker(folder: Path, width: int, transport: str) -> dict[str, Any]:
+    """Kill the second of two that takes over KV; ``moved_bytes``: what the first one says that it sent."""
+    members = Members(folder, 2, SLOTS, width, transport=transport)
+    try:
+        members.iterate([0], [Prompt("r", tuple(range(90)), ((0, 90),))], ())
+        members.all[1].ask("die", 1, False)
+        members.all[1].answer()
+        members.begin([0, 1], (), (), [Move("r", 0, 1, 90)])
+        since_s = time.monotonic()
+        noticed = broken(members, 0)
+        noticed_s = time.monotonic() - since_s
+        members.all.pop()
+        (free,), (moved,) = members.asked("free"), members.asked("moved")
+        return {
+            "phase": "taking", "noticed_by": int(noticed), "noticed_s": noticed_s, "slots_leaked": SLOTS - free,
+            "moved_bytes": moved,
+        }  # fmt: skip
     finally:
         members.close()
 

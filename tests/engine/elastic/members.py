@@ -181,11 +181,12 @@ def _serve(pipe: Connection, name: str, folder: Path, slots: int, width: int, dt
         match question:
             case "iterate":
                 computer.tell(of[0], done.put)
-                match done.get():
+                answered = done.get()
+                kind = "prefill" if of[0].prompts else "decode" if of[0].steps else "move"
+                assert answered.moved_bytes is not None
+                moved_bytes[kind] += answered.moved_bytes
+                match answered:
                     case Done() as found:
-                        kind = "prefill" if of[0].prompts else "decode" if of[0].steps else "move"
-                        assert found.moved_bytes is not None
-                        moved_bytes[kind] += found.moved_bytes
                         pipe.send(("tokens", {request: each.token_id for request, each in found.tokens.items()}))
                     case Broken() as found:
                         pipe.send(("broken", found.why))

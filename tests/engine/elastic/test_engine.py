@@ -12,6 +12,8 @@ from engine.elastic.programs import run
 from pointsman.local.engine.environment import EngineEnvironment
 
 KINDS = ("grouped-tied-llama3-sharded", "plain", "linear")
+KV_BYTES_OF_PLAIN = 2 * 3 * 8 * 16 * 4
+"""Of a token of the model "plain": keys and values of 3 layers with 8 heads of 16 numbers in float32."""
 
 
 @pytest.fixture(scope="module")
@@ -128,10 +130,11 @@ def test_a_model_that_is_cut_over_two_processes_of_each_instance_gives_the_same_
     assert moved_as_planned(found), found
 
 
+@pytest.mark.parametrize("width", ["1", pytest.param("2", marks=[pytest.mark.verify, pytest.mark.verify_elastic])])
 def test_in_bfloat16_tokens_are_as_good_as_transformers_own(
-    engine_environment: EngineEnvironment, models: Path
+    engine_environment: EngineEnvironment, models: Path, width: str
 ) -> None:
-    for found in run(engine_environment, "regroupings", str(models / KINDS[0]), "bfloat16", "1", "gloo", "1"):
+    for found in run(engine_environment, "regroupings", str(models / KINDS[0]), "bfloat16", width, "gloo", "1"):
         assert found["transformers_lost"] > 0, "bfloat16 chooses other tokens, or this shows nothing"
         assert found["lost"] < 0.4, found  # standard deviations; docs/elastic.md says so
         assert (found["misplaced"], found["slots_leaked"]) == (0, 0), found
@@ -230,13 +233,18 @@ def test_a_member_that_dies_while_the_others_connect_is_noticed_in_time(
 def test_a_member_that_dies_or_stands_still_is_noticed_by_all_and_its_requests_are_computed_again(
     engine_environment: EngineEnvironment, models: Path, transport: str
 ) -> None:
-    found: list[dict[str, Any]] = run(engine_environment, "deaths", str(models / "plain"), "1", transport)
+    found: list[dict[str, Any]]
+    *found, taking = run(engine_environment, "deaths", str(models / "plain"), "1", transport)
     assert [each["phase"] for each in found] == ["joining", "prefill", "decode", "frozen"]
     for each in found:
         assert each["noticed_by"] == 2, each
         assert each["noticed_s"] < 3, each
         assert each["slots_leaked"] == 0, each
         assert each["same_tokens_after"], each
+    assert (taking["noticed_by"], taking["slots_leaked"]) == (1, 0), taking
+    assert taking["noticed_s"] < 3, taking
+    assert taking["moved_bytes"]["move"] > 90 * KV_BYTES_OF_PLAIN, "what was sent in vain is counted too"
+    assert taking["moved_bytes"]["prefill"] == taking["moved_bytes"]["decode"] == 0
 
 
 def test_what_is_exchanged_travels_while_a_member_attends_over_the_keys_at_hand(

@@ -21,6 +21,7 @@ from pointsman.workers.elastic.protocol import Broken, Dismiss, Done, Hello, Ite
 from waiting import eventually
 
 SLOTS = 100
+SENT_IN_VAIN = 64  # bytes of KV, by a hand-over that breaks
 
 
 class Instances:
@@ -42,7 +43,7 @@ class Instances:
     def _answer(self, name: str, what: Iterate) -> None:
         assert self.rounds is not None
         if self.breaks(what):
-            self.rounds.answered(name, Broken(what.number, "a defect"))
+            self.rounds.answered(name, Broken(what.number, "a defect", SENT_IN_VAIN if what.moves else 0))
             return
         mine = name == what.members[0]
         tokens = dict.fromkeys(what.sampling, Sampled(5)) if mine else {}
@@ -200,6 +201,20 @@ async def test_a_request_whose_every_prefill_breaks_is_refused_and_the_others_go
         await eventually(lambda: finished(instances) == ["good"], "the next one is served")
         (refused,) = [each for each in instances.events if isinstance(each, Refused)]
         assert (refused.request, refused.why) == ("poison", "5 iterations with it broke, the last one: a defect")
+
+
+async def test_what_a_hand_over_that_breaks_has_sent_is_counted() -> None:
+    async with managed(LatencyModel({1: PrefillTime(0.01, 1e-3, 1e-7)})) as (rounds, instances):
+        rounds.joined(hello(0))
+        rounds.add(ask("r", most=60))
+        await eventually(lambda: bool(instances.events), "it has KV on the instance")
+        broken = iter([True])
+        instances.breaks = lambda what: bool(what.moves) and next(broken, False)
+        rounds.joined(hello(1))
+        rounds.leaves("g-0")
+        await eventually(lambda: finished(instances) == ["r"], "it is answered")
+        assert next(broken, None) is None, "a hand-over broke"
+        assert rounds.state().totals.moved_bytes["drain"] == SENT_IN_VAIN
 
 
 async def test_decode_steps_are_summed_and_those_of_broken_iterations_are_not() -> None:

@@ -60,10 +60,15 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Broken(msgspec.Struct, frozen=True, tag="broken"):
-    """An iteration ended early here. It left no KV; what its prompts and moves had before is freed here too."""
+    """An iteration ended early here. It left no KV; what its prompts and moves had before is freed here too.
+
+    ``moved_bytes``: as of Done, of an iteration of moves; 0 for another, of which it is not known how much attention
+    needed; None: an instance of an earlier version.
+    """
 
     number: int
     why: str
+    moved_bytes: int | None = None
 
 
 class Leaving(msgspec.Struct, frozen=True, tag="leaving"):

@@ -58,8 +58,9 @@ class Computer:
         results = [result, *self._others.results()]
         if not all(result.agrees(other) for other in results):
             end_instance(f"its shards disagree: {results}")
+        moved_bytes = sum(each.moved_bytes for each in results)
         if result.why is None:
-            moved_bytes = sum(each.moved_bytes for each in results)
             reply(Done(what.number, result.tokens, time.monotonic() - began_s, moved_bytes))
         else:
-            reply(Broken(what.number, "; ".join(dict.fromkeys(str(each.why) for each in results))))
+            why = "; ".join(dict.fromkeys(str(each.why) for each in results))
+            reply(Broken(what.number, why, moved_bytes))

@@ -115,7 +115,7 @@ class Shard:
         if self._met is not None:
             self._met.close()
             self._met = None
-        self._sent_bytes.take()
+        sent_bytes = self._sent_bytes.take()
         if what.store != self._store_at:
             self._stores.pop(what.store, None)
         for request in (*(each.request for each in what.prompts), *(each.request for each in what.moves)):
@@ -123,7 +123,8 @@ class Shard:
         for step in what.steps:
             self.instance.pool.undo(step.request, step.position)
         log.warning("iteration broken", extra={"iteration": what.number, "shard": self._number, "why": why})
-        return Result(self.instance.pool.free, why)
+        moves_only = not (what.prompts or what.steps)  # else attention needed a part, nobody knows how much
+        return Result(self.instance.pool.free, why, sent_bytes if moves_only else 0)
 
     def _iterated(self, what: Iterate) -> tuple[dict[str, Sampled], int]:
         if self._met is None or self._met.epoch != what.epoch:

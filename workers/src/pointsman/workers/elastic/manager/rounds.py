@@ -123,9 +123,9 @@ class Rounds:
     def answered(self, name: str, answer: Done | Broken) -> None:
         """See Listener."""
         now_s = time.monotonic()
+        if answer.number in self._began_s:
+            self._metrics.moved(self._began_s[answer.number][0], answer.moved_bytes)
         if isinstance(answer, Done):
-            if answer.number in self._began_s:
-                self._metrics.moved(self._began_s[answer.number][0], answer.moved_bytes)
             self._requests.done(answer.number, name, answer.tokens, now_s)
         else:
             log.warning("iteration broken", extra={"instance": name, "why": answer.why})
