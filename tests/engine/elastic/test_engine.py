@@ -170,6 +170,13 @@ def test_groups_choose_nccl_alike_and_its_stand_in_has_its_rules(engine_environm
     assert noticed_s < 3
 
 
+def test_no_thread_is_in_gloo_when_a_process_with_a_group_over_nccl_ends(
+    engine_environment: EngineEnvironment,
+) -> None:
+    """It would abort the process."""
+    assert run(engine_environment, "process_end") == {"watching": 0}
+
+
 def test_transfers_that_cross_hang_over_nccl_unless_they_begin_together(
     engine_environment: EngineEnvironment, models: Path
 ) -> None:

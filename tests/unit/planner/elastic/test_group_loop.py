@@ -33,8 +33,8 @@ class Forgetful(Api):
             raise self.error
         return await super().find(kind, name, namespace)
 
-    async def apply(self, kind: Resource, body: dict[str, Any], **how: Any) -> None:
-        await super().apply(kind, body, **how)
+    async def apply(self, _: Resource, body: dict[str, Any], **how: Any) -> None:
+        await super().apply(_, body, **how)
         if body["kind"] != "ConfigMap":
             self.said_after.append(self.reads)
             if self.reads > self.failures:

@@ -42,9 +42,13 @@ class Group:
         self._nccl = nccl
         self.sent_bytes = SentBytes() if sent_bytes is None else sent_bytes
         self._watch = watch
-        if watch is not None:  # also that of a meeting that was too late, whose group nobody gets
-            self._closing = weakref.finalize(self, _close, watch, nccl)
-            self._closing.atexit = nccl is None
+        # What ends with the group, the last one first; also with a meeting that was too late, whose group nobody gets.
+        self._ends: list[weakref.finalize[..., Group]] = []
+        if nccl is not None:
+            self._ends.append(weakref.finalize(self, nccl.close))
+            self._ends[0].atexit = False  # an abort waits for the GPU; a process that ends needs none
+        if watch is not None:
+            self._ends.append(weakref.finalize(self, watch.stop))
 
     @classmethod
     def alone(cls) -> "Group":
@@ -121,8 +125,8 @@ class Group:
 
     def close(self) -> None:
         """The group is of no more use: members that wait for this one find that it is gone."""
-        if self._watch is not None:
-            self._closing()
+        for end in reversed(self._ends):
+            end()
 
     def exchange(self) -> Exchange:
         """An empty one, for tensors of the model's device."""
@@ -161,13 +165,6 @@ class Group:
             return GlooTransfer(self._gloo.allreduce([host], options), tensor, host, self._timeout).wait()
         except RuntimeError as error:
             raise GroupBroken(str(error)) from error
-
-
-def _close(watch: Watch | None, nccl: Nccl | None) -> None:
-    if watch is not None:
-        watch.stop()
-    if nccl is not None:
-        nccl.close()
 
 
 def _gloo(store: dist.Store, rank: int, size: int, address: str) -> "dist.ProcessGroup":
