@@ -79,7 +79,7 @@ class StandInWorker:
     other_template: bool = False  # /tokenize renders chats differently from the files
     says_its_model: asyncio.Event | None = None  # it answers what it serves only when this is set
     earlier_version: bool = False  # it cannot resume the streams of others
-    decode_ms: float | None = 0.0  # from the first to the last token of whole answers; None: it does not report it
+    decode_ms: float | None = 0.001  # from the first to the last token of whole answers; None: it does not report it
     adapters: tuple[str, ...] = ()
     max_model_len: int = MAX_MODEL_LEN
     block_size: int = BLOCK_SIZE
@@ -263,7 +263,8 @@ class StandInWorker:
                                 "prompt_token_ids": prompt})  # fmt: skip
             self.answers += not aborted
             if self.decode_ms is not None:
-                worker[headers.DECODE_MS] = f"{self.decode_ms:.3f}"
+                first_is_last = all(len(tokens) == 1 for tokens in chosen)
+                worker[headers.DECODE_MS] = f"{0.0 if first_is_last else self.decode_ms:.3f}"
             return web.json_response(head | {"choices": choices, "usage": usage}, headers=worker)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", **worker})
         await response.prepare(request)
