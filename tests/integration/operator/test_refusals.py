@@ -10,11 +10,12 @@ import pytest
 from pointsman.api.protocol import names
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.conditions import ConditionType
+from pointsman.api.v1alpha1.counts import PoolCounts
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
-from pointsman.kube.client import Kube
+from pointsman.kube.client import Kube, Object
 from pointsman.kube.errors import Forbidden
 from pointsman.kube.resources import Resource
 from pointsman.local.control_plane import ControlPlane
@@ -257,6 +258,32 @@ async def test_a_secret_that_is_refused_is_said_and_made_once_it_may_be(cluster:
     await cluster.edit({"drain": {"timeoutSeconds": 61}})
     await cluster.until_summary("1P1D")
     assert cluster.condition(ConditionType.DEGRADED)[0] == "False"
+
+
+async def test_a_pool_that_is_refused_has_no_number_until_it_is_made_with_that_of_the_latest_spec(
+    cluster: Cluster,
+) -> None:
+    await quota(cluster, **{"count/workerpools.pointsman.dev": "0"})
+    await cluster.create()
+    said = await cluster.until_condition(ConditionType.DECODE_READY, "False", "ObjectRefused")
+    assert "their WorkerPool does not exist" in said and "quota" in said
+
+    async def counts() -> tuple[Object, int]:
+        found = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+        return found["status"]["pools"]["decode"], found["status"]["observedGeneration"]
+
+    edited = {"decode": {"replicas": 2, "maxReplicas": 4}}
+    patched = await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, {"spec": {"pools": edited}})
+
+    async def is_observed() -> bool:
+        return bool((await counts())[1] == patched["metadata"]["generation"])
+
+    await eventually(is_observed, "the operator has seen the edit")
+    assert (await counts())[0] == dict.fromkeys(PoolCounts().manifest(), 0), "no number is desired, not 0"
+    await cluster.kube.delete(QUOTAS, "small", cluster.namespace)
+    await cluster.edit({"drain": {"timeoutSeconds": 61}})
+    await cluster.until_summary("1P2D")
+    assert (await counts())[0]["desired"] == 2
 
 
 async def test_a_role_switch_that_is_refused_keeps_nothing_else_from_being_done(cluster: Cluster) -> None:

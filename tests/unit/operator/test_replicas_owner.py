@@ -7,7 +7,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
-from pointsman.api.v1alpha1.conditions import Reason
+from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.desired import first_replicas, pool_target
@@ -62,7 +62,7 @@ def test_an_edit_of_last_month_scales_nothing_when_the_planner_is_stopped(mode: 
 def test_a_pool_that_keeps_its_number_says_that_the_specs_is_not_followed_and_until_when() -> None:
     found = snapshot(worker("p", Role.PREFILL), worker("d"), service=service(spec(decode=(3, 1, 4))))
     kept = {role: replace(pool, copied_replicas=3) for role, pool in found.pools.items()}
-    message = of(told(replace(found, pools=kept)), "DecodeReady").message  # type: ignore[arg-type]
+    message = of(told(replace(found, pools=kept)), ConditionType.DECODE_READY).message
     assert "spec.pools.decode.replicas 3 is followed when it is edited again" in message
 
 
@@ -134,8 +134,24 @@ def test_without_its_pool_a_role_is_not_scaled() -> None:
     assert decide(without, Render()).actions == ()
     none_left = replace(without, workers=tuple(workers[:1]))
     assert not any(isinstance(action, act.CreateWorker) for action in decide(none_left, Render()).actions)
-    condition = of(told(none_left), "DecodeReady")  # type: ignore[arg-type]
+    condition = of(told(none_left), ConditionType.DECODE_READY)
     assert (condition.status, condition.reason) == ("False", Reason.CREATING)
+
+
+def test_the_status_has_no_number_for_a_pool_that_is_not_there() -> None:
+    """Neither 0 because no worker is left, nor how many there happen to be."""
+    found = snapshot(worker("p", Role.PREFILL), worker("d-0"), worker("d-1"))
+    without = replace(found, pools={Role.PREFILL: found.pools[Role.PREFILL]})
+    for workers in (found.workers, found.workers[:1]):
+        status = told(replace(without, workers=workers)).status
+        assert status.pools is not None
+        assert (status.pools.prefill.desired, status.pools.decode.desired) == (1, None)
+        assert "desired" not in status.manifest()["pools"]["decode"]
+    assert of(told(without), ConditionType.PROGRESSING).reason == Reason.IDLE, "nothing is scaled"
+    ending = replace(without.service, deleting_since_s=1.0)
+    pools = told(replace(without, service=ending)).status.pools
+    assert pools is not None
+    assert pools.decode.desired == 2, "it is deleted with its service: nothing is missing"
 
 
 def test_a_new_pool_begins_with_the_services_number() -> None:

@@ -370,7 +370,7 @@ class Reconciler:
 
         def replicas(role: Role) -> int:
             counts = status.pools.of(role) if status.pools is not None else None
-            return first_replicas(before, role, counts.desired if counts is not None else 0)
+            return first_replicas(before, role, (counts.desired if counts is not None else None) or 0)
 
         had_encode = status.pools is not None and status.pools.encode is not None
         had_encode = had_encode or any(worker.role is Role.ENCODE for worker in workers)

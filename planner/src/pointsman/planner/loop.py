@@ -447,7 +447,7 @@ def _encode_replicas(service: LLMService, encoders: Sequence[tuple[object, Encod
     if service.spec.encode is None:
         return None
     pools = service.status.pools
-    if pools is not None and pools.encode is not None:
+    if pools is not None and pools.encode is not None and pools.encode.desired is not None:
         return pools.encode.desired
     return sum(worker.condition is not WorkerCondition.DRAINING for _, worker in encoders)
 

@@ -8,7 +8,9 @@ from pointsman.api.v1alpha1.resource import ApiModel
 class PoolCounts(ApiModel):
     """Workers of one role. ``routable`` ≤ ``ready`` ≤ ``existing``."""
 
-    desired: int = Field(default=0, ge=0, description="Workers that were asked for.")
+    desired: int | None = Field(
+        default=None, ge=0, description="Workers that were asked for. Absent: not known, for want of a WorkerPool."
+    )
     existing: int = Field(default=0, ge=0, description="Worker pods there are, leaving ones not counted.")
     ready: int = Field(default=0, ge=0, description="Workers that answered a real request in this role.")
     routable: int = Field(default=0, ge=0, description="Workers the gateway may choose.")

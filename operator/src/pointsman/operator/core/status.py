@@ -111,7 +111,7 @@ def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
     active = [worker for worker in workers if worker.active]
     ready = sum(worker.ready for worker in active)
     return PoolCounts(
-        desired=pool_target(snapshot, role).replicas,
+        desired=None if _has_no_pool(snapshot, role) else pool_target(snapshot, role).replicas,
         existing=len(active),
         ready=ready,
         routable=sum(_serves(worker, snapshot) for worker in active),
@@ -119,6 +119,12 @@ def pool_counts(snapshot: Snapshot, role: Role) -> PoolCounts:
         switching=sum(hold.target is role for hold in snapshot.running_holds()),
         starting=sum(_starts(worker) for worker in active),
     )
+
+
+def _has_no_pool(snapshot: Snapshot, role: Role) -> bool:
+    """Its WorkerPool should exist and does not, so the number of its workers is not known."""
+    expected = role in snapshot.service.spec.roles and snapshot.service.deleting_since_s is None
+    return expected and role not in snapshot.pools
 
 
 def _starts(worker: Worker) -> bool:
@@ -217,9 +223,8 @@ def _pool_ready(
     snapshot: Snapshot, role: Role, counts: PoolCounts, problems: Sequence[Problem], outdated: Sequence[Worker]
 ) -> Verdict:
     target = pool_target(snapshot, role)
-    have = f"{counts.routable} of {counts.desired} {role.label} workers serve"
-    expected = role in snapshot.service.spec.roles and snapshot.service.deleting_since_s is None
-    if expected and role not in snapshot.pools:
+    have = f"{counts.routable} of {target.replicas} {role.label} workers serve"
+    if _has_no_pool(snapshot, role):
         refused = in_the_way(problems)
         message = f"{counts.routable} {role.label} workers serve; their WorkerPool does not exist, so none is added"
         if refused is not None:
@@ -228,7 +233,7 @@ def _pool_ready(
     incompatible = next((p for p in problems if p.reason is Reason.KV_INCOMPATIBLE and p.role is Role.PREFILL), None)
     if role is Role.PREFILL and incompatible is not None:  # whoever serves prefills for nobody
         return Verdict(status=False, reason=incompatible.reason, message=f"{have}; {incompatible.message}")
-    if counts.routable >= counts.desired:
+    if counts.routable >= target.replicas:
         old = [worker for worker in outdated if worker.role is role]
         if old and snapshot.service.deleting_since_s is None:
             return Verdict(
@@ -236,7 +241,7 @@ def _pool_ready(
             )
         return Verdict(status=True, reason=Reason.AS_DESIRED, message=_with_bounds(have, target, snapshot))
     mine = next((problem for problem in problems if problem.role is role), None)
-    if mine is None and counts.existing < counts.desired:  # what keeps all workers from being made
+    if mine is None and counts.existing < target.replicas:  # what keeps all workers from being made
         mine = in_the_way([problem for problem in problems if not problem.of_gateway])
     if mine is not None:
         return Verdict(status=False, reason=mine.reason, message=f"{have}; {mine.message}")
@@ -247,11 +252,11 @@ def _pool_ready(
         return Verdict(status=False, reason=Reason.WORKERS_STARTING, message=f"{have}; {doing}{more}")
     if snapshot.service.deleting_since_s is not None:
         return Verdict(status=False, reason=Reason.DELETING, message=have)
-    if counts.existing < counts.desired and room_in_budget(snapshot) < budgeted_gpus(snapshot.service.spec, role):
+    if counts.existing < target.replicas and room_in_budget(snapshot) < budgeted_gpus(snapshot.service.spec, role):
         most = snapshot.policy.spec.budget.max_gpus if snapshot.policy else 0
         message = f"{have}; budget.maxGpus {most} of the policy is used, by workers that leave too"
         return Verdict(status=False, reason=Reason.BUDGET_REACHED, message=message)
-    if counts.existing < counts.desired and not snapshot.service.spec.paused:
+    if counts.existing < target.replicas and not snapshot.service.spec.paused:
         return Verdict(status=False, reason=Reason.CREATING, message=f"{have}; more are created")
     if counts.routable == 0:
         return Verdict(status=False, reason=_NO_WORKER[role], message=have)
@@ -350,8 +355,9 @@ def _progressing(snapshot: Snapshot, counts: dict[Role, PoolCounts], outdated: S
     starting = sum(count.starting for count in counts.values())
     if starting:
         return Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{starting} workers start")
-    if any(count.existing != count.desired for count in counts.values()):
-        wanted = ", ".join(f"{role.label} {count.existing} of {count.desired}" for role, count in counts.items())
+    known = {role: count for role, count in counts.items() if count.desired is not None}
+    if any(count.existing != count.desired for count in known.values()):
+        wanted = ", ".join(f"{role.label} {count.existing} of {count.desired}" for role, count in known.items())
         return Verdict(status=True, reason=Reason.SCALING, message=wanted)
     if outdated:
         return Verdict(status=False, reason=Reason.CHANGE_NEEDS_ROLLOUT, message=_must_go(outdated, snapshot))
@@ -470,9 +476,9 @@ def _pool_status(
         progressing = Verdict(status=True, reason=Reason.WORKERS_DRAINING, message=f"{counts.draining} drain")
     elif counts.starting:
         progressing = Verdict(status=True, reason=Reason.WORKERS_STARTING, message=f"{counts.starting} start")
-    elif counts.existing != counts.desired:
+    elif counts.existing != target.replicas:
         progressing = Verdict(
-            status=True, reason=Reason.SCALING, message=f"{counts.existing} exist, {counts.desired} are wanted"
+            status=True, reason=Reason.SCALING, message=f"{counts.existing} exist, {target.replicas} are wanted"
         )
     else:
         progressing = Verdict(status=False, reason=Reason.IDLE, message="nothing to do")
