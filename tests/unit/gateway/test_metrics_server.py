@@ -64,12 +64,15 @@ async def test_a_reader_of_the_pod_itself_is_redirected_as_prometheus_and_an_ear
             assert await answer.read() == PAGE
 
 
-async def test_if_their_port_is_taken_metrics_are_where_earlier_gateways_have_them() -> None:
+async def test_if_their_port_is_taken_readers_of_the_pod_find_metrics_where_earlier_gateways_have_them() -> None:
     """On the network of a node somebody else may have the port: then requests are served all the same."""
     async with (
         MetricsServer(lambda: b"", ADDRESS, OWN_PORT),
         clients_port(own_port()) as url,
         aiohttp.ClientSession() as session,
-        session.get(f"{url}/metrics", headers={"Host": "x"}) as answer,
     ):
-        assert await answer.read() == PAGE
+        async with session.get(f"{url}/metrics") as answer:
+            assert await answer.read() == PAGE
+        async with session.get(f"{url}/metrics", headers={"Host": "llm.example.com"}) as answer:
+            assert answer.status == 404, "a client of the Service"
+            assert b"pointsman" not in await answer.read()

@@ -50,14 +50,16 @@ class MetricsServer:
     async def on_clients_port(self, request: web.Request) -> web.Response:
         """Answer ``GET /metrics`` on the port of clients: metrics are there only if they have no port of their own.
 
-        Earlier versions had them there. A reader of these that addresses the pod itself, as Prometheus and an earlier
-        planner do, is redirected. Anybody else learns nothing. Raises HTTPTemporaryRedirect and HTTPNotFound.
+        Earlier versions had them there. A reader that addresses the pod itself, as Prometheus and the planner do, is
+        redirected, or answered if there is no other port. Anybody else learns nothing. On the network of a node the
+        pod's address is the node's, and so is the other port: whoever reaches the node reads metrics there anyway.
+        Raises HTTPTemporaryRedirect and HTTPNotFound.
         """
-        if self.port is None:
-            return await self._metrics(request)
         own = _own_address(request)
         if own is None or own != _address(_host(request)):
             raise web.HTTPNotFound
+        if self.port is None:
+            return await self._metrics(request)
         raise web.HTTPTemporaryRedirect(URL.build(scheme="http", host=str(own), port=self.port, path=METRICS_PATH))
 
     async def _metrics(self, _request: web.Request) -> web.Response:

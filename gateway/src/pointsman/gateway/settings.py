@@ -35,7 +35,8 @@ class Settings(ProcessSettings):
         default=names.GATEWAY_METRICS_PORT,
         ge=0,
         le=65535,
-        description="port of /metrics alone; 0 takes a free one; if it is taken, they are served on port",
+        description="port of /metrics alone; 0 takes a free one; if it is taken, readers of the pod's address "
+        "find them on port",
     )
     endpoints_file: Path | None = Field(
         default=None, description="workers from this YAML file, watched for changes, in place of the Kubernetes API"
