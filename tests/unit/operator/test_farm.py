@@ -15,12 +15,12 @@ from pointsman.operator.core.diff import decide, next_look_s
 from unit.operator.test_plan_limits import policy as limited
 from unit.operator.test_plans import plan, policy
 from unit.operator.test_plans import world as planned_world
-from unit.operator.world import Render, World
+from unit.operator.world import NODES, Render, World
 
 BUDGET = 8
 EVENTS = (
     *("switch", "plan", "forget a switch", "kill", "end", "scale", "edit", "pause", "outage", "mode", "work"),
-    *("no policy", "rules", "full nodes", "free nodes", "forget a pool"),
+    *("no policy", "rules", "full nodes", "free nodes", "forget a pool", "lose a node", "return a node"),
 )
 
 
@@ -79,6 +79,10 @@ def befall(it: World, event: str) -> None:
             it.nodes = len(living)
         case "free nodes":
             it.nodes = None
+        case "lose a node":
+            it.lose_node(dice.choice(NODES))
+        case "return a node" if it.lost_nodes:
+            it.return_node(dice.choice(sorted(it.lost_nodes)))
         case "forget a pool":
             it.pools.pop(dice.choice(list(LANGUAGE_ROLES)), None)
         case "work":
@@ -107,11 +111,18 @@ def test_whatever_happens_everything_ends_and_the_service_is_as_its_pools_say(
         it.tick()
     it.misfortune, it.nodes = 0.0, None
     it.service = replace(it.service, spec=it.service.spec.model_copy(update={"paused": False}))
-    assert it.run(500), (
-        [(s.name, s.status.phase, s.status.message) for s in it.switches.values() if not s.ended],
-        [(p.name, p.status.phase, p.status.message) for p in it.plans.values() if not p.ended],
-        [(p.name, p.role, p.hold, p.phase, p.ready) for p in it.pods.values()],
-    )
+    for returned in (
+        (),
+        tuple(it.lost_nodes),
+    ):  # lost nodes are no reason to wait, and their return is none to begin anew
+        for node in returned:
+            it.return_node(node)
+        assert it.run(500), (
+            [(s.name, s.status.phase, s.status.message) for s in it.switches.values() if not s.ended],
+            [(p.name, p.status.phase, p.status.message) for p in it.plans.values() if not p.ended],
+            [(p.name, p.role, p.hold, p.phase, p.ready, p.node) for p in it.pods.values()],
+            it.lost_nodes,
+        )
     assert all(switch.ended for switch in it.switches.values())
     assert all(made.ended for made in it.plans.values())
     assert decide(it.snapshot(), Render()).actions == ()
