@@ -47,7 +47,8 @@ NOTES = {
     "waits for longer. Old blocks are those that no buffer has; at the reconnect, the least share known at any time.",
     "elastic": "Two instances of the elastic engine (CPU, float32, 26 M parameters), a thread each. That the "
     "batching equals trying all splits, and that tokens are those of one engine through all regroupings, are "
-    "tests. A group that shrinks after a prefill moves no KV. Missed, and why: the two members of a decode step "
+    "tests. A group that shrinks after a prefill moves no KV. The batches of which times are predicted have lengths to "
+    "which the model was not fitted. Missed, and why: the two members of a decode step "
     "exchange queries and results in each of 8 layers over TCP, which costs 10 to 18 ms a step, beside 24 to 65 ms "
     "of computing on this computer on several days. Goodput: the requests a second of which "
     "90 % take at most 25 times what a request of their kind takes alone, on real engines behind the gateway; a fifth "

@@ -28,6 +28,8 @@ from pointsman.workers.elastic.protocol import (
 )
 
 TOKEN = "a-token-of-the-benchmark"
+PROGRAM = "pointsman.workers.elastic.instance"
+ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0
 VOCABULARY = 90
 
@@ -90,15 +92,25 @@ def prompt(request: str, tokens: int, owners: Sequence[tuple[int, int]], seed: i
 
 @asynccontextmanager
 async def running_instances(
-    environment: EngineEnvironment, model: Path, folder: Path, count: int, slots: int
+    environment: EngineEnvironment,
+    model: Path,
+    folder: Path,
+    count: int,
+    slots: int,
+    *,
+    program: str = PROGRAM,
+    network: int = 7,
 ) -> AsyncIterator[Instances]:
-    """``count`` instances on CPU in float32, a thread each, at addresses from 127.9.7.1; they end with the block."""
+    """``count`` instances on CPU in float32, a thread each; they end with the block.
+
+    ``program``: the module that each runs. ``network``: their addresses begin at 127.9.network.1.
+    """
     async with AsyncExitStack() as stack:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         links, hellos = dict[str, aiohttp.ClientWebSocketResponse](), dict[str, Hello]()
-        addresses = {f"i-{number}": f"127.9.7.{number + 1}" for number in range(count)}
+        addresses = {f"i-{number}": f"127.9.{network}.{number + 1}" for number in range(count)}
         for name, address in addresses.items():
-            process = _start(environment, model, folder, name, address, slots)
+            process = _start(environment, model, folder, name, address, slots, program)
             stack.callback(process.wait)
             stack.callback(process.kill)
         for name, address in addresses.items():
@@ -123,17 +135,19 @@ async def _read(link: aiohttp.ClientWebSocketResponse, answers: "asyncio.Queue[F
 
 
 def _start(
-    environment: EngineEnvironment, model: Path, folder: Path, name: str, address: str, slots: int
+    environment: EngineEnvironment, model: Path, folder: Path, name: str, address: str, slots: int, program: str
 ) -> "subprocess.Popen[bytes]":
     settings = {
         "NAMESPACE": "bench", "SERVICE_UID": "bench", "WORKER": name, "MODEL": str(model), "DTYPE": "float32",
         "SLOTS": str(slots), "BIND_HOST": address, "CONTROL_TOKEN": TOKEN,
     }  # fmt: skip
     variables = {f"POINTSMAN_{key}": value for key, value in settings.items()} | {"POD_IP": address}
-    with (folder / f"{name}.log").open("w") as log:
+    variables = environment.variables({"PATH": os.environ["PATH"]}) | variables | {"OMP_NUM_THREADS": "1"}
+    variables["PYTHONPATH"] += f":{ROOT}"  # for programs of the benchmark
+    with (folder / f"{address}.log").open("w") as log:
         return subprocess.Popen(
-            [str(environment.python), "-m", "pointsman.workers.elastic.instance"],
-            env=environment.variables({"PATH": os.environ["PATH"]}) | variables | {"OMP_NUM_THREADS": "1"},
+            [str(environment.python), "-m", program],
+            env=variables,
             stdout=log,
             stderr=log,
         )

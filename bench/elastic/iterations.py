@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.elastic.instances import Instances, prompt, running_instances
+from bench.elastic.latency import latency_rows
 from bench.rows import Row, row
 from pointsman.local.engine.environment import EngineEnvironment
 from pointsman.serving.elastic.iterations import Step
@@ -17,9 +18,11 @@ STEPS: Final = 12  # of a pair; the median counts
 
 
 async def iteration_rows(environment: EngineEnvironment, model: Path, folder: Path, command: str) -> list[Row]:
-    """Both rows, of two instances."""
-    async with running_instances(environment, model, folder, 2, slots=3 * PROMPT_TOKENS) as instances:
-        return [await _scale_down(instances, command), await _scale_up(instances, command)]
+    """The rows of two instances."""
+    slots = 3 * PROMPT_TOKENS
+    async with running_instances(environment, model, folder, 2, slots=slots) as instances:
+        scaling = [await _scale_down(instances, command), await _scale_up(instances, command)]
+        return [*scaling, *await latency_rows(instances, slots, command)]
 
 
 async def _scale_down(instances: Instances, command: str) -> Row:
