@@ -7,9 +7,11 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+import yaml
 from bench.replays import REPLAYS, SYNTHETIC, _arguments, readme
 
 from pointsman.planner.replay import command, page, pictures
+from unit.planner.elastic.test_replay_group import STEP, group, plan
 
 ROOT = Path(__file__).parents[3]
 
@@ -26,7 +28,9 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     recording = re.search(r"```json\n(.*?)```", (ROOT / "docs/replay.md").read_text(), re.DOTALL)
     assert recording is not None
-    (tmp_path / "chat.jsonl").write_text(recording[1])
+    for name in ("chat.jsonl", "hour.jsonl"):
+        (tmp_path / name).write_text(recording[1])
+    (tmp_path / "long-chat.yaml").write_text(yaml.safe_dump_all([group(), plan(1, STEP)]))
     found = commands("docs/replay.md")
     assert len(found) >= 5
     for arguments in found:

@@ -22,6 +22,7 @@ from pointsman.planner.core.elastic.observe import ClusterView, group_observatio
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
 from pointsman.planner.core.types import Observation, Policy, Reason
 from pointsman.planner.group_memory import GroupLast
+from pointsman.planner.group_status import latency_of
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.memory import SAVE_EVERY_S
 from pointsman.planner.metrics import PlannerMetrics
@@ -32,7 +33,6 @@ from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from pointsman.planner.steady_time import SteadyTime
-from pointsman.serving.elastic.latency_model import LatencyModel, PrefillTime
 
 log = logging.getLogger(__name__)
 
@@ -207,7 +207,7 @@ class GroupPlanner:
             instances=self._cluster.instances(key, group.spec.instance.gpus),
             desired=group.spec.instances.replicas,
             max_degree=group.spec.max_degree,
-            latency=_latency(group),
+            latency=latency_of(group),
             gpus=group.spec.instance.gpus,
             plan_in_progress=any(map(ledger.to_be_carried_out, plans)),
             awaiting_approval=asked.spec.target[0] if asked is not None else None,
@@ -291,21 +291,6 @@ class GroupPlanner:
 def _prefix(key: ServiceKey) -> str:
     """Of the names of its targets."""
     return f"group {key}/"
-
-
-def _latency(group: ElasticGroup) -> LatencyModel:
-    """As the operator has it from the manager."""
-    return LatencyModel(
-        {
-            each.degree: PrefillTime(
-                each.alpha_ms / 1e3,
-                each.beta_ms_per_token / 1e3,
-                each.gamma_ms_per_squared_token / 1e3,
-                each.error_percent / 100,
-            )
-            for each in group.status.latency_model
-        }
-    )
 
 
 def _owner(group: ElasticGroup) -> dict[str, Any]:

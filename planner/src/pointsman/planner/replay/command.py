@@ -24,7 +24,7 @@ from pointsman.planner.replay.policy_files import PolicyFile, load_policy
 from pointsman.planner.replay.progress import bar
 from pointsman.planner.replay.run import Load, Replay, load, replay
 from pointsman.planner.replay.sweep import cells, headings, variants
-from pointsman.planner.replay.table import at_start, figure_rows, layout
+from pointsman.planner.replay.table import figure_rows, layout, what_ran
 
 EXIT_WORSE: Final = 1
 EXIT_UNUSABLE: Final = 2
@@ -123,13 +123,8 @@ def _heading(policy: str, loaded: Load) -> str:
 
 def _show(done: Replay, loaded: Load, console: Console) -> None:
     document = done.document
-    simulation = document["simulation"]
     console.print(f"[bold]{escape(_heading(document['policy']['name'], loaded))}[/bold]")
-    console.print(
-        f"{simulation['model']} on {simulation['gpu']}, TP {simulation['tp']}; at the start "
-        f"{at_start(simulation)}; a new worker takes "
-        f"{simulation['startup_s']:g} s; planner {simulation['planner']}; seed {simulation['seed']}"
-    )
+    console.print(what_ran(document["simulation"]), markup=False)
     for note in document["trace"]["notes"]:
         console.print(f"[dim]  {escape(note)}[/dim]")
     table = Table(box=None, show_header=False, pad_edge=False)

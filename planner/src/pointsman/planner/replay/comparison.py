@@ -16,8 +16,8 @@ from typing import Any
 
 from pointsman.planner.core.types import Objectives
 from pointsman.planner.errors import CompareError
-from pointsman.planner.replay.summary import figures
-from pointsman.planner.simulator.types import Result
+from pointsman.planner.replay.summary import rounded_attainment, rounded_gpu_hours
+from pointsman.planner.simulator.types import Served
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Comparison:
 
 def compare(
     baseline: Mapping[str, Any],
-    result: Result,
+    result: Served,
     trace_digest: str,
     simulation: Mapping[str, object],
     *,
@@ -72,9 +72,9 @@ def compare(
         if before != value:
             raise CompareError(f"the baseline was run with {what} {before}, this with {value}: use the same")
     objectives = Objectives(**baseline["objectives"])
-    now = figures(replace(result, objectives=objectives))  # rounded as the baseline's: the same run is not worse
-    before, after = float(baseline["figures"]["attainment"]), now.attainment
-    hours_before, hours_after = float(baseline["figures"]["gpu_hours"]), now.gpu_hours
+    now = replace(result, objectives=objectives)  # rounded as the baseline's: the same run is not worse
+    before, after = float(baseline["figures"]["attainment"]), rounded_attainment(now)
+    hours_before, hours_after = float(baseline["figures"]["gpu_hours"]), rounded_gpu_hours(now)
     fewer = before - after > tolerance * before + 1e-9
     dearer = hours_after - hours_before > tolerance * hours_before + 1e-9
     better = after - before > tolerance * before

@@ -26,6 +26,7 @@ examples:
   pointsman replay … --sweep budget.maxGpus=8,12,16                  one row a value, any field of the policy
   pointsman replay … --sweep startup-seconds=30,120,300 --sweep objectives.ttftMs=500,1500
   pointsman replay --trace step:images=3 --policy chat.yaml --encode-milliseconds 80    requests with images
+  pointsman replay --trace day.jsonl --policy chat.yaml --group long-chat.yaml          an elastic group
 
 exit status: 0 well, 1 worse than the baseline, 2 something given cannot be used, 70 a defect of Pointsman
 """
@@ -72,6 +73,9 @@ class Options:
     encode_workers: int | None = None
     encode_bounds: tuple[int, int] | None = None
     encode_gpus: int | None = None
+    group: Path | None = None  # an elastic group in place of a service
+    instances: int | None = None  # of a group at the start; None: as its spec has it
+    step_s: tuple[float, float] | None = None  # of a group's decode step, and of each request in it; None: of a plan
     json: Path | None = None
     html: Path | None = None
     svg: Path | None = None
@@ -80,8 +84,21 @@ class Options:
     sweeps: tuple[Sweep, ...] = ()
 
 
-SWEPT_OPTIONS: Final = ("startup-seconds", "switch-seconds", "seed", "speed", "copies", "workers", "planner")
+SWEPT_OPTIONS: Final = (
+    "startup-seconds",
+    "switch-seconds",
+    "seed",
+    "speed",
+    "copies",
+    "workers",
+    "instances",
+    "planner",
+)
 """Options that may be varied beside the policy's fields."""
+_OF_SERVICES: Final = (
+    "table", "model", "gpu", "engine", "tp", "max_sequences", "engine_factors", "workers", "encode_milliseconds",
+)  # fmt: skip
+"""Options that say nothing of an elastic group."""
 
 
 def parse(argv: list[str]) -> Options:
@@ -96,6 +113,14 @@ def parse(argv: list[str]) -> Options:
         for flag in ("encode_workers", "encode_bounds", "encode_gpus"):
             if getattr(given, flag) is not None:
                 parser.error(f"--{flag.replace('_', '-')} needs --encode-milliseconds MS: what does an image take?")
+    if given.group is not None:
+        for name in _OF_SERVICES:
+            if getattr(given, name) is not None:
+                parser.error(f"--{name.replace('_', '-')} is of services; with --group the file says what there is")
+        if given.prefix_hits:
+            parser.error("--prefix-hits is of services: an elastic group has no prefix cache")
+    elif given.instances is not None or given.step_milliseconds is not None:
+        parser.error("--instances and --step-milliseconds are of elastic groups: they need --group FILE")
     if given.sweep and (given.compare or given.html or given.svg):
         parser.error("--sweep goes with --json only: it makes a table, not one report")
     return Options(
@@ -107,6 +132,8 @@ def parse(argv: list[str]) -> Options:
         prefix_hit_share=given.prefix_hits, metric_dropout=given.metric_dropout,
         encode_ms=given.encode_milliseconds, encode_workers=given.encode_workers,
         encode_bounds=given.encode_bounds, encode_gpus=given.encode_gpus,
+        group=given.group, instances=given.instances,
+        step_s=given.step_milliseconds and tuple(each / 1000 for each in given.step_milliseconds),
         start_failures=given.start_failures, switch_failures=given.switch_failures, json=given.json, html=given.html,
         svg=given.svg, compare=given.compare, fail_if_worse=given.fail_if_worse, sweeps=tuple(given.sweep),
     )  # fmt: skip
@@ -181,6 +208,18 @@ def _parser() -> argparse.ArgumentParser:
     images("--encode-workers", type=_whole, metavar="N", help="at the start (default: the least of the bounds)")
     images("--encode-bounds", type=_bounds, metavar="A-B", help="least and most (default: 1 to what the budget leaves)")
     images("--encode-gpus", type=_whole, metavar="N", help="of one worker (default: 1)")
+
+    group = parser.add_argument_group(
+        "an elastic group", "in place of a service; the options of engines, workers and switches are not used"
+    ).add_argument
+    group("--group", type=Path, metavar="FILE", help="what 'kubectl get eg NAME -o yaml' prints, better with its plans")
+    group("--instances", type=_whole, metavar="N", help="at the start (default: the group's spec.instances.replicas)")
+    group(
+        "--step-milliseconds",
+        type=_step,
+        metavar="A,B",
+        help="a decode step takes A, and B for each request in it (default: as the newest plan has it)",
+    )
 
     load = parser.add_argument_group("the load").add_argument
     load("--seed", type=int, default=1, metavar="N", help="of everything random (default: 1)")
@@ -265,6 +304,14 @@ def _factors(text: str) -> tuple[float, float]:
     if len(parts) != 2:
         raise argparse.ArgumentTypeError(f"'{text}': two factors are needed, e.g. 1.15,1.2")
     return _factor(parts[0]), _factor(parts[1])
+
+
+def _step(text: str) -> tuple[float, float]:
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise argparse.ArgumentTypeError(f"'{text}': two times are needed, e.g. 12,0.2")
+    fixed, each = (_number(part, least=0, what="no number of milliseconds") for part in parts)
+    return fixed, each
 
 
 def _layout(text: str) -> tuple[int, int]:

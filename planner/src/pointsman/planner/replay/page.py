@@ -7,7 +7,7 @@ from typing import Any, Final
 from pointsman.planner.replay.axes import clock, clock_unit
 from pointsman.planner.replay.comparison import Comparison
 from pointsman.planner.replay.pictures import layout_changes, picture
-from pointsman.planner.replay.table import at_start, figure_rows, layout
+from pointsman.planner.replay.table import at_start, figure_rows, instances_in_words, layout, what_ran
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--ink:#24292f;--dim:#57606a;--bg:#fff;--edge:#d0d7de;--soft:#f6f8fa;--bad:#cf222e;--good:#1a7f37}
@@ -76,9 +76,12 @@ def _compared(found: Comparison) -> Iterator[str]:
 
 
 def _what_ran(trace: Mapping[str, Any], simulation: Mapping[str, Any]) -> str:
+    requests = f"{trace['requests']} requests in {trace['duration_s'] / 60:.1f} min"
+    if "group" in simulation:
+        return f"{requests}; {what_ran(simulation)}"
     workers = f"{at_start(simulation)} at the start"
     return (
-        f"{trace['requests']} requests in {trace['duration_s'] / 60:.1f} min; {simulation['model']} on "
+        f"{requests}; {simulation['model']} on "
         f"{simulation['gpu']}, {simulation['engine']}, TP {simulation['tp']}; {workers}, a new worker takes "
         f"{simulation['startup_s']:g} s; planner: {simulation['planner']}; seed {simulation['seed']}"
     )
@@ -103,10 +106,16 @@ def _decisions(document: Mapping[str, Any]) -> str:
     return f'<table class="folded"><thead>{head}</thead><tbody>{rows}</tbody></table>'
 
 
+def _alternative(considered: Mapping[str, Any]) -> str:
+    if considered["instances"] is not None:
+        return instances_in_words(considered["instances"])
+    return f"{considered['prefill']}P{considered['decode']}D"
+
+
 def _decision(number: int, decision: Mapping[str, Any], end_s: float) -> str:
     inputs = "".join(f"<li>{escape(name)}: {value:g}</li>" for name, value in decision["inputs"].items())
     others = "".join(
-        f"<li>{a['prefill']}P{a['decode']}D ({escape(a['action'])}, {a['gpus']} GPUs): "
+        f"<li>{_alternative(a)} ({escape(a['action'])}, {a['gpus']} GPUs): "
         f"{a['expected_attainment']:.1%} expected, serves in {a['lead_s']:.0f} s"
         f"{'; ' + escape(a['rejected_because']) if a['rejected_because'] else ''}</li>"
         for a in decision["alternatives"]

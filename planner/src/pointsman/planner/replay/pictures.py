@@ -18,6 +18,7 @@ from pointsman.planner.replay.axes import (
     tick_clock,
     tick_unit,
 )
+from pointsman.planner.replay.table import is_group
 
 _WIDTH: Final = 960
 _LEFT, _RIGHT = 64, 28
@@ -76,16 +77,12 @@ class Panel:
 
 def panels(document: Mapping[str, Any]) -> list[Panel]:
     """The panels of a replay's document."""
+    if is_group(document):
+        return _group_panels(document)
     windows, timeline = document["windows"], document["timeline"]
-    objectives, encodes = document["objectives"], "encode_workers" in document["simulation"]
+    encodes = "encode_workers" in document["simulation"]
     return [
-        Panel(
-            "requests per second",
-            [
-                Curve("arrived", "pale", _windowed(windows, lambda w: w["arrivals"] / w["width_s"]), "area"),
-                Curve("within objectives", "green", _windowed(windows, lambda w: w["met"] / w["width_s"]), "steps"),
-            ],
-        ),
+        _requests(windows),
         Panel(
             "workers by role",
             [
@@ -102,20 +99,7 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
             whole=True,
         ),
         *(_encoding(timeline) if encodes else ()),
-        Panel(
-            "share within objectives",
-            [Curve("of arrivals", "green", _windowed(windows, _share), "steps")],
-            goal=(objectives["attainment"], f"goal {objectives['attainment']:.0%}"),
-            percent=True,
-        ),
-        Panel(
-            "time to first token, P95, seconds",
-            [Curve("P95", "blue", _windowed(windows, lambda w: _seconds(w["ttft_p95_ms"])), "steps")],
-            goal=(objectives["ttft_ms"] / 1000, f"objective {objectives['ttft_ms'] / 1000:g} s")
-            if not objectives["ttft_ms_per_prompt_token"]
-            else None,
-            wide=True,
-        ),
+        *_met(document),
         Panel(
             "remote prefill above so many new tokens",
             [
@@ -138,6 +122,67 @@ def panels(document: Mapping[str, Any]) -> list[Panel]:
             whole=True,
         ),
     ]
+
+
+def _group_panels(document: Mapping[str, Any]) -> list[Panel]:
+    timeline = document["timeline"]
+    kinds = (("serving", "green"), ("starting", "grey"), ("draining", "slate"))
+    return [
+        _requests(document["windows"]),
+        Panel(
+            "instances",
+            [
+                Curve(name, colour, [(point["at_s"], point[name]) for point in timeline], "area")
+                for name, colour in kinds
+            ],
+            stacked=True,
+            whole=True,
+        ),
+        Panel(
+            "instances of the largest group",
+            [Curve("degree", "purple", [(point["at_s"], point["degree"]) for point in timeline], "steps")],
+            whole=True,
+        ),
+        *_met(document),
+        Panel(
+            "requests",
+            [
+                Curve("running", "orange", [(point["at_s"], point["running"]) for point in timeline], "steps"),
+                Curve("waiting", "blue", [(point["at_s"], point["waiting"]) for point in timeline], "steps"),
+            ],
+            whole=True,
+        ),
+    ]
+
+
+def _requests(windows: _Windows) -> Panel:
+    return Panel(
+        "requests per second",
+        [
+            Curve("arrived", "pale", _windowed(windows, lambda w: w["arrivals"] / w["width_s"]), "area"),
+            Curve("within objectives", "green", _windowed(windows, lambda w: w["met"] / w["width_s"]), "steps"),
+        ],
+    )
+
+
+def _met(document: Mapping[str, Any]) -> tuple[Panel, Panel]:
+    windows, objectives = document["windows"], document["objectives"]
+    return (
+        Panel(
+            "share within objectives",
+            [Curve("of arrivals", "green", _windowed(windows, _share), "steps")],
+            goal=(objectives["attainment"], f"goal {objectives['attainment']:.0%}"),
+            percent=True,
+        ),
+        Panel(
+            "time to first token, P95, seconds",
+            [Curve("P95", "blue", _windowed(windows, lambda w: _seconds(w["ttft_p95_ms"])), "steps")],
+            goal=(objectives["ttft_ms"] / 1000, f"objective {objectives['ttft_ms'] / 1000:g} s")
+            if not objectives["ttft_ms_per_prompt_token"]
+            else None,
+            wide=True,
+        ),
+    )
 
 
 def _encoding(timeline: Sequence[Mapping[str, Any]]) -> tuple[Panel, Panel]:

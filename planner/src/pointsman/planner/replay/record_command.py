@@ -116,7 +116,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--prometheus", required=True, metavar="URL", help="address of the Prometheus that scrapes the gateways")
-    add("--service", required=True, type=_name, metavar="NAME", help="the LLMService")
+    add("--service", required=True, type=_name, metavar="NAME", help="the LLMService or ElasticGroup")
     add("-n", "--namespace", type=_name, metavar="NAME", help="its namespace (default: any)")
     add("--last", type=_duration, default=3600.0, metavar="TIME", help="e.g. 90s, 15m, 1h, 2d (default: 1h)")
     add("--from", dest="begin", type=_moment, metavar="TIME", help="instead of --last, e.g. 2026-11-20T09:00+01:00")

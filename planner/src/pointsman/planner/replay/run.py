@@ -17,12 +17,15 @@ from pointsman.planner.performance_tables import table_names
 from pointsman.planner.policies import planner_policy
 from pointsman.planner.replay import summary
 from pointsman.planner.replay.generators import described, generate, named_shape
+from pointsman.planner.replay.group_files import load_group
+from pointsman.planner.replay.group_run import assumptions, run_group
 from pointsman.planner.replay.options import Options
 from pointsman.planner.replay.policy_files import PolicyFile
 from pointsman.planner.replay.requests import faster, first, superposed
 from pointsman.planner.replay.trace_files import load_trace
 from pointsman.planner.shipped_engines import shipped_engine, table_engine, table_network
 from pointsman.planner.simulator.baselines import PLANNERS
+from pointsman.planner.simulator.elastic.types import GroupResult
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import (
     EncodePool,
@@ -54,7 +57,7 @@ Progress = Callable[[float], None]
 class Replay:
     """One run and what it was run with."""
 
-    result: Result
+    result: Result | GroupResult
     trace_digest: str
     simulation: dict[str, object]
     document: dict[str, Any]
@@ -106,6 +109,10 @@ def _of_file_s(options: Options) -> float | None:
 
 def replay(options: Options, policy: PolicyFile, load: Load, command: str, progress: Progress) -> Replay:
     """Simulate. Raises ReplayError, UnknownTable or PolicyFileError for what cannot be used."""
+    if options.group is not None:
+        group = load_group(options.group)
+        of_group, described = run_group(options, policy, group, load.trace, progress)
+        return _replay(options, policy, load, of_group, described, assumptions(options, group), command)
     simulation, described = _simulation(options, policy.spec)
     if load.trace.images is not None and simulation.encode is None:
         raise ReplayError(
@@ -114,6 +121,19 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
         )
     core = _core_policy(options, policy.spec, simulation)
     result = simulate(load.trace, simulation, core, _planner(options.planner), progress=progress)
+    assumed = [*_assumed_engine(options, policy.spec), *_start(options, simulation), *_missed(result)]
+    return _replay(options, policy, load, result, described, assumed, command)
+
+
+def _replay(
+    options: Options,
+    policy: PolicyFile,
+    load: Load,
+    result: Result | GroupResult,
+    described: dict[str, object],
+    assumed: list[str],
+    command: str,
+) -> Replay:
     digest = summary.digest(load.trace)
     document = summary.document(
         result,
@@ -124,12 +144,7 @@ def replay(options: Options, policy: PolicyFile, load: Load, command: str, progr
             **({"images": int(load.trace.images.sum())} if load.trace.images is not None else {}),
             "duration_s": round(load.trace.duration_s, 3),
             "digest": digest,
-            "notes": [
-                *load.notes,
-                *_assumed_engine(options, policy.spec),
-                *_start(options, simulation),
-                *_missed(result),
-            ],
+            "notes": [*load.notes, *assumed],
         },
         policy={"name": policy.name, "text": _text(policy), "spec": policy.spec.model_dump(by_alias=True, mode="json")},
         simulation={**described, "planner": options.planner},

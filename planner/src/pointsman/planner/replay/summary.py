@@ -15,9 +15,10 @@ import numpy as np
 
 from pointsman.planner.core.types import Alternative, Objectives
 from pointsman.planner.errors import CompareError
-from pointsman.planner.replay.table import ENCODE
+from pointsman.planner.replay.table import ENCODE, INSTANCE
 from pointsman.planner.replay.trace_files import MOONCAKE_BLOCK_TOKENS
-from pointsman.planner.simulator.types import Floats, Outcome, PrefillPlace, Result, Trace
+from pointsman.planner.simulator.elastic.types import GroupResult
+from pointsman.planner.simulator.types import Floats, Outcome, PrefillPlace, Result, Served, Trace, reversals
 
 FORMAT: Final = "pointsman-replay"
 VERSION: Final = 1
@@ -66,6 +67,73 @@ class Figures:
     failed_transitions: int
 
 
+@dataclass(frozen=True, slots=True)
+class GroupFigures:
+    """The same of an elastic group. ``moved_tokens``: of KV, for instances that ended."""
+
+    requests: int
+    attainment: float
+    ttft_attainment: float
+    tpot_attainment: float
+    goodput_per_s: float | None
+    goodput_per_gpu_hour: float
+    gpu_hours: float
+    peak_gpus: int
+    ttft_ms: Percentiles
+    tpot_ms: Percentiles
+    completed: int
+    shed: int
+    unfinished: int
+    refused: int
+    reversals: int
+    starts: int
+    stops: int
+    failed_transitions: int
+    prefills_by_degree: dict[int, int]
+    moved_tokens: int
+    recomputed: int
+
+
+def rounded_attainment(result: Served) -> float:
+    """As in a document."""
+    return round(result.attainment, 6)
+
+
+def rounded_gpu_hours(result: Served) -> float:
+    """As in a document."""
+    return round(result.gpu_hours, 4)
+
+
+def group_figures(result: GroupResult) -> GroupFigures:
+    """The figures of an elastic group's result."""
+    count = max(len(result.arrival_s), 1)
+    return GroupFigures(
+        requests=len(result.arrival_s),
+        attainment=rounded_attainment(result),
+        ttft_attainment=round(float(result.ttft_met.sum()) / count, 6),
+        tpot_attainment=round(float(result.tpot_met.sum()) / count, 6),
+        goodput_per_s=None if result.goodput_per_s is None else round(result.goodput_per_s, 4),
+        goodput_per_gpu_hour=round(result.goodput_per_gpu_hour, 2),
+        gpu_hours=rounded_gpu_hours(result),
+        peak_gpus=result.peak_gpus,
+        ttft_ms=_percentiles(result.ttft_s),
+        tpot_ms=_percentiles(result.tpot_s),
+        completed=int((result.outcome == Outcome.COMPLETED).sum()),
+        shed=0,
+        unfinished=int((result.outcome == Outcome.UNFINISHED).sum()),
+        refused=int((result.outcome == Outcome.REFUSED).sum()),
+        reversals=reversals(result.transitions),
+        starts=sum(change.kind == "start" for change in result.transitions),
+        stops=sum(change.kind == "stop" for change in result.transitions),
+        failed_transitions=sum(not change.succeeded for change in result.transitions),
+        prefills_by_degree={
+            members: number for (phase, members), number in sorted(result.iterations.items()) if phase == "prefill"
+        },
+        moved_tokens=sum(result.moved_tokens.values()),
+        recomputed=result.recomputed,
+    )
+
+
 def figures(result: Result) -> Figures:
     """The figures of a result."""
     count = max(len(result.arrival_s), 1)
@@ -73,12 +141,12 @@ def figures(result: Result) -> Figures:
     placed = result.prefilled != PrefillPlace.NOWHERE
     return Figures(
         requests=len(result.arrival_s),
-        attainment=round(result.attainment, 6),
+        attainment=rounded_attainment(result),
         ttft_attainment=round(float(result.ttft_met.sum()) / count, 6),
         tpot_attainment=round(float(result.tpot_met.sum()) / count, 6),
         goodput_per_s=None if result.goodput_per_s is None else round(result.goodput_per_s, 4),
         goodput_per_gpu_hour=round(result.goodput_per_gpu_hour, 2),
-        gpu_hours=round(result.gpu_hours, 4),
+        gpu_hours=rounded_gpu_hours(result),
         peak_gpus=result.peak_gpus,
         ttft_ms=_percentiles(result.ttft_s),
         tpot_ms=_percentiles(result.tpot_s),
@@ -100,7 +168,7 @@ def figures(result: Result) -> Figures:
 
 
 def document(
-    result: Result,
+    result: Result | GroupResult,
     *,
     trace: Mapping[str, object],
     policy: Mapping[str, object],
@@ -108,6 +176,7 @@ def document(
     command: str,
 ) -> dict[str, Any]:
     """Everything about one replay, as JSON values. ``trace``, ``policy``, ``simulation``: what it was run with."""
+    is_group = isinstance(result, GroupResult)
     made = {
         "format": FORMAT,
         "version": VERSION,
@@ -116,11 +185,13 @@ def document(
         "policy": dict(policy),
         "simulation": dict(simulation),
         "objectives": asdict(result.objectives),
-        "figures": asdict(figures(result)),
+        "figures": asdict(group_figures(result) if isinstance(result, GroupResult) else figures(result)),
         "windows": _windows(result),
         "timeline": [asdict(point) for point in result.timeline],
         "decisions": [_decision(record.at_s, asdict(record.decision)) for record in result.decisions],
-        "transitions": [{**asdict(change), "role": change.role or ENCODE} for change in result.transitions],
+        "transitions": [
+            {**asdict(change), "role": INSTANCE if is_group else change.role or ENCODE} for change in result.transitions
+        ],
     }
     cleaned: dict[str, Any] = _without_nan(made)
     return cleaned
@@ -174,7 +245,7 @@ def _percentiles(seconds: Floats) -> Percentiles:
     return Percentiles(*(_known(value * 1000) for value in np.percentile(known, _PERCENTILES)))
 
 
-def _windows(result: Result) -> list[dict[str, Any]]:
+def _windows(result: Served) -> list[dict[str, Any]]:
     """Arrivals, attainment and P95 of TTFT by time of arrival, in ``WINDOWS`` pieces of at least a second."""
     if not len(result.arrival_s):
         return []

@@ -52,7 +52,7 @@ def cells(settings: Sequence[tuple[str, str]], figures: Mapping[str, Any]) -> li
         f"{figures['goodput_per_gpu_hour']:.0f}",
         _pair(figures["ttft_ms"]),
         _pair(figures["tpot_ms"]),
-        f"{figures['switches']}",
+        f"{figures.get('switches', '-')}",
         f"{figures['reversals']}",
     ]
 
@@ -76,6 +76,8 @@ def _with_option(options: Options, key: str, value: str) -> Options:
                 return replace(options, copies=int(value))
             case "workers":
                 return replace(options, workers=parse_workers(value))
+            case "instances":
+                return replace(options, instances=int(value))
             case _:
                 return replace(options, planner=value)
     except ValueError as error:

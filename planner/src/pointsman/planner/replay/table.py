@@ -7,6 +7,8 @@ from pointsman.api.protocol.names import Role, workers_in_words
 
 ENCODE: Final = "Encode"
 """The role of an encode worker in a document."""
+INSTANCE: Final = "Instance"
+"""The role of an elastic group's instance in a document."""
 
 
 def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -26,6 +28,13 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("goodput per GPU-hour", f"{found['goodput_per_gpu_hour']:.0f}", "requests within both objectives"),
         ("TTFT", _three(found["ttft_ms"]), "P50 / P90 / P99, ms"),
         ("TPOT", _three(found["tpot_ms"]), "P50 / P90 / P99, ms; mean per request"),
+        *(_group_rows(found) if is_group(document) else _service_rows(document)),
+    ]
+
+
+def _service_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    found = document["figures"]
+    return [
         ("ITL", _three(found["itl_ms"]), "P50 / P90 / P99, ms; every gap"),
         ("held back", f"{found['held']}", _held(found)),
         *_encode_rows(document),
@@ -34,6 +43,41 @@ def figure_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("workers started", f"{found['starts']}", f"{found['stops']} stopped"),
         ("reversals", f"{found['reversals']}", "a pool that grew shrank within 10 min, or the other way"),
     ]
+
+
+def _group_rows(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    by_degree = {int(degree): number for degree, number in found["prefills_by_degree"].items()}
+    return [
+        (
+            "prefills",
+            f"{sum(by_degree.values())}",
+            ", ".join(f"{by_degree[each]} of degree {each}" for each in by_degree),
+        ),
+        ("KV moved", f"{found['moved_tokens']}", "tokens, of instances that ended"),
+        ("prefilled again", f"{found['recomputed']}", "requests that had lost KV"),
+        ("instances started", f"{found['starts']}", f"{found['stops']} ended"),
+        ("reversals", f"{found['reversals']}", "the group grew and shrank within 10 min, or the other way"),
+    ]
+
+
+def is_group(document: Mapping[str, Any]) -> bool:
+    """Whether it is of an elastic group."""
+    return "group" in document["simulation"]
+
+
+def what_ran(simulation: Mapping[str, Any]) -> str:
+    """What was simulated, in a sentence."""
+    surroundings = f"planner {simulation['planner']}; seed {simulation['seed']}"
+    if "group" in simulation:
+        each = f"{simulation['gpus']} GPU{'' if simulation['gpus'] == 1 else 's'} an instance"
+        return (
+            f"elastic group {simulation['group']}, {each}, degrees up to {simulation['max_degree']}; at the start "
+            f"{at_start(simulation)}; a new instance takes {simulation['startup_s']:g} s; {surroundings}"
+        )
+    return (
+        f"{simulation['model']} on {simulation['gpu']}, TP {simulation['tp']}; at the start {at_start(simulation)}; a "
+        f"new worker takes {simulation['startup_s']:g} s; {surroundings}"
+    )
 
 
 def _encode_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
@@ -55,13 +99,22 @@ def _encode_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def layout(decision: Mapping[str, Any]) -> str:
-    """``2P4D``, or ``1E2P4D`` with an encode pool, of a decision."""
+    """``2P4D``, or ``1E2P4D`` with an encode pool, of a decision; of an elastic group ``4 instances``."""
+    if "prefill" not in decision:
+        return instances_in_words(decision["instances"])
     return _layout(decision["prefill"], decision["decode"], decision.get("encode"))
 
 
 def at_start(simulation: Mapping[str, Any]) -> str:
     """The same of a simulation."""
+    if "group" in simulation:
+        return instances_in_words(simulation["instances"])
     return _layout(simulation["prefill_workers"], simulation["decode_workers"], simulation.get("encode_workers"))
+
+
+def instances_in_words(number: int) -> str:
+    """For example ``4 instances``."""
+    return f"{number} instance{'' if number == 1 else 's'}"
 
 
 def _layout(prefill: int, decode: int, encode: int | None) -> str:

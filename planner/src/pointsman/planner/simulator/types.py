@@ -357,12 +357,17 @@ class Result(Served):
 
     def reversals(self, within_s: float = 600.0) -> int:
         """How often a pool was moved one way and, less than ``within_s`` later, the other way."""
-        found = 0
-        for role in (*WorkerRole, None):
-            moves = sorted((t.began_s, _direction(t, role)) for t in self.transitions if _direction(t, role))
-            for (before_s, before), (at_s, sign) in itertools.pairwise(moves):
-                found += sign != before and at_s - before_s < within_s
-        return found
+        return reversals(self.transitions, within_s)
+
+
+def reversals(transitions: tuple[TransitionRecord, ...], within_s: float = 600.0) -> int:
+    """How often a pool was moved one way and, less than ``within_s`` later, the other way."""
+    found = 0
+    for role in (*WorkerRole, None):
+        moves = sorted((t.began_s, _direction(t, role)) for t in transitions if _direction(t, role))
+        for (before_s, before), (at_s, sign) in itertools.pairwise(moves):
+            found += sign != before and at_s - before_s < within_s
+    return found
 
 
 def _direction(transition: TransitionRecord, role: WorkerRole | None) -> int:
