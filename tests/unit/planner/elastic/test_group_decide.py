@@ -120,6 +120,9 @@ def test_bounds_and_budget_hold_and_what_they_do_not_allow_is_said() -> None:
     assert (at_most.reason, at_most.instances) == (Reason.INSTANCES_SHORT, 2)
     assert "the most that the bounds and the budget allow" in at_most.message
     assert hand.look(HEAVY * 3, 2).reason is Reason.UNSATISFIABLE
+    starts_none = Hand(bounds=GroupBounds(1, 2), policy=replace(POLICY, scale_out=False)).look(HEAVY * 3, 1)
+    assert starts_none.message == "2 instances are wanted, but the policy starts none"
+    assert Hand().look(LIGHT, 1).message.startswith("1 instance keeps ")
     assert Hand(replace(POLICY, max_gpus=4)).look(HEAVY * 3, 2, gpus_each=2).instances == 2
     assert Hand(bounds=GroupBounds(3, 8)).look(LIGHT, 2).instances == 3
 

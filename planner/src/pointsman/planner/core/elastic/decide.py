@@ -152,18 +152,17 @@ def _chosen(
     wanted = min(max(needed.instances, bounds.least), most)
     highest = max(wanted, min(most, _with(max(number for _, number in state.wanted), observation.stuck)))
     word = f"{wanted} instance{'' if wanted == 1 else 's'}"
+    keep = f"keep{'s' * (wanted == 1)} {needed.attainment:.0%} of requests within the objectives"
     short = needed.attainment < goal
     if observation.seen.plan_in_progress and not observation.starting:
         return _stays(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
     if wanted > now and policy.scale_out:
-        said = f"{_are(now)} too few: {word} keep {needed.attainment:.0%} of requests within the objectives"
+        said = f"{_are(now)} too few: {word} {keep}"
         if short:
             said += f", which is the most that the bounds and the budget allow (asked: {goal:.0%})"
         return GroupDecision(Reason.INSTANCES_SHORT, said, wanted, changes_layout=True)
-    if short and wanted >= now:
-        said = (
-            f"{now} instances are the most allowed, and keep {needed.attainment:.0%} of requests within the objectives"
-        )
+    if short and wanted == now:
+        said = f"{now} instance{' is' if now == 1 else 's are'} the most allowed, and {keep}"
         return _stays(observation, Reason.UNSATISFIABLE, f"{said} (asked: {goal:.0%})")
     if wanted > now:
         return _stays(observation, Reason.STEADY, f"{word} are wanted, but the policy starts none")
@@ -177,7 +176,7 @@ def _chosen(
             return GroupDecision(Reason.SPARE_CAPACITY, said, highest, changes_layout=True)
     if wanted < now:
         return _stays(observation, Reason.STEADY, f"{word} would do; it is waited for whether that lasts")
-    return _stays(observation, Reason.STEADY, f"{word} keep {needed.attainment:.0%} of requests within the objectives")
+    return _stays(observation, Reason.STEADY, f"{word} {keep}")
 
 
 def _with(working: int, stuck: frozenset[str]) -> int:
