@@ -131,6 +131,20 @@ def test_the_page_of_elastic_groups_shows_what_the_engine_does() -> None:
     assert "\n".join(table) in (DOCS / "elastic-evaluation.md").read_text()
 
 
+def test_the_note_on_the_elastic_engine_has_the_figures_of_kills_while_a_group_scales() -> None:
+    verified = json.loads((RESULTS / "verify.json").read_text())
+    found = verified[
+        "test_manager_and_operator_are_killed_while_the_group_scales_and_it_converges_and_no_answer_is_lost"
+    ]
+    (tie,) = found["ties_of_float32"]
+    note = " ".join((DOCS / "design" / "0003-elastic-engine.md").read_text().split())
+    answers, converged = f"{found['answers']:,}".replace(",", " "), found["seconds_to_converge"]
+    assert f"after {converged['median']} s in the median and {converged['max']} s at most. Of {answers} answers" in note
+    assert f"lie {tie['apart']:.0e} apart".replace("e-0", "e-") in note
+    assert f"float32 changes logits by {tie['rounding']:.1e}".replace("e-0", "e-") in note
+    assert (found["answers_that_two_deaths_ended"], "none of these" in note) == (0, True)
+
+
 def rows_of(name: str) -> list[Row]:
     return read(RESULTS / f"{name}.json")
 
