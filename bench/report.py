@@ -49,7 +49,7 @@ NOTES = {
     "batching equals trying all splits, and that tokens are those of one engine through all regroupings, are "
     "tests. A group that shrinks after a prefill moves no KV. The batches of which times are predicted have lengths to "
     "which the model was not fitted. Missed, and why: the two members of a decode step "
-    "exchange queries and results in each of 8 layers over TCP, which costs 10 to 18 ms a step, beside 24 to 65 ms "
+    "exchange queries and results in each of 8 layers over TCP, which costs 10 to 21 ms a step, beside 24 to 65 ms "
     "of computing on this computer on several days. Goodput: the requests a second of which "
     "90 % take at most 25 times what a request of their kind takes alone, on real engines behind the gateway; a fifth "
     "of the prompts have 1 000 to 1 600 tokens. The elastic group serves more than both static groups, and less than "
