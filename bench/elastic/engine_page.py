@@ -24,7 +24,10 @@ def engine_table(rows: Sequence[Row], tokens: Mapping[str, Any]) -> list[str]:
         f"{_number(tokens['tokens'])} | 0 |",
         f"| bytes of KV moved by these groups and steps | {tokens['moved_bytes_of_scalings']} | 0 |",
         f"| the two best logits apart, at the closest token, at 1 % of the tokens, at half of them | "
-        f"{apart['least']:.2g}, {apart['1_percent']:.2g}, {apart['median']:.2g} | more than 1e-6 |",
+        f"{apart['least']:.2g}, {apart['1_percent']:.2g}, {apart['median']:.2g} | |",
+        f"| what float32 changes a logit by, at most | {tokens['float32_changes_logits_by']:.2g} | |",
+        f"| tokens whose two best logits lie closer together than it changes those of their position | "
+        f"{tokens['undecided']} | 0 |",
     ]
     for row in rows:
         if row.name.startswith("error of"):

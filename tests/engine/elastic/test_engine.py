@@ -279,7 +279,8 @@ def test_an_instance_killed_while_its_group_shrinks_or_grows_costs_only_its_own_
     assert len(found) == 2 * len(seeds)
     for each in found:
         assert each["died"], each
-        assert each["noticed_by"] == 2, each
+        # Once the last of six exchanges has begun, the others may get all that they need, and end the iteration.
+        assert each["noticed_by"] == 2 or each["killed"][1:] == [6, True], each
         assert each["noticed_s"] < 3, each
         assert (each["recomputed"], each["went_on"]) == (1, 2), each
         assert each["slots_leaked"] == [0, 0], each
@@ -288,6 +289,7 @@ def test_an_instance_killed_while_its_group_shrinks_or_grows_costs_only_its_own_
         findings |= {
             "deaths": {way: sum(each["direction"] == way for each in found) for way in ("down", "up")},
             "points": len({(each["direction"], *each["killed"]) for each in found}),
+            "deaths_that_came_too_late_to_break_all": sum(each["noticed_by"] < 2 for each in found),
             "requests_recomputed": sum(each["recomputed"] for each in found),
             "requests_that_went_on": sum(each["went_on"] for each in found),
             "points_with_wrong_tokens": sum(not each["same_tokens"] for each in found),
