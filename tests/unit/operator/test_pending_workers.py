@@ -1,6 +1,7 @@
 """Workers that find no node: whose they are, how long they are waited for, and that no other worker pays for them."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, note, settings
@@ -13,7 +14,7 @@ from pointsman.operator.core import actions as act
 from pointsman.operator.core.diff import decide, next_look_s
 from pointsman.operator.core.drain import choose_victims
 from pointsman.operator.core.snapshot import Policy
-from pointsman.operator.core.unschedulable import NODE_PROVISION_S
+from pointsman.operator.core.unschedulable import NODE_PROVISION_S, pending_of_plan
 from unit.operator.test_decisions import worker
 from unit.operator.test_plans import plan, policy, replicas, status, world
 from unit.operator.world import Render, World
@@ -87,6 +88,33 @@ def test_a_plan_whose_own_workers_serve_is_done_although_an_older_one_has_no_nod
     assert status(it, made) == (PlanPhase.COMPLETED, PlanReason.DONE)
     assert f"{old.name} still waits for a node" in (it.plans[made.uid].status.message or "")
     assert serving(it) == {Role.PREFILL: 2, Role.DECODE: 2}
+
+
+def test_a_plan_that_enlarges_the_pool_of_an_older_one_without_a_node_is_done_without_it() -> None:
+    it = with_a_pending_worker(prefill=1, decode=3)
+    (old,) = (pod for pod in it.pods.values() if pod.unschedulable)
+    it.nodes, it.unplaceable = None, {old.uid}
+    made = plan(it, 1, 4)
+    for _ in range(30):
+        it.reconcile()
+        it.tick()
+    assert status(it, made) == (PlanPhase.COMPLETED, PlanReason.DONE)
+    assert replicas(it) == (1, 4)
+    assert serving(it) == {Role.PREFILL: 1, Role.DECODE: 3}
+
+
+@pytest.mark.parametrize(("added", "counted"), [(2, ["newest", "own"]), (1, ["newest"]), (0, []), (-1, [])])
+def test_of_the_workers_without_a_node_a_plan_counts_as_many_as_it_added_the_newest_first(
+    added: int, counted: list[str]
+) -> None:
+    began = datetime.fromtimestamp(100.9, UTC)
+    made = {"before": 99.0, "own": 100.0, "newest": 130.0}  # creation stamps have whole seconds
+    workers = [worker(name, pod_ready=False, unschedulable="no node", created_s=at) for name, at in made.items()]
+    serves = worker("serves", created_s=140.0)
+    leaves = worker("leaves", pod_ready=False, unschedulable="no node", created_s=140.0, terminating=True)
+    found = pending_of_plan([serves, leaves, *workers], began, added)
+    assert [each.name for each in found] == counted
+    assert pending_of_plan(workers, None, added) == [], "it has not begun"
 
 
 def test_a_plan_writes_a_pool_once_in_a_pass() -> None:
