@@ -59,6 +59,22 @@ def test_an_edit_of_last_month_scales_nothing_when_the_planner_is_stopped(mode: 
     assert replicas(it) == (1, 4), "from now on the spec is followed again"
 
 
+@pytest.mark.parametrize("before", [Mode.SHADOW, None])
+@pytest.mark.parametrize("mode", [Mode.ACTIVE, Mode.APPROVE, Mode.EXTERNAL])
+def test_an_edit_that_comes_together_with_the_mode_scales_nothing(mode: Mode, before: Mode | None) -> None:
+    """One kubectl apply of a service with another number and a policy: the number is only where plans begin."""
+    it = world(prefill=1, decode=2)
+    it.policy = under(before)
+    assert it.run(20)
+    edit(it, 4)
+    it.policy = under(mode)
+    for _ in range(20):
+        it.reconcile()
+        it.tick()
+        assert replicas(it) == (1, 2)
+    assert len(it.pods) == 3
+
+
 def test_a_pool_that_keeps_its_number_says_that_the_specs_is_not_followed_and_until_when() -> None:
     found = snapshot(worker("p", Role.PREFILL), worker("d"), service=service(spec(decode=(3, 1, 4))))
     kept = {role: replace(pool, copied_replicas=3) for role, pool in found.pools.items()}
