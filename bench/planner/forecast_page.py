@@ -40,11 +40,12 @@ tick more; in the simulations above what a start takes is learned).
   is never more than 100 % off, too much may be: after a burst most is.
 * **Beside it** are two plain forecasts of the same counts: the {LAST} is that of the last tick, the {MEAN} that of
   the {RECENT_S:g} s before. Who knew the **{KNOWN}** would be off by what counts of {RECENT_S:g} s differ by chance.
-* **The bound** is the {NOMINAL:.3f} quantile (one standard deviation), *{AHEAD_S:g} s ahead* only: the planner uses
-  none for the present. It is a bound of the rate: what counts differ by chance is left out on purpose, since queues are
-  sized for it. So {100 * NOMINAL:.1f} % of the true rates should be within it, and fewer of the counts; of a real trace
-  there are only counts. Until {MIN_ERRORS} forecasts have come due, some {LEAD_S + MIN_ERRORS * TICK_S:.0f} s, it knows
-  of chance alone; that time is counted, too. The target has no tolerance, though forecasts of neighbouring ticks are
+* **The bound** is the {NOMINAL:.3f} quantile (one standard deviation), *{AHEAD_S:g} s ahead* only: elastic groups are
+  sized by such a bound, services by the forecast itself. It is a bound of the rate: what counts differ by chance is
+  left out on purpose, since queues are sized for it. So {100 * NOMINAL:.1f} % of the true rates should be within it,
+  and fewer of the counts; of a real trace there are only counts. Until {MIN_ERRORS} forecasts have come due, some
+  {LEAD_S + MIN_ERRORS * TICK_S:.0f} s, it knows of chance alone; that time is counted, too. The target
+  has no tolerance, though forecasts of neighbouring ticks are
   judged by nearly the same counts, and half an hour has only {HALF_HOUR_S / RECENT_S:.0f} half minutes.
 * **Seeds** are those of the loads above (Azure's arrivals are the same for each), and of the constant loads of
   [benchmarks.md](benchmarks.md#planner). No constant was chosen on these figures.

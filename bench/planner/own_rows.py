@@ -41,9 +41,9 @@ WHY: Final = (
     ),
     (
         r"onoff: share within objectives, causal reference .*",
-        "**The first bursts are lost, and what comes at random is not expected for certain**: workers are held while "
-        f"the next burst is due by the gaps between the last ones, and let go after a longer pause. The best {CAUSAL}, "
-        "chosen for each seed afterwards, holds them for up to a quarter of an hour, whatever comes, and pays for it.",
+        "**The first bursts are lost, and what comes at random is not expected for certain**: after the first ones, "
+        "workers stay a quarter longer than the longest gap between them, ten minutes at most, and go after a longer "
+        f"pause. The best {CAUSAL}, chosen for each seed afterwards, keeps its workers for up to a quarter of an hour.",
     ),
     (
         r"(step|mixshift|burst|ramp): goodput per GPU-hour, clairvoyant .*",
@@ -76,11 +76,6 @@ WHY: Final = (
         rf"burst: {_ABLATION} \| {ABLATION} scaling,.*",
         "**Who cannot scale keeps the first layout**, which before the burst is more than the load needs, and in it is "
         "there at once. On step, ramp and moon_conv, for which it is too small, it loses far more.",
-    ),
-    (
-        rf"onoff: {_ABLATION} \| {ABLATION} forecast,.*",
-        "**Bursts at random are no trend**: how much of a rise lasts is learned, and where none lasts, less is started "
-        "for the next. Without the forecast every burst starts workers, which serve the one after it and are paid for.",
     ),
     (
         rf".*: {_ABLATION} \| .*",

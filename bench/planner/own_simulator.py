@@ -17,6 +17,7 @@ from functools import cache
 
 from bench.planner import robust, sight
 from bench.planner.cells import (
+    ABLATION,
     CAUSAL,
     ORACLE,
     OURS,
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return asked.resume or (asked.ours and not _is_ours(run.scenario, run.planner))
 
     done = read_cells() if asked.resume or asked.rows or asked.only or asked.ours else []
+    done = [run for run in done if not (asked.ours and _is_without_a_former_part(run.planner))]
     names = asked.only.split(",") if asked.only else [*SLOWEST, *(name for name in EVERYTHING if name not in SLOWEST)]
     if unknown := sorted({*names} - {*EVERYTHING}):
         parser.error(f"--only: there is no {', '.join(unknown)}; known: {', '.join(EVERYTHING)}")
@@ -192,6 +194,11 @@ def bound(schedule: Run, fixed: Run, attainment: float = 0.95) -> Run:
 
 def _is_ours(scenario: str, planner: str) -> bool:
     return robust.is_ours(planner) if scenario == ROBUST else planner.startswith(OURS)
+
+
+def _is_without_a_former_part(planner: str) -> bool:
+    """Whether it is an ablation of a part that Pointsman no longer has: nothing can measure it again."""
+    return planner.startswith(ABLATION) and planner.removeprefix(f"{ABLATION} ") not in PARTS
 
 
 def _steady(seed: int) -> Run:

@@ -314,9 +314,9 @@ WHY: Final = (
     ),
     (
         r"8 requests/s, outputs double .*: share within objectives lost .*",
-        "**Longer answers have not ended when they matter.** That they are longer shows in how many decode at once, "
-        "for certain only after some seconds, and what is started then serves after 120 s; causal knows it of every "
-        "request that comes.",
+        "**Longer answers have not ended when they matter.** The planner knows their length when they end, and the "
+        "shortest end first. A worker that starts then serves after 120 s; causal knows the length of every request "
+        "when it comes.",
     ),
 )
 """Why a row is missed: a pattern of its name and, after a bar, its peer's."""

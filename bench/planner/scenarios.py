@@ -122,7 +122,7 @@ RETURNING = {
         (2, 2),
     )
 }
-"""Bursts that come back before a worker could start for one: what the memory of bursts and of levels is for."""
+"""Bursts that come back before a worker could start for one: only workers that stay between them can serve them."""
 
 STEADY_LOADS = (
     ("a100_sxm", 4, 4000, 2, 2),

@@ -143,15 +143,13 @@ LOAD = Row(
     (
         Panel(
             "Arrivals and their forecast",
-            "Requests that were accepted, beside the planner's estimate of their rate now and the bound that it plans "
-            "for: the load when a worker started now would serve. 'bursts': the rate for which workers are held, where "
-            "bursts come back.",
+            "Requests that were accepted, beside the planner's estimate of their rate now, and of the rate when a "
+            "worker started now would serve.",
             "reqps",
             (
                 Query(rate("pointsman_gateway_accepted_total"), "accepted"),
                 Query(_input("ratePerSecond"), "estimate", dashed=True),
-                Query(_input("highRatePerSecond"), "bound of the forecast", dashed=True),
-                Query(_input("burstRatePerSecond"), "bursts", dashed=True),
+                Query(_input("expectedRatePerSecond"), "expected", dashed=True),
             ),
         ),
         Panel(

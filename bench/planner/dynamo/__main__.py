@@ -115,7 +115,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--again", type=_words, default=(), help="parts whose kept runs are forgotten")
     parser.add_argument("--runs", type=int, help="of ours per cell, instead of the published number")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long; the next call goes on")
-    parser.add_argument("--tuning", default="{}", help="JSON: constants to vary; runs are printed, not kept")
+    parser.add_argument("--tuning", default="{}", help="JSON: fields of the policy to vary; runs are printed, not kept")
     options = parser.parse_args(argv)
     tuning = json.loads(options.tuning)
     for name, asked, there in (("only", options.only, known), ("parts", options.parts, parts.split(", "))):

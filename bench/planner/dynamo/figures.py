@@ -28,8 +28,8 @@ RECORDED = ("azure_conv", "moon_conv")
 RAMP_GOODPUT = {45: 0.99, 120: 0.96}
 MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "moon_conv": 1.12}
 _HEAD_ROOM = (
-    "The forecast's bound at the lead adds some hundredths to the bill of somebody who knows the trace, and what keeps "
-    "scale-in calm a tenth; each way to give some of it up was measured and cost more goodput than it saved "
+    "Each pool has as many workers as keep the attainment that the objectives ask for, and workers stay for a while "
+    "after they were needed. Who knows the trace needs neither "
     "([tried and left out](planner.md#tried-and-left-out))."
 )
 WHY = (
@@ -42,8 +42,8 @@ WHY = (
     (r"GPU-hours of .* cells, geometric mean .*", f"**Head-room.** {_HEAD_ROOM}"),
     (
         r"ramp, .* s: (goodput, bound|cost) .*",
-        "**A ramp is a ramp only after a while**: until its slope is certain the forecast is behind, and then workers "
-        "are started for its bound. Causal has more at a higher cost, or misses it too.",
+        "**A ramp is a ramp only after a while**: until its slope is certain the forecast is behind. Causal has more "
+        "at a higher cost, or misses it too.",
     ),
     (r"(step|mixshift|azure_conv|moon_conv), .* s: cost .*", f"**Head-room.** {_HEAD_ROOM}"),
     (
@@ -58,7 +58,7 @@ WHY = (
     ),
     (
         r"pulses.* s: cost at equal goodput .*",
-        "**The first two bursts are lost before anything can be known of the next**, where a fixed layout, chosen with "
+        "**The first bursts are lost before anything can be known of the next**, where a fixed layout, chosen with "
         "the trace in hand, serves them all: so the layout that comes to the same goodput is a small one.",
     ),
 )

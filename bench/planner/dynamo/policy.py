@@ -18,7 +18,6 @@ except ImportError:
 
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.learning import LearnedModel, Learner
-from pointsman.planner.core.moment import Tuning
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -58,8 +57,7 @@ class PointsmanPolicy:
             role_switch=False,
             start_s=ctx["startup_s"],
         )
-        self._policy = replace(self._policy, **{k: tuning.pop(k) for k in list(tuning) if hasattr(self._policy, k)})
-        self._tuning = Tuning(**tuning)
+        self._policy = replace(self._policy, **tuning)
         decode = ctx["decode_engine"]
         self._limits: dict[str, Any] = {
             "kv_capacity_tokens": float(decode["num_gpu_blocks"] * decode["block_size"]),
@@ -86,7 +84,7 @@ class PointsmanPolicy:
         if snapshot["traffic"]["duration_s"] <= 0:
             return answer
         seen = self._observation(snapshot)
-        self.state, decision, _ = decide(self.state, seen, self._policy, seen.at_s, self._base, self._tuning)
+        self.state, decision, _ = decide(self.state, seen, self._policy, seen.at_s, self._base)
         self.decision = decision
         if decision.changes_layout:
             for role, count in ((WorkerRole.PREFILL, decision.prefill), (WorkerRole.DECODE, decision.decode)):
@@ -119,7 +117,10 @@ class PointsmanPolicy:
 
 
 def make(ctx: dict[str, Any], **tuning: Any) -> PointsmanPolicy:
-    """The factory. ``tuning`` varies constants in an evaluation; none is the shipped configuration."""
+    """The factory. ``tuning``: fields of the policy that an evaluation varies; none is the shipped configuration.
+
+    Raises TypeError for a field that a policy does not have.
+    """
     return PointsmanPolicy(ctx, **tuning)
 
 

@@ -178,7 +178,7 @@ def test_the_known_rates_are_those_that_a_seeds_requests_were_drawn_from(name: s
 )
 def test_what_is_measured_is_what_the_planner_plans_with(shape: str, horizon_s: float) -> None:
     trace, planner = Synthetic(shape)(3), ours()
-    number, field = ("highRatePerSecond", "bound") if horizon_s else ("ratePerSecond", "ours")
+    number = "expectedRatePerSecond" if horizon_s else "ratePerSecond"
     live: dict[int, float] = {}
 
     def decide(
@@ -192,7 +192,7 @@ def test_what_is_measured_is_what_the_planner_plans_with(shape: str, horizon_s: 
     # Nobody starts: it would teach the planner another lead.
     policy = replace(POLICY, scale_out=False, scale_in=False, role_switch=False)
     simulate(trace, SCENARIOS["step"].simulation(3), policy, replace(planner, decide=decide))
-    here = {tick: getattr(each, field) for tick, each in enumerate(compared(trace.arrival_s)[horizon_s], start=1)}
+    here = {tick: each.ours for tick, each in enumerate(compared(trace.arrival_s)[horizon_s], start=1)}
     both = here.keys() & live.keys()
     assert len(both) > 50
     assert {tick: live[tick] for tick in both} == pytest.approx({tick: here[tick] for tick in both}, abs=1e-4)

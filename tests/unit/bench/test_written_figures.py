@@ -97,15 +97,6 @@ def test_the_forecasts_tables_show_the_measured_errors_and_say_where_a_plain_for
     assert of_errors == 36
 
 
-def test_the_planners_page_says_how_often_the_bound_held() -> None:
-    page = " ".join((DOCS / "planner.md").read_text().split())
-    constant = [100 * row.ours for row in rows_of("forecast") if re.match("constant.*: true rates", row.name)]
-    changing = [100 * row.ours for row in rows_of("forecast") if re.match("(?!constant).*: true rates", row.name)]
-    assert len(constant) == 2 and len(changing) == 5
-    said = f"{min(constant):.0f} to {max(constant):.0f} % of the time on constant loads"
-    assert f"{said} and {min(changing):.0f} to {max(changing):.0f} % on those that rise" in page
-
-
 def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
     page, simulated = (DOCS / "elastic-evaluation.md").read_text(), rows_of("elastic_paper")
     assert "\n".join(paper_page.throughput_table(simulated)) in page

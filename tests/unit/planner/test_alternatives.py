@@ -64,8 +64,20 @@ CHECKS: dict[str, Check] = {
     r"(\d+) (prefill|decode) workers, at least (\d+) are asked for": (
         lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])
     ),
-    r"(\d+) (prefill|decode) kept (?:for what was lately, and may come back|until the present load has lasted)": (
-        lambda o, _, n: of(o, n[1]) < int(n[0])
+    r"(\d+) (prefill|decode) workers are retained: as many were needed lately": (
+        lambda o, c, n: of(o, n[1]) < int(n[0]) <= of(c, n[1])
+    ),
+    r"(\d+) workers of both roles are retained: as many were needed lately": (
+        lambda o, c, n: o.prefill + o.decode < int(n[0]) <= c.prefill + c.decode
+    ),
+    r"no worker that serves is removed while (\d+) requests are queued": (
+        lambda o, c, n: int(n[0]) > 10 and o.gpus < c.gpus
+    ),
+    r"(prefill|decode) has more workers to spare than (prefill|decode)": (
+        lambda o, c, n: of(o, n[0]) > of(c, n[0]) and of(o, n[1]) < of(c, n[1])
+    ),
+    r"(\d+) workers would switch, at most (\d+) of (\d+) may at a time": (
+        lambda o, _, n: int(n[1]) < int(n[0]) < int(n[2]) and "switch" in o.action
     ),
     r"would take (\d+) s to start; a switch serves in (\d+) s": (
         lambda o, c, n: round(o.lead_s) == int(n[0]) >= int(n[1]) and "switch" in c.action
@@ -76,8 +88,11 @@ CHECKS: dict[str, Check] = {
     r"(prefill|decode) started now would come too late: (\d+) will do in \d+ s": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
     ),
-    r"one more (prefill|decode) worker has not been wanted for long enough yet": lambda o, c, n: (
-        of(o, n[0]) > of(c, n[0])
+    r"(prefill|decode) was short at (\d+) looks in a row, a start needs (\d+)": lambda o, c, n: (
+        of(o, n[0]) > of(c, n[0]) and 0 < int(n[1]) < int(n[2])
+    ),
+    r"(prefill|decode) has a spare worker, which can switch to (prefill|decode) sooner than one starts": (
+        lambda o, c, n: of(o, n[1]) > of(c, n[1]) and n[0] != n[1]
     ),
     r"a switch is to bring (prefill|decode), not yet: .+": lambda o, c, n: of(o, n[0]) > of(c, n[0]),
     r"not yet: .+": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
@@ -86,11 +101,16 @@ CHECKS: dict[str, Check] = {
     r"would leave a role without a worker that serves": lambda o, c, _: (
         "switch" in o.action and "switch" not in c.action
     ),
-    r"scale-out is not allowed": lambda o, _, __: "scale-out" in o.action,
+    r"scale-out is not allowed": (
+        lambda o, _, __: "scale-out" in o.action or ("switch" not in o.action and o.lead_s > 0)
+    ),
     r"scale-in is not allowed": lambda o, c, _: sum((o.prefill, o.decode)) < sum((c.prefill, c.decode)) or o.lead_s > 0,
     r"too few requests were seen yet to start or stop workers": lambda o, _, __: "scale" in o.action,
-    r"prompts have just changed: answers must show first what they need": lambda o, c, _: o.gpus < c.gpus,
     r"nobody is taken away while a switch is (?:made|awaited)": lambda o, c, _: o.gpus < c.gpus,
+    r"(prefill|decode) starts when the workers that are removed have gone": (
+        lambda o, c, n: of(o, n[0]) > of(c, n[0]) and "scale-in" in c.action
+    ),
+    r"no worker is removed at a look that starts another": lambda o, c, _: o.gpus < c.gpus and "scale-out" in c.action,
     r"takes away workers that serve, while a switch is made": lambda _, c, __: "switch" in c.action,
     r"what only starts is not waited for": lambda _, c, __: "switch" in c.action,
 }
@@ -206,3 +226,37 @@ def test_a_switch_is_chosen_before_a_start_because_it_serves_sooner() -> None:
     stay = next(other for other in others if other.action == "stay")
     assert stay.lead_s == 0
     assert stay.expected_attainment < chosen.expected_attainment
+
+
+@pytest.mark.parametrize(("role_switch", "words"), [
+    (True, "6 workers of both roles are retained: as many were needed lately"),
+    (False, "4 decode workers are retained: as many were needed lately"),
+])  # fmt: skip
+def test_workers_that_a_lower_load_does_not_need_are_retained_of_both_roles_only_where_they_can_switch(
+    role_switch: bool, words: str
+) -> None:
+    policy = Policy(
+        mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6), role_switch=role_switch
+    )  # fmt: skip
+    state = State()
+    for tick in range(45):
+        load = SHORT if tick < 30 else replace(SHORT, arrivals_per_s=5)
+        seen = observed(2.5 * tick, load, prefill=2, decode=4)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+    assert not decision.changes_layout
+    fewer = next(other for other in decision.alternatives if (other.prefill, other.decode) == (2, 3))
+    assert fewer.rejected_because == words
+
+
+def test_a_pool_that_is_short_says_for_how_many_looks_it_was() -> None:
+    policy = Policy(mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6), role_switch=False)
+    state, said = State(), []
+    for tick in range(10):
+        seen = observed(2.5 * tick, LONG, prefill=2, decode=1)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        said += [other.rejected_because for other in decision.alternatives if other.action == "scale-out"]
+        if decision.changes_layout:
+            break
+    for looks in range(1, 6):
+        assert f"prefill was short at {looks} looks in a row, a start needs 6" in said
+    assert decision.prefill > 2

@@ -157,7 +157,7 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert "15.00 requests a second of 4000 prompt and 30 answer tokens" in text
     rates = dict(decision.inputs)
     assert (
-        f"{rates['ratePerSecond']:.2f} requests a second now, up to {rates['highRatePerSecond']:.2f} by the time a "
+        f"{rates['ratePerSecond']:.2f} requests a second now, {rates['expectedRatePerSecond']:.2f} by the time a "
         "worker that is started now would serve"
     ) in text
     assert "→ 2P1D  stay" in text
@@ -196,26 +196,6 @@ def test_what_was_considered_is_told_with_when_it_would_serve_and_why_it_is_not_
     more = next(line for line in lines if "3P1D  scale-out, 4 GPUs" in line)
     assert "serves in 90 s" in more
     assert more.endswith("; more prefill than needed: 2 will do")
-
-
-def test_bursts_that_are_held_for_are_told_and_when_their_workers_would_go(
-    calm: tuple[State, Observation, Decision, TurningPoints],
-) -> None:
-    _, seen, decision, points = calm
-    inputs = (*decision.inputs, ("burstRatePerSecond", 12.0), ("burstEverySeconds", 160.0))
-    text = told(seen, replace(decision, inputs=inputs), points)
-    assert "bursts of 12.00 about every 160 s, for which workers are held" in text
-    assert "s, without a burst for 200 s: I would go to" in text
-
-
-def test_a_model_that_clients_contradict_is_told_with_what_is_planned_for_instead(
-    calm: tuple[State, Observation, Decision, TurningPoints],
-) -> None:
-    _, seen, decision, points = calm
-    words = "a decode worker is taken to do 75% of what the model says: with what that calls enough, clients got less"
-    shares = [tuple((n, share if n == "decodeShare" else v) for n, v in decision.inputs) for share in (0.75, 0.98)]
-    texts = [told(seen, replace(decision, inputs=inputs), points) for inputs in shares]
-    assert [words in text for text in texts] == [True, False]
 
 
 def test_a_switch_is_told_in_words_with_who_gives_and_who_gets() -> None:

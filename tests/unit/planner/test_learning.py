@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.learning import MOST_BUCKETS, Errors, LearnedModel, Learner, undisturbed
-from pointsman.planner.core.performance import UNTRUSTED_AFTER_UPDATES, CalibratedModel, Calibration, LinearModel
+from pointsman.planner.core.learning import MOST_BUCKETS, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.performance import CorrectedModel, LinearModel
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
@@ -71,7 +71,7 @@ def test_a_prompt_longer_than_a_pass_takes_several() -> None:
 def test_steps_whose_tokens_are_not_known_teach_a_line_over_the_batch() -> None:
     found = [EngineSample(WorkerRole.DECODE, 5.0 + 0.25 * batch, None, batch) for batch in (1, 4, 8, 16)]
     found.append(EngineSample(WorkerRole.PREFILL, 30.0, 400))
-    assert taught(found).decode_step_ms(12, 0) == pytest.approx(8.0, rel=0.02)
+    assert taught(found).decode_step_ms(12, 0) == pytest.approx(8.0, rel=0.03)
 
 
 def test_one_role_alone_makes_no_model() -> None:
@@ -129,26 +129,24 @@ TABLE = LinearModel(5, 0.02, 0, 6, 0.01, 1e-5)
 LEARNED = LearnedModel((16.5, 0.0152, 0.0), (5.74, 0.0, 2e-4, 0.0))
 
 
-@pytest.mark.parametrize("role", ["prefill", "decode"])
-@pytest.mark.parametrize(("error", "better"), [(0.1, True), (0.6, False), (None, False)])
-def test_a_table_that_is_not_trusted_goes_on_until_what_was_learned_is_clearly_better(
-    role: str, error: float | None, better: bool
-) -> None:
-    wrong = Calibration(error=0.8, bad_updates=UNTRUSTED_AFTER_UPDATES)
-    right = Calibration(error=0.2)
-    prefill, decode = (wrong, right) if role == "prefill" else (right, wrong)
-    state = State(
-        learned=LEARNED,
-        learned_error=Errors(error, error),
-        calibrated_prefill=prefill,
-        calibrated_decode=decode,
-    )
-    assert model_of(state, TABLE) == (LEARNED if better else CalibratedModel(TABLE, prefill, decode))
-    assert model_of(replace(state, learned=None), TABLE) == CalibratedModel(TABLE, prefill, decode)
+def test_a_table_is_corrected_by_the_measurements_that_are_kept_whichever_table_it_is() -> None:
+    """A policy that names another table needs no new measurements."""
+    learner = Learner()
+    for number in range(40):
+        tokens, batch = 1000.0 + 100 * number, 1.0 + number
+        learner = learner.observe(
+            [
+                EngineSample(WorkerRole.PREFILL, 2.7 * TABLE.prefill_ms(tokens, 0), tokens),
+                EngineSample(WorkerRole.DECODE, 0.5 * TABLE.decode_step_ms(batch, 2000 * batch), 2000 * batch, batch),
+            ]
+        )
+    for table in (TABLE, LinearModel(10, 0.04, 0, 3, 0.005, 5e-6)):
+        model = learner.corrected(table, 0.0, 2000.0)
+        assert model.prefill_ms(3000, 0) == pytest.approx(2.7 * TABLE.prefill_ms(3000, 0), rel=0.03)
+        assert model.decode_step_ms(20, 40_000) == pytest.approx(0.5 * TABLE.decode_step_ms(20, 40_000), rel=0.03)
 
 
 def test_without_a_table_what_was_learned_is_all_there_is() -> None:
     assert model_of(State(), None) is None
     assert model_of(State(learned=LEARNED), None) is LEARNED
-    trusted = State(learned=LEARNED, learned_error=Errors(0.0, 0.0))
-    assert model_of(trusted, TABLE) == CalibratedModel(TABLE)
+    assert model_of(State(learned=LEARNED), TABLE) == CorrectedModel(TABLE)

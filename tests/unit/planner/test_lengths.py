@@ -62,20 +62,30 @@ def test_outputs_that_nobody_ended_in_a_window_stay_as_they_were() -> None:
     assert lengths.output_tokens == pytest.approx(100)
 
 
-def test_longer_outputs_are_not_judged_by_those_that_end_first() -> None:
-    # 15 answers a second of 600 ± 150 tokens, 25 ms each, in the place of 100: only the short ones end at first.
-    draw, found = random.Random(2), Lengths()
-    for tick in range(40):
-        found = found.observe(Load(15.0, 4000.0, 0.0, 100.0, measured=15 * TICK_S), TICK_S, TICK_S * tick)
-    changed_s = 40 * TICK_S
-    began = [(changed_s + n / 15, max(8.0, draw.gauss(600, 150))) for n in range(15 * 60)]
-    seen = {}
-    for tick in range(41, 56):
-        now_s = TICK_S * tick
-        ended = [tokens for at_s, tokens in began if now_s - TICK_S < at_s + 0.025 * tokens <= now_s]
-        if ended:
-            load = Load(15.0, 4000.0, 0.0, sum(ended) / len(ended), measured=float(len(ended)))
-            found = found.observe(load, TICK_S, now_s)
-        seen[now_s - changed_s] = found.output_tokens
-    assert seen[25.0] == pytest.approx(600, rel=0.04)
-    assert seen[37.5] == pytest.approx(600, rel=0.04)
+def answered(rates: list[int], outputs: list[int]) -> list[float | None]:
+    """The output length after each window, in which so many requests of so many tokens begin; 25 ms a token."""
+    decoding: list[tuple[float, int]] = []  # (when it ends, its tokens)
+    lengths, found = Lengths(), []
+    for tick, (rate, output) in enumerate(zip(rates, outputs, strict=True), 1):
+        now_s = tick * TICK_S
+        decoding += [(now_s + 0.025 * output, output)] * rate
+        ended = [tokens for ends_s, tokens in decoding if ends_s <= now_s]
+        decoding = [each for each in decoding if each[0] > now_s]
+        load = Load(
+            rate / TICK_S, 1000.0, output_tokens=sum(ended) / len(ended) if ended else None,
+            started_per_s=rate / TICK_S, ended_per_s=len(ended) / TICK_S, decoding=float(len(decoding)), step_ms=25.0,
+        )  # fmt: skip
+        lengths = lengths.observe(load, TICK_S, now_s)
+        found.append(lengths.output_tokens)
+    return found
+
+
+def test_longer_answers_are_known_when_the_first_of_them_end_and_soon_forgotten_when_they_are_short_again() -> None:
+    found = answered([30] * 66, [100] * 40 + [400] * 10 + [100] * 16)
+    assert found[39] == 100
+    assert found[44] == 400, "400 tokens take ten seconds"
+    assert found[-1] == 100
+
+
+def test_more_requests_of_the_same_length_are_not_longer_answers() -> None:
+    assert set(answered([12] * 40 + [60] * 20, [200] * 60)[38:]) == {200}

@@ -19,7 +19,6 @@ from pointsman.kube.errors import Unreachable
 from pointsman.kube.resources import Resource
 from pointsman.planner import loop, loops, memory, source
 from pointsman.planner.core.observe import Reading
-from pointsman.planner.core.performance import Calibration
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
@@ -254,53 +253,6 @@ async def test_what_a_service_of_the_same_name_taught_is_forgotten_but_for_the_n
         await scenario.run(monkeypatch, partial(bool, scenario.api.created))
         assert scenario.states[0].requests == requests
         assert scenario.api.created[0]["spec"]["sequence"] == 42
-
-
-FACTORS = Calibration().observe("p1", observed_ms=20, predicted_ms=10)
-
-
-def on_gpu(gpu: str) -> dict[str, Any]:
-    return {"performance": {"table": {"model": "meta-llama/Meta-Llama-3.1-8B", "gpu": gpu}}}
-
-
-async def test_factors_are_of_the_table_that_they_were_measured_against(monkeypatch: pytest.MonkeyPatch) -> None:
-    taught = State(requests=7.0, calibrated_prefill=FACTORS, calibrated_decode=FACTORS)
-    scenario = Scenario(on_gpu("h100_sxm"))
-    await memory.save(scenario.api, {"uid": "new"}, *KEY, taught, 1)  # type: ignore[arg-type]
-
-    async def next_states(policy: dict[str, Any]) -> list[tuple[Calibration, Calibration, float]]:
-        scenario.policy, seen = policy, len(scenario.states)
-        await scenario.run(monkeypatch, lambda: len(scenario.states) > seen + 2 and scenario.api.saves > saves)
-        return [(s.calibrated_prefill, s.calibrated_decode, s.requests) for s in scenario.states[seen:]]
-
-    kept, forgotten = (FACTORS, FACTORS, 7.0), (Calibration(), Calibration(), 7.0)
-    for policy, expected in (
-        (on_gpu("h100_sxm"), kept),  # saved by a planner that did not write down which table it was
-        (on_gpu("h100_sxm"), kept),
-        ({}, kept),  # no table for a while
-        (on_gpu("h100_sxm"), kept),
-        (on_gpu("a100_sxm"), forgotten),
-        (on_gpu("h100_sxm"), forgotten),
-    ):
-        saves = scenario.api.saves
-        assert set(await next_states(policy)) == {expected}, policy
-
-
-async def test_factors_of_a_table_are_forgotten_when_the_policy_names_another_one_meanwhile(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    scenario = Scenario(on_gpu("h100_sxm"))
-    taught = State(calibrated_prefill=FACTORS)
-    await memory.save(scenario.api, {"uid": "new"}, *KEY, taught, 1)  # type: ignore[arg-type]
-
-    def edited() -> bool:
-        if len(scenario.states) == 3:
-            scenario.policy = on_gpu("a100_sxm")
-        return len(scenario.states) > 8
-
-    await scenario.run(monkeypatch, edited)
-    known = [state.calibrated_prefill == FACTORS for state in scenario.states[:8]]
-    assert known[:3] + known[4:] == [True] * 3 + [False] * 4, "the policy is edited while the fourth look is on its way"
 
 
 async def test_what_a_config_map_cannot_hold_is_left_out_and_the_state_is_kept() -> None:

@@ -1,34 +1,17 @@
-"""The share of what a decode worker can do by the model that is counted on, from what clients get."""
+"""The share of modelled capacity that the planner counts on for an elastic group, learned from what clients get."""
 
 import itertools
+import math
 import random
-from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from pointsman.planner.core.decide import decide
 from pointsman.planner.core.margin import ANSWERS, LEAST, Margin, more_than_enough
-from pointsman.planner.core.performance import LinearModel, PerformanceModel
-from pointsman.planner.core.state import State
-from pointsman.planner.core.types import (
-    Bounds,
-    Decision,
-    Load,
-    Policy,
-    RoutingNumbers,
-    Service,
-    WorkerCondition,
-)
-from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers
-from unit.planner.test_sizing import point
 
 LOOK_S = 2.5
 ANSWER_S = 4.0
 WAITS = int(ANSWERS * ANSWER_S / LOOK_S)  # looks, until nothing that began before is answered
 GOAL = 0.95
-MIXED = replace(SHORT, prompt_tokens=1000, prompt_length_shares=((300, 0.1), (1100, 0.9)))  # a tenth computed locally
-GROWS = replace(POLICY, scale_out=True, max_gpus=20)
 
 
 def after(attainment: float, windows: int, margin: Margin | None = None, from_s: float = 0.0) -> Margin:
@@ -88,103 +71,27 @@ def test_a_shortage_that_is_over_leaves_no_lesson(step_ms: float) -> None:
     assert margin.share > 0.98
 
 
-# --- in a decision ---
-
-
-def looks(
-    load: Load,
-    attained: Callable[[int], float | None],
-    windows: int,
-    policy: Policy = GROWS,
-    state: State | None = None,
-    decode: int = 2,
-    model: PerformanceModel = LLAMA_8B_H100,
-) -> tuple[State, Decision, int]:
-    """The state and the last decision, or the first that changes the layout, and the threshold then."""
-    state, tokens = state or State(), 512
-    for window in range(windows):
-        service = Service(ttft_attainment=1.0, tpot_attainment=attained(window), prefill_queue_depth=0.0)
-        seen = observed(LOOK_S * window, load, 6, decode, service=service, routing=RoutingNumbers(tokens, 32))
-        state, decision, _ = decide(state, seen, policy, seen.at_s, model)
-        tokens = decision.routing.max_local_prefill_tokens
-        if decision.changes_layout:
-            break
-    return state, decision, tokens
-
-
-@pytest.mark.parametrize(("attained", "decode"), [(1.0, 2), (0.5, 3)])
-def test_late_tokens_that_local_prefills_are_not_why_are_answered_with_workers_and_said(
-    attained: float, decode: int
-) -> None:
-    """Whatever makes them late: the model says two are enough."""
-    _, decision, _ = looks(replace(MIXED, arrivals_per_s=85), lambda _: attained, 60)
-    assert decision.decode == decode
-    assert ("clients got less than it promised" in decision.message) == (attained < 1)
-
-
-def test_where_local_prefills_can_be_why_the_threshold_comes_down_and_the_model_is_not_blamed() -> None:
-    state, _, tokens = looks(replace(SHORT, arrivals_per_s=50), lambda _: 0.5, 3)
-    assert tokens < 512
-    assert state.margin == Margin()
-
-
-def test_where_the_threshold_may_not_come_down_local_prefills_are_answered_with_workers_too() -> None:
-    policy = replace(GROWS, min_threshold_tokens=512, scale_in=False)
-    state, _, tokens = looks(replace(SHORT, arrivals_per_s=50), lambda _: 0.5, 60, policy)
-    assert tokens == 512
-    assert state.margin.share < 0.9
-
-
-def test_a_share_that_clients_contradict_comes_back_also_where_the_budget_leaves_the_pool_short() -> None:
-    policy = replace(GROWS, max_gpus=8, role_switch=False)
-    lowered = replace(State(), margin=Margin(LEAST))
-    state, decision, _ = looks(replace(MIXED, arrivals_per_s=85), lambda _: 1.0, 20, policy, lowered)
-    assert "4D needed" in decision.message, "short by what is planned for"
-    state, *_ = looks(replace(MIXED, arrivals_per_s=85), lambda _: 1.0, 200, policy, lowered)
-    assert state.margin.share > LEAST * 1.05
-
-
-SLOW = LinearModel(4.705, 0.01757, 8.785e-7, 29.9, 0.05, 4e-6)  # 30 ms a step for one sequence, 40 asked for
-
-
-@pytest.mark.parametrize(
-    ("model", "rate"), [(SLOW, 40), (LLAMA_8B_H100, 200)], ids=["near the shortest step", "where memory is the bound"]
-)
-def test_a_model_that_is_wrong_is_answered_with_at_most_twice_as_many_workers(
-    model: PerformanceModel, rate: float
-) -> None:
-    """Wherever the engine is on its curve: a shorter step would take the whole budget, or nothing."""
-    policy = replace(GROWS, scale_in=False, scale_out=False, role_switch=False)
-    load = replace(MIXED, arrivals_per_s=rate)
-    _, right, _ = looks(load, lambda _: 1.0, 300, policy, decode=14, model=model)
-    _, wrong, _ = looks(load, lambda _: 0.5, 300, policy, decode=14, model=model)
-    by_model, needed = (dict(decision.inputs)["decodeNeededNow"] for decision in (right, wrong))
-    assert by_model >= 4
-    assert 1.6 * by_model <= needed <= 2 * by_model
-
-
 def changes(hours: float, enough: int) -> list[tuple[float, int]]:
-    """When the layout changes and to how many decode workers, under a constant load that the model says five can do,
-    and clients that get what they should from ``enough`` on."""
-    load = replace(MIXED, arrivals_per_s=200)
-    policy = replace(GROWS, scale_in=True, role_switch=False, max_gpus=30, prefill=Bounds(6, 6), decode=Bounds(1, 20))
-    state, decode, tokens, found = State(), 5, 512, []
+    """When the number of instances changes and to how many, under a constant load that the model says five can serve.
+
+    Clients get what they should from ``enough`` instances on.
+    """
+    margin, instances, found = Margin(), 5, []
     for look in range(int(hours * 360)):
-        service = Service(1.0, 1.0 if decode >= enough else 0.8, 0.0)
-        seen = observed(10.0 * look, load, 6, decode, window_s=10, service=service, routing=RoutingNumbers(tokens, 32))
-        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
-        tokens = decision.routing.max_local_prefill_tokens
-        if decision.decode != decode:
-            found.append((seen.at_s, decision.decode))
-        decode = decision.decode
+        now_s, attainment = 10.0 * look, 1.0 if instances >= enough else 0.8
+        margin = margin.observe(attainment, 80, 10.0, GOAL, now_s, ANSWER_S)
+        needed = math.ceil(4.8 / margin.share)
+        if needed != instances:
+            found.append((now_s, needed))
+        instances = needed
     return found
 
 
 def test_what_proved_necessary_is_tried_without_ever_more_seldom() -> None:
     assert changes(1, enough=5) == []
     found = changes(8, enough=6)
-    tries = [at_s for at_s, decode in found if decode == 5]
-    assert {decode for _, decode in found} == {5, 6}
+    tries = [at_s for at_s, instances in found if instances == 5]
+    assert {instances for _, instances in found} == {5, 6}
     assert len(tries) >= 2, "a truth that has changed is found out"
     between = [after - before for before, after in itertools.pairwise(tries)]
     assert all(later > 1.3 * sooner for sooner, later in itertools.pairwise(between[:3])), tries
@@ -230,14 +137,6 @@ def test_few_answers_after_each_interruption_prove_nothing(requests: int, window
         assert total / (86400 / window_s) > 0.98, seed
 
 
-def test_what_the_model_itself_calls_out_of_reach_does_not_contradict_it() -> None:
-    objectives = replace(GROWS.objectives, tpot_ms=25)  # a step takes 30
-    policy = replace(GROWS, objectives=objectives, scale_in=False, scale_out=False, role_switch=False)
-    load = replace(MIXED, arrivals_per_s=0.3)
-    state, *_ = looks(load, lambda _: 0.0, 300, policy, decode=14, model=SLOW)
-    assert state.margin.share == 1.0
-
-
 def test_after_days_less_is_still_tried_every_few_hours() -> None:
     margin, falls = Margin(), []
     for window in range(3 * 8640):
@@ -252,51 +151,3 @@ def test_after_days_less_is_still_tried_every_few_hours() -> None:
 def test_a_look_after_a_long_gap_is_taken_for_a_few_looks() -> None:
     margin = after(0.8, WAITS + 3)
     assert margin.observe(0.5, 20, 600, GOAL, 1000, ANSWER_S).share > margin.share * 0.94
-
-
-def test_gateways_let_as_many_decode_as_are_counted_on() -> None:
-    load = replace(MIXED, arrivals_per_s=85)
-    all_of_it, half = (looks(load, lambda _: 1.0, 1, GROWS, replace(State(), margin=Margin(s)))[1] for s in (1.0, 0.5))
-    bounds = [decision.routing.flow.decoding_per_decode_worker for decision in (all_of_it, half)]
-    assert bounds[0] is not None
-    assert bounds[1] == pytest.approx(bounds[0] / 2, rel=0.01)
-
-
-@pytest.mark.parametrize(("batch", "counted_on"), [(40, 20), (1.5, 1), (0.5, 0.5)])
-def test_a_decode_worker_that_can_do_one_sequence_does_it(batch: float, counted_on: float) -> None:
-    at = replace(point(400, 100), batch=batch, decode_share=0.5)
-    assert at.batch_beside_local(1.0) == counted_on
-
-
-def test_the_share_that_is_told_is_the_one_that_was_planned_with() -> None:
-    state = replace(State(), margin=Margin(0.8))
-    batches = {}
-    for look in range(40):
-        seen = observed(2.5 * look, replace(MIXED, arrivals_per_s=85), 6, 4)
-        before = state.margin.share
-        state, decision, _ = decide(state, seen, GROWS, seen.at_s, LLAMA_8B_H100)
-        told = dict(decision.inputs)
-        batches[look] = told["decodeBatch"] / told["decodeShare"]
-        assert told["decodeShare"] == pytest.approx(before, abs=1e-4)
-    assert state.margin.share > 0.8
-    assert max(batches.values()) == pytest.approx(min(batches.values()), rel=1e-3)
-
-
-def test_a_pool_that_was_short_while_nobody_answered_begins_anew() -> None:
-    load = replace(MIXED, arrivals_per_s=85)
-    state, *_ = looks(load, lambda _: 1.0, 20)
-    assert state.margin.enough_since_s is not None
-    state, *_ = looks(replace(load, arrivals_per_s=170), lambda _: None, 1, replace(GROWS, scale_out=False), state)
-    assert state.margin.enough_since_s is None
-
-
-def test_what_clients_get_while_a_plan_is_executed_counts_too() -> None:
-    state, load = State(), replace(MIXED, arrivals_per_s=85)
-    serving = workers(6, 3)
-    switches = (*serving[:-1], replace(serving[-1], condition=WorkerCondition.SWITCHING))
-    for look in range(40):
-        late = Service(ttft_attainment=1.0, tpot_attainment=0.5, prefill_queue_depth=0.0)
-        seen = observed(LOOK_S * look, load, service=late, workers=switches, plan_in_progress=True)
-        state, decision, _ = decide(state, seen, replace(GROWS, role_switch=False), seen.at_s, LLAMA_8B_H100)
-        assert decision.message.startswith("a plan is being executed")
-    assert state.margin.share < 1

@@ -8,8 +8,8 @@ from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode import EncodeMemory
 from pointsman.planner.core.learning import LearnedModel
 from pointsman.planner.core.prefixes import Prefixes
-from pointsman.planner.core.retention import KEPT_GAPS, MOST_LEVELS, Level, Returns
 from pointsman.planner.core.state import State
+from pointsman.planner.core.targets import MOST_RETURNS, Needs
 from pointsman.planner.core.types import (
     Bounds,
     EngineSample,
@@ -25,16 +25,6 @@ from unit.planner.test_decide import LONG, POLICY, SHORT, observed, workers
 
 MOST_BYTES = 640 * 1024
 """Of a state, as docs/planner.md says; a ConfigMap holds 1 MiB."""
-
-
-def test_errors_that_were_saved_in_another_unit_are_not_taken_for_these() -> None:
-    """Before, they were of the root of the forecast, which has no limit where hardly anything was forecast."""
-    kept = json.loads(to_json(State(requests=7.0)))
-    kept["forecaster"]["errors"] = [30.0] * 80
-    restored = from_json(json.dumps(kept))
-    assert restored is not None
-    assert restored.requests == 7.0
-    assert restored.forecaster.relative_errors == ()
 
 
 def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:
@@ -87,10 +77,12 @@ def test_whatever_comes_in_thousands_of_looks_the_state_stays_small() -> None:
             sizes.append(len(text))
     assert max(sizes) < MOST_BYTES / 4, sizes
     assert max(sizes[5:]) < 1.25 * max(sizes[:5]), sizes
-    level = Level(1234567.8901234567, tuple(123.45678901234567 for _ in range(KEPT_GAPS)), 1234.5678901234567)
-    full = Returns(levels=(level,) * MOST_LEVELS)
-    most = replace(state, memory=replace(state.memory, prefill_returns=full, decode_returns=full))
-    assert len(to_json(most)) < MOST_BYTES, "as many workers as are remembered at all"
+    falling = tuple((1234567.8901234567, 600 - fewer) for fewer in range(600))
+    full = Needs(falling, falling, ((1234567.8901234567, 123.45678901234567),) * MOST_RETURNS)
+    most = replace(state, memory=replace(state.memory, prefill_needs=full, decode_needs=full, needs=full))
+    assert len(to_json(most)) < MOST_BYTES / 4, (
+        "a need that fell from 600 workers one by one in ten minutes, and as many returns as are remembered at all"
+    )
 
 
 def test_measurements_that_contradict_each_other_make_no_time_that_is_none() -> None:
@@ -111,4 +103,5 @@ def test_what_an_older_planner_remembered_is_taken_over_without_what_it_did_not_
 def test_a_state_that_cannot_be_read_is_begun_anew() -> None:
     assert from_json("{}") is not None
     assert from_json('{"version": 99}') is None
+    assert from_json('{"version": 2}') is None, "its correction factors and returning levels have no place any more"
     assert from_json("not json") is None

@@ -1,20 +1,10 @@
-"""Performance models and their calibration."""
+"""Performance models and their correction by what is observed."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.performance import (
-    KAPPA_BOUNDS,
-    KAPPA_MIN_SAMPLES,
-    UNTRUSTED_AFTER_UPDATES,
-    CalibratedModel,
-    Calibration,
-    Grid,
-    LinearModel,
-    decode_bucket,
-    prefill_bucket,
-)
+from pointsman.planner.core.performance import RATIO_BOUNDS, CorrectedModel, Correction, Grid, LinearModel
 
 # The fit of AIConfigurator's tables for Llama-3.1-8B on one H100 with vLLM.
 LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
@@ -53,79 +43,51 @@ def test_a_grid_of_one_value_is_refused() -> None:
         Grid.of([(64, 0, 7.4), (64, 1, 7.5)])
 
 
-def learned(true_kappa: float, samples: int, bucket: str = "p3") -> Calibration:
-    calibration = Calibration()
-    for _ in range(samples):
-        calibration = calibration.observe(bucket, observed_ms=100 * true_kappa, predicted_ms=100)
-    return calibration
+@given(factor=st.floats(0.25, 4.0), fixed_ms=st.floats(-3.0, 30.0))
+def test_an_engine_that_is_slower_in_proportion_or_by_a_fixed_part_is_learned(factor: float, fixed_ms: float) -> None:
+    table = [6.5 + 0.5 * batch for batch in range(1, 60)]
+    low, high = RATIO_BOUNDS
+    seen = [(ms, fixed_ms + factor * ms, 20.0) for ms in table if low < (fixed_ms + factor * ms) / ms < high]
+    assume(len(seen) > 30)
+    found = Correction.fitted(seen)
+    for table_ms, observed_ms, _ in seen:
+        assert found.ms(table_ms) == pytest.approx(observed_ms, rel=0.06)
 
 
-@given(true_kappa=st.floats(0.6, 1.9))
-def test_kappa_is_learned_from_observations(true_kappa: float) -> None:
-    assert learned(true_kappa, 20).kappa("p3") == pytest.approx(true_kappa, rel=0.01)
+def test_nothing_seen_leaves_the_table_as_it_is() -> None:
+    assert Correction.fitted([]).ms(12.5) == 12.5
 
 
-def test_too_few_observations_change_nothing() -> None:
-    assert learned(1.5, KAPPA_MIN_SAMPLES - 1).kappa("p3") == 1.0
+@pytest.mark.parametrize("kappa", [0.4, 0.7, 1.3, 2.0, 2.7, 3.5])
+def test_five_samples_of_one_load_say_nearly_all_of_how_much_slower_an_engine_is(kappa: float) -> None:
+    assert Correction.fitted([(100.0, 100 * kappa, 5.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.26)
+    assert Correction.fitted([(100.0, 100 * kappa, 40.0)]).ms(100) / 100 == pytest.approx(kappa, rel=0.04)
 
 
-def test_an_unseen_bucket_uses_the_nearest_that_is_seen_or_the_median_whichever_is_slower() -> None:
-    calibration = learned(1.5, 20, "p3")
-    assert calibration.kappa("p7") == pytest.approx(1.5, rel=0.01)
-    decode = Calibration()
-    for bucket, kappa in (("d1-2", 0.7), ("d3-4", 1.0), ("d5-5", 1.2)):
-        for _ in range(20):
-            decode = decode.observe(bucket, observed_ms=100 * kappa, predicted_ms=100)
-    assert decode.kappa("d7-7") == pytest.approx(1.2, rel=0.01)
-    assert decode.kappa("d4-5") == pytest.approx(1.2, rel=0.01)
-    assert decode.kappa("d4-4") == pytest.approx(1.0, rel=0.01)
-    assert decode.kappa("d0-0") == pytest.approx(1.0, rel=0.01)  # the nearest is quicker
+@given(
+    seen=st.lists(st.tuples(st.floats(0.5, 1e4), st.floats(1e-3, 1e7), st.floats(0.01, 41.0)), min_size=1, max_size=20),
+    some_ms=st.floats(0.5, 1e4),
+    more_ms=st.floats(0, 1e4),
+)
+def test_whatever_was_measured_more_work_never_takes_less_time(
+    seen: list[tuple[float, float, float]], some_ms: float, more_ms: float
+) -> None:
+    """A batch that grows is not found to be quicker, or sizes that are searched by it go to and fro."""
+    found, (low, high) = Correction.fitted(seen), RATIO_BOUNDS
+    assert found.ms(some_ms + more_ms) >= found.ms(some_ms) * (1 - 1e-12)
+    assert low * some_ms <= found.ms(some_ms) <= high * some_ms
 
 
 def test_a_larger_batch_than_any_that_was_seen_is_not_expected_to_be_quicker() -> None:
     """A service that fills up: its small batches are quicker than the model says, its large ones are not."""
     base = LinearModel(4.7, 0.0176, 8.8e-7, 33.0, 0.48, 1e-9)
-    decode = Calibration()
-    for batch in [b for b in range(1, 45) for _ in range(6)]:
-        true_ms = 23 + 0.75 * batch
-        predicted_ms = base.decode_step_ms(batch, batch * 1000.0)
-        decode = decode.observe(decode_bucket(batch, batch * 1000.0), observed_ms=true_ms, predicted_ms=predicted_ms)
-    model = CalibratedModel(base, Calibration(), decode)
-    seen = model.decode_step_ms(44, 44_000)
+    seen = [(base.decode_step_ms(batch, batch * 1000.0), 23 + 0.75 * batch, 6.0) for batch in range(1, 45)]
+    model = CorrectedModel(base, Correction(), Correction.fitted(seen))
     for batch in range(45, 100):
-        assert model.decode_step_ms(batch, batch * 1000) >= 0.97 * seen
+        assert model.decode_step_ms(batch, batch * 1000) == pytest.approx(23 + 0.75 * batch, rel=0.05)
 
 
-@given(ratio=st.floats(1e-6, 1e6))
-def test_kappa_stays_within_its_bounds(ratio: float) -> None:
-    low, high = KAPPA_BOUNDS
-    assert low <= learned(ratio, 30).kappa("p3") <= high
-
-
-@pytest.mark.parametrize(("observed", "predicted"), [(0, 1), (1, 0), (float("nan"), 1), (1, float("inf")), (-1, 1)])
-def test_what_is_no_time_is_not_learned(observed: float, predicted: float) -> None:
-    assert Calibration().observe("p3", observed_ms=observed, predicted_ms=predicted) == Calibration()
-
-
-def test_a_model_that_stays_wrong_is_not_trusted_and_is_again_when_it_fits() -> None:
-    calibration = Calibration()
-    for step in range(3 * UNTRUSTED_AFTER_UPDATES):  # as unsteady as 1:16, no κ can follow
-        calibration = calibration.observe("p3", observed_ms=25 if step % 2 else 400, predicted_ms=100)
-    assert not calibration.trusted
-    assert not CalibratedModel(LLAMA_8B_H100, prefill=calibration).trusted
-    for _ in range(200):
-        calibration = calibration.observe("p3", observed_ms=100, predicted_ms=100)
-    assert calibration.trusted
-
-
-def test_buckets_are_bounded_however_large_the_input() -> None:
-    assert prefill_bucket(0) == "p0"
-    assert prefill_bucket(1e9) == "p7"
-    assert decode_bucket(1e6, 1e12) == "d7-7"
-
-
-def test_a_calibrated_model_corrects_each_role_on_its_own() -> None:
-    bucket = prefill_bucket(2048)
-    model = CalibratedModel(LLAMA_8B_H100, prefill=learned(1.4, 20, bucket))
-    assert model.prefill_ms(2048, 0) == pytest.approx(1.4 * LLAMA_8B_H100.prefill_ms(2048, 0), rel=0.01)
+def test_a_corrected_model_corrects_each_role_on_its_own() -> None:
+    model = CorrectedModel(LLAMA_8B_H100, prefill=Correction(factor=1.4))
+    assert model.prefill_ms(2048, 0) == pytest.approx(1.4 * LLAMA_8B_H100.prefill_ms(2048, 0))
     assert model.decode_step_ms(8, 8192) == LLAMA_8B_H100.decode_step_ms(8, 8192)

@@ -44,7 +44,8 @@ def test_the_policy_that_is_written_out_is_taken_and_needs_each_of_its_required_
 
 
 @pytest.mark.parametrize(
-    ("page", "known"), [("planner.md", {"explain", "record"}), ("profile.md", {"profile", "replay"})]
+    ("page", "known"),
+    [("planner.md", {"explain"}), ("planner-metrics.md", {"record"}), ("profile.md", {"profile", "replay"})],
 )
 def test_every_command_of_a_page_is_taken_as_it_is_written(
     page: str, known: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pointsman.planner.core.lengths import Lengths
-from pointsman.planner.core.performance import prefill_bucket
+from pointsman.planner.core.performance import Correction
 from pointsman.planner.core.prefixes import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
 from pointsman.planner.core.state import State, learn
@@ -64,7 +64,7 @@ def test_a_measured_prefill_is_held_against_what_its_prompt_and_what_was_cached_
         samples = (EngineSample(WorkerRole.PREFILL, took_ms, 3200.0),)
         seen = replace(observed(5.0 * tick, LOAD), load=LOAD, samples=samples)
         state = learn(state, seen, LOAD, Policy(), LLAMA_8B_H100)
-    assert state.calibrated_prefill.kappa(prefill_bucket(3200.0)) == pytest.approx(1.0, abs=1e-6)
+    assert state.prefill_correction == Correction()
 
 
 def test_a_prompt_that_is_cached_where_it_decodes_is_never_sent_and_costs_nobody_anything() -> None:

@@ -8,7 +8,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.margin import LEAST, Margin
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Mode, Objectives, Observation, Policy, Service
@@ -56,19 +55,17 @@ def test_many_requests_weigh_more_than_few() -> None:
     assert score.error == pytest.approx(0.0025)
 
 
-def test_what_is_planned_on_the_safe_side_is_no_prediction() -> None:
-    """Clients miss the token objective now and then, so the plan is made for a smaller batch; the word is not."""
-    policy = replace(FREE, objectives=replace(FREE.objectives, tpot_ms=20))
+def test_the_attainment_that_is_asked_for_changes_the_plan_and_not_the_prediction() -> None:
     found = []
-    for share in (1.0, LEAST):
-        state = replace(State(), margin=Margin(share))
+    for asked in (0.8, 0.999):
+        policy, state = replace(FREE, objectives=replace(FREE.objectives, tpot_ms=12, attainment=asked)), State()
         for tick in range(3):
-            seen = observed(2.5 * tick, SHORT, 3, 3)
+            seen = observed(2.5 * tick, SHORT, 3, 4)
             state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
         found.append(dict(decision.inputs))
     free, careful = found
-    assert careful["decodeBatch"] < 0.6 * free["decodeBatch"]  # by which three workers would be far too few …
-    assert careful["predictedAttainment"] == free["predictedAttainment"] > 0.9  # … and are not
+    assert careful["decodeNeededNow"] > free["decodeNeededNow"]
+    assert careful["predictedAttainment"] == free["predictedAttainment"] > 0.5
 
 
 @pytest.mark.parametrize("capture", ["cpu_short_prompts", "cpu_prompts_of_both_kinds"])

@@ -39,7 +39,7 @@ from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.policies import policy_of
-from pointsman.planner.policy_tables import PolicyTables, remembered
+from pointsman.planner.policy_tables import PolicyTables
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
@@ -233,8 +233,7 @@ class Planner:
         if kept.last is not None and kept.last.decision.reason is not Reason.STALE_METRICS:
             observed = counted_once(observed, kept.last.observation)
         base, unknown_table = await self._tables.base(policy)
-        known = remembered(kept.state, base)
-        kept.state, decision, next_tick = await asyncio.to_thread(decide, known, observed, settings, at_s, base)
+        kept.state, decision, next_tick = await asyncio.to_thread(decide, kept.state, observed, settings, at_s, base)
         unreadable = any(source.failed(name) for name in names) or any(
             worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers
         )

@@ -73,7 +73,10 @@ def from_json(text: str) -> State | None:
     except ValidationError as error:
         log.warning("a saved state cannot be read, it is begun anew: %s", error.errors()[:1])
         return None
-    return state if state.version == STATE_VERSION else None
+    if state.version != STATE_VERSION:
+        log.info("a saved state has version %d, not %d: the planner begins anew", state.version, STATE_VERSION)
+        return None
+    return state
 
 
 async def load(kube: Kube, namespace: str, service: str, uid: str) -> tuple[State | None, int]:

@@ -1,8 +1,6 @@
 """The performance table that a policy names: a shipped one, or one of its own in a ConfigMap."""
 
-import hashlib
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
@@ -10,24 +8,12 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.performance import GridModel
-from pointsman.planner.core.state import State, on_table
 from pointsman.planner.errors import TableError, UnknownTable
 from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.table_files import parse_table
 
 LOOK_AGAIN_S: Final = 30.0  # a ConfigMap that was changed is used within this time
 _Key = tuple[str, str, str]
-
-
-def remembered(state: State, base: GridModel | None) -> State:
-    """The state as it goes on with this table; without one (it is not there now, or speed is learned) it is left."""
-    return state if base is None else on_table(state, _identity(base))
-
-
-@lru_cache(maxsize=128)
-def _identity(table: GridModel) -> str:
-    """Of its times: a table of another name with the same ones is the same, one of the same name may not be."""
-    return hashlib.sha256(repr(table).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,15 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.bursts import Burst, Bursts
+from pointsman.planner.core.first_answers import FirstAnswers
 from pointsman.planner.core.forecast import RateForecaster, Trend
 from pointsman.planner.core.lengths import Lengths
-from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.performance import LinearModel
-from pointsman.planner.core.residence import Residence
-from pointsman.planner.core.retention import Level, Returns
 from pointsman.planner.core.state import State
-from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Bounds, Policy
 from pointsman.planner.replay.generators import generate, named_shape
 from pointsman.planner.simulator.baselines import PLANNERS, best_static, causal, clairvoyant
@@ -88,30 +84,14 @@ def test_ours_without_any_part_still_serves_and_differs_from_the_whole_only_by_i
     assert (result.outcome == int(Outcome.COMPLETED)).mean() > 0.5
 
 
-@pytest.mark.parametrize(
-    "name", ["memory of bursts", "memory of levels that return", "unfinished answers", "learned margin"]
-)
-def test_what_is_forgotten_is_empty_before_every_tick(name: str) -> None:
-    forget = PARTS[name].forget
+def test_without_unfinished_answers_lengths_are_those_of_requests_that_ended() -> None:
+    forget = PARTS["unfinished answers"].forget
     assert forget is not None
-    remembered = State(
-        memory=Memory(
-            bursts=Bursts((Burst(1.0, 1.0, 9.0, 3.0),)),
-            for_bursts=(3, 3),
-            prefill_returns=Returns((Level(1.0),), 5.0),
-            decode_returns=Returns((Level(1.0),), 5.0),
-        ),
-        margin=Margin(0.8, 0.9),
-        lengths=Lengths(residence=Residence(decoding=30.0, tokens=9.0), longer=(500.0, 1.0)),
-    )
+    begun = FirstAnswers(decoded=9000.0, advance=400.0, ended=20.0, running=30.0)
+    remembered = State(requests=7.0, lengths=Lengths(output_tokens=400.0, finished_tokens=100.0, first=begun))
     left = forget(remembered)
-    changed = {
-        "memory of bursts": left.memory.bursts == Bursts() and left.memory.for_bursts == (1, 1),
-        "memory of levels that return": left.memory.prefill_returns == left.memory.decode_returns == Returns(),
-        "unfinished answers": left.lengths.longer is None and left.lengths.residence == Residence(),
-        "learned margin": left.margin == Margin(),
-    }
-    assert [what for what, empty in changed.items() if empty] == [name]
+    assert left == replace(remembered, lengths=replace(remembered.lengths, first=FirstAnswers(over=True)))
+    assert left.lengths.first.output_tokens is None
 
 
 def test_without_a_forecast_what_is_now_is_expected_and_nothing_more() -> None:

@@ -28,8 +28,8 @@ class _Weighed:
 def considered(choice: Choice, point: OperatingPoint) -> tuple[Alternative, ...]:
     """The chosen layout first, then the present one, those that are wanted or needed, and their neighbours.
 
-    ``point`` without what is planned for on the safe side: what a layout achieves is estimated, at the load that is
-    planned for and with the queue that is to be cleared.
+    What a layout achieves is estimated at ``point``, at the load that is planned for and with the queue that is to be
+    cleared.
     """
     observation, wanted, now = choice.observation, choice.wanted, choice.now
     holds_back, scv = observation.routing.flow != NOTHING_HELD, choice.state.forecaster.dispersion
@@ -37,12 +37,12 @@ def considered(choice: Choice, point: OperatingPoint) -> tuple[Alternative, ...]
     chosen_lead_s = _lead_s(choice, chosen)
     for weighed in _weighed(choice, chosen):
         prefill, decode = weighed.layout
-        got = point.attainment(wanted.planned_per_s, scv, prefill, decode, holds_back=holds_back)
+        got = round(point.attainment(wanted.planned_per_s, scv, prefill, decode, holds_back=holds_back), 4)
         lead_s = chosen_lead_s if weighed == chosen else _lead_s(choice, weighed)
         why = "" if weighed == chosen else rejection(choice, point, weighed.layout, weighed.switched, lead_s, got)
         action = "stay" if weighed == _Weighed(now, now) else in_short(now, weighed.switched, weighed.layout)
         gpus = (prefill + decode) * each
-        found.append(Alternative(prefill, decode, gpus, round(got, 4), round(lead_s, 1), action, why))
+        found.append(Alternative(prefill, decode, gpus, got, round(lead_s, 1), action, why))
     return tuple(found)
 
 
@@ -55,8 +55,9 @@ def _weighed(choice: Choice, chosen: _Weighed) -> list[_Weighed]:
         layouts.append(choice.state.wanting)
     layouts += [(now[0] + p, now[1] + d) for p, d in _NEIGHBOURS if choice.policy.role_switch or p * d == 0]
     ways = [chosen, _Weighed(now, now)]
-    if choice.switched != now and sum(choice.target) > sum(now):  # by starts alone
-        ways.append(_Weighed(choice.target, now))
+    if choice.switched != now:  # by starts alone
+        prefill, decode = choice.target
+        ways.append(_Weighed((max(now[0], prefill), max(now[1], decode)), now))
     for layout in layouts:
         opposite = choice.policy.role_switch and bool(switches_between(now, layout))
         ways.append(_Weighed(layout, _after_switches(now, layout) if opposite else now))

@@ -12,14 +12,13 @@ from pointsman.planner.core.encode import EncodeTarget, target
 from pointsman.planner.core.encode_decision import shared, unplanned, with_encode
 from pointsman.planner.core.flow import flow_bounds, in_words
 from pointsman.planner.core.layout import layout
-from pointsman.planner.core.margin import Margin
-from pointsman.planner.core.moment import SHIPPED, Moment, Pool, Tuning
+from pointsman.planner.core.moment import Moment, Pool, deviations
 from pointsman.planner.core.performance import PerformanceModel
 from pointsman.planner.core.prefill_budget import prefill_token_budget
-from pointsman.planner.core.routing import answer_s, local_prefills_can_be_why, threshold
+from pointsman.planner.core.routing import threshold
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.sizing import OperatingPoint, operating_point
-from pointsman.planner.core.state import State, learn, model_of, overflows, seen_starting, seen_switching
+from pointsman.planner.core.state import State, learn, model_of, seen_starting, seen_switching
 from pointsman.planner.core.stuck import beside_stuck, without_stuck
 from pointsman.planner.core.targets import Targets, targets
 from pointsman.planner.core.types import (
@@ -44,7 +43,6 @@ def decide(
     policy: Policy,
     now_s: float,
     base: PerformanceModel | None = None,
-    tuning: Tuning = SHIPPED,
 ) -> tuple[State, Decision, NextTick]:
     """One tick. ``base``: a performance table for this model and GPU; None: what was learned from the service.
 
@@ -78,21 +76,19 @@ def decide(
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
         return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
 
-    likely = _point(state, observation, policy, model)
-    point = replace(likely, decode_share=state.margin.share)  # what is planned on the safe side is no prediction
+    point = _point(state, observation, policy, model)
     state, encode = _encode(state, observation, policy, load, point)
     if encode is not None:
         # A mean over all requests: those without images have more time for their prefill, those with images less.
-        point, likely = (replace(at, encode_s=encode.share * encode.mean_s) for at in (point, likely))
+        point = replace(point, encode_s=encode.share * encode.mean_s)
     counted, within = without_stuck(state, observation, policy)
-    state, wanted = _targets(state, counted, within, load, point, tuning)
+    state, wanted = _targets(state, counted, within, load, point)
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
-    state = replace(state, score=_scored(state, observation, policy, load, wanted, likely, encode))
-    margin = _margin(state, observation, policy, load, wanted, point)  # for the next look: this plan is made
+    state = replace(state, score=_scored(state, observation, policy, load, wanted, point, encode))
     waits_ms = prefill_wait_ms(observation, point)
     routes, routing = threshold(
-        state.routing, observation, policy, point, wanted.rate_per_s, tuning.deviations, waits_ms
+        state.routing, observation, policy, point, wanted.rate_per_s, deviations(policy.objectives.attainment), waits_ms
     )
     state = replace(state, routing=routes)
     routing = replace(
@@ -106,12 +102,12 @@ def decide(
     if observation.plan_in_progress and (switching or not starting):
         awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
         decision = with_encode(awaited, state.encode, observation, policy, encode, shares)
-        return replace(state, unwanted_s=None, margin=margin), _with_routing(decision, routing), next_tick
-    state, decision = layout(state, counted, within, now_s, wanted, point, likely)
+        return replace(state, unwanted_s=None), _with_routing(decision, routing), next_tick
+    state, decision = layout(state, counted, within, now_s, wanted, point)
     decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
     state, decision = withdrawal(state, decision, observation, policy)
     decision = with_encode(decision, state.encode, observation, policy, encode, shares)
-    return replace(state, margin=margin), _with_routing(decision, routing), next_tick
+    return state, _with_routing(decision, routing), next_tick
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
@@ -144,7 +140,7 @@ def _encode(
 
 
 def _targets(
-    state: State, observation: Observation, policy: Policy, load: Load, point: OperatingPoint, tuning: Tuning
+    state: State, observation: Observation, policy: Policy, load: Load, point: OperatingPoint
 ) -> tuple[State, Targets]:
     now_s = observation.at_s
     pools = {}
@@ -157,51 +153,25 @@ def _targets(
         )
     moment = Moment(
         point=point,
+        attainment=policy.objectives.attainment,
         forecaster=state.forecaster,
         prefill=pools[WorkerRole.PREFILL],
         decode=pools[WorkerRole.DECODE],
         waiting=waiting(observation, point) + held(observation),
         holds_back=observation.routing.flow != NOTHING_HELD,
         most_queued=most_queued(observation),
-        arrived=load.arrivals_per_s * observation.window_s,
-        window_s=observation.window_s,
         now_s=now_s,
         lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
-        memory_s=max(policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s)),
+        switchable=policy.switchable,
+        lengths_changed_s=state.lengths.changed_s,
+        memory_s=max(
+            policy.scale_in_stabilization_s,
+            state.leads.lead_s(policy.start_s),
+        ),
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
-        tuning=tuning,
     )
     memory, wanted = targets(state.memory, moment)
     return replace(state, memory=memory), wanted
-
-
-def _margin(
-    state: State,
-    observation: Observation,
-    policy: Policy,
-    load: Load,
-    wanted: Targets,
-    point: OperatingPoint,
-) -> Margin:
-    """What the window says of the decode model, if anything."""
-    attainment = observation.service.tpot_attainment if observation.service else None
-    goal, rate_per_s, decoders = policy.objectives.attainment, wanted.rate_per_s, observation.serving(WorkerRole.DECODE)
-    late = attainment is not None and attainment < goal
-    # Too few by what is planned for, and clients get enough: that speaks against the plan, and it may be given back.
-    enough = wanted.needed_now[1] <= decoders and wanted.backlog <= 0
-    if not (enough or (attainment is not None and not late)) or overflows(observation):
-        return state.margin.interrupted()
-    if attainment is None:
-        return state.margin
-    if late and point.batch < 1:  # as the model says: out of reach
-        return state.margin.interrupted()
-    tokens = observation.routing.max_local_prefill_tokens
-    if late and policy.remote_prefill and tokens > policy.min_threshold_tokens:
-        each_per_s = rate_per_s / max(1, decoders)
-        if local_prefills_can_be_why(point.at_threshold(tokens), each_per_s, 1 - attainment):
-            return state.margin.interrupted()
-    requests, took_s = load.arrivals_per_s * observation.window_s, answer_s(point, policy.objectives)
-    return state.margin.observe(attainment, requests, observation.window_s, goal, observation.at_s, took_s)
 
 
 def _scored(

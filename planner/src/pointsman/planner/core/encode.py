@@ -1,31 +1,27 @@
 """The encode pool: how many workers make embeddings of images, a third pool beside prefill and decode.
 
 Its workers run another engine configuration, so it is only scaled. What a request asks of it (images, their time) is
-learned from measurements alone; before any is there nothing is decided. Upwards at once to what is needed when a worker
-started now would serve; downwards when the highest need of the stabilisation is over. One budget holds for all pools.
+learned from measurements alone; before any is there nothing is decided. It is sized by the rule of ``targets``: need,
+grow, keep. One budget holds for all pools.
 """
 
 import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pointsman.planner.core.bursts import Bursts
 from pointsman.planner.core.encode_queue import EncodeQueue
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
 from pointsman.planner.core.lengths import CERTAIN, LEAST_CHANGE, LEAST_SPREAD
-from pointsman.planner.core.moment import DEVIATIONS, Pool
-from pointsman.planner.core.moment import SHIPPED as TUNING
-from pointsman.planner.core.retention import Highest, Returns
+from pointsman.planner.core.moment import CLEAR_S, Pool, is_sudden, last_fall_s, late_share
 from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
-from pointsman.planner.core.targets import BOUND_S, QUIET_S, SPARE_MARGIN, TICK_FLOOR_S
+from pointsman.planner.core.targets import TOLERANCE, Needs, Patience
 from pointsman.planner.core.types import EncodeLoad, Observation, Policy, WorkerCondition
 
 IMAGES_MEMORY: Final = 200.0  # images behind the mean time of one …
 REQUESTS_MEMORY: Final = 600.0  # … and requests behind the mean number of images …
 RECENT_REQUESTS: Final = 60.0  # … or behind the one that takes its place when the two differ
 FEWEST_REQUESTS: Final = 25.0  # that had images, before anything is scaled
-QUANTILE: Final = 0.5 * (1 + math.erf(DEVIATIONS / math.sqrt(2)))  # of the forecast's errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +65,8 @@ class EncodeMemory:
     images: Images = field(default_factory=Images)
     log_image_ms: float | None = None  # of a worker's time
     leads: Leads = field(default_factory=Leads)
-    highest: Highest = field(default_factory=Highest)  # of workers
-    bursts: Bursts = field(default_factory=Bursts)
-    returns: Returns = field(default_factory=Returns)
-    more_ticks: int = 0
-    grew_s: float | None = None  # when one more was last wanted without a sudden change
-    first_s: float | None = None
+    patience: Patience = field(default_factory=Patience)
+    needs: Needs = field(default_factory=Needs)
 
     def observe(self, observation: Observation, policy: Policy) -> "EncodeMemory":
         """Take a look at the service; of one without an encode pool there is nothing to remember."""
@@ -130,7 +122,7 @@ class EncodeTarget:
     needed: int  # when a worker started now would serve
     busy: float  # … without rounding and waiting
     rate_per_s: float
-    high_rate_per_s: float
+    ahead_per_s: float
     queue: EncodeQueue
     share: float  # of all requests that have images
     mean_s: float  # from arrival to the last embedding, by the pool that is wanted; mean over requests with images
@@ -152,38 +144,46 @@ def target(
     """
     bounds, queue, now_s = policy.encode, memory.queue(point), observation.at_s
     lead_s = memory.lead_s(policy)
-    present, ahead = (memory.forecaster.at(s, now_s, lead_s, QUANTILE) for s in (0.0, lead_s))
+    present, ahead = (memory.forecaster.at(s, now_s, lead_s, 0.5) for s in (0.0, lead_s))
     if bounds is None or queue is None or present is None or ahead is None or memory.requests < FEWEST_REQUESTS:
         return memory, None
     pool = _pool(memory, observation, policy)
     has, scv, rate_per_s = pool.committed, memory.forecaster.dispersion, max(present.expected, 1e-3)
     load = observation.encode
     waiting = (load.waiting or 0.0 if load is not None else 0.0) / queue.images
-    late, least, most = 1 - policy.objectives.attainment, max(1, bounds.least), max(1, bounds.least, bounds.most)
+    late, least, most = (
+        late_share(policy.objectives.attainment),
+        max(1, bounds.least),
+        max(1, bounds.least, bounds.most),
+    )
 
     def need(rate: float, queued: float = 0.0) -> int:
         found = queue.workers(rate, scv, late, most)
-        extra = min(rate, queued / TUNING.clear_s) if queued > max(5.0, 2 * rate) else 0.0
+        extra = min(rate, queued / CLEAR_S) if queued > max(5.0, 2 * rate) else 0.0
         return max(found, min(most, math.ceil((rate + extra) * queue.work_s / MAX_UTILISATION - 1e-9)))
 
-    needed, needed_now = need(ahead.high, waiting), need(rate_per_s, waiting)
-    sooner = needed_now > has or ahead.expected > present.expected
-    memory, up = _up(memory, observation, has, needed, sooner=sooner)
-    memory, bursts = _for_bursts(memory, observation, lead_s)
-    if bursts is not None:
-        up = max(up, min(has, need(bursts)), need(TUNING.burst_share * bursts))
-    memory, kept = _kept(memory, observation, policy, pool, need(rate_per_s), need(SPARE_MARGIN * ahead.high))
-    stays = min(has, max(kept, up)) if policy.scale_in and not observation.unread else has
-    wanted = min(max(up if policy.scale_out else min(up, has), stays, least), most)
+    ahead_per_s, keep_s = ahead.expected, max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
+    needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
+    patience, grow = memory.patience.grow(needed, has, sudden=is_sudden(memory.forecaster, now_s))
+    memory = replace(
+        memory,
+        patience=patience,
+        needs=memory.needs.observe(needed, max(needed, need(TOLERANCE * ahead_per_s)), has, now_s, keep_s),
+    )
+    grow = grow if policy.scale_out else min(grow, has)
+    fell_s = last_fall_s(memory.forecaster, now_s, lead_s)
+    kept = min(has, memory.needs.kept(now_s, keep_s, pool.active, fell_s))
+    stays = kept if policy.scale_in and not observation.unread else has
+    wanted = min(max(grow, stays, least), most)
     share = min(1.0, rate_per_s / max(all_per_s, 1e-9))
     enough = max(wanted, needed_now)
     return memory, EncodeTarget(
         workers=wanted,
         needed_now=needed_now,
         needed=needed,
-        busy=max(queue.busy(ahead.high), min(1.0, needed)),
+        busy=max(queue.busy(ahead_per_s), min(1.0, needed)),
         rate_per_s=rate_per_s,
-        high_rate_per_s=ahead.high,
+        ahead_per_s=ahead_per_s,
         queue=queue,
         share=share,
         mean_s=queue.mean_s(rate_per_s, scv, enough),
@@ -196,58 +196,3 @@ def _pool(memory: EncodeMemory, observation: Observation, policy: Policy) -> Poo
     able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
     starting = memory.leads.ready_in_s(None, observation.at_s, policy.start_s)
     return Pool(sum(w.condition in able for w in observation.encode_workers), tuple(starting))
-
-
-def _up(
-    memory: EncodeMemory, observation: Observation, has: int, needed: int, *, sooner: bool
-) -> tuple[EncodeMemory, int]:
-    """What is needed, less one more worker that was not wanted for long enough yet."""
-    now_s, changed_s = observation.at_s, memory.forecaster.changed_s
-    quiet = changed_s is None or now_s - changed_s > QUIET_S
-    ticks = memory.more_ticks + 1 if needed > has else 0
-    patient = max(TUNING.sustained_ticks, min(TUNING.bound_ticks, BOUND_S / max(observation.window_s, 1e-3)))
-    passing = quiet and needed == has + 1 and ticks < (TUNING.sustained_ticks if sooner else patient)
-    up = has if passing else needed
-    return replace(memory, more_ticks=ticks, grew_s=now_s if quiet and up == has + 1 else memory.grew_s), up
-
-
-def _for_bursts(memory: EncodeMemory, observation: Observation, lead_s: float) -> tuple[EncodeMemory, float | None]:
-    """The rate of bursts that come back before a worker could start for them; None: there are none."""
-    forecaster, now_s, load = memory.forecaster, observation.at_s, observation.encode
-    if load is None:
-        return memory, None
-    bursts = memory.bursts.observe(
-        load.requests_per_s * observation.window_s,
-        observation.window_s,
-        now_s,
-        rose_from=forecaster.before_jump if forecaster.jumped_s == now_s else None,
-        fell=forecaster.fell_s == now_s,
-        lead_s=lead_s,
-    )
-    expected = bursts.expected(now_s, TUNING.longest_keep_s, TUNING.attainment)
-    return replace(memory, bursts=bursts), expected.rate_per_s if expected is not None else None
-
-
-def _kept(
-    memory: EncodeMemory, observation: Observation, policy: Policy, pool: Pool, now: int, spare: int
-) -> tuple[EncodeMemory, int]:
-    """How many stay: for the stabilisation, after the last rise, and for levels that come back. ``now`` are needed at
-    this moment, ``spare`` where those that stay have some room."""
-    forecaster, now_s, lead_s = memory.forecaster, observation.at_s, memory.lead_s(policy)
-    stabilised_s = max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s), TICK_FLOOR_S)
-    arrived = observation.encode.requests_per_s * observation.window_s if observation.encode is not None else 0.0
-    memory = replace(
-        memory,
-        highest=memory.highest.observe(now_s, float(spare), stabilised_s),
-        returns=memory.returns.observe(now, arrived, now_s, observation.window_s, 0.5 * stabilised_s),
-        first_s=now_s if memory.first_s is None else memory.first_s,
-    )
-    top = round(memory.highest.rate_per_s)
-    if forecaster.fell_s is not None and now_s - forecaster.fell_s < lead_s:  # who still starts comes too late
-        top = min(top, pool.active)
-    grew_s, first_s = memory.grew_s, memory.first_s
-    young = grew_s is not None and now_s - grew_s <= TUNING.grew_leads * lead_s
-    settled = young and (forecaster.fell_s or 0.0) <= (grew_s or 0.0)
-    new = first_s is not None and now_s - first_s < stabilised_s
-    keep = memory.returns.keep(now_s, TUNING.longest_keep_s, TUNING.attainment)
-    return memory, pool.committed if settled or new else max(top, keep)

@@ -140,8 +140,8 @@ def _in_words(target: EncodeTarget, has: int, stuck: int) -> str:
     images, queue = target.queue.images, target.queue
     idle = f", of which do not start: {stuck}" if stuck else ""
     return (
-        f"{target.rate_per_s * images:.2f} images/s of {queue.image_s * 1000:.0f} ms now, up to "
-        f"{target.high_rate_per_s * images:.2f} expected: {max(target.needed_now, target.workers)} to encode needed, "
+        f"{target.rate_per_s * images:.2f} images/s of {queue.image_s * 1000:.0f} ms now, "
+        f"{target.ahead_per_s * images:.2f} expected: {max(target.needed_now, target.workers)} to encode needed, "
         f"{has} there{idle}; encoding takes {target.ttft_share:.0%} of the TTFT objective"
     )
 

@@ -29,12 +29,9 @@ MOST_GROWTH: Final = 2.0  # within one horizon
 MOST_FALL: Final = 1.2
 RECENT_S: Final = 30.0  # the truth a forecast is compared with is the mean of this long
 ANSCOMBE: Final = 3 / 8  # added to a count before its root is taken
-SURVIVED_S: Final = 20.0
-SLOW_S: Final = 300.0
 KEPT_LEADS: Final = 2.0  # errors are kept so long: those of a ramp are no bound for the plain after it
 KEPT_ERRORS: Final = (80, 200)  # at least, at most
 MIN_ERRORS: Final = 20  # before the empirical quantile is used
-KEPT_RISES: Final = 12
 _NORMAL: Final = NormalDist()
 
 
@@ -76,15 +73,6 @@ class Trend:
 
 
 @dataclass(frozen=True, slots=True)
-class Rise:
-    """A sudden rise: what it rose from and to, and when it is looked at again."""
-
-    due_s: float
-    before: float
-    after: float
-
-
-@dataclass(frozen=True, slots=True)
 class Forecast:
     """A rate at one horizon, per second."""
 
@@ -102,15 +90,8 @@ class RateForecaster:
     surprises: tuple[float, ...] = ()
     pending: tuple[tuple[float, float], ...] = ()  # (due, forecast)
     relative_errors: tuple[float, ...] = ()  # (truth − forecast)/√(the larger of them)
-    slow: float = 0.0
     changed_s: float | None = None  # the last time the filter was re-armed
     fell_s: float | None = None  # … downwards
-    rose_s: float | None = None  # … upwards, the first of a sequence
-    before_rise: float = 0.0
-    jumped_s: float | None = None  # … upwards, the last of all
-    before_jump: float = 0.0
-    rises: tuple[Rise, ...] = ()  # not yet looked at again
-    survivals: tuple[float, ...] = ()  # share of each past rise that was still there when capacity would have been
 
     def observe(self, count: float | None, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Take ``count`` arrivals of the last ``window_s`` seconds; None: not known. ``lead_s`` is the horizon used.
@@ -130,7 +111,7 @@ class RateForecaster:
         seen = replace(self, recent=(*kept, (now_s, count, window_s)))
         if self.trend is None:
             first = Trend(rate, 0.0, max(rate, 1 / window_s) / window_s, 0.0, 1e-6)
-            return replace(seen, trend=first, slow=rate)
+            return replace(seen, trend=first)
         return seen._follow(self.trend, rate, window_s, now_s, lead_s)._learn(window_s, now_s, lead_s)
 
     def _follow(self, trend: Trend, rate: float, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
@@ -146,36 +127,20 @@ class RateForecaster:
         sustained = max(
             (abs(sum(surprises[-n:])) / math.sqrt(n) for n in range(FEWEST_SUSTAINED, len(surprises) + 1)), default=0.0
         )
-        slow = self.slow + min(1.0, window_s / SLOW_S) * (rate - self.slow)
         more = LESS_SURPRISE if surprise < 0 else 0.0
         if abs(deviation) <= SURPRISE + more and sustained <= SUSTAINED_SURPRISE + more:
             low, high = DISPERSION_BOUNDS
             spread = min(16.0, surprise * surprise * window_s / scale)
             dispersion = self.dispersion + DISPERSION_WEIGHT * (spread - self.dispersion)
             return replace(
-                self, trend=trend.update(surprise, noise), surprises=surprises, slow=slow,
+                self, trend=trend.update(surprise, noise), surprises=surprises,
                 dispersion=min(max(dispersion, low), high),
             )  # fmt: skip
         anew = Trend(trend.level, 0.0, surprise * surprise + trend.var_level + noise, 0.0, 1e-6 * scale * scale)
-        changed = replace(
-            self, trend=anew.update(surprise, noise), surprises=(), pending=(), changed_s=now_s, slow=slow
-        )
+        changed = replace(self, trend=anew.update(surprise, noise), surprises=(), pending=(), changed_s=now_s)
         if surprise < 0:
-            return changed._without_the_gone(rate, now_s)
-        changed = replace(changed, jumped_s=now_s, before_jump=trend.level)
-        if self.rose_s is not None and now_s - self.rose_s <= lead_s:
-            return changed
-        rises = (*self.rises, Rise(now_s + lead_s, self.slow, rate))[-KEPT_RISES:]
-        return replace(changed, rose_s=now_s, before_rise=self.slow, rises=rises)
-
-    def _without_the_gone(self, rate: float, now_s: float) -> "RateForecaster":
-        """After a sudden fall: a rise that is over has shown how much of it lasts, and the next one is another."""
-        gone = [rise for rise in self.rises if rate <= (rise.before + rise.after) / 2]
-        if not gone:
-            return replace(self, fell_s=now_s)
-        shares = [_survived(rise, rate) for rise in gone]
-        left = tuple(rise for rise in self.rises if rise not in gone)
-        return replace(self, fell_s=now_s, rose_s=None, rises=left, survivals=(*self.survivals, *shares)[-KEPT_RISES:])
+            return replace(changed, fell_s=now_s)
+        return changed
 
     def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""
@@ -186,17 +151,8 @@ class RateForecaster:
             errors.append((truth - forecast) / math.sqrt(max(forecast, truth, 0.5)))
         least, most = KEPT_ERRORS
         kept = min(max(int(KEPT_LEADS * lead_s / window_s), least), most)
-        survivals = list(self.survivals)
-        for rise in self.rises:
-            if rise.due_s <= now_s:
-                left = sum(count for at_s, count, _ in self.recent if at_s > now_s - SURVIVED_S) / SURVIVED_S
-                survivals.append(_survived(rise, left))
         pending.append((now_s + lead_s, self._expected(lead_s, now_s, lead_s)))
-        return replace(
-            self, pending=tuple(pending), relative_errors=tuple(errors[-kept:]),
-            survivals=tuple(survivals[-KEPT_RISES:]),
-            rises=tuple(rise for rise in self.rises if rise.due_s > now_s),
-        )  # fmt: skip
+        return replace(self, pending=tuple(pending), relative_errors=tuple(errors[-kept:]))
 
     def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
         """The rate ``ahead_s`` from now; None before anything was seen."""
@@ -225,18 +181,7 @@ class RateForecaster:
             return 0.0
         believed = abs(trend.slope) > TREND_BELIEVED * math.sqrt(max(trend.var_slope, 0.0))
         rate = max(0.0, trend.level + (trend.slope * ahead_s if believed else 0.0))
-        rate = min(max(rate, trend.level / MOST_FALL), MOST_GROWTH * trend.level + 1)
-        fresh = self.rose_s is not None and now_s - self.rose_s <= lead_s
-        if ahead_s >= lead_s and fresh and rate > self.before_rise:
-            # A burst shorter than the lead is over before capacity for it is there: learned from earlier ones.
-            believed_share = (1 + sum(self.survivals)) / (1 + len(self.survivals))
-            rate = self.before_rise + (rate - self.before_rise) * believed_share
-        return rate
-
-
-def _survived(rise: Rise, rate: float) -> float:
-    """The share of a rise that is still there at that rate."""
-    return min(max((rate - rise.before) / max(1e-6, rise.after - rise.before), 0.0), 1.0)
+        return min(max(rate, trend.level / MOST_FALL), MOST_GROWTH * trend.level + 1)
 
 
 def _quantile(errors: tuple[float, ...], share: float) -> float:

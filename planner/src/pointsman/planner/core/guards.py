@@ -28,12 +28,11 @@ class History:
 
     switches: tuple[SwitchRecord, ...] = ()
     switching: tuple[str, ...] = ()  # workers that changed their role at the last look, where decided is not yet made
-    traded: SwitchRecord | None = None  # the last time workers of one role went so that others could start
 
     def look(self, observation: Observation, policy: Policy) -> "History":
         """With the switches that have begun since the last look, where those decided are not made at once."""
         if policy.switches_at_once:  # they are remembered when they are decided; mere wishes never were
-            return History(tuple(r for r in self.switches if not r.wished), traded=self.traded)
+            return History(tuple(r for r in self.switches if not r.wished))
         on_their_way = {w.name: w.role for w in observation.workers if w.condition is WorkerCondition.SWITCHING}
         begun = tuple(
             SwitchRecord(observation.at_s, role) for name, role in on_their_way.items() if name not in self.switching
@@ -42,7 +41,7 @@ class History:
         for record in begun:
             before = History(before).but_for(record.target)  # somebody does what was wished
         recent = tuple(r for r in before if r.at_s > observation.at_s - SWITCH_WINDOW_S)
-        return History((*recent, *begun), tuple(on_their_way), self.traded)
+        return History((*recent, *begun), tuple(on_their_way))
 
     def remember(self, switches: tuple[Switch, ...], now_s: float, policy: Policy) -> "History":
         """With these switches added and those older than the window dropped.
@@ -57,7 +56,7 @@ class History:
         kept = tuple(r for r in self.switches if r.at_s > now_s - SWITCH_WINDOW_S)
         if wished and new and len(self.but_for(new[0].target)) < len(self.switches):
             new = ()
-        return History((*kept, *new), self.switching, self.traded)
+        return History((*kept, *new), self.switching)
 
     def but_for(self, target: WorkerRole) -> tuple[SwitchRecord, ...]:
         """Without the last wish, if it was for this role."""

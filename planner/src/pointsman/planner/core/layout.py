@@ -1,15 +1,15 @@
 """How many workers of each role, by switches and scaling, within the policy; and the sentence that says why."""
 
+import math
 from dataclasses import replace
 from typing import Final
 
 from pointsman.planner.core.alternatives import considered, in_short
-from pointsman.planner.core.guards import SwitchRecord
 from pointsman.planner.core.rejections import Choice
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import DEAD_BAND, REVERSAL_BAND, REVERSAL_S, kept_by, switch, switches_between
-from pointsman.planner.core.targets import Targets
+from pointsman.planner.core.switching import kept_by, switch, switches_between
+from pointsman.planner.core.targets import Targets, without_idle
 from pointsman.planner.core.types import (
     Alternative,
     Decision,
@@ -20,11 +20,8 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
-SAID_SHARE: Final = 0.97  # of what a decode worker can do by the model: where less is counted on, it is said
 READY_REQUESTS: Final = 25.0  # before anything is scaled
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
-FRESH_LEADS: Final = 3.0  # so long after workers went for others to come, the other way asks for more
-ANSWERS_S: Final = 30.0  # after prompts changed their kind, until the answers show what they need
 
 
 def layout(
@@ -34,10 +31,8 @@ def layout(
     now_s: float,
     wanted: Targets,
     point: OperatingPoint,
-    likely: OperatingPoint,
 ) -> tuple[State, Decision]:
-    """The decision but for its routing numbers, and the state that remembers it. ``point`` is what is planned for,
-    ``likely`` without what is planned for on the safe side: what a layout achieves is estimated there."""
+    """The decision but for its routing numbers, and the state that remembers it."""
     now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
     reason, sentence = _why(state, observation, policy, wanted, now)
     if _beyond_budget(observation, policy, now):  # as it was when they were started
@@ -51,7 +46,7 @@ def layout(
         elif reason is Reason.STEADY:
             reason = Reason.SPARE_CAPACITY
     else:
-        keeps = kept_by(likely, observation, wanted.rate_per_s, state.forecaster.dispersion)
+        keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
         state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now, keeps)
     target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
     if reason in (Reason.STEADY, Reason.SPARE_CAPACITY) and sum(target) > sum(now):
@@ -60,14 +55,15 @@ def layout(
     if short and reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A change that helps as far as it goes says what it helps against.
         reason, sentence = reason if target != now else Reason.UNSATISFIABLE, f"{sentence}; {short}"
-    if reason in SHORT and target != now and max(target[0] - now[0], target[1] - now[1]) <= 0:
+    enough = target[0] >= wanted.grow[0] and target[1] >= wanted.grow[1]
+    if reason in SHORT and enough and target != now and max(target[0] - now[0], target[1] - now[1]) <= 0:
         # What is short at this moment no start would reach in time, and what it could reach needs fewer.
         reason = Reason.SPARE_CAPACITY
         sentence += f"; what is started now would come too late, and {target[0]}P{target[1]}D is enough then"
     scales = state.requests >= READY_REQUESTS
-    holds = _holds(state, observation, switched != now, deferred is not None)
+    holds = _holds(observation, switched != now, deferred is not None)
     choice = Choice(state, observation, policy, wanted, now, switched, target, deferred, holds, scales)
-    alternatives = considered(choice, likely)
+    alternatives = considered(choice, point)
     if reason not in (Reason.STEADY, Reason.SPARE_CAPACITY):
         # A layout without a worker of some role is no alternative: nobody is served by it.
         here = next((a.expected_attainment for a in alternatives if (a.prefill, a.decode) == now), 0.0)
@@ -87,14 +83,6 @@ def layout(
         return state, base
     switches = switches_between(now, switched)
     history = state.history.remember(switches, now_s, policy)
-    trade = switches_between(now, target)
-    if (
-        policy.switches_at_once
-        and trade
-        and not switches
-        and sum(target) + 1 > policy.max_gpus // observation.gpus_each
-    ):
-        history = replace(history, traded=SwitchRecord(now_s, trade[0].target))
     if switches:
         # What is left of it was seen for long enough already, and so was what is not made at once.
         if state.wanting == switched and policy.switches_at_once:
@@ -116,19 +104,7 @@ def _not_followed(wanted: Targets, alternatives: tuple[Alternative, ...]) -> str
 
 
 def _change(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, int]) -> str:
-    """What is done. A switch brings what only starts at once: what is spared then is that start, nobody who serves."""
-    switches = switches_between(now, switched)
-    if switches and sum(target) <= sum(now):
-        gives, gets = switches[0].source.value.lower(), switches[0].target.value.lower()
-        pool = 0 if switches[0].source is WorkerRole.PREFILL else 1
-        if target == now:
-            return f"switch of a {gives} worker that serves, and a {gives} worker starts instead of a {gets} one"
-        if sum(target) < sum(now):
-            also = f" and {target[pool] - switched[pool]} {gives} start(s)" if target[pool] > switched[pool] else ""
-            return (
-                f"switch of {switches[0].count} {gives} worker(s){also} in place of {sum(now) - sum(target)} {gets} "
-                f"start(s), from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
-            )
+    """What is done."""
     return f"{in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
 
 
@@ -140,17 +116,10 @@ def _why(
     need_p, need_d = wanted.at_least
     seen = (
         f"{wanted.rate_per_s:.2f} requests/s of {lengths.prompt_tokens:.0f}+{lengths.output_tokens:.0f} tokens now, "
-        f"up to {wanted.high_rate_per_s:.2f} expected"
+        f"{wanted.ahead_per_s:.2f} expected"
     )
-    if wanted.bursts is not None:
-        seen += f", bursts of {wanted.bursts.rate_per_s:.2f} about every {wanted.bursts.every_s:.0f} s"
     if wanted.backlog > 0:
         seen += f", {wanted.backlog:.0f} waiting"
-    if state.margin.share < SAID_SHARE:
-        seen += (
-            f"; a decode worker is taken to do {state.margin.share:.0%} of what the model says, as clients got less "
-            "than it promised"
-        )
     serves = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
     there = f"{now[0]}P{now[1]}D there" + ("" if serves == now else f" ({serves[0]}P{serves[1]}D serve)")
     needs = f"{seen}: {need_p}P{need_d}D needed, {there}"
@@ -178,100 +147,71 @@ def _scaled(
     state: State,
 ) -> tuple[tuple[int, int], str]:
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
-    if state.requests < READY_REQUESTS and not _beyond_budget(observation, policy, now):
+    if _beyond_budget(observation, policy, now):
+        return _reduced(observation, policy, wanted, now)
+    if state.requests < READY_REQUESTS:
         return switched, ""
-    scale_in = policy.scale_in and not observation.unread and _answers_known(state, observation)
-    target, clipped = [], False
-    pools = zip(
-        WorkerRole, (wanted.prefill, wanted.decode), wanted.needed_now, now, switched, coming,
-        (policy.prefill, policy.decode), strict=True,
-    )  # fmt: skip
-    for role, want, need, was, has, soon, bounds in pools:
-        clipped |= max(want, need) > (bounds.most if policy.scale_out else has)
-        if has < was:
-            # It gives workers away: only what is needed now is started in their place, not what is kept in reserve.
-            target.append(max(has, min(need, bounds.most)) if policy.scale_out else has)
-        elif has > was and want < has:
-            # The switch brings what would only have started; what serves stays.
-            serves = observation.serving(role) + has - was
-            target.append(min(has, max(want, need, serves)) if scale_in else has)
-        elif want > has:
-            # What a switch that only waits to be sure will bring is not started as well.
-            more = max(0, want - max(has, soon)) if policy.scale_out else 0
-            target.append(max(has, min(has + more, bounds.most)))
-        elif want < has and scale_in and switched == now and not deferred:
-            target.append(min(has, max(want, bounds.least, 1)))
-        else:
-            target.append(has)
-    each = observation.gpus_each
-    leaving = sum(w.condition is WorkerCondition.DRAINING for w in observation.workers)
-    most = max(policy.max_gpus // each - leaving, min(sum(now), sum(target)))
-    p, d = target
-    if policy.scale_in and _beyond_budget(observation, policy, now):
-        clipped, most = True, min(most, _most(observation, policy))
-        need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, p), max(1.0, d))
-        # Nobody is started here: who goes for a start serves no more, and both are there for a while. But for a role
-        # that has too few for anybody to be served, or for the operator to carry out the plan.
+    most, bounds = _room(observation, policy, now), (policy.prefill, policy.decode)
+    target = list(switched)
+    if policy.scale_out:
+        # A worker that another role can spare serves in seconds, a new one in minutes: only what the service lacks as a
+        # whole is started.
+        after = coming if deferred else switched
+        lacks = [max(0, min(g, b.most) - n) for g, n, b in zip(wanted.grow, after, bounds, strict=True)]
+        starts = max(0, sum(lacks) - (_spare(policy, wanted, after) if policy.switchable else 0))
+        for _ in range(min(starts, most - sum(now))):
+            # A role that is to give workers by a switch has them still: it may be at its bound.
+            able = [role for role in (0, 1) if lacks[role] > 0 and target[role] < bounds[role].most]
+            if not able:
+                break
+            role = max(able, key=lambda role: lacks[role] / max(1, wanted.grow[role]))
+            target[role], lacks[role] = target[role] + 1, lacks[role] - 1
+    if policy.scale_in and tuple(target) == now == switched and not deferred and not observation.unread:
         least = max(1, policy.prefill.least), max(1, policy.decode.least)
-        lowest = least if policy.scale_out else now
-        p, d = (max(min(want, has), low) for want, has, low in zip((p, d), now, map(min, lowest, least), strict=True))
-        p, d = _cut((p, d), least, most, need)
-    else:
-        # Where workers can change their role, one pool grows at the other's cost by a switch alone: guarded, and no
-        # worker is deleted to start another.
-        may_shrink = (
-            policy.scale_in and not observation.unread and not policy.role_switch and not deferred and switched == now
-        )
-        lately = _traded_lately(state, observation, policy)
-        grown = _beside_each_other((p, d), now, (policy.prefill.most, policy.decode.most))
-        gives = WorkerRole.PREFILL if p < now[0] else WorkerRole.DECODE
-        back = may_shrink and lately is gives and grown not in ((p, d), now) and sum(grown) > most
-        if back or p + d > most:
-            clipped |= p + d > most
-            starting = now[0] - observation.serving(WorkerRole.PREFILL), now[1] - observation.serving(WorkerRole.DECODE)
-            least = max(1, policy.prefill.least), max(1, policy.decode.least)
-            need = max(1.0, p), max(1.0, d)
-            if back or sum(map(max, wanted.needed, wanted.up)) > most:
-                need = _fractional(wanted)
-            p, d = _squeezed(grown if back else (p, d), switched, starting, least, most, need, may_shrink, lately)
-    while (p + d) * each < policy.min_gpus and (p, d) != switched and p + d < min(most, sum(switched)):
-        p, d = (p + 1, d) if p < switched[0] else (p, d + 1)
-    # A minimum that was raised, or never reached, is reached by starts.
-    while policy.scale_out and (p + d) * each < policy.min_gpus and p + d < most:
-        room = [n < bounds.most for n, bounds in ((p, policy.prefill), (d, policy.decode))]
-        if not any(room):
+        most_gone = math.ceil(policy.min_gpus / observation.gpus_each)
+        want = max(wanted.prefill, least[0]), max(wanted.decode, least[1])
+        target = list(without_idle(now, want, most_gone, wanted.load_ahead))
+    while policy.scale_out and sum(target) * observation.gpus_each < policy.min_gpus and sum(target) < most:
+        able = [role for role in (0, 1) if target[role] < bounds[role].most]
+        if not able:
             break
-        more_prefill = room[0] and (not room[1] or p / wanted.load_ahead[0] <= d / wanted.load_ahead[1])
-        p, d = (p + 1, d) if more_prefill else (p, d + 1)
-    need_p, need_d = wanted.at_least
-    less = p < need_p or d < need_d
-    return (p, d), f"the policy allows {p}P{d}D" if clipped and less else ""
+        target[min(able, key=lambda role: target[role] / wanted.load_ahead[role])] += 1
+    p, d = target
+    less = any(n < need for n, need in zip(target, wanted.at_least, strict=True))
+    allowed = policy.scale_out and all(g <= b.most for g, b in zip(wanted.at_least, bounds, strict=True))
+    clipped = not allowed or sum(target) >= most
+    return (p, d), f"the policy allows {p}P{d}D" if less and clipped else ""
 
 
-def _beside_each_other(target: tuple[int, int], now: tuple[int, int], most: tuple[int, int]) -> tuple[int, int]:
-    """``target``, and of a pool that shrinks the next one to go, as if it could stay until another one has started."""
-    p, d = (max(want, min(has, want + 1, bound)) for want, has, bound in zip(target, now, most, strict=True))
-    return p, d
+def _spare(policy: Policy, wanted: Targets, layout: tuple[int, int]) -> int:
+    """Workers that neither the present nor what is expected needs in their role."""
+    bounds = (policy.prefill, policy.decode)
+    return sum(max(0, n - max(need, b.least, 1)) for n, need, b in zip(layout, wanted.at_least, bounds, strict=True))
 
 
-def _fractional(wanted: Targets) -> tuple[float, float]:
-    """Workers that are needed when one started now would serve, as even as the load is, and those held for bursts.
+def _room(observation: Observation, policy: Policy, now: tuple[int, int]) -> int:
+    """Workers there may be at most, beside those that still go."""
+    leaving = sum(w.condition is WorkerCondition.DRAINING for w in observation.workers)
+    return max(policy.max_gpus // observation.gpus_each - leaving, sum(now))
 
-    By rounded needs, which differ with what is there and with the moment, a split has no rest. Half a worker more is
-    what rounding up adds on average: without it one that is always busy would be enough.
+
+def _reduced(
+    observation: Observation, policy: Policy, wanted: Targets, now: tuple[int, int]
+) -> tuple[tuple[int, int], str]:
+    """(the present layout within the budget, what stands in the way of all that is wanted).
+
+    Nobody is started in place of another, but for a role that has too few for anybody to be served.
     """
-    p, d = (
-        max(load + 0.5, held if held > need else 0.0)
-        for load, need, held in zip(wanted.load_ahead, wanted.needed, wanted.up, strict=True)
-    )
-    return p, d
-
-
-def _traded_lately(state: State, observation: Observation, policy: Policy) -> WorkerRole | None:
-    """The role that got workers for those of the other one, if that was a moment ago."""
-    traded = state.history.traded
-    fresh_s = max(REVERSAL_S, FRESH_LEADS * state.leads.lead_s(policy.start_s))
-    return traded.target if traded is not None and observation.at_s - traded.at_s < fresh_s else None
+    if not policy.scale_in:
+        return now, ""
+    most, each = _most(observation, policy), (wanted.prefill, wanted.decode)
+    need = wanted.load_ahead if sum(wanted.needed) > most else (max(1.0, each[0]), max(1.0, each[1]))
+    least = max(1, policy.prefill.least), max(1, policy.decode.least)
+    lowest = least if policy.scale_out else now
+    p, d = (max(min(want, has), low) for want, has, low in zip(each, now, map(min, lowest, least), strict=True))
+    p, d = _cut((p, d), least, most, need)
+    less = any(n < needed for n, needed in zip((p, d), wanted.at_least, strict=True))
+    return (p, d), f"the policy allows {p}P{d}D" if less else ""
 
 
 def _beyond_budget(observation: Observation, policy: Policy, now: tuple[int, int]) -> bool:
@@ -302,56 +242,14 @@ def _grows(now: tuple[int, int], target: tuple[int, int]) -> Reason:
     return Reason.DECODE_SHORT
 
 
-def _answers_known(state: State, observation: Observation) -> bool:
-    """Whether answers to prompts of the present kind were seen."""
-    changed_s = state.lengths.changed_s
-    return changed_s is None or observation.at_s - changed_s >= ANSWERS_S
-
-
-def _holds(state: State, observation: Observation, switches: bool, deferred: bool) -> str:
+def _holds(observation: Observation, switches: bool, deferred: bool) -> str:
     """Why workers that could go stay, where a policy lets them go; empty: nothing keeps them."""
     if observation.unread:
         pages = "1 page" if observation.unread == 1 else f"{observation.unread} pages"
         return f"{pages} could not be read: no worker is removed before they are"
-    if not _answers_known(state, observation):
-        return "prompts have just changed: answers must show first what they need"
     if switches or deferred:
         return f"nobody is taken away while a switch is {'made' if switches else 'awaited'}"
     return ""
-
-
-def _squeezed(
-    target: tuple[int, int],
-    has: tuple[int, int],
-    starting: tuple[int, int],
-    least: tuple[int, int],
-    most: int,
-    need: tuple[float, float],
-    may_shrink: bool,
-    lately: WorkerRole | None,
-) -> tuple[int, int]:
-    """Within ``most`` workers, so that the scarcer pool has the most of its ``need``.
-
-    A pool shrinks for the other only if it may, and if clearly more is served then, since who goes serves no more at
-    once and who comes only after a start: far more, if the pool that gives is itself only just growing, or was the one
-    that got ``lately``.
-    """
-
-    def served(p: int) -> float:
-        return min(p / need[0], (most - p) / need[1])
-
-    def best(least: tuple[int, int], otherwise: int) -> int:
-        within = range(max(least[0], most - target[1]), min(target[0], most - least[1]) + 1)
-        return max(within, key=served, default=otherwise)
-
-    stays = best((min(has[0], target[0]), min(has[1], target[1])), has[0])
-    # There may be no room for what both must have, as long as workers that drain are there.
-    moves = best((min(least[0], target[0]), min(least[1], target[1])), stays) if may_shrink else stays
-    gives = WorkerRole.PREFILL if moves < stays else WorkerRole.DECODE
-    growing = starting[0 if gives is WorkerRole.PREFILL else 1] > 0 or lately is gives
-    band = REVERSAL_BAND if growing else DEAD_BAND
-    p = moves if served(moves) > (1 + band) * served(stays) else stays
-    return p, most - p
 
 
 def _inputs(
@@ -360,9 +258,7 @@ def _inputs(
     service = observation.service
     numbers: dict[str, float | None] = {
         "ratePerSecond": wanted.rate_per_s,
-        "highRatePerSecond": wanted.high_rate_per_s,
-        "burstRatePerSecond": wanted.bursts.rate_per_s if wanted.bursts is not None else None,
-        "burstEverySeconds": wanted.bursts.every_s if wanted.bursts is not None else None,
+        "expectedRatePerSecond": wanted.ahead_per_s,
         "promptTokens": state.lengths.prompt_tokens,
         "outputTokens": state.lengths.output_tokens,
         "cachedShare": state.lengths.cached_share,
@@ -374,10 +270,15 @@ def _inputs(
         "decodeNeeded": float(wanted.needed[1]),
         "prefillKept": float(wanted.kept[0]),
         "decodeKept": float(wanted.kept[1]),
+        "workersKept": float(wanted.kept_of_both),
         "backlog": wanted.backlog,
         "prefillMilliseconds": point.prefill_s * 1000,
-        "decodeBatch": point.decode_share * point.batch,
-        "decodeShare": point.decode_share,
+        "prefillDispersion": point.prefill_scv,
+        "remoteShare": point.remote_share,
+        "slackMilliseconds": point.slack_s * 1000,
+        "arrivalDispersion": state.forecaster.dispersion,
+        "decodeBatch": point.batch,
+        "contextDispersion": point.context_scv,
         "stepMilliseconds": point.step_s * 1000,
         "transferMilliseconds": point.transfer_s * 1000,
         "thresholdTokens": float(observation.routing.max_local_prefill_tokens),

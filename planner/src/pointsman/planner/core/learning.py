@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.performance import KAPPA_WEIGHT, CalibratedModel, PerformanceModel
+from pointsman.planner.core.performance import CorrectedModel, Correction, PerformanceModel
 from pointsman.planner.core.types import EngineSample, WorkerRole
 
 LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
@@ -28,7 +28,6 @@ CURVE_REACH: Final = 2.0  # … and the largest input over the smallest
 RIDGE: Final = (1e-9, 1e-6, 1e-4)  # of the decode fit, per bucket: intercept, KV use, its square
 BATCH_RIDGE: Final = 1e-2  # per hundred sequences
 KV_UNIT: Final = 100_000.0
-CLEARLY_BETTER: Final = 0.7  # of the errors of another model
 MOST_PREFILLING: Final = 0.25  # of a decode worker's time: beyond it a mean step says little of decoding alone
 
 
@@ -121,37 +120,21 @@ class Learner:
             return None
         return LearnedModel(prefill, step, chunk_tokens)
 
-
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """Mean absolute relative errors of a learned model's predictions, per role; None before the first."""
-
-    prefill: float | None = None
-    decode: float | None = None
-
-    def observe(self, samples: Sequence[EngineSample], model: LearnedModel) -> "Errors":
-        """Take one tick's measurements, before the model learns of them."""
-        prefill, decode = self.prefill, self.decode
-        for sample in samples:
-            if not sample.tokens or sample.observed_ms <= 0:
-                continue
-            if sample.role is WorkerRole.PREFILL:
-                prefill = _towards(prefill, sample.observed_ms, model.prefill_ms(sample.tokens, 0))
-            else:
-                decode = _towards(decode, sample.observed_ms, model.decode_step_ms(sample.batch, sample.tokens))
-        return Errors(prefill, decode)
-
-    def below(self, other: CalibratedModel) -> bool:
-        """Whether both roles together are clearly better known than by ``other``."""
-        if self.prefill is None or self.decode is None:
-            return False
-        theirs = (other.prefill.error or 0.0) + (other.decode.error or 0.0)
-        return self.prefill + self.decode < CLEARLY_BETTER * theirs
-
-
-def _towards(error: float | None, observed_ms: float, predicted_ms: float) -> float:
-    miss = abs(observed_ms - predicted_ms) / observed_ms
-    return miss if error is None else error + KAPPA_WEIGHT * (miss - error)
+    def corrected(self, table: PerformanceModel, cached_tokens: float, context_tokens: float) -> CorrectedModel:
+        """The table as measured: ``cached_tokens`` of each prefill were cached, a sequence had ``context_tokens``."""
+        prefills = (
+            (table.prefill_ms(b.tokens, cached_tokens), b.milliseconds, b.faded(self.prefill_samples))
+            for _, b in self.prefills
+        )
+        steps = (
+            (
+                table.decode_step_ms(b.batch, b.tokens if b.tokens > 1 else b.batch * context_tokens),
+                b.milliseconds,
+                b.faded(self.step_samples),
+            )
+            for _, b in self.steps
+        )
+        return CorrectedModel(table, Correction.fitted(prefills), Correction.fitted(steps))
 
 
 def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt_tokens: float) -> list[EngineSample]:

@@ -10,7 +10,6 @@ from typing import Final
 
 from pointsman.planner.core.first_answers import FirstAnswers
 from pointsman.planner.core.prefixes import Prefixes
-from pointsman.planner.core.residence import Residence
 from pointsman.planner.core.types import Load
 
 LENGTHS_KEPT_S: Final = 300.0
@@ -24,10 +23,8 @@ LEAST_CHANGE: Final = 0.10  # of the mean: less is no other kind of prompt
 LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
 RECENT_REQUESTS: Final = 12
 EARLIER_REQUESTS: Final = 40
-FIRST_ANSWERS_S: Final = 30.0  # after outputs became longer: longer ones have not ended yet
 CACHED_REQUESTS: Final = 200.0  # memory of the cached share
 SHARES_HALF_LIFE_S: Final = 100.0
-LONGER_S: Final = 20.0  # proof holds: requests that began all at once, as held ones do, have no length yet
 CHANGED_WEIGHT: Final = 0.7  # of one window in the distribution while the recent ones are of another kind
 
 
@@ -52,22 +49,19 @@ class Lengths:
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
     changed_s: float | None = None  # when requests were last seen to be of another kind than before
-    longer_s: float | None = None  # when outputs were last seen to be longer than before
-    residence: Residence = field(default_factory=Residence)
     first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
-    longer: tuple[float, float] | None = None  # what decodes was last proven to be, in tokens, and when
 
     def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
         """Take one window; lengths that were not measured in it change nothing."""
-        residence, first = self.residence.observe(load, window_s, now_s), self.first.observe(load, window_s)
+        first = self.first.observe(load, window_s)
         requests = load.measured if load.measured is not None else load.arrivals_per_s * window_s
         # Prompts are measured when they arrive, outputs when they end: a window may have one without the other.
         prompt_seen = self.prompt_tokens if load.prompt_tokens is None else load.prompt_tokens
         output_seen = self.finished_tokens if load.output_tokens is None else load.output_tokens
         nothing = load.prompt_tokens is None and load.output_tokens is None
         if nothing or prompt_seen is None or output_seen is None or requests <= 0:
-            return replace(self, residence=residence, first=first)
+            return replace(self, first=first)
         windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_LENGTH_WINDOWS:]
         total = sum(w.requests for w in windows)
         while (
@@ -78,11 +72,6 @@ class Lengths:
             total -= windows.pop(0).requests
         prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows])
         output, recent_outputs = _mean(windows, [w.output_tokens for w in windows])
-        longer_s = self.longer_s
-        if recent_outputs is not None:
-            longer_s = now_s if output > (self.finished_tokens or output) else None
-        elif longer_s is not None:
-            output = _without_the_first(windows, longer_s, now_s) or output
         recent = max(recent_prompts or 0, recent_outputs or 0)
         if recent >= FORGET_WINDOWS:
             windows = windows[-recent:]
@@ -102,20 +91,14 @@ class Lengths:
         if load.uncached is not None:
             seen = load.uncached.length_shares
             prefixes = prefixes.observe(load, _mix_shares(prefixes.shares, seen, weight if prefixes.shares else 1.0))
-        proven = longer = residence.longer_than(output)
-        if longer is None and residence.tokens is not None and self.longer and now_s - self.longer[1] < LONGER_S:
-            longer = max(output, self.longer[0])
         return Lengths(
             tuple(windows), cached, shares,
             prompt_tokens=prompt,
-            output_tokens=max(longer or output, first.output_tokens or 0.0),
+            output_tokens=max(output, first.output_tokens or 0.0),
             finished_tokens=output,
             changed_s=now_s if recent > 0 else self.changed_s,
-            longer_s=longer_s,
-            residence=residence,
             first=first,
             prefixes=prefixes,
-            longer=(proven, now_s) if proven is not None else self.longer,
         )  # fmt: skip
 
     @property
@@ -158,18 +141,6 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         if certainty > CERTAIN and (best is None or certainty > best[0]):
             best = certainty, now, recent
     return (total / count, None) if best is None else (best[1], best[2])
-
-
-def _without_the_first(windows: list[Window], longer_s: float, now_s: float) -> float | None:
-    """The mean output of the later half of what ended since outputs became longer; None: of too few.
-
-    The answers that end first are the short ones. After ``FIRST_ANSWERS_S`` no more than those of that time are left
-    out.
-    """
-    since_s = longer_s + min(FIRST_ANSWERS_S, (now_s - longer_s) / 2)
-    later = [w for w in windows if w.at_s > since_s]
-    requests = sum(w.requests for w in later)
-    return sum(w.requests * w.output_tokens for w in later) / requests if requests >= RECENT_REQUESTS else None
 
 
 def _mix_shares(

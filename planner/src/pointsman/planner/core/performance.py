@@ -6,16 +6,15 @@ Base models answer two questions, in milliseconds:
 * ``decode_step_ms(batch, kv_tokens)``: one decode step of ``batch`` sequences that hold ``kv_tokens`` tokens together.
 
 Two are here: ``LinearModel`` (three coefficients each, the usual roofline form) and ``GridModel`` (interpolates a
-measured grid; mixture-of-experts models are 16–21 % off in the linear form). ``Calibration`` multiplies either by κ,
-learned per region of the input from observed/predicted: engines, drivers and models differ from any table by up to 3x.
+measured grid; mixture-of-experts models are 16–21 % off in the linear form). ``Correction`` is a line over either,
+fitted to what is observed: engines, drivers and models differ from any table by up to 3x.
 """
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 
 class PerformanceModel(Protocol):
@@ -124,121 +123,52 @@ class GridModel:
         return self.decode.at(batch, kv_tokens / batch if batch > 0 else 0.0)
 
 
-# --- calibration ---
+# --- correction ---
 
-KAPPA_WEIGHT = 0.1  # of one sample, in log space
-KAPPA_MIN_SAMPLES = 5  # before a bucket's κ is used
-KAPPA_BOUNDS = (0.5, 2.0)
-UNTRUSTED_ABOVE_ERROR = 0.30  # mean absolute relative error …
-UNTRUSTED_AFTER_UPDATES = 10  # … for this many updates in a row
+RATIO_BOUNDS: Final = (0.25, 4.0)  # of a corrected time to the table's
+TABLE_WEIGHT: Final = 1.0  # of the table itself, in samples
+FIXED_DOUBT: Final = 1.0  # spread of samples (their number × variance) before a fixed part is half believed
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
-    """κ of one region of the input, as a mean of logarithms."""
+class Correction:
+    """Time = ``fixed_ms`` + ``factor`` × the table's time, within ``RATIO_BOUNDS``; so it rises as the table does."""
 
-    log_kappa: float = 0.0
-    samples: int = 0
+    fixed_ms: float = 0.0
+    factor: float = 1.0
 
-    def observe(self, ratio: float) -> "Bucket":
-        """Take one observed/predicted ratio."""
-        # The first samples are averaged evenly, so that a fresh bucket is not 90 % its start value.
-        weight = max(KAPPA_WEIGHT, 1 / (self.samples + 1))
-        return Bucket(self.log_kappa + weight * (math.log(ratio) - self.log_kappa), self.samples + 1)
+    def ms(self, table_ms: float) -> float:
+        """The corrected time of what takes ``table_ms`` by the table."""
+        low, high = RATIO_BOUNDS
+        return min(max(self.fixed_ms + self.factor * table_ms, low * table_ms), high * table_ms)
 
-
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """κ per bucket of one role's base model, and whether the corrected model can be trusted.
-
-    A bucket without enough samples uses the κ of the nearest that has them, or the median of all, whichever is slower:
-    a batch larger than any that was seen is no quicker than the largest was, whatever the small ones of a quiet hour
-    were; and what few samples of the nearest say is not believed to be quicker than the rest. Without any it is 1.
-    ``error`` is the mean absolute relative error of the *corrected* predictions (None before the first sample).
-    """
-
-    buckets: tuple[tuple[str, Bucket], ...] = ()
-    error: float | None = None
-    bad_updates: int = field(default=0)
-
-    @property
-    def trusted(self) -> bool:
-        """Whether the factors mend the table; else what the service taught takes its place, where that is better."""
-        return self.bad_updates < UNTRUSTED_AFTER_UPDATES
-
-    def kappa(self, bucket: str) -> float:
-        """The factor for one bucket, within ``KAPPA_BOUNDS``."""
-        known = {key: b.log_kappa for key, b in self.buckets if b.samples >= KAPPA_MIN_SAMPLES}
-        if bucket in known:
-            chosen = known[bucket]
-        elif known:
-            away = {key: _distance(key, bucket) for key in known}
-            least = min(away.values())
-            nearest = [log_kappa for key, log_kappa in known.items() if away[key] == least]
-            ordered = sorted(known.values())
-            middle = len(ordered) // 2
-            median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-            chosen = max(median, sum(nearest) / len(nearest))
-        else:
-            chosen = 0.0
-        low, high = KAPPA_BOUNDS
-        return min(max(math.exp(chosen), low), high)
-
-    def observe(self, bucket: str, *, observed_ms: float, predicted_ms: float) -> "Calibration":
-        """Take one observation. ``predicted_ms`` is the base model's, uncorrected. What is not above 0 is not taken."""
-        if not (observed_ms > 0 and predicted_ms > 0 and math.isfinite(observed_ms) and math.isfinite(predicted_ms)):
-            return self
-        corrected = predicted_ms * self.kappa(bucket)
-        miss = abs(observed_ms - corrected) / observed_ms
-        error = miss if self.error is None else self.error + KAPPA_WEIGHT * (miss - self.error)
-        kept = dict(self.buckets)
-        kept[bucket] = kept.get(bucket, Bucket()).observe(observed_ms / predicted_ms)
-        bad = self.bad_updates + 1 if error > UNTRUSTED_ABOVE_ERROR else 0
-        return replace(self, buckets=tuple(sorted(kept.items())), error=error, bad_updates=bad)
-
-
-def prefill_bucket(tokens: float) -> str:
-    """One of 8 log-spaced buckets of prompt lengths, up to 131 072 tokens."""
-    return f"p{_log_bucket(tokens, 64, 131_072, 8)}"
-
-
-def decode_bucket(batch: float, kv_tokens: float) -> str:
-    """One of 8×8 buckets over (batch, KV tokens)."""
-    return f"d{_log_bucket(batch, 1, 512, 8)}-{_log_bucket(kv_tokens, 256, 1_048_576, 8)}"
-
-
-@cache
-def _distance(one: str, other: str) -> int:
-    """How many steps two buckets of a role are apart."""
-    return sum(abs(a - b) for a, b in zip(_place(one), _place(other), strict=False))
-
-
-def _place(bucket: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in bucket[1:].split("-") if part.isdecimal())
-
-
-def _log_bucket(x: float, low: float, high: float, count: int) -> int:
-    if x <= low:
-        return 0
-    share = math.log(x / low) / math.log(high / low)
-    return min(int(share * count), count - 1)
+    @classmethod
+    def fitted(cls, seen: Iterable[tuple[float, float, float]]) -> "Correction":
+        """The line with the least relative errors over (milliseconds by the table, observed, samples)."""
+        points = [(1 / table_ms, observed_ms / table_ms, weight) for table_ms, observed_ms, weight in seen]
+        if not points:
+            return cls()
+        total = sum(weight for _, _, weight in points)
+        mean = sum(weight * inverse for inverse, _, weight in points) / total
+        ratio = sum(weight * ratio for _, ratio, weight in points) / total
+        # A line of the ratio over the inverse of the table's time, about the middle of what was seen: its rise there is
+        # the fixed part's share of the time.
+        spread = FIXED_DOUBT + sum(weight * (inverse / mean - 1) ** 2 for inverse, _, weight in points)
+        fixed = sum(weight * (inverse / mean - 1) * (each - ratio) for inverse, each, weight in points) / spread
+        middle = (ratio * total + TABLE_WEIGHT) / (total + TABLE_WEIGHT)
+        return cls(fixed / mean, max(0.0, middle - fixed))
 
 
 @dataclass(frozen=True, slots=True)
-class CalibratedModel:
-    """A base model times κ: what everything else in the planner asks."""
+class CorrectedModel:
+    """A table, corrected by what is observed: what everything else in the planner asks."""
 
     base: PerformanceModel
-    prefill: Calibration = Calibration()
-    decode: Calibration = Calibration()
+    prefill: Correction = Correction()
+    decode: Correction = Correction()
 
     def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
-        return self.base.prefill_ms(new_tokens, prefix_tokens) * self.prefill.kappa(prefill_bucket(new_tokens))
+        return self.prefill.ms(self.base.prefill_ms(new_tokens, prefix_tokens))
 
     def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
-        return self.base.decode_step_ms(batch, kv_tokens) * self.decode.kappa(decode_bucket(batch, kv_tokens))
-
-    @property
-    def trusted(self) -> bool:
-        """Both roles' corrections are within bounds."""
-        return self.prefill.trusted and self.decode.trusted
+        return self.decode.ms(self.base.decode_step_ms(batch, kv_tokens))

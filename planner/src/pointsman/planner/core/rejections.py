@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 
+from pointsman.planner.core.guards import switches_at_a_time
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switching import MOST_LOST, kept_by, weighed_switches
-from pointsman.planner.core.targets import Targets
+from pointsman.planner.core.targets import PATIENCE_TICKS, Targets, is_long
 from pointsman.planner.core.types import Observation, Policy, WorkerCondition, WorkerRole
 
 Layout = tuple[int, int]
@@ -43,6 +44,9 @@ def rejection(
     if short:
         margin = ", with the margin for peaks" if attainment >= choice.policy.objectives.attainment else ""
         return short + margin + _queue(choice, point, layout)
+    moved, at_a_time = abs(switched[0] - choice.now[0]), switches_at_a_time(choice.observation, choice.policy)
+    if choice.switched != choice.now and moved > at_a_time:
+        return f"{moved} workers would switch, at most {at_a_time} of {len(choice.observation.workers)} may at a time"
     switch_s = choice.state.switch_leads.lead_s
     if choice.switched != choice.now and lead_s > switch_s and switched == choice.now:
         return f"would take {lead_s:.0f} s to start; a switch serves in {switch_s:.0f} s"
@@ -59,7 +63,9 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
     each, size = observation.gpus_each, sum(layout)
     leaving = sum(w.condition is WorkerCondition.DRAINING for w in observation.workers)
     budget = f"the budget {'is' if policy.encode is None else 'leaves'} {policy.max_gpus}"
-    if size * each > policy.max_gpus and size > sum(choice.target):
+    # Where more are there than the budget allows no plan is made that leaves as many, a switch included.
+    beyond = policy.encode is None and sum(now) * each > policy.max_gpus and layout != choice.target
+    if size * each > policy.max_gpus and (size > sum(choice.target) or beyond):
         return f"{size * each} GPUs, {budget}"
     if (size + leaving) * each > policy.max_gpus and size > sum(choice.target):
         return f"{size * each} GPUs beside {leaving * each} of workers that still go, {budget}"
@@ -69,9 +75,10 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
             return f"{layout[pool]} {word} workers, at most {bounds.most} are allowed"
         if layout[pool] < bounds.least and layout[pool] < choice.target[pool]:
             return f"{layout[pool]} {word} workers, at least {bounds.least} are asked for"
-    if not policy.scale_out and size > sum(now):
+    starts, removes = (max(0, *(a - b for a, b in zip(*way, strict=True))) for way in ((layout, now), (now, layout)))
+    if not policy.scale_out and (size > sum(now) or (starts and not policy.role_switch)):
         return "scale-out is not allowed"
-    if not policy.scale_in and size < sum(now):
+    if not policy.scale_in and (size < sum(now) or (removes and not policy.role_switch)):
         return "scale-in is not allowed"
     if not choice.scales and size != sum(now):
         return "too few requests were seen yet to start or stop workers"
@@ -93,7 +100,7 @@ def _short(choice: Choice, layout: Layout, fewer: list[int]) -> str:
     """Roles that have fewer than the chosen layout and than what is needed, and how many that is."""
     wanted, words = choice.wanted, []
     for pool in fewer:
-        need = max(wanted.needed_now[pool], wanted.up[pool])
+        need = max(wanted.needed_now[pool], wanted.grow[pool])
         if layout[pool] < need:
             words.append((_role(pool), need))
     if not words:
@@ -139,16 +146,25 @@ def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
 
 def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
     """Why workers that are not needed now are not given back."""
-    wanted, now = choice.wanted, choice.now
-    want = wanted.prefill, wanted.decode
-    for pool in fewer:
-        if layout[pool] < wanted.kept[pool]:
-            return f"{wanted.kept[pool]} {_role(pool)} kept for what was lately, and may come back"
-        if layout[pool] < want[pool]:
-            return f"{want[pool]} {_role(pool)} kept until the present load has lasted"
+    wanted, target, now = choice.wanted, choice.target, choice.now
+    if choice.policy.switchable:
+        retained = min(wanted.kept_of_both, sum(target))
+        if sum(layout) < retained:
+            return f"{retained} workers of both roles are retained: as many were needed lately"
+    else:
+        for pool in fewer:
+            retained = min(wanted.kept[pool], target[pool])
+            if layout[pool] < retained:
+                return f"{retained} {_role(pool)} workers are retained: as many were needed lately"
+    if sum(layout) < sum(target) and is_long(wanted.backlog, wanted.rate_per_s):
+        return f"no worker that serves is removed while {wanted.backlog:.0f} requests are queued"
     if any(choice.switched[pool] < now[pool] for pool in (0, 1)):
         return "takes away workers that serve, while a switch is made"
-    return choice.holds or f"serves less than {choice.target[0]}P{choice.target[1]}D"
+    if sum(layout) >= sum(target):
+        return f"{_role(1 - fewer[0])} has more workers to spare than {_role(fewer[0])}"
+    if sum(target) > sum(now):
+        return "no worker is removed at a look that starts another"
+    return choice.holds or f"serves less than {target[0]}P{target[1]}D"
 
 
 def _more(choice: Choice, layout: Layout) -> str:
@@ -158,9 +174,15 @@ def _more(choice: Choice, layout: Layout) -> str:
     for pool in more:
         if choice.deferred is not None and wanting is not None and wanting[pool] > now[pool]:
             return f"a switch is to bring {_role(pool)}, not yet: {choice.deferred}"
-        if now[pool] == target[pool] and wanted.up[pool] <= now[pool] < wanted.needed[pool]:
-            return f"one more {_role(pool)} worker has not been wanted for long enough yet"
-        if wanted.up[pool] <= target[pool] < wanted.needed_now[pool]:
+        if now[pool] == target[pool] and wanted.grow[pool] <= now[pool] < wanted.needed[pool]:
+            memory = choice.state.memory
+            ticks = (memory.prefill, memory.decode)[pool].ticks
+            return f"{_role(pool)} was short at {ticks} looks in a row, a start needs {PATIENCE_TICKS}"
+        if wanted.grow[pool] > target[pool] and sum(target) < sum(now):
+            return f"{_role(pool)} starts when the workers that are removed have gone"
+        if choice.policy.switchable and wanted.grow[pool] > target[pool]:
+            return f"{_role(1 - pool)} has a spare worker, which can switch to {_role(pool)} sooner than one starts"
+        if wanted.grow[pool] <= target[pool] < wanted.needed_now[pool]:
             start_s = choice.state.leads.lead_s(choice.policy.start_s)
             return f"{_role(pool)} started now would come too late: {target[pool]} will do in {start_s:.0f} s"
     if not more:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from pointsman.planner.core.learning import LearnedModel
-from pointsman.planner.core.performance import CalibratedModel, PerformanceModel
+from pointsman.planner.core.performance import CorrectedModel, PerformanceModel
 from pointsman.planner.core.prefixes import NOTHING_CACHED, Prefixes
 from pointsman.planner.core.queueing import delayed_wait_s, erlang_c, lost_share
 from pointsman.planner.core.types import Objectives, Observation
@@ -77,7 +77,6 @@ class OperatingPoint:
     local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
     # (share of its time left for steps, batch, step_s): many, so found when first asked for, if it prefills at all
     beside_local: Callable[[], tuple[tuple[float, float, float], ...]] = tuple
-    decode_share: float = 1.0  # of what the model says a decode worker can do, that is counted on
     encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
@@ -160,9 +159,6 @@ class OperatingPoint:
         return max(self._decode_workers(rate_per_s, deviations), self._links(rate_per_s * self.remote_share))
 
     def _decode_workers(self, rate_per_s: float, deviations: float) -> float:
-        return self._decode_workers_by_model(rate_per_s, deviations) / self.decode_share
-
-    def _decode_workers_by_model(self, rate_per_s: float, deviations: float) -> float:
         if self.local_s <= 0:
             return self._staffed(rate_per_s, deviations, 1.0, self.batch, self.step_s)
         # Prefills stop the steps beside them: the less of its time is left for steps, the shorter they must be.
@@ -221,7 +217,7 @@ class OperatingPoint:
             free = 1 - rate_per_s * self.local_s
             batches = [batch for share, batch, _ in self.beside_local() if share <= free and batch >= 1]
             batch = batches[-1] if batches else batch
-        return max(self.decode_share * batch, min(batch, 1.0))
+        return batch
 
     def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
         offered = rate_per_s * self.output_tokens * step_s / free
@@ -326,7 +322,7 @@ def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_to
     """A worker's time per prompt when it always has enough for a full pass."""
     if batch_tokens is None:
         return model.prefill_ms(tokens, cached) / 1000
-    measured = model.base if isinstance(model, CalibratedModel) else model
+    measured = model.base if isinstance(model, CorrectedModel) else model
     if isinstance(measured, LearnedModel):  # by the pass, whatever prompts it was of
         return tokens * model.prefill_ms(batch_tokens, 0) / batch_tokens / 1000
     together = max(1.0, math.floor(batch_tokens / tokens))

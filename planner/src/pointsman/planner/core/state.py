@@ -7,16 +7,9 @@ from pointsman.planner.core import guards
 from pointsman.planner.core.encode import EncodeMemory
 from pointsman.planner.core.forecast import RateForecaster
 from pointsman.planner.core.leads import Leads
-from pointsman.planner.core.learning import Errors, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.learning import LearnedModel, Learner, undisturbed
 from pointsman.planner.core.lengths import Lengths
-from pointsman.planner.core.margin import Margin
-from pointsman.planner.core.performance import (
-    CalibratedModel,
-    Calibration,
-    PerformanceModel,
-    decode_bucket,
-    prefill_bucket,
-)
+from pointsman.planner.core.performance import CorrectedModel, Correction, PerformanceModel
 from pointsman.planner.core.rest import Rest
 from pointsman.planner.core.score import Score
 from pointsman.planner.core.shape import Shape
@@ -25,7 +18,7 @@ from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.transfers import Transfers
 from pointsman.planner.core.types import Load, Observation, Policy, WorkerRole
 
-STATE_VERSION: Final = 2
+STATE_VERSION: Final = 3
 REFIT_TICKS: Final = 12
 NEARLY_FULL: Final = 0.75  # of the prefill queue's limit: it is looked at once a tick and full in between
 
@@ -38,12 +31,9 @@ class State:
     forecaster: RateForecaster = field(default_factory=RateForecaster)
     learner: Learner = field(default_factory=Learner)
     learned: LearnedModel | None = None
-    learned_error: Errors = field(default_factory=Errors)
     ticks: int = 0
-    calibrated_prefill: Calibration = field(default_factory=Calibration)
-    calibrated_decode: Calibration = field(default_factory=Calibration)
-    # Which table both are of; "": none was there yet, or an older planner did not write it down.
-    calibrated_on: str = ""
+    prefill_correction: Correction = field(default_factory=Correction)  # of the policy's table
+    decode_correction: Correction = field(default_factory=Correction)
     lengths: Lengths = field(default_factory=Lengths)
     requests: float = 0.0
     shape: Shape = field(default_factory=Shape)
@@ -53,7 +43,6 @@ class State:
     switch_leads: SwitchLeads = field(default_factory=SwitchLeads)
     memory: Memory = field(default_factory=Memory)
     routing: Rest = field(default_factory=Rest)  # of the threshold
-    margin: Margin = field(default_factory=Margin)
     score: Score = field(default_factory=Score)
     history: guards.History = field(default_factory=guards.History)
     wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
@@ -81,46 +70,18 @@ def learn(
     learner, learned = state.learner.observe(samples), state.learned
     if learned is None or state.ticks % REFIT_TICKS == 0:
         learned = learner.model(observation.max_batch_tokens) or learned
-    prefill, decode, learned_error = state.calibrated_prefill, state.calibrated_decode, state.learned_error
+    prefill, decode = state.prefill_correction, state.decode_correction
     if base is not None:
-        if state.learned is not None:
-            learned_error = learned_error.observe(samples, state.learned)
-        for sample in samples:
-            tokens = sample.tokens or 0.0
-            if sample.observed_ms <= 0:
-                continue
-            if sample.role is WorkerRole.PREFILL:
-                cached = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
-                predicted_ms = base.prefill_ms(tokens, cached) if tokens > 0 else 0.0
-                prefill = prefill.observe(
-                    prefill_bucket(tokens), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
-                )
-            elif tokens > 0 or lengths.prompt_tokens is not None:
-                held = tokens or sample.batch * state.shape.context_tokens(lengths)
-                predicted_ms = base.decode_step_ms(sample.batch, held)
-                decode = decode.observe(
-                    decode_bucket(sample.batch, held), observed_ms=sample.observed_ms, predicted_ms=predicted_ms
-                )
+        cached = lengths.prefixes.held_by_prefill if lengths.prefixes.matter else 0.0
+        corrected = learner.corrected(base, cached, state.shape.context_tokens(lengths))
+        prefill, decode = corrected.prefill, corrected.decode
     return replace(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
         forecaster=forecaster, learner=learner, learned=learned,
-        learned_error=learned_error,
-        calibrated_prefill=prefill, calibrated_decode=decode, ticks=state.ticks + 1,
+        prefill_correction=prefill, decode_correction=decode, ticks=state.ticks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
-
-
-def on_table(state: State, table: str) -> State:
-    """The state that goes on with this table: the factors of another one say nothing of it.
-
-    Where it is not known which one they are of, it is the policy's, as it was mostly.
-    """
-    if table == state.calibrated_on:
-        return state
-    if not state.calibrated_on:
-        return replace(state, calibrated_on=table)
-    return replace(state, calibrated_on=table, calibrated_prefill=Calibration(), calibrated_decode=Calibration())
 
 
 def seen_starting(state: State, observation: Observation, policy: Policy) -> Leads:
@@ -145,11 +106,5 @@ def overflows(observation: Observation) -> bool:
 
 
 def model_of(state: State, base: PerformanceModel | None) -> PerformanceModel | None:
-    """The table as calibrated, or what the service taught: without a table, or where no factor mends it."""
-    if base is None:
-        return state.learned
-    calibrated = CalibratedModel(base, state.calibrated_prefill, state.calibrated_decode)
-    if calibrated.trusted or state.learned is None:
-        return calibrated
-    # Windows that mix long and short prompts are off for any model: only a better one takes its place.
-    return state.learned if state.learned_error.below(calibrated) else calibrated
+    """The table as corrected; without one, what the service taught."""
+    return state.learned if base is None else CorrectedModel(base, state.prefill_correction, state.decode_correction)

@@ -1,41 +1,94 @@
-"""How many workers of each role the service should have: what is expected, what is queued, what was needed before.
+"""How many workers the service should have, and of each role. From the numbers that ``explain`` shows:
 
-Upwards at once, to the number that is needed when a worker started now would serve; downwards only when neither the
-last minutes, nor what usually comes back, nor a queue that is still to be cleared needs the workers.
+need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
+       is left then
+grow = need, once it was above what is there at ``PATIENCE_TICKS`` looks; at once after a sudden change of the rate
+keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, or where a need
+       came back after longer; of both roles together where workers can change their role, else of each
+want = grow, and of those that are there what keep says
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Final
 
-from pointsman.planner.core.bursts import Bursts, Expected
 from pointsman.planner.core.moment import Moment
-from pointsman.planner.core.retention import Highest, Recent, Returns
 
-BOUND_S: Final = 60.0  # one more worker that only the forecast's bound asks for waits no longer than this
-TICK_FLOOR_S: Final = 1.0
-QUIET_S: Final = 15.0  # after a sudden change that does not hold
-SPARE_MARGIN: Final = 1.10  # times the load that prefill workers who stay must serve: what hardly matters stays
+PATIENCE_TICKS: Final = 6
+LONGEST_KEEP_S: Final = 600.0
+GAP_S: Final = 20.0  # a need that was away for less never went
+RETURNS_S: Final = 3600.0  # so long a need that came back is remembered
+RETURN_MARGIN: Final = 1.25
+MOST_RETURNS: Final = 4
+SURE_RETURNS: Final = 2  # after so many a need is expected to come back, also where it was sudden
+TOLERANCE: Final = 1.1  # times the expected rate, that those who stay must be enough for
 Counts = tuple[int, int]
 """Workers of each role: prefill, decode."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What targets remember from tick to tick."""
+class Needs:
+    """What was needed lately: (last look, need) of each need than which there was no higher one since; the same of
+    needs for which workers were there; and (when, after how long) such a need came back for which they were there no
+    more."""
 
-    recent: Recent = field(default_factory=Recent)
-    highest: Highest = field(default_factory=Highest)
-    bursts: Bursts = field(default_factory=Bursts)
-    for_bursts: Counts = (1, 1)  # workers held for them
-    prefill_returns: Returns = field(default_factory=Returns)
-    decode_returns: Returns = field(default_factory=Returns)
-    more_prefill_ticks: int = 0
-    more_decode_ticks: int = 0
-    grew_s: tuple[float | None, float | None] = (None, None)  # when a pool last wanted one more without a sudden change
-    clearing: Counts = (1, 1)  # workers a backlog was found to need
-    first_s: float | None = None
+    highest: tuple[tuple[float, int], ...] = ()
+    met: tuple[tuple[float, int], ...] = ()
+    returns: tuple[tuple[float, float], ...] = ()
+
+    def observe(self, need: int, stay: int, there: int, now_s: float, least_s: float) -> "Needs":
+        """Take one look: workers that are needed, and that are enough for those who stay. What is there at the first
+        one is taken as needed until then."""
+        returns = tuple(each for each in self.returns if now_s - each[0] < RETURNS_S)
+        last_s = max((at_s for at_s, needed in self.met if needed > there), default=None)
+        met = min(stay, there)
+        if need > there and last_s is not None:
+            met = need  # it is back: what is short at the next look too did not come back again
+            if now_s - last_s > GAP_S:
+                returns = (*returns, (now_s, now_s - last_s))[-MOST_RETURNS:]
+        stay, since_s = stay if self.highest else max(stay, there), now_s - max(LONGEST_KEEP_S, least_s)
+
+        def with_now(looks: tuple[tuple[float, int], ...], need: int) -> tuple[tuple[float, int], ...]:
+            higher = (look for look in looks if look[1] > need and look[0] >= since_s)
+            return (*higher, (now_s, need))
+
+        return Needs(with_now(self.highest, stay), with_now(self.met, met), returns)
+
+    def keep_s(self, least_s: float) -> float:
+        """How long a need is kept: as usual, or until it may be expected to have come back."""
+        longest_s = max((gap_s for _, gap_s in self.returns), default=0.0)
+        return max(least_s, min(LONGEST_KEEP_S, RETURN_MARGIN * longest_s))
+
+    def kept(self, now_s: float, least_s: float, serving: int, fell_s: float | None) -> int:
+        """The highest need that is kept. ``fell_s``: when the rate fell suddenly, a moment ago; what still starts for
+        a need before that comes too late, unless such a need came back before."""
+        since_s, gone_s = now_s - self.keep_s(least_s), -math.inf
+        if fell_s is not None and len(self.returns) < SURE_RETURNS:
+            gone_s = fell_s
+        return max(min(need, serving) if at_s < gone_s else need for at_s, need in self.highest if at_s >= since_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Looks at which a pool was short in a row."""
+
+    ticks: int = 0
+
+    def grow(self, need: int, there: int, *, sudden: bool) -> tuple["Patience", int]:
+        """(what is remembered, workers to have at least, by starts too)."""
+        ticks = self.ticks + 1 if need > there else 0
+        return Patience(ticks), need if sudden or ticks >= PATIENCE_TICKS else min(need, there)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What targets remember from look to look."""
+
+    prefill: Patience = Patience()
+    decode: Patience = Patience()
+    prefill_needs: Needs = Needs()
+    decode_needs: Needs = Needs()
+    needs: Needs = Needs()  # of both together
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,195 +98,93 @@ class Targets:
     prefill: int
     decode: int
     rate_per_s: float
-    high_rate_per_s: float
+    ahead_per_s: float  # when a worker started now would serve
     backlog: float
     needed_now: Counts  # for what arrives at this moment and what is queued
     load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
     load_ahead: tuple[float, float]  # of the rate at the lead, without rounding: as even as the rate is
-    up: Counts  # of what is needed at the lead, less a passing one-worker change; and for bursts
     needed: Counts  # when a worker started now would serve
-    kept: Counts  # for what was, and may come back
+    grow: Counts  # of that, what was needed for long enough
+    kept: Counts  # for what was, of each role by itself …
+    kept_of_both: int  # … and of both together
     planned_per_s: float  # requests that layouts are compared by: with those of the queue
     clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
-    bursts: Expected | None = None  # for what comes back sooner than a worker can start
 
     @property
     def at_least(self) -> Counts:
         """For what arrives now and is queued, and when a worker started now would serve."""
-        return max(self.needed_now[0], self.up[0]), max(self.needed_now[1], self.up[1])
+        return max(self.needed_now[0], self.grow[0]), max(self.needed_now[1], self.grow[1])
 
 
 def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     """What is wanted at ``moment``, and what is remembered of it."""
-    ahead, rate, backlog = moment.ahead, moment.rate_per_s, moment.backlog
-    needed = moment.needs(ahead.high, moment.backlog_at(moment.lead_s), expected=ahead.expected)
-    needed_now = moment.needs(rate, backlog, at_once=True)
-    memory = _remember(memory, moment)
-    kept = _kept(memory, moment)
-    memory, bursts = _for_bursts(memory, moment)
-    memory, up = _up(memory, moment, needed, needed_now)
-    wanted = _down(memory, moment, up, kept)
-    memory, wanted = _until_cleared(memory, moment, wanted)
-    memory, wanted = _at_first(memory, moment, up, wanted)
+    ahead_per_s, rate_per_s, backlog = moment.ahead_per_s, moment.rate_per_s, moment.backlog
+    there, now_s, keep_s = moment.committed, moment.now_s, moment.memory_s
+    needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
+    needed_now = moment.needs(rate_per_s, backlog, at_once=True)
+    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], sudden=moment.sudden)
+    decode, grow_decode = memory.decode.grow(needed[1], there[1], sudden=moment.sudden)
+    stay = _most(needed, moment.needs(TOLERANCE * ahead_per_s, 0.0))
+    memory = Memory(
+        prefill,
+        decode,
+        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, keep_s),
+        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, keep_s),
+        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, keep_s),
+    )
+    serving, fell_s = (moment.prefill.active, moment.decode.active), moment.fell_s
+    kept = (
+        memory.prefill_needs.kept(now_s, keep_s, serving[0], fell_s),
+        memory.decode_needs.kept(now_s, keep_s, serving[1], fell_s),
+    )
+    kept_of_both = memory.needs.kept(now_s, keep_s, sum(serving), fell_s)
+    grow = grow_prefill, grow_decode
+    load_ahead = moment.work(needed, ahead_per_s)
+    least = _most((1, 1), needed_now, grow)
+    if is_long(backlog, rate_per_s):  # those that serve clear it
+        least = _most(least, serving)
+    if moment.switchable:
+        stays = without_idle(there, least, kept_of_both, load_ahead)
+    else:
+        stays = without_idle(there, _most(least, kept), 0, load_ahead)
     return memory, Targets(
-        prefill=max(1, wanted[0]),
-        decode=max(1, wanted[1]),
-        rate_per_s=rate,
-        high_rate_per_s=ahead.high,
+        prefill=max(stays[0], grow[0]),
+        decode=max(stays[1], grow[1]),
+        rate_per_s=rate_per_s,
+        ahead_per_s=ahead_per_s,
         backlog=backlog,
         needed_now=needed_now,
         load_now=moment.load(needed_now),
-        load_ahead=moment.work(needed, ahead.high),
-        up=up,
+        load_ahead=load_ahead,
         needed=needed,
+        grow=grow,
         kept=kept,
+        kept_of_both=kept_of_both,
         planned_per_s=moment.planned_per_s,
         clear_s=(moment.clear_s(at_once=True), moment.clear_s(at_once=False)),
-        bursts=bursts,
     )
 
 
-def _remember(memory: Memory, moment: Moment) -> Memory:
-    now_s, arrived, window_s = moment.now_s, moment.arrived, moment.window_s
-    forecaster, point = moment.forecaster, moment.point
-    decode = moment.decode_workers(moment.rate_per_s)
-    work_s = arrived / point.prefill_per_s
-    recent = memory.recent.observe(now_s, arrived, window_s, work_s, decode, max(moment.memory_s, 20.0))
-    slack_s = 0.8 * point.ttft_s
-    work = [recent.work_s(now_s, span_s) for span_s in (10.0, 20.0)]
-    prefill = math.ceil(max(work[0] / (10 + slack_s), work[1] / 20) / 0.97)
-    shortest_s = 0.5 * moment.memory_s
-
-    def returns(known: Returns, needed: int) -> Returns:
-        return known.observe(needed, arrived, now_s, window_s, shortest_s)
-
-    return replace(
-        memory,
-        recent=recent,
-        highest=memory.highest.observe(now_s, moment.ahead.high, max(moment.memory_s, TICK_FLOOR_S)),
-        bursts=memory.bursts.observe(
-            arrived,
-            window_s,
-            now_s,
-            rose_from=forecaster.before_jump if forecaster.jumped_s == now_s else None,
-            fell=forecaster.fell_s == now_s,
-            lead_s=moment.lead_s,
-        ),
-        prefill_returns=returns(memory.prefill_returns, prefill),
-        decode_returns=returns(memory.decode_returns, math.ceil(decode - moment.tuning.keep_round)),
-        first_s=now_s if memory.first_s is None else memory.first_s,
-    )
+def is_long(backlog: float, rate_per_s: float) -> bool:
+    """Whether so many requests wait that nobody who serves may go."""
+    return backlog > max(10.0, 2 * rate_per_s)
 
 
-def _kept(memory: Memory, moment: Moment) -> Counts:
-    """What the past keeps: the last minutes, and the levels that usually come back."""
-    point, tuning, now_s = moment.point, moment.tuning, moment.now_s
-    slack_s = max(0.15 * point.ttft_s, 0.8 * point.ttft_s - point.prefill_alone_s)
-    p = memory.recent.prefill_workers(1 / point.prefill_per_s, slack_s, tuning.attainment, moment.most)
-    d = max(1, math.ceil(memory.recent.decode_workers(tuning.attainment) + tuning.hold_round))
-    if moment.fallen:  # the rise is over: those that still start come too late
-        p, d = min(p, moment.prefill.active), min(d, moment.decode.active)
-    keep: Callable[[Returns], int] = lambda r: r.keep(now_s, tuning.longest_keep_s, tuning.attainment)  # noqa: E731
-    return max(p, keep(memory.prefill_returns)), max(d, keep(memory.decode_returns))
+def _most(*counts: Counts) -> Counts:
+    prefill, decode = zip(*counts, strict=True)
+    return max(prefill), max(decode)
 
 
-def _for_bursts(memory: Memory, moment: Moment) -> tuple[Memory, Expected | None]:
-    """What is held for bursts that come back before a worker could start for them.
+def without_idle(there: Counts, least: Counts, size: int, load: tuple[float, float]) -> Counts:
+    """Those that are there without the ones beyond ``least`` of their role, but ``size`` in all.
 
-    Between the need of a little less and that of the whole rate nothing moves: what is seen of a burst varies from one
-    to the next, and it is over before the queue that the formulas mean has built up.
+    Of several that could go it is one of the role that has the most for its ``load``.
     """
-    tuning = moment.tuning
-    bursts = memory.bursts.expected(moment.now_s, tuning.longest_keep_s, tuning.attainment)
-    if bursts is None:
-        return replace(memory, for_bursts=(1, 1)), None
-    # Looked at once a burst, when it has shown what it needs: what is measured in between is of another load.
-    edge = moment.now_s in (moment.forecaster.jumped_s, moment.forecaster.fell_s)
-    if not edge and memory.for_bursts != (1, 1):
-        return memory, bursts
-
-    def need(rate_per_s: float) -> Counts:
-        decode = math.ceil(moment.decode_workers(rate_per_s) - tuning.hold_round)
-        return moment.prefill_workers(rate_per_s), min(max(1, decode), moment.most)
-
-    least, enough = need(tuning.burst_share * bursts.rate_per_s), need(bursts.rate_per_s)
-    p, d = (min(max(has, low), high) for has, low, high in zip(moment.committed, least, enough, strict=True))
-    return replace(memory, for_bursts=(p, d)), bursts
-
-
-def _up(memory: Memory, moment: Moment, needed: Counts, needed_now: Counts) -> tuple[Memory, Counts]:
-    """What is needed, less one more worker that was not wanted for long enough yet; and what bursts hold."""
-    forecaster, tuning, now_s, committed = moment.forecaster, moment.tuning, moment.now_s, moment.committed
-    quiet = forecaster.changed_s is None or now_s - forecaster.changed_s > QUIET_S
-    ticks = (
-        memory.more_prefill_ticks + 1 if needed[0] > committed[0] else 0,
-        memory.more_decode_ticks + 1 if needed[1] > committed[1] else 0,
-    )
-    rising = moment.ahead.expected > moment.present.expected
-    bound_ticks = max(tuning.sustained_ticks, min(tuning.bound_ticks, BOUND_S / max(moment.window_s, 1e-3)))
-
-    def patient(role: int) -> int:
-        need, has = needed[role], committed[role]
-        wait = tuning.sustained_ticks if rising or needed_now[role] > has else bound_ticks
-        passing = quiet and need == has + 1 and ticks[role] < wait
-        return max(memory.for_bursts[role], has if passing else need)
-
-    up = patient(0), patient(1)
-    grew_s = tuple(
-        now_s if quiet and u == has + 1 else before for u, has, before in zip(up, committed, memory.grew_s, strict=True)
-    )
-    memory = replace(memory, more_prefill_ticks=ticks[0], more_decode_ticks=ticks[1], grew_s=(grew_s[0], grew_s[1]))
-    return memory, up
-
-
-def _down(memory: Memory, moment: Moment, up: Counts, kept: Counts) -> Counts:
-    """``up``, or what there is, where the past, the last rise or the stabilisation keeps it."""
-    forecaster, committed = moment.forecaster, moment.committed
-    # What was added for a slowly changing load is not taken away before it could serve: that would be to and fro.
-    held_s = moment.tuning.grew_leads * moment.lead_s
-    settled = [
-        0 if grew is None or moment.now_s - grew > held_s or (forecaster.fell_s or 0.0) > grew else has
-        for grew, has in zip(memory.grew_s, committed, strict=True)
-    ]
-    # The highest need of the stabilisation counts; after a sudden fall for those only that serve. A queue is cleared
-    # once: what it takes is no need of the load.
-    highest, pools = memory.highest.rate_per_s, (moment.prefill, moment.decode)
-    tops = [
-        min(top, pool.active) if moment.fallen else top
-        for top, pool in zip(
-            (moment.prefill_workers(SPARE_MARGIN * highest), moment.needs(highest, 0.0)[1]), pools, strict=True
-        )
-    ]
-    p, d = (
-        max(u, min(has, max(keep, s, top)))
-        for u, has, keep, s, top in zip(up, committed, kept, settled, tops, strict=True)
-    )
-    return p, d
-
-
-def _until_cleared(memory: Memory, moment: Moment, wanted: Counts) -> tuple[Memory, Counts]:
-    """While a queue is long, those stay that serve, and those that it was found to need."""
-    backlog, next_ready_s = moment.backlog, moment.next_ready_s
-    at_next = moment.backlog_at(next_ready_s) if next_ready_s > 0 else backlog
-    long = max(10.0, 2 * moment.rate_per_s)
-    starting_helps = next_ready_s <= 0 or at_next > long
-    if backlog <= long and not (next_ready_s > 0 and at_next > long):
-        return replace(memory, clearing=(1, 1)), wanted
-    needs = moment.needs(max(moment.rate_per_s, moment.ahead.high), max(backlog, at_next))
-    before = (1, 1) if moment.forecaster.fell_s == moment.now_s else memory.clearing
-    p, d = (max(was, min(has, need)) for was, has, need in zip(before, moment.committed, needs, strict=True))
-    kept = [
-        max(want, min(pool.committed if starting_helps else pool.active, max(clearing, pool.active)))
-        for want, pool, clearing in zip(wanted, (moment.prefill, moment.decode), (p, d), strict=True)
-    ]
-    return replace(memory, clearing=(p, d)), (kept[0], kept[1])
-
-
-def _at_first(memory: Memory, moment: Moment, up: Counts, wanted: Counts) -> tuple[Memory, Counts]:
-    """Nothing is known of the past yet; and what a service is first given is not taken back before it was tried."""
-    first_s, committed = memory.first_s, moment.committed
-    if first_s is None or moment.now_s - first_s >= moment.memory_s:
-        return memory, wanted
-    if up[0] > committed[0] or up[1] > committed[1]:
-        memory = replace(memory, first_s=moment.now_s)
-    return memory, (max(wanted[0], committed[0]), max(wanted[1], committed[1]))
+    prefill, decode = there
+    while prefill + decode > size:
+        roles = [role for role, n in ((0, prefill), (1, decode)) if n > least[role]]
+        if not roles:
+            break
+        gives = max(roles, key=lambda role: (prefill, decode)[role] / load[role])
+        prefill, decode = (prefill - 1, decode) if gives == 0 else (prefill, decode - 1)
+    return prefill, decode

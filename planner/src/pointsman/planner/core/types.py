@@ -269,6 +269,11 @@ class Policy:
         return self.mode is Mode.ACTIVE and not self.role_switch_needs_approval
 
     @property
+    def switchable(self) -> bool:
+        """Whether a role changes in seconds: nobody is asked, but where somebody is asked for everything."""
+        return self.role_switch and not self.role_switch_needs_approval
+
+    @property
     def only_thinks(self) -> bool:
         """Whether a layout that is decided stays a thought: nothing will carry it out."""
         return self.mode in (Mode.SHADOW, Mode.EXTERNAL)

@@ -25,7 +25,7 @@ from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.explain.group import GroupTold, group_explanation
 from pointsman.planner.health import health_of
 from pointsman.planner.policies import policy_of, policy_of_group
-from pointsman.planner.policy_tables import PolicyTables, remembered
+from pointsman.planner.policy_tables import PolicyTables
 from pointsman.process.arguments import CommandParser
 
 M = TypeVar("M", LLMService, ElasticGroup, PlannerPolicy)
@@ -128,7 +128,7 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         now=datetime.now(UTC),
         observation=last.observation if last else None,
         decision=last.decision if last else None,
-        turning=turning_points(remembered(state, base), last.observation, policy, base) if state and last else None,
+        turning=turning_points(state, last.observation, policy, base) if state and last else None,
         plans=[plan for plan in plans if plan.spec.service_ref == PlannedReference(name=name)],
         health=health_of(service.status.conditions),
         unknown=unknown,

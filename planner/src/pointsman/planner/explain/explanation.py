@@ -7,8 +7,6 @@ from datetime import datetime, timedelta
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.planner.core.flow import in_words
-from pointsman.planner.core.layout import SAID_SHARE
-from pointsman.planner.core.retention import GAP_MARGIN
 from pointsman.planner.core.types import (
     Alternative,
     Decision,
@@ -214,22 +212,12 @@ def _expected(decision: Decision, policy: Policy) -> list[str]:
     if "ratePerSecond" not in numbers:
         return ["nothing: there is not enough to go by"]
     lines = [f"{numbers['ratePerSecond']:.2f} requests a second now"]
-    if "highRatePerSecond" in numbers:
-        lines[0] += f", up to {numbers['highRatePerSecond']:.2f} by the time a worker that is started now would serve"
-    if "burstRatePerSecond" in numbers:
-        lines[0] += (
-            f"; bursts of {numbers['burstRatePerSecond']:.2f} about every {numbers['burstEverySeconds']:.0f} s, for "
-            "which workers are held, since a burst is over before one could start"
-        )
+    if "expectedRatePerSecond" in numbers:
+        lines[0] += f", {numbers['expectedRatePerSecond']:.2f} by the time a worker that is started now would serve"
     if {"prefillNeeded", "decodeNeeded"} <= numbers.keys():
         lines.append(
             f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
             + _now_needed(numbers)
-        )
-    if numbers.get("decodeShare", 1.0) < SAID_SHARE:
-        lines.append(
-            f"a decode worker is taken to do {numbers['decodeShare']:.0%} of what the model says: with what that calls "
-            "enough, clients got less"
         )
     if numbers.get("backlog", 0) >= 1:
         lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
@@ -315,9 +303,7 @@ def _turning(told: Told) -> list[str]:
     fewer = points.fewer_requests
     if fewer is not None:
         low = "a load as low as now" if fewer.already else f"fewer than {fewer.value:.2f} requests a second"
-        every_s = dict(told.decision.inputs).get("burstEverySeconds") if told.decision is not None else None
-        calm = "" if every_s is None else f", without a burst for {GAP_MARGIN * every_s:.0f} s"
-        lines.append(f"{low} for {held_s:.0f} s{calm}: {_goal(fewer)}")
+        lines.append(f"{low} for {held_s:.0f} s: {_goal(fewer)}")
     return lines or [f"nothing within {WIDEST:g} times the present load: the policy leaves no other layout that helps"]
 
 

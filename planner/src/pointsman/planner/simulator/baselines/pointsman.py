@@ -8,14 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from pointsman.planner.core.bursts import Bursts
 from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.first_answers import FirstAnswers
 from pointsman.planner.core.forecast import Forecast, RateForecaster
-from pointsman.planner.core.margin import Margin
 from pointsman.planner.core.performance import PerformanceModel
-from pointsman.planner.core.residence import Residence
-from pointsman.planner.core.retention import Returns
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.simulator.types import Planner
@@ -24,28 +20,15 @@ NAME: Final = "Pointsman"
 
 
 class PresentRate(RateForecaster):
-    """What is now, is expected: no trend, no bound above it, nothing known of how much of a rise lasts."""
+    """Expects the present rate at every horizon: no trend, and no bound above it."""
 
     def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
         """The level, at every horizon."""
         return None if self.trend is None else Forecast(self.trend.level, self.trend.level)
 
 
-def _no_bursts(state: State) -> State:
-    return replace(state, memory=replace(state.memory, bursts=Bursts(), for_bursts=(1, 1)))
-
-
-def _no_returns(state: State) -> State:
-    return replace(state, memory=replace(state.memory, prefill_returns=Returns(), decode_returns=Returns()))
-
-
 def _no_unfinished(state: State) -> State:
-    unknown = replace(state.lengths, residence=Residence(), first=FirstAnswers(over=True), longer=None)
-    return replace(state, lengths=unknown)
-
-
-def _no_margin(state: State) -> State:
-    return replace(state, margin=Margin())
+    return replace(state, lengths=replace(state.lengths, first=FirstAnswers(over=True)))
 
 
 @dataclass(frozen=True)
@@ -75,11 +58,8 @@ PARTS: Final[Mapping[str, Part]] = {
         }
     ),
     "forecast": Part(first=lambda: State(forecaster=PresentRate())),
-    "memory of bursts": Part(forget=_no_bursts),
-    "memory of levels that return": Part(forget=_no_returns),
     "unfinished answers": Part(forget=_no_unfinished),  # lengths are those of requests that ended
     "learned start-up": Part({"start_is_told": True}),
-    "learned margin": Part(forget=_no_margin),
     "calibration": Part(samples=False),  # the performance table is believed as it is
     "a table": Part(table=False),  # it learns from the service alone
 }
