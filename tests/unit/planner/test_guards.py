@@ -19,9 +19,9 @@ def test_the_share_is_of_all_workers_of_the_service_rounded_up(
     assert switches_at_a_time(seen, policy) == most
     too_many = Switch(WorkerRole.PREFILL, WorkerRole.DECODE, most + 1)
     policy = Policy(max_in_transition_share=percent / 100, min_dwell_s=0, max_switches_per_10_min=100)
-    assert against_switch(too_many, seen, policy, History()) == (
-        f"0 workers are switching, at most {most} of {prefill + decode} may at a time"
-    )
+    wait = against_switch(too_many, seen, policy, History())
+    assert wait is not None
+    assert wait.why == (f"0 workers are switching, at most {most} of {prefill + decode} may at a time")
 
 
 def test_the_field_says_so() -> None:

@@ -119,20 +119,47 @@ def test_no_decode_worker_is_switched_where_its_streams_would_lose_more_than_pro
 # --- where a role can be switched, only what the service lacks as a whole is started ---
 
 
-@pytest.mark.parametrize("guards", [{}, {"min_dwell_s": 1e9}, {"max_switches_per_10_min": 0}], ids=str)
-def test_two_prefill_workers_that_decode_can_spare_are_switched_and_nobody_is_started(guards: dict[str, float]) -> None:
+def two_more_prefill(policy: Policy) -> Decision:
+    """2P4D, of young workers, that needs 4P2D; asked until it switches, ten times at most."""
     seen, short = observed(100.0, None, prefill=2, decode=4), wanted((4, 2), (4, 2))
     young = replace(seen, workers=tuple(replace(worker, role_since_s=90.0) for worker in seen.workers))
-    state, policy = KNOWN, replace(EAGER, **guards)  # type: ignore[arg-type]  # names of real fields
+    state = KNOWN
     for _ in range(10):
         state, decision = layout(state, young, policy, 100.0, short, point())
-        assert decision.prefill + decision.decode == 6
         if decision.switches:
             break
-    assert bool(decision.switches) is not bool(guards)
+    return decision
+
+
+@pytest.mark.parametrize("guards", [{}, {"min_dwell_s": 60.0}], ids=str)
+def test_two_prefill_workers_that_decode_can_spare_are_switched_and_nobody_is_started(guards: dict[str, float]) -> None:
+    decision = two_more_prefill(replace(EAGER, **guards))  # type: ignore[arg-type]  # names of real fields
     assert (decision.prefill, decision.decode) == ((4, 2) if not guards else (2, 4))
     if guards:
         assert decision.reason is Reason.SWITCH_DEFERRED
+
+
+@pytest.mark.parametrize("guards", [{"min_dwell_s": 1e9}, {"max_switches_per_10_min": 0}], ids=str)
+def test_where_a_switch_must_wait_longer_than_a_start_takes_workers_are_started(guards: dict[str, float]) -> None:
+    decision = two_more_prefill(replace(EAGER, **guards))  # type: ignore[arg-type]  # names of real fields
+    assert not decision.switches
+    assert (decision.prefill, decision.decode) == (4, 4)
+
+
+def test_a_switch_is_as_large_as_its_limit_leaves() -> None:
+    """Two of ten may switch at a time, but one in ten minutes."""
+    seen, policy = observed(100.0, None, prefill=8, decode=2), replace(EAGER, max_gpus=10, max_switches_per_10_min=1)
+    decision = looks(1, seen, policy, wanted((6, 4), (6, 4)))
+    assert [switch.count for switch in decision.switches] == [1]
+    assert (decision.prefill, decision.decode) == (7, 3)
+
+
+def test_a_shortage_that_is_too_small_for_a_switch_is_answered_by_a_start() -> None:
+    """One decode worker of 24 is 4 % of the need, and a switch must bring 5 %."""
+    policy = replace(EAGER, max_gpus=64, prefill=Bounds(1, 40), decode=Bounds(1, 40))
+    decision = looks(3, observed(100.0, None, prefill=24, decode=23), policy, wanted((23, 24), (23, 24)))
+    assert not decision.switches
+    assert (decision.prefill, decision.decode) == (24, 24)
 
 
 def test_where_no_role_may_be_switched_they_are_started() -> None:

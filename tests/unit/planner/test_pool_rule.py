@@ -47,7 +47,7 @@ def moment(
     made = Moment(
         point=at, attainment=0.95, forecaster=known, prefill=Pool(there[0], starting[0]),
         decode=Pool(there[1], starting[1]), waiting=waiting, holds_back=False, most_queued=math.inf,
-        now_s=now_s, lead_s=0.0, memory_s=KEEP_S, switchable=False,
+        window_s=TICK_S, now_s=now_s, lead_s=0.0, memory_s=KEEP_S, switchable=False,
         lengths_changed_s=None, most=64,
     )  # fmt: skip
     return replace(made, **other)
@@ -360,3 +360,18 @@ def test_whoever_serves_stays_while_a_queue_is_long(switchable: bool) -> None:
     assert (short.prefill, short.decode) < has
     found = looks.look(rate, has, switchable=switchable, starting=starting, waiting=queued + 1)
     assert (found.prefill, found.decode) == has, "but not the one that only starts"
+
+
+@pytest.mark.parametrize(("away_s", "kept"), [(50.0, 5), (150.0, 5), (86_400.0, 5)])
+def test_nobody_goes_at_the_first_look_after_a_time_in_which_nobody_looked(away_s: float, kept: int) -> None:
+    """Five workers were needed all the time, then nothing was seen for a while; two are needed now."""
+    needs = Needs()
+    for look in range(100):
+        needs = needs.observe(5, 5, 5, TICK_S * look, KEEP_S)
+    back_s = TICK_S * 99 + away_s
+    needs = needs.observe(2, 2, 5, back_s, KEEP_S)
+    assert needs.kept(back_s, KEEP_S, 5, None) == kept
+    for look in range(1, 1000):
+        now_s = back_s + TICK_S * look
+        needs = needs.observe(2, 2, 5, now_s, KEEP_S)
+    assert needs.kept(now_s, KEEP_S, 5, None) == 2

@@ -63,7 +63,7 @@ def decide(
         leads = seen_starting(state, observation, policy)  # who starts and who serves is known all the same
         frozen = replace(
             state, forecaster=gap, leads=leads, encode=state.encode.observe(replace(observation, encode=None), policy),
-            wanting=None, wanting_ticks=0, unwanted_s=None,
+            memory=state.memory.interrupted(), wanting=None, wanting_ticks=0, unwanted_s=None,
         )  # fmt: skip
         stays = _stay(observation, Reason.STALE_METRICS, sentence)
         return frozen, unplanned(stays, observation, policy), next_tick
@@ -160,6 +160,7 @@ def _targets(
         waiting=waiting(observation, point) + held(observation),
         holds_back=observation.routing.flow != NOTHING_HELD,
         most_queued=most_queued(observation),
+        window_s=observation.window_s,
         now_s=now_s,
         lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
         switchable=policy.switchable,

@@ -5,9 +5,9 @@ A guard is a question with a sentence for an answer: why not now. None means not
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from pointsman.planner.core.types import Observation, Policy, Switch, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Observation, Policy, Switch, Worker, WorkerCondition, WorkerRole
 
 SWITCH_TICKS: Final = 3  # a switch must be wanted in so many
 SWITCH_WINDOW_S: Final = 600.0
@@ -71,29 +71,57 @@ def switches_at_a_time(observation: Observation, policy: Policy) -> int:
     return max(1, math.ceil(policy.max_in_transition_share * len(observation.workers)))
 
 
-def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> str | None:
+class Wait(NamedTuple):
+    """Why a switch must wait, and how many seconds; endless: it cannot be."""
+
+    why: str
+    seconds: float
+
+
+def switches_now(source: WorkerRole, observation: Observation, policy: Policy, history: History) -> int:
+    """How many workers of a role may change it at once, by all that is counted; at least 1, which may have to wait."""
+    recent = _recent(history, source.other, observation.at_s)
+    free = policy.max_switches_per_10_min - len(recent)
+    ready = sum(_dwell_left_s(worker, observation.at_s, policy) <= 0 for worker in _of_role(source, observation))
+    return max(1, min(switches_at_a_time(observation, policy), free, ready))
+
+
+def against_switch(switch: Switch, observation: Observation, policy: Policy, history: History) -> Wait | None:
     """Why this switch must wait or cannot be; None if it may go ahead."""
-    now_s = observation.at_s
-    recent = [r for r in history.but_for(switch.target) if r.at_s > now_s - SWITCH_WINDOW_S]
-    if len(recent) + switch.count > policy.max_switches_per_10_min:
-        return f"{len(recent)} switches in the last 10 minutes, at most {policy.max_switches_per_10_min} are allowed"
+    now_s, most = observation.at_s, policy.max_switches_per_10_min
+    recent = _recent(history, switch.target, now_s)
+    if (beyond := len(recent) + switch.count - most) > 0:
+        ended_s = sorted(r.at_s for r in recent)[beyond - 1] if beyond <= len(recent) else math.inf
+        waits_s = ended_s + SWITCH_WINDOW_S - now_s
+        return Wait(f"{len(recent)} switches in the last 10 minutes, at most {most} are allowed", waits_s)
     opposite = [r.at_s for r in recent if r.target is not switch.target]
     if opposite and now_s - max(opposite) < policy.opposite_after_s:
-        waits = policy.opposite_after_s - (now_s - max(opposite))
-        return f"a switch the other way was {now_s - max(opposite):.0f} s ago: {waits:.0f} s to wait"
+        waits_s = policy.opposite_after_s - (now_s - max(opposite))
+        why = f"a switch the other way was {now_s - max(opposite):.0f} s ago: {waits_s:.0f} s to wait"
+        return Wait(why, waits_s)
     in_transition = sum(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     allowed = switches_at_a_time(observation, policy)
     if in_transition + switch.count > allowed:
-        return f"{in_transition} workers are switching, at most {allowed} of {len(observation.workers)} may at a time"
-    settled = [
-        w
-        for w in observation.workers
-        if w.role is switch.source
-        and w.condition is WorkerCondition.ACTIVE
-        and (w.role_since_s is None or now_s - w.role_since_s >= policy.min_dwell_s)
-    ]
-    if len(settled) < switch.count:
-        return f"no {switch.source} worker has kept its role for {policy.min_dwell_s:.0f} s yet"
-    if observation.active(switch.source) - switch.count < policy.bounds(switch.source).least:
-        return f"{switch.source} would have fewer than its least, {policy.bounds(switch.source).least}"
+        of = f"at most {allowed} of {len(observation.workers)} may at a time"
+        return Wait(f"{in_transition} workers are switching, {of}", 0.0)
+    left_s = sorted(_dwell_left_s(worker, now_s, policy) for worker in _of_role(switch.source, observation))
+    if len(left_s) < switch.count or left_s[switch.count - 1] > 0:
+        waits_s = left_s[switch.count - 1] if len(left_s) >= switch.count else math.inf
+        return Wait(f"no {switch.source} worker has kept its role for {policy.min_dwell_s:.0f} s yet", waits_s)
+    least = policy.bounds(switch.source).least
+    if observation.active(switch.source) - switch.count < least:
+        return Wait(f"{switch.source} would have fewer than its least, {least}", math.inf)
     return None
+
+
+def _recent(history: History, target: WorkerRole, now_s: float) -> list[SwitchRecord]:
+    return [r for r in history.but_for(target) if r.at_s > now_s - SWITCH_WINDOW_S]
+
+
+def _of_role(role: WorkerRole, observation: Observation) -> list[Worker]:
+    return [w for w in observation.workers if w.role is role and w.condition is WorkerCondition.ACTIVE]
+
+
+def _dwell_left_s(worker: Worker, now_s: float, policy: Policy) -> float:
+    """Until a worker has kept its role for long enough; 0: it has."""
+    return 0.0 if worker.role_since_s is None else max(0.0, policy.min_dwell_s - (now_s - worker.role_since_s))

@@ -8,7 +8,7 @@ from pointsman.planner.core.alternatives import considered, in_short
 from pointsman.planner.core.rejections import Choice
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
-from pointsman.planner.core.switching import kept_by, switch, switches_between
+from pointsman.planner.core.switching import DEAD_BAND, MOVE_COST, kept_by, switch, switches_between
 from pointsman.planner.core.targets import Targets, without_idle
 from pointsman.planner.core.types import (
     Alternative,
@@ -38,6 +38,7 @@ def layout(
     if _beyond_budget(observation, policy, now):  # as it was when they were started
         # A plan for more than the budget is refused: no switch before the rest of them has gone.
         state, switched, deferred, coming = replace(state, wanting=None, wanting_ticks=0), now, None, now
+        answered = False
         sentence = f"{sentence}; {sum(now) * observation.gpus_each} GPUs there, the budget is {policy.max_gpus}"
         if not policy.scale_in:
             sentence = f"{sentence} and scale-in is not allowed"
@@ -47,8 +48,8 @@ def layout(
             reason = Reason.SPARE_CAPACITY
     else:
         keeps = kept_by(point, observation, wanted.rate_per_s, state.forecaster.dispersion)
-        state, switched, deferred, coming = switch(state, observation, policy, now_s, wanted, now, keeps)
-    target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, state)
+        state, switched, deferred, coming, answered = switch(state, observation, policy, now_s, wanted, now, keeps)
+    target, short = _scaled(observation, policy, wanted, now, switched, deferred is not None, coming, answered, state)
     if reason in (Reason.STEADY, Reason.SPARE_CAPACITY) and sum(target) > sum(now):
         reason = _grows(now, target)
         sentence = f"{sentence}; budget.minGpus is {policy.min_gpus}"
@@ -144,6 +145,7 @@ def _scaled(
     switched: tuple[int, int],
     deferred: bool,
     coming: tuple[int, int],
+    answered: bool,
     state: State,
 ) -> tuple[tuple[int, int], str]:
     """(the layout after switches and scaling, what stands in the way of all that is wanted)."""
@@ -158,7 +160,8 @@ def _scaled(
         # whole is started.
         after = coming if deferred else switched
         lacks = [max(0, min(g, b.most) - n) for g, n, b in zip(wanted.grow, after, bounds, strict=True)]
-        starts = max(0, sum(lacks) - (_spare(policy, wanted, after) if policy.switchable else 0))
+        spare = _spare(policy, wanted, after) if answered or _will_switch(policy, wanted, now, lacks) else 0
+        starts = max(0, sum(lacks) - spare)
         for _ in range(min(starts, most - sum(now))):
             # A role that is to give workers by a switch has them still: it may be at its bound.
             able = [role for role in (0, 1) if lacks[role] > 0 and target[role] < bounds[role].most]
@@ -181,6 +184,13 @@ def _scaled(
     allowed = policy.scale_out and all(g <= b.most for g, b in zip(wanted.at_least, bounds, strict=True))
     clipped = not allowed or sum(target) >= most
     return (p, d), f"the policy allows {p}P{d}D" if less and clipped else ""
+
+
+def _will_switch(policy: Policy, wanted: Targets, now: tuple[int, int], lacks: list[int]) -> bool:
+    """Whether a switch will bring what only is to be needed: it would be worth it then, and is allowed."""
+    worth = any(lack > (DEAD_BAND + MOVE_COST) * max(1, need) for lack, need in zip(lacks, wanted.grow, strict=True))
+    short_now = any(n < need for n, need in zip(now, wanted.needed_now, strict=True))
+    return policy.switchable and worth and not short_now
 
 
 def _spare(policy: Policy, wanted: Targets, layout: tuple[int, int]) -> int:

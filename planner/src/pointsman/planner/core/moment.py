@@ -65,7 +65,7 @@ def last_fall_s(forecaster: RateForecaster, now_s: float, lead_s: float) -> floa
 class Moment:
     """What is known now. ``waiting``: requests queued, held, or beyond the good batch; ``holds_back``: flow control is
     at work; ``most_queued``: of those, how many a prefill worker may yet take (what finds the queue full is prefilled
-    where it decodes, and no new worker helps it); ``lead_s``: until a worker that is
+    where it decodes, and no new worker helps it); ``window_s``: of the last look; ``lead_s``: until a worker that is
     started now serves; ``memory_s``: how long past demand keeps capacity; ``most``: workers in all."""
 
     point: OperatingPoint
@@ -76,6 +76,7 @@ class Moment:
     waiting: float
     holds_back: bool
     most_queued: float
+    window_s: float
     now_s: float
     lead_s: float
     memory_s: float

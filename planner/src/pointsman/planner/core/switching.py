@@ -31,25 +31,27 @@ def switch(
     wanted: Targets,
     now: tuple[int, int],
     keeps: Keeps,
-) -> tuple[State, tuple[int, int], str | None, tuple[int, int]]:
-    """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one)."""
+) -> tuple[State, tuple[int, int], str | None, tuple[int, int], bool]:
+    """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one, whether
+    a switch is made or will be sooner than a worker could start)."""
     calm = replace(state, wanting=None, wanting_ticks=0)
     if not policy.role_switch:
-        return calm, now, None, now
+        return calm, now, None, now, False
     best = _best_switch(observation, policy, wanted, now, state.history, keeps)
     if best == now:
-        return calm, now, None, now
+        return calm, now, None, now, False
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
-    best = _step(now, best, guards.switches_at_a_time(observation, policy))
+    gives = WorkerRole.DECODE if best[0] > now[0] else WorkerRole.PREFILL
+    best = _step(now, best, guards.switches_now(gives, observation, policy, state.history))
     sustained = 1 if _fails(observation, wanted) else guards.SWITCH_TICKS
     if state.wanting_ticks < sustained:
-        return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best
+        return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best, True
     for switch in switches_between(now, best):
         why = guards.against_switch(switch, observation, policy, state.history)
         if why is not None:
-            return state, now, why, now
-    return state, best, None, best
+            return state, now, why.why, now, why.seconds <= state.leads.lead_s(policy.start_s)
+    return state, best, None, best, True
 
 
 def _fails(observation: Observation, wanted: Targets) -> bool:

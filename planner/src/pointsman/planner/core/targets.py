@@ -9,13 +9,14 @@ want = grow, and of those that are there what keep says
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.moment import Moment
 
 PATIENCE_TICKS: Final = 6
 LONGEST_KEEP_S: Final = 600.0
+LONGEST_GAP_S: Final = 60.0  # between two looks: what was needed in a longer one nobody knows
 GAP_S: Final = 20.0  # a need that was away for less never went
 RETURNS_S: Final = 3600.0  # so long a need that came back is remembered
 RETURN_MARGIN: Final = 1.25
@@ -36,9 +37,14 @@ class Needs:
     met: tuple[tuple[float, int], ...] = ()
     returns: tuple[tuple[float, float], ...] = ()
 
-    def observe(self, need: int, stay: int, there: int, now_s: float, least_s: float) -> "Needs":
-        """Take one look: workers that are needed, and that are enough for those who stay. What is there at the first
-        one is taken as needed until then."""
+    def observe(
+        self, need: int, stay: int, there: int, now_s: float, least_s: float, gap_s: float = LONGEST_GAP_S
+    ) -> "Needs":
+        """Take one look: workers that are needed, and that are enough for those who stay.
+
+        What is there at the first one, or after ``gap_s`` without any, is taken as needed until then.
+        """
+        unseen = not self.highest or now_s - self.highest[-1][0] > gap_s
         returns = tuple(each for each in self.returns if now_s - each[0] < RETURNS_S)
         last_s = max((at_s for at_s, needed in self.met if needed > there), default=None)
         met = min(stay, there)
@@ -46,7 +52,7 @@ class Needs:
             met = need  # it is back: what is short at the next look too did not come back again
             if now_s - last_s > GAP_S:
                 returns = (*returns, (now_s, now_s - last_s))[-MOST_RETURNS:]
-        stay, since_s = stay if self.highest else max(stay, there), now_s - max(LONGEST_KEEP_S, least_s)
+        stay, since_s = max(stay, there) if unseen else stay, now_s - max(LONGEST_KEEP_S, least_s)
 
         def with_now(looks: tuple[tuple[float, int], ...], need: int) -> tuple[tuple[float, int], ...]:
             higher = (look for look in looks if look[1] > need and look[0] >= since_s)
@@ -90,6 +96,10 @@ class Memory:
     decode_needs: Needs = Needs()
     needs: Needs = Needs()  # of both together
 
+    def interrupted(self) -> "Memory":
+        """After a look that saw nothing: what was short before is short anew."""
+        return replace(self, prefill=Patience(), decode=Patience())
+
 
 @dataclass(frozen=True, slots=True)
 class Targets:
@@ -120,6 +130,7 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     """What is wanted at ``moment``, and what is remembered of it."""
     ahead_per_s, rate_per_s, backlog = moment.ahead_per_s, moment.rate_per_s, moment.backlog
     there, now_s, keep_s = moment.committed, moment.now_s, moment.memory_s
+    gap_s = max(LONGEST_GAP_S, 2 * moment.window_s)
     needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
     needed_now = moment.needs(rate_per_s, backlog, at_once=True)
     prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], sudden=moment.sudden)
@@ -128,9 +139,9 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     memory = Memory(
         prefill,
         decode,
-        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, keep_s),
-        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, keep_s),
-        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, keep_s),
+        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, keep_s, gap_s),
+        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, keep_s, gap_s),
+        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, keep_s, gap_s),
     )
     serving, fell_s = (moment.prefill.active, moment.decode.active), moment.fell_s
     kept = (
