@@ -297,6 +297,11 @@ WHY: Final = (
         "`actions.scaleOut.leadSeconds` loses none of this.",
     ),
     (
+        r"step, 20 % of starts and switches fail: share within objectives, causal reference .*",
+        "**Who knows the present exactly orders for the step at once.** Pointsman orders within one or two looks, "
+        "and each start that fails is missed when it is late, not before.",
+    ),
+    (
         r"step, 60 s outage of all metrics: share within objectives lost .*",
         "**Who sees nothing changes nothing**: the metrics are gone from five seconds before the step on, and what it "
         "takes is ordered when they are back, most of a minute later than otherwise.",
