@@ -258,7 +258,7 @@ WHY: Final = (
         rf"({_CHANGING}): true rates within the bound, .*",
         "**What nothing announces is in no bound.** A sudden rise begins the forecast anew, and what was said before "
         "it is compared with nothing, or the bound would be that high for minutes whenever a step is over. Where the "
-        f"rate does not rise, it is about as often too low as on constant loads ({_TABLE}): {_FEW}.",
+        f"rate does not rise, it is no more often too low than on constant loads ({_TABLE}): {_FEW}.",
     ),
     (
         r"constant, .*: true rates within the bound, .*",

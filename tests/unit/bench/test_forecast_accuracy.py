@@ -285,7 +285,7 @@ def test_what_the_reasons_say_of_all_loads_is_so() -> None:
     constant = [mean(cells, "covered_true") for load, cells in known.items() if load.startswith("constant")]
     for cells in known.values():
         assert mean(cells, "covered_came") < mean(cells, "covered_true")
-        assert min(constant) - 0.01 < mean(cells, "covered_calm") < max(constant) + 0.05
+        assert mean(cells, "covered_calm") > min(constant) - 0.01, "no more often too low"
 
 
 def test_the_page_says_where_a_plain_forecast_is_better_and_where_none_is() -> None:
