@@ -88,7 +88,7 @@ CHECKS: dict[str, Check] = {
     r"(prefill|decode) started now would come too late: (\d+) will do in \d+ s": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
     ),
-    r"(prefill|decode) was short at (\d+) looks in a row, a start needs (\d+)": lambda o, c, n: (
+    r"(prefill|decode) has been short for (\d+) s; workers are started after (\d+) s": lambda o, c, n: (
         of(o, n[0]) > of(c, n[0]) and 0 < int(n[1]) < int(n[2])
     ),
     r"(prefill|decode) has a spare worker, which can switch to (prefill|decode) sooner than one starts": (
@@ -248,7 +248,7 @@ def test_workers_that_a_lower_load_does_not_need_are_retained_of_both_roles_only
     assert fewer.rejected_because == words
 
 
-def test_a_pool_that_is_short_says_for_how_many_looks_it_was() -> None:
+def test_a_pool_that_is_short_says_for_how_long_it_was() -> None:
     policy = Policy(mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6), role_switch=False)
     state, said = State(), []
     for tick in range(10):
@@ -257,6 +257,6 @@ def test_a_pool_that_is_short_says_for_how_many_looks_it_was() -> None:
         said += [other.rejected_because for other in decision.alternatives if other.action == "scale-out"]
         if decision.changes_layout:
             break
-    for looks in range(1, 6):
-        assert f"prefill was short at {looks} looks in a row, a start needs 6" in said
+    for short_s in ("2", "5", "8", "10", "12"):
+        assert f"prefill has been short for {short_s} s; workers are started after 15 s" in said
     assert decision.prefill > 2

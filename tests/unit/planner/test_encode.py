@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode import FEWEST_REQUESTS, REQUESTS_MEMORY, EncodeMemory, Images
 from pointsman.planner.core.state import State
-from pointsman.planner.core.targets import PATIENCE_TICKS
+from pointsman.planner.core.targets import PATIENCE_S
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
@@ -211,7 +211,7 @@ def test_at_a_constant_load_nothing_is_taken_away_and_given_back() -> None:
 def test_the_first_requests_scale_nothing() -> None:
     _, decisions = run([images(4)] * 40, encode=1)
     first = next(n for n, decision in enumerate(decisions) if decision.changes_encode)
-    known = first - (PATIENCE_TICKS - 1)  # it was short at so many looks before
+    known = first - (int(PATIENCE_S / TICK_S) - 1)  # it was short at so many looks before
     assert known * 4 * TICK_S < FEWEST_REQUESTS <= (known + 1) * 4 * TICK_S
 
 

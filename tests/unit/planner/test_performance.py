@@ -91,3 +91,8 @@ def test_a_corrected_model_corrects_each_role_on_its_own() -> None:
     model = CorrectedModel(LLAMA_8B_H100, prefill=Correction(factor=1.4))
     assert model.prefill_ms(2048, 0) == pytest.approx(1.4 * LLAMA_8B_H100.prefill_ms(2048, 0))
     assert model.decode_step_ms(8, 8192) == LLAMA_8B_H100.decode_step_ms(8, 8192)
+
+
+def test_a_table_with_times_of_0_is_corrected_by_its_other_times() -> None:
+    assert Correction.fitted([(0.0, 8.0, 50.0)]) == Correction()
+    assert Correction.fitted([(0.0, 8.0, 50.0), (10.0, 20.0, 50.0)]).ms(10.0) == pytest.approx(20.0, rel=0.02)

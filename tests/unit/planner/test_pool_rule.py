@@ -15,7 +15,7 @@ from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.targets import (
     GAP_S,
     LONGEST_KEEP_S,
-    PATIENCE_TICKS,
+    PATIENCE_S,
     RETURNS_S,
     SURE_RETURNS,
     TOLERANCE,
@@ -32,6 +32,7 @@ from unit.planner.test_sizing import point
 
 TICK_S = 2.5
 LEAD_S = 60.0
+PATIENCE_LOOKS = int(PATIENCE_S / TICK_S)
 KEEP_S = 120.0
 PROMPTS, ANSWERS = point(4000, 30), point(300, 600)  # what is heavy: prefill, decode
 
@@ -124,7 +125,7 @@ def test_the_attainment_that_is_asked_for_sizes_both_pools(pool: int) -> None:
 def test_a_pool_grows_by_any_number_of_workers_at_the_sixth_look_in_a_row_at_which_it_was_short(more: int) -> None:
     rate, looks = rate_for(2 + more), Looks()
     has = 2, need(rate)[1]
-    for _ in range(PATIENCE_TICKS - 1):
+    for _ in range(PATIENCE_LOOKS - 1):
         found = looks.look(rate, has)
         assert found.needed[0] == 2 + more
         assert (found.prefill, found.grow[0]) == (2, 2)
@@ -133,9 +134,9 @@ def test_a_pool_grows_by_any_number_of_workers_at_the_sixth_look_in_a_row_at_whi
 
 def test_a_look_at_which_the_pool_was_enough_begins_the_count_anew() -> None:
     looks, has = Looks(), (2, need(rate_for(5))[1])
-    looks.look(rate_for(5), has, (PATIENCE_TICKS - 1) * TICK_S)
+    looks.look(rate_for(5), has, (PATIENCE_LOOKS - 1) * TICK_S)
     looks.look(rate_for(2), has)
-    for _ in range(PATIENCE_TICKS - 1):
+    for _ in range(PATIENCE_LOOKS - 1):
         assert looks.look(rate_for(5), has).grow[0] == 2
     assert looks.look(rate_for(5), has).grow[0] == 5
 
@@ -146,9 +147,9 @@ def test_nothing_grows_beyond_what_is_needed_nor_shrinks_below_it_where_it_is_th
 ) -> None:
     patience, short = Patience(), 0
     for needed, there, sudden in looks:
-        patience, grow = patience.grow(needed, there, sudden=sudden)
+        patience, grow = patience.grow(needed, there, TICK_S, sudden=sudden)
         short = short + 1 if needed > there else 0
-        assert grow == (needed if sudden or short >= PATIENCE_TICKS else min(needed, there))
+        assert grow == (needed if sudden or short >= PATIENCE_LOOKS else min(needed, there))
 
 
 def test_after_a_sudden_change_a_pool_grows_at_the_first_look_and_for_a_quarter_of_a_minute() -> None:
@@ -241,15 +242,15 @@ def test_nobody_goes_who_is_needed_and_no_more_than_are_idle(
 def came_back(*gaps_s: float, looks: int = 3) -> Needs:
     """A need of five again and again, each time so long after it was last seen. Of five workers three go in between,
     and they start again after so many looks."""
-    needs, now_s = Needs().observe(5, 5, 5, 0.0, KEEP_S), 0.0
+    needs, now_s = Needs().observe(5, 5, 5, 0.0, TICK_S, KEEP_S), 0.0
     for gap_s in gaps_s:
         back_s = now_s + gap_s
         while now_s + TICK_S < back_s:
             now_s += TICK_S
-            needs = needs.observe(2, 2, 2, now_s, KEEP_S)
+            needs = needs.observe(2, 2, 2, now_s, TICK_S, KEEP_S)
         now_s = back_s
         for there in (*[2] * looks, 5):
-            needs = needs.observe(5, 5, there, now_s, KEEP_S)
+            needs = needs.observe(5, 5, there, now_s, TICK_S, KEEP_S)
             now_s += TICK_S
         now_s -= TICK_S
     return needs
@@ -272,16 +273,16 @@ def test_of_several_gaps_the_longest_counts_and_one_of_a_moment_or_of_long_ago_d
     needs, now_s = came_back(300.0), 300.0 + 3 * TICK_S
     while now_s < 300.0 + RETURNS_S - TICK_S:
         now_s += TICK_S
-        needs = needs.observe(2, 2, 2, now_s, KEEP_S)
+        needs = needs.observe(2, 2, 2, now_s, TICK_S, KEEP_S)
     assert needs.keep_s(KEEP_S) == 375.0
-    assert needs.observe(2, 2, 2, now_s + TICK_S, KEEP_S).keep_s(KEEP_S) == KEEP_S
+    assert needs.observe(2, 2, 2, now_s + TICK_S, TICK_S, KEEP_S).keep_s(KEEP_S) == KEEP_S
 
 
 def test_a_need_for_which_workers_never_were_there_did_not_come_back() -> None:
     needs = Needs()
     for look in range(400):
         needed = 5 if look % 60 < 10 else 2
-        needs = needs.observe(needed, needed, 2, TICK_S * look, KEEP_S)
+        needs = needs.observe(needed, needed, 2, TICK_S * look, TICK_S, KEEP_S)
     assert needs.returns == ()
 
 
@@ -289,7 +290,7 @@ def test_a_need_for_which_workers_were_still_there_did_not_come_back() -> None:
     needs = Needs()
     for look in range(400):
         needed = 5 if look % 60 < 10 else 2
-        needs = needs.observe(needed, needed, 5, TICK_S * look, KEEP_S)
+        needs = needs.observe(needed, needed, 5, TICK_S * look, TICK_S, KEEP_S)
     assert needs.returns == ()
 
 
@@ -297,7 +298,7 @@ def test_what_only_those_who_stay_would_need_never_came_back() -> None:
     """At 1.1 times the rate one more is needed, and at a constant rate now and then: nobody is missing for that."""
     needs = Needs()
     for look in range(400):
-        needs = needs.observe(4, 5 if look % 60 < 10 else 4, 4, TICK_S * look, KEEP_S)
+        needs = needs.observe(4, 5 if look % 60 < 10 else 4, 4, TICK_S * look, TICK_S, KEEP_S)
     assert (needs.returns, needs.keep_s(KEEP_S)) == ((), KEEP_S)
 
 
@@ -307,7 +308,7 @@ def test_what_is_kept_is_the_highest_need_of_the_time_and_little_is_remembered_f
 ) -> None:
     needs = Needs()
     for look, needed in enumerate(found):
-        needs = needs.observe(needed, needed, 6 if look else 1, TICK_S * look, keep_s)
+        needs = needs.observe(needed, needed, 6 if look else 1, TICK_S * look, TICK_S, keep_s)
         recent = [n for at, n in enumerate(found[: look + 1]) if TICK_S * (look - at) <= keep_s]
         assert needs.kept(TICK_S * look, keep_s, 9, None) == max(recent)
         assert len(needs.highest) <= 6
@@ -367,11 +368,29 @@ def test_nobody_goes_at_the_first_look_after_a_time_in_which_nobody_looked(away_
     """Five workers were needed all the time, then nothing was seen for a while; two are needed now."""
     needs = Needs()
     for look in range(100):
-        needs = needs.observe(5, 5, 5, TICK_S * look, KEEP_S)
+        needs = needs.observe(5, 5, 5, TICK_S * look, TICK_S, KEEP_S)
     back_s = TICK_S * 99 + away_s
-    needs = needs.observe(2, 2, 5, back_s, KEEP_S)
+    needs = needs.observe(2, 2, 5, back_s, TICK_S, KEEP_S)
     assert needs.kept(back_s, KEEP_S, 5, None) == kept
     for look in range(1, 1000):
         now_s = back_s + TICK_S * look
-        needs = needs.observe(2, 2, 5, now_s, KEEP_S)
+        needs = needs.observe(2, 2, 5, now_s, TICK_S, KEEP_S)
     assert needs.kept(now_s, KEEP_S, 5, None) == 2
+
+
+@pytest.mark.parametrize(("window_s", "looks"), [(2.5, 6), (5.0, 3), (15.0, 1), (30.0, 1), (300.0, 1)])
+def test_patience_is_seconds_whatever_the_interval_of_the_policy_or_of_prometheus(window_s: float, looks: int) -> None:
+    patience, grown = Patience(), []
+    for _ in range(looks):
+        patience, grow = patience.grow(5, 2, window_s, sudden=False)
+        grown.append(grow)
+    assert grown == [2] * (looks - 1) + [5]
+
+
+@pytest.mark.parametrize("window_s", [2.5, 15.0, 30.0, 300.0])
+def test_a_shortage_that_lasts_is_no_need_that_came_back_however_rarely_it_is_looked_at(window_s: float) -> None:
+    """Three of five workers are lost, and the other two are too few from then on."""
+    needs = Needs()
+    for look in range(8):
+        needs = needs.observe(5, 5, 2 if look else 5, window_s * look, window_s, KEEP_S)
+    assert needs.returns == ()

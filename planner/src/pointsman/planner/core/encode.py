@@ -15,7 +15,7 @@ from pointsman.planner.core.leads import Leads
 from pointsman.planner.core.lengths import CERTAIN, LEAST_CHANGE, LEAST_SPREAD
 from pointsman.planner.core.moment import CLEAR_S, Pool, is_sudden, last_fall_s, late_share
 from pointsman.planner.core.sizing import MAX_UTILISATION, OperatingPoint
-from pointsman.planner.core.targets import LONGEST_GAP_S, TOLERANCE, Needs, Patience
+from pointsman.planner.core.targets import TOLERANCE, Needs, Patience
 from pointsman.planner.core.types import EncodeLoad, Observation, Policy, WorkerCondition
 
 IMAGES_MEMORY: Final = 200.0  # images behind the mean time of one …
@@ -163,13 +163,13 @@ def target(
         return max(found, min(most, math.ceil((rate + extra) * queue.work_s / MAX_UTILISATION - 1e-9)))
 
     ahead_per_s, keep_s = ahead.expected, max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
-    gap_s = max(LONGEST_GAP_S, 2 * observation.window_s)
+    window_s = observation.window_s
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
-    patience, grow = memory.patience.grow(needed, has, sudden=is_sudden(memory.forecaster, now_s))
+    patience, grow = memory.patience.grow(needed, has, window_s, sudden=is_sudden(memory.forecaster, now_s))
     memory = replace(
         memory,
         patience=patience,
-        needs=memory.needs.observe(needed, max(needed, need(TOLERANCE * ahead_per_s)), has, now_s, keep_s, gap_s),
+        needs=memory.needs.observe(needed, max(needed, need(TOLERANCE * ahead_per_s)), has, now_s, window_s, keep_s),
     )
     grow = grow if policy.scale_out else min(grow, has)
     fell_s = last_fall_s(memory.forecaster, now_s, lead_s)

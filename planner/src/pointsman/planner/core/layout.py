@@ -171,9 +171,9 @@ def _scaled(
             target[role], lacks[role] = target[role] + 1, lacks[role] - 1
     if policy.scale_in and tuple(target) == now == switched and not deferred and not observation.unread:
         least = max(1, policy.prefill.least), max(1, policy.decode.least)
-        most_gone = math.ceil(policy.min_gpus / observation.gpus_each)
+        size = math.ceil(policy.min_gpus / observation.gpus_each)
         want = max(wanted.prefill, least[0]), max(wanted.decode, least[1])
-        target = list(without_idle(now, want, most_gone, wanted.load_ahead))
+        target = list(without_idle(now, want, size, wanted.load_ahead))
     while policy.scale_out and sum(target) * observation.gpus_each < policy.min_gpus and sum(target) < most:
         able = [role for role in (0, 1) if target[role] < bounds[role].most]
         if not able:

@@ -145,7 +145,10 @@ class Correction:
     @classmethod
     def fitted(cls, seen: Iterable[tuple[float, float, float]]) -> "Correction":
         """The line with the least relative errors over (milliseconds by the table, observed, samples)."""
-        points = [(1 / table_ms, observed_ms / table_ms, weight) for table_ms, observed_ms, weight in seen]
+        # A time of 0 in a user's table is no time to compare with.
+        points = [
+            (1 / table_ms, observed_ms / table_ms, weight) for table_ms, observed_ms, weight in seen if table_ms > 0
+        ]
         if not points:
             return cls()
         total = sum(weight for _, _, weight in points)

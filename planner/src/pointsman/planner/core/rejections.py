@@ -7,7 +7,7 @@ from pointsman.planner.core.guards import switches_at_a_time
 from pointsman.planner.core.sizing import OperatingPoint
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switching import MOST_LOST, kept_by, weighed_switches
-from pointsman.planner.core.targets import PATIENCE_TICKS, Targets, is_long
+from pointsman.planner.core.targets import PATIENCE_S, Targets, is_long
 from pointsman.planner.core.types import Observation, Policy, WorkerCondition, WorkerRole
 
 Layout = tuple[int, int]
@@ -176,8 +176,8 @@ def _more(choice: Choice, layout: Layout) -> str:
             return f"a switch is to bring {_role(pool)}, not yet: {choice.deferred}"
         if now[pool] == target[pool] and wanted.grow[pool] <= now[pool] < wanted.needed[pool]:
             memory = choice.state.memory
-            ticks = (memory.prefill, memory.decode)[pool].ticks
-            return f"{_role(pool)} was short at {ticks} looks in a row, a start needs {PATIENCE_TICKS}"
+            short_s = (memory.prefill, memory.decode)[pool].short_s
+            return f"{_role(pool)} has been short for {short_s:.0f} s; workers are started after {PATIENCE_S:.0f} s"
         if wanted.grow[pool] > target[pool] and sum(target) < sum(now):
             return f"{_role(pool)} starts when the workers that are removed have gone"
         if choice.policy.switchable and wanted.grow[pool] > target[pool]:

@@ -2,7 +2,7 @@
 
 need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
        is left then
-grow = need, once it was above what is there at ``PATIENCE_TICKS`` looks; at once after a sudden change of the rate
+grow = need, once it was above what is there for ``PATIENCE_S``; at once after a sudden change of the rate
 keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, or where a need
        came back after longer; of both roles together where workers can change their role, else of each
 want = grow, and of those that are there what keep says
@@ -14,10 +14,11 @@ from typing import Final
 
 from pointsman.planner.core.moment import Moment
 
-PATIENCE_TICKS: Final = 6
+PATIENCE_S: Final = 15.0  # a need that is there for less is chance
 LONGEST_KEEP_S: Final = 600.0
 LONGEST_GAP_S: Final = 60.0  # between two looks: what was needed in a longer one nobody knows
 GAP_S: Final = 20.0  # a need that was away for less never went
+GAP_WINDOWS: Final = 2.0  # both are at least so many looks
 RETURNS_S: Final = 3600.0  # so long a need that came back is remembered
 RETURN_MARGIN: Final = 1.25
 MOST_RETURNS: Final = 4
@@ -37,20 +38,19 @@ class Needs:
     met: tuple[tuple[float, int], ...] = ()
     returns: tuple[tuple[float, float], ...] = ()
 
-    def observe(
-        self, need: int, stay: int, there: int, now_s: float, least_s: float, gap_s: float = LONGEST_GAP_S
-    ) -> "Needs":
-        """Take one look: workers that are needed, and that are enough for those who stay.
+    def observe(self, need: int, stay: int, there: int, now_s: float, window_s: float, least_s: float) -> "Needs":
+        """Take one look, at a window: workers that are needed, and that are enough for those who stay.
 
-        What is there at the first one, or after ``gap_s`` without any, is taken as needed until then.
+        What is there at the first look, or at the first after a long time without any, is taken as needed until then.
         """
-        unseen = not self.highest or now_s - self.highest[-1][0] > gap_s
+        looks_s = GAP_WINDOWS * window_s
+        unseen = not self.highest or now_s - self.highest[-1][0] > max(LONGEST_GAP_S, looks_s)
         returns = tuple(each for each in self.returns if now_s - each[0] < RETURNS_S)
         last_s = max((at_s for at_s, needed in self.met if needed > there), default=None)
         met = min(stay, there)
         if need > there and last_s is not None:
             met = need  # it is back: what is short at the next look too did not come back again
-            if now_s - last_s > GAP_S:
+            if now_s - last_s > max(GAP_S, looks_s):
                 returns = (*returns, (now_s, now_s - last_s))[-MOST_RETURNS:]
         stay, since_s = max(stay, there) if unseen else stay, now_s - max(LONGEST_KEEP_S, least_s)
 
@@ -76,14 +76,14 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Looks at which a pool was short in a row."""
+    """For how long a pool was short without a break."""
 
-    ticks: int = 0
+    short_s: float = 0.0
 
-    def grow(self, need: int, there: int, *, sudden: bool) -> tuple["Patience", int]:
+    def grow(self, need: int, there: int, window_s: float, *, sudden: bool) -> tuple["Patience", int]:
         """(what is remembered, workers to have at least, by starts too)."""
-        ticks = self.ticks + 1 if need > there else 0
-        return Patience(ticks), need if sudden or ticks >= PATIENCE_TICKS else min(need, there)
+        short_s = self.short_s + window_s if need > there else 0.0
+        return Patience(short_s), need if sudden or short_s >= PATIENCE_S else min(need, there)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +130,18 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     """What is wanted at ``moment``, and what is remembered of it."""
     ahead_per_s, rate_per_s, backlog = moment.ahead_per_s, moment.rate_per_s, moment.backlog
     there, now_s, keep_s = moment.committed, moment.now_s, moment.memory_s
-    gap_s = max(LONGEST_GAP_S, 2 * moment.window_s)
+    window_s = moment.window_s
     needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
     needed_now = moment.needs(rate_per_s, backlog, at_once=True)
-    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], sudden=moment.sudden)
-    decode, grow_decode = memory.decode.grow(needed[1], there[1], sudden=moment.sudden)
+    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], window_s, sudden=moment.sudden)
+    decode, grow_decode = memory.decode.grow(needed[1], there[1], window_s, sudden=moment.sudden)
     stay = _most(needed, moment.needs(TOLERANCE * ahead_per_s, 0.0))
     memory = Memory(
         prefill,
         decode,
-        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, keep_s, gap_s),
-        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, keep_s, gap_s),
-        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, keep_s, gap_s),
+        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, window_s, keep_s),
+        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, window_s, keep_s),
+        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, window_s, keep_s),
     )
     serving, fell_s = (moment.prefill.active, moment.decode.active), moment.fell_s
     kept = (
