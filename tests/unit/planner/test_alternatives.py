@@ -110,7 +110,7 @@ CHECKS: dict[str, Check] = {
     r"(prefill|decode) starts when the workers that are removed have gone": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) and "scale-in" in c.action
     ),
-    r"no worker is removed at a look that starts another": lambda o, c, _: o.gpus < c.gpus and "scale-out" in c.action,
+    r"no worker is removed while another is started": lambda o, c, _: o.gpus < c.gpus and "scale-out" in c.action,
     r"takes away workers that serve, while a switch is made": lambda _, c, __: "switch" in c.action,
     r"what only starts is not waited for": lambda _, c, __: "switch" in c.action,
 }

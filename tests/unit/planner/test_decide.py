@@ -676,3 +676,10 @@ def test_a_role_that_has_lost_all_its_workers_is_given_some(prefill: int, decode
     assert decision.prefill >= 1
     assert decision.decode >= 1
     assert f"{prefill}P{decode}D would keep 0% within objectives" in decision.message
+
+
+def test_a_shortage_before_a_time_in_which_nothing_was_seen_does_not_count_after_it() -> None:
+    policy = replace(ROUTED, max_gpus=16, prefill=Bounds(1, 8), scale_out=True, role_switch=False)
+    short = [LONG] * 5  # 12.5 s of the 15 s after which workers are started
+    assert not any(decision.changes_layout for decision in run([*short, None, *short], policy, decode=1))
+    assert run([*short, LONG], policy, decode=1)[-1].changes_layout

@@ -163,7 +163,7 @@ def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
     if sum(layout) >= sum(target):
         return f"{_role(1 - fewer[0])} has more workers to spare than {_role(fewer[0])}"
     if sum(target) > sum(now):
-        return "no worker is removed at a look that starts another"
+        return "no worker is removed while another is started"
     return choice.holds or f"serves less than {target[0]}P{target[1]}D"
 
 
