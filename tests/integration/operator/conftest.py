@@ -127,12 +127,13 @@ class Cluster:
         reason: str | None = None,
         name: str = "chat",
         deadline_s: float = DEADLINE_S,
+        saying: str = "",
     ) -> str:
-        """Wait for a condition; returns its message."""
+        """Wait for a condition whose message contains `saying`; returns the message."""
 
         def holds() -> bool:
             found = self.condition(kind, name)
-            return found[0] == status and (reason is None or found[1] == reason)
+            return found[0] == status and (reason is None or found[1] == reason) and saying in found[2]
 
         await self.until(self.services, holds, f"{kind}={status} {reason or ''} of {name}", deadline_s)
         return self.condition(kind, name)[2]
