@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.planner.scenarios import RETURNING, SCENARIOS, STEADY_LOADS, STEADY_SEEDS, Synthetic, steady
 from bench.rows import RESULTS, Row, row, write
-from pointsman.planner.core.forecast import RECENT_S, RateForecaster
+from pointsman.planner.core.workload.arrival_forecast import RECENT_S, RateForecaster
 from pointsman.planner.replay.generators import Segment
 from pointsman.planner.simulator.types import Floats, Trace
 

@@ -19,7 +19,7 @@ from bench.planner.forecast_accuracy import (
     of_load,
 )
 from bench.planner.scenarios import HALF_HOUR_S
-from pointsman.planner.core.forecast import MIN_ERRORS, RECENT_S
+from pointsman.planner.core.workload.arrival_forecast import MIN_ERRORS, RECENT_S
 from pointsman.planner.replay.axes import Axis
 
 PICTURE: Final = "planner-forecast.svg"

@@ -9,9 +9,7 @@ from bench.planner.cells import CAUSAL, COMMAND, Measurement, Run, run_of
 from bench.planner.scenarios import LEADS, SCENARIOS, Scenario
 from bench.rows import Row, row
 from pointsman.planner.core.decide import decide as production
-from pointsman.planner.core.first_answers import FirstAnswers
-from pointsman.planner.core.lengths import LENGTHS_KEPT_S, Lengths
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import (
     Decision,
@@ -23,6 +21,8 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.workload.output_length_startup import FirstAnswers
+from pointsman.planner.core.workload.request_lengths import LENGTHS_KEPT_S, Lengths
 from pointsman.planner.replay.generators import Step, generate, named_shape
 from pointsman.planner.replay.requests import Arrived, trace_of
 from pointsman.planner.simulator.baselines import causal

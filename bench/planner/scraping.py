@@ -26,7 +26,7 @@ from aiohttp import web
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.rows import Row, row, write
-from pointsman.planner.core.scrapes import Labels
+from pointsman.planner.core.metrics.scrape_pair import Labels
 from pointsman.planner.scraper import Scraper
 
 COMMAND: Final = "make bench-scraping"

@@ -17,7 +17,7 @@ from bench.planner.cells import COMMAND
 from bench.planner.scenarios import SCENARIOS
 from bench.rows import Row, row
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,

@@ -17,7 +17,7 @@ except ImportError:
     sys.path[:0] = [str(_ROOT / room / "src") for room in ("planner", "serving", "crds")]
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.learning import LearnedModel, Learner
+from pointsman.planner.core.engine.learned_model import LearnedModel, Learner
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,

@@ -29,8 +29,8 @@ from fixtures.nats_server import running_nats
 from pointsman.api.protocol import metrics
 from pointsman.api.protocol.names import EmbeddingRole, Role
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.planner.core.exposition import parse
-from pointsman.planner.core.observe import Reading, SeenEncoder, observation
+from pointsman.planner.core.metrics.exposition import parse
+from pointsman.planner.core.metrics.observe import Reading, SeenEncoder, observation
 from pointsman.planner.core.types import EncodeWorker, Objectives, RoutingNumbers, WorkerCondition
 from pointsman.workers.multimodal.exchange.references import references
 from waiting import eventually

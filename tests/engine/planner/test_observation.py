@@ -2,7 +2,7 @@
 
 from fixtures.engine_service import Service
 from fixtures.engines import SMALL_ENGINE
-from pointsman.planner.core.observe import Seen, observation
+from pointsman.planner.core.metrics.observe import Seen, observation
 from pointsman.planner.core.types import (
     Objectives,
     Observation,

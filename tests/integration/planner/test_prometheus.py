@@ -15,8 +15,8 @@ from fixtures.prometheus_server import PrometheusServer, running_prometheus
 from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.local.addresses import free_port
-from pointsman.planner.core import scrapes
-from pointsman.planner.core.matrices import by_pod
+from pointsman.planner.core.metrics import scrape_pair
+from pointsman.planner.core.metrics.prometheus_matrix import by_pod
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.replay import command, record_command
 from pointsman.planner.replay.trace_files import load_trace
@@ -90,18 +90,18 @@ async def test_a_pod_is_read_as_it_is_and_its_end_is_a_failure_not_a_zero(
 
     def arrived() -> float | None:
         reading = readings.reading("key")
-        return scrapes.gauge(reading.page, named.GATEWAY_ARRIVALS.name) if reading and reading.page else None
+        return scrape_pair.gauge(reading.page, named.GATEWAY_ARRIVALS.name) if reading and reading.page else None
 
     await until(readings, pods, lambda: arrived() == 7, "seven requests")
     reading = readings.reading("key")
     assert reading is not None
     assert reading.page is not None
     assert 0 < reading.seconds < DEADLINE_S
-    assert scrapes.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) == 3
+    assert scrape_pair.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) == 3
     assert readings.age_s("key") < DEADLINE_S
     history = await readings.server.samples('{namespace="here",pod="one"}[2m]', time.time())
     pages = by_pod(history)["one"].pages.values()
-    prompts = [scrapes.observed(a, b, named.GATEWAY_PROMPT_TOKENS.name) for a, b in itertools.pairwise(pages)]
+    prompts = [scrape_pair.observed(a, b, named.GATEWAY_PROMPT_TOKENS.name) for a, b in itertools.pairwise(pages)]
     assert sum(histogram.count for histogram in prompts) == 7
     assert sum(histogram.total for histogram in prompts) == 7 * 300
     assert (readings.reading("other"), readings.failed("other"), readings.age_s("other")) == (None, True, float("inf"))
@@ -110,7 +110,7 @@ async def test_a_pod_is_read_as_it_is_and_its_end_is_a_failure_not_a_zero(
 
     def queue() -> float | None:
         reading = readings.reading("key")
-        return scrapes.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) if reading and reading.page else 0.0
+        return scrape_pair.gauge(reading.page, named.WORKER_QUEUE_DEPTH.name) if reading and reading.page else 0.0
 
     await until(readings, pods, lambda: queue() is None, "a gauge that is not a number is unknown")
 
@@ -232,7 +232,7 @@ async def test_the_history_of_a_service_becomes_a_trace_with_every_request_that_
     def arrivals() -> float:
         reading = readings.reading("key")
         page = reading.page if reading else None
-        return scrapes.gauge(page, named.GATEWAY_ARRIVALS.name) or 0.0 if page else -1.0
+        return scrape_pair.gauge(page, named.GATEWAY_ARRIVALS.name) or 0.0 if page else -1.0
 
     await looked(lambda: arrivals() == 0, "a first page without requests")
     pod.page.requests(30, prompt=300, output=20, ttft_s=0.2, tpot_s=0.008)

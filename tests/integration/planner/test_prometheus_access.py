@@ -16,7 +16,7 @@ from fixtures.certificates import Authority
 from fixtures.prometheus_server import PASSWORD, PrometheusServer, running_prometheus
 from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.kube import resources
-from pointsman.planner.core.prometheus_access import Access
+from pointsman.planner.core.metrics.prometheus_access import Access
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus
 from waiting import eventually

@@ -38,10 +38,10 @@ from bench.planner.forecast_accuracy import (
 from bench.planner.scenarios import SCENARIOS, Synthetic
 from bench.rows import RESULTS, read
 
-from pointsman.planner.core.forecast import RECENT_S
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
+from pointsman.planner.core.workload.arrival_forecast import RECENT_S
 from pointsman.planner.replay.generators import Segment
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.simulate import simulate

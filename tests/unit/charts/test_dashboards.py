@@ -12,7 +12,8 @@ from charts.dashboards.grafana import WIDTH, Dashboard, Panel, model
 
 from fixtures.exported import ADDED, exported
 from pointsman.api.v1alpha1.llmservice import Routing
-from pointsman.planner.core import encode_decision, layout
+from pointsman.planner.core.encode import decision as encode_decision
+from pointsman.planner.core.layout import choose
 
 PANELS = [(board, panel) for board in DASHBOARDS for panel in board.panels]
 SELECTOR = re.compile(r"([a-zA-Z_:][\w:]*)\{([^}]*)\}")
@@ -57,7 +58,7 @@ def test_the_planners_numbers_are_asked_for_by_the_names_that_they_have() -> Non
     inputs = set(re.findall(r'pointsman_planner_input\{[^}]*name="(\w+)"', asked))
     numbers = set(re.findall(r'pointsman_planner_routing\{[^}]*name="(\w+)"', asked))
     assert len(inputs) > 8
-    written = inspect.getsource(layout) + inspect.getsource(encode_decision)
+    written = inspect.getsource(choose) + inspect.getsource(encode_decision)
     assert {name for name in inputs if f'"{name}":' not in written} == set()
     assert numbers <= {field.alias for field in Routing.model_fields.values()}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.layout import SHORT as SHORTAGES
+from pointsman.planner.core.layout.choose import SHORT as SHORTAGES
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Mode, Policy, Reason, RoutingNumbers
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, SHORT, observed, workers

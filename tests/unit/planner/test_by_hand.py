@@ -9,8 +9,8 @@ from typing import Final
 import pytest
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.performance import LinearModel
-from pointsman.planner.core.queueing import erlang_c
+from pointsman.planner.core.engine.performance_model import LinearModel
+from pointsman.planner.core.sizing.queueing import erlang_c
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,

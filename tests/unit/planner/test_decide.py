@@ -10,7 +10,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.leads import Leads
+from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -26,7 +26,7 @@ from pointsman.planner.core.what_if import TurningPoints, turning_points
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.memory import Last, last_to_json
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, observed
-from unit.planner.test_ledger import DECISION, plan
+from unit.planner.test_plan_ledger import DECISION, plan
 
 EASY = replace(LONG, arrivals_per_s=15.0)
 ROOM = Policy(mode=Mode.ACTIVE, max_gpus=10, prefill=Bounds(1, 8), decode=Bounds(1, 8))

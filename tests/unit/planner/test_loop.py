@@ -18,7 +18,8 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.errors import Unreachable
 from pointsman.kube.resources import Resource
 from pointsman.planner import loop, loops, memory, source
-from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.metrics.observe import Reading
+from pointsman.planner.core.metrics.prometheus_vector import Vector
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
@@ -31,10 +32,9 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
-from pointsman.planner.core.vectors import Vector
 from pointsman.planner.metrics import PlannerMetrics
-from unit.planner.test_ledger import NOW
 from unit.planner.test_own_metrics import shown
+from unit.planner.test_plan_ledger import NOW
 from unit.planner.test_steady_time import Hands
 
 KEY = ("default", "chat")

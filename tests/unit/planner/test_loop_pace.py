@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestServer
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.clock import SYSTEM_CLOCK
 from pointsman.planner.cluster import Target
-from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
 from pointsman.planner.errors import PrometheusFailed
@@ -22,7 +22,7 @@ from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from unit.planner.test_decide import LONG, observed
-from unit.planner.test_ledger import DECISION, NOW, plan, policy
+from unit.planner.test_plan_ledger import DECISION, NOW, plan, policy
 
 NO_PLANS = cast(PlanWriter, SimpleNamespace())
 ROUTING = Decision(Reason.THRESHOLD, "320 tokens", 2, 3, RoutingNumbers(320, 32), routing_reason=Reason.THRESHOLD)

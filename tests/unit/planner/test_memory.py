@@ -5,11 +5,10 @@ import random
 from dataclasses import replace
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.encode import EncodeMemory
-from pointsman.planner.core.learning import LearnedModel
-from pointsman.planner.core.prefixes import Prefixes
+from pointsman.planner.core.encode.target import EncodeMemory
+from pointsman.planner.core.engine.learned_model import LearnedModel
+from pointsman.planner.core.sizing.pool_targets import MOST_RETURNS, Needs
 from pointsman.planner.core.state import State
-from pointsman.planner.core.targets import MOST_RETURNS, Needs
 from pointsman.planner.core.types import (
     Bounds,
     EngineSample,
@@ -20,6 +19,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
 from pointsman.planner.memory import from_json, to_json
 from unit.planner.test_decide import LONG, POLICY, SHORT, observed, workers
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from prometheus_client import generate_latest
 
-from pointsman.planner.core.exposition import parse
+from pointsman.planner.core.metrics.exposition import parse
 from pointsman.planner.core.types import (
     Decision,
     Load,

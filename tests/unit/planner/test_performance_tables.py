@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from pointsman.planner.core.performance import Grid, GridModel
+from pointsman.planner.core.engine.performance_model import Grid, GridModel
 from pointsman.planner.errors import UnknownTable
 from pointsman.planner.performance_tables import performance_table, table_names
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core.matrices import Scrapes
-from pointsman.planner.core.scrapes import Histogram, Page
+from pointsman.planner.core.metrics.prometheus_matrix import Scrapes
+from pointsman.planner.core.metrics.scrape_pair import Histogram, Page
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay import record_command
 from pointsman.planner.replay.recording import draw, recording

@@ -16,7 +16,7 @@ from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner import group_memory, loops
 from pointsman.planner.cluster import Cluster, ServiceKey
-from pointsman.planner.core import ledger
+from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
@@ -202,14 +202,14 @@ class GroupPlanner:
         manager = self._cluster.manager(key)
         manager_name = _prefix(key) + manager.key if manager is not None else ""
         plans = kept.plans.known()
-        asked = ledger.asked_of_a_person(plans)
+        asked = plan_ledger.asked_of_a_person(plans)
         view = ClusterView(
             instances=self._cluster.instances(key, group.spec.instance.gpus),
             desired=group.spec.instances.replicas,
             max_degree=group.spec.max_degree,
             latency=latency_of(group),
             gpus=group.spec.instance.gpus,
-            plan_in_progress=any(map(ledger.to_be_carried_out, plans)),
+            plan_in_progress=any(map(plan_ledger.to_be_carried_out, plans)),
             awaiting_approval=asked.spec.target[0] if asked is not None else None,
         )
         return group_observation(
@@ -234,7 +234,7 @@ class GroupPlanner:
         decision: GroupDecision,
     ) -> None:
         plans, layout = kept.plans.known(), (observed.desired,)
-        news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
+        news = plan_ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         said, now_s = (decision.reason, decision.instances), self._clock.monotonic_s()
         if news is not None:
             kept.sequence = kept.plans.next_sequence(kept.sequence)
@@ -244,9 +244,9 @@ class GroupPlanner:
             await group_memory.save(self._kube, _owner(group), *key, kept.state, kept.sequence, last)
             kept.said, kept.saved_s = said, now_s
         if news is not None:
-            asked = ledger.asked_of_a_person(plans)
+            asked = plan_ledger.asked_of_a_person(plans)
             await kept.plans.create(
-                ledger.plan_manifest(
+                plan_ledger.plan_manifest(
                     namespace=key[0],
                     service=key[1],
                     service_uid=group.metadata.uid,

@@ -19,10 +19,9 @@ from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner import loops, memory
 from pointsman.planner.cluster import Cluster, ServiceKey
-from pointsman.planner.core import ledger
+from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, counted_once, observation
-from pointsman.planner.core.reach import out_of_reach
+from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
@@ -35,6 +34,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.unreachable_objectives import out_of_reach
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.plan_writer import PlanWriter
@@ -199,7 +199,7 @@ class Planner:
 
         at_s = self._time.now_s()
         plans = kept.plans.known()
-        asked = ledger.asked_of_a_person(plans)
+        asked = plan_ledger.asked_of_a_person(plans)
         seen = []
         for target, worker in workers:
             name = f"{prefix}{target.key}" if target else ""
@@ -259,7 +259,7 @@ class Planner:
         A plan that changes the encode pool alone does not count: its workers take minutes to start, and the other
         pools are planned meanwhile.
         """
-        busy = any(ledger.to_be_carried_out(plan) and not _is_of_encode(plan, workers) for plan in plans)
+        busy = any(plan_ledger.to_be_carried_out(plan) and not _is_of_encode(plan, workers) for plan in plans)
         return busy or self._cluster.is_switching(key)
 
     @staticmethod
@@ -296,14 +296,14 @@ class Planner:
         if decision.encode is not None and observed.encode_replicas is not None:
             layout = (*layout, observed.encode_replicas)
         now_s = self._clock.monotonic_s()
-        news = ledger.news(decision, plans, policy.spec, layout, self._clock.now())
+        news = plan_ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         kept.restless |= kept.saved is not None and _said(kept) != kept.saved
         if news is not None and not _told_lately(news, plans, policy, self._clock.now()):
             kept.sequence = kept.plans.next_sequence(kept.sequence)
             # Remembered before it is used: after a death between the two a number is left out, never used twice.
             await self._save(key, service, kept, now_s)
             await kept.plans.create(
-                ledger.plan_manifest(
+                plan_ledger.plan_manifest(
                     namespace=key[0],
                     service=key[1],
                     service_uid=service.metadata.uid,

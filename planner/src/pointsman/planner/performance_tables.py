@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from pointsman.planner.core.performance import Grid, GridModel
+from pointsman.planner.core.engine.performance_model import Grid, GridModel
 from pointsman.planner.errors import UnknownTable
 
 

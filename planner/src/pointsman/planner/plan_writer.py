@@ -10,7 +10,7 @@ from pointsman.kube.client import Kube
 from pointsman.kube.clock import Clock
 from pointsman.kube.errors import AlreadyExists, NotFound
 from pointsman.kube.events import EventRecorder, Reference
-from pointsman.planner.core import ledger
+from pointsman.planner.core import plan_ledger
 from pointsman.planner.metrics import PlannerMetrics
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class PlanWriter:
         if self._written is not None:
             plan, written_s = self._written
             is_shown = any(known.spec.sequence == plan.spec.sequence for known in plans)
-            if is_shown or self._clock.monotonic_s() - written_s > ledger.BELIEVED_S:
+            if is_shown or self._clock.monotonic_s() - written_s > plan_ledger.BELIEVED_S:
                 self._written = None
             else:
                 plans.append(plan)
@@ -51,7 +51,7 @@ class PlanWriter:
 
     def next_sequence(self, remembered: int) -> int:
         """Of a new plan; above those of what had its name before, too."""
-        return ledger.next_sequence(self._mirrored(), remembered)
+        return plan_ledger.next_sequence(self._mirrored(), remembered)
 
     async def create(self, manifest: dict[str, Any]) -> None:
         """Write a plan, tell and count it. Raises KubeError."""
@@ -68,7 +68,7 @@ class PlanWriter:
 
     async def delete_outdated(self, kept: int) -> None:
         """Delete ended plans beyond the history. Raises KubeError."""
-        for old in ledger.outdated(self._mirrored(), kept):
+        for old in plan_ledger.outdated(self._mirrored(), kept):
             try:
                 await self._kube.delete(resources.PLANS, old.metadata.name, self._of.namespace, uid=old.metadata.uid)
             except NotFound:

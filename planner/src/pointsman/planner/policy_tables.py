@@ -7,7 +7,7 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.planner.core.performance import GridModel
+from pointsman.planner.core.engine.performance_model import GridModel
 from pointsman.planner.errors import TableError, UnknownTable
 from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.table_files import parse_table

@@ -1,7 +1,7 @@
 """Prometheus as source of the live planner: the same readings as a direct scrape, as old as Prometheus has them.
 
 For clusters where only Prometheus may reach the pods. Newest samples with the times of their scrapes, so that nothing
-is extrapolated and the age of everything is known (see ``core/vectors.py``).
+is extrapolated and the age of everything is known (see ``core/metrics/prometheus_vector.py``).
 """
 
 import asyncio
@@ -18,10 +18,17 @@ from prometheus_api_client import PrometheusApiClientException, PrometheusConnec
 
 from pointsman.api.credentials import mask_credentials
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.planner.core.observe import Reading
-from pointsman.planner.core.prometheus_access import Access
-from pointsman.planner.core.prometheus_urls import is_allowed
-from pointsman.planner.core.vectors import PodPages, in_queries, pages_of, pages_query, scrape_times, times_query
+from pointsman.planner.core.metrics.observe import Reading
+from pointsman.planner.core.metrics.prometheus_access import Access
+from pointsman.planner.core.metrics.prometheus_urls import is_allowed
+from pointsman.planner.core.metrics.prometheus_vector import (
+    PodPages,
+    in_queries,
+    pages_of,
+    pages_query,
+    scrape_times,
+    times_query,
+)
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus_connections import Bearer, Connections
 

@@ -8,7 +8,7 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Forbidden, KubeError
-from pointsman.planner.core.prometheus_access import Access, access_of
+from pointsman.planner.core.metrics.prometheus_access import Access, access_of
 from pointsman.planner.errors import PrometheusFailed
 
 LOOK_AGAIN_S: Final = 10.0

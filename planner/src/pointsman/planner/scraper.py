@@ -13,9 +13,9 @@ import aiohttp
 from yarl import URL
 
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.planner.core.exposition import PageParser
-from pointsman.planner.core.observe import FAMILIES, Reading
-from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.metrics.exposition import PageParser
+from pointsman.planner.core.metrics.observe import FAMILIES, Reading
+from pointsman.planner.core.metrics.scrape_pair import Page
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from pointsman.planner.core.performance import Grid, GridModel
+from pointsman.planner.core.engine.performance_model import Grid, GridModel
 from pointsman.planner.errors import TableError
 
 Milliseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.performance import Grid, GridModel, LinearModel
+from pointsman.planner.core.engine.performance_model import Grid, GridModel, LinearModel
 from pointsman.planner.profile.fitting import Fitted, fitted, missing, moved
 from pointsman.planner.profile.types import PrefillSample, StepPoint, StepSample, TransferSample
 

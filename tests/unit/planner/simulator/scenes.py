@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pointsman.planner.core.performance import LinearModel, PerformanceModel
+from pointsman.planner.core.engine.performance_model import LinearModel, PerformanceModel
 from pointsman.planner.core.types import (
     Bounds,
     Decision,

@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from pointsman.api.protocol import metrics as named
 from pointsman.gateway.metrics import GatewayMetrics
-from pointsman.planner.core.exposition import parse
-from pointsman.planner.core.observe import FAMILIES
-from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.metrics.exposition import parse
+from pointsman.planner.core.metrics.observe import FAMILIES
+from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, WorkerRole
 from pointsman.planner.simulator.baselines.pointsman import ours
 from pointsman.planner.simulator.pages import GatewayPage, WorkerGauges, WorkerPage, as_text

@@ -5,8 +5,8 @@ import heapq
 import numpy as np
 import pytest
 
-from pointsman.planner.core.performance import LinearModel
-from pointsman.planner.core.queueing import delayed_wait_s, erlang_c
+from pointsman.planner.core.engine.performance_model import LinearModel
+from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.types import RoutingNumbers
 from pointsman.planner.simulator.simulate import simulate
 from pointsman.planner.simulator.types import Engine, Network, Simulation, Trace

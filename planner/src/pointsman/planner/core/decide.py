@@ -8,19 +8,21 @@ objectives back.
 import math
 from dataclasses import replace
 
-from pointsman.planner.core.encode import EncodeTarget, target
-from pointsman.planner.core.encode_decision import shared, unplanned, with_encode
-from pointsman.planner.core.flow import flow_bounds, in_words
-from pointsman.planner.core.layout import layout
-from pointsman.planner.core.moment import Moment, Pool, deviations
-from pointsman.planner.core.performance import PerformanceModel
-from pointsman.planner.core.prefill_budget import prefill_token_budget
-from pointsman.planner.core.routing import threshold
-from pointsman.planner.core.score import Score
-from pointsman.planner.core.sizing import OperatingPoint, operating_point
+from pointsman.planner.core.encode.decision import shared, unplanned, with_encode
+from pointsman.planner.core.encode.target import EncodeTarget, target
+from pointsman.planner.core.engine.performance_model import PerformanceModel
+from pointsman.planner.core.layout.choose import layout
+from pointsman.planner.core.layout.plan_withdrawal import withdrawal
+from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
+from pointsman.planner.core.prediction_score import Score
+from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
+from pointsman.planner.core.routing.prefill_threshold import threshold
+from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
+from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
+from pointsman.planner.core.sizing.demand import Moment, Pool, deviations
+from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
+from pointsman.planner.core.sizing.pool_targets import Targets, targets
 from pointsman.planner.core.state import State, learn, model_of, seen_starting, seen_switching
-from pointsman.planner.core.stuck import beside_stuck, without_stuck
-from pointsman.planner.core.targets import Targets, targets
 from pointsman.planner.core.types import (
     Decision,
     Load,
@@ -32,8 +34,6 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
-from pointsman.planner.core.waiting import held, most_queued, prefill_wait_ms, waiting
-from pointsman.planner.core.withdrawal import withdrawal
 from pointsman.serving.flow_control import NOTHING_HELD
 
 

@@ -3,20 +3,20 @@
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from pointsman.planner.core import guards
-from pointsman.planner.core.encode import EncodeMemory
-from pointsman.planner.core.forecast import RateForecaster
-from pointsman.planner.core.leads import Leads
-from pointsman.planner.core.learning import LearnedModel, Learner, undisturbed
-from pointsman.planner.core.lengths import Lengths
-from pointsman.planner.core.performance import CorrectedModel, Correction, PerformanceModel
-from pointsman.planner.core.rest import Rest
-from pointsman.planner.core.score import Score
-from pointsman.planner.core.shape import Shape
-from pointsman.planner.core.switch_leads import SwitchLeads
-from pointsman.planner.core.targets import Memory
-from pointsman.planner.core.transfers import Transfers
+from pointsman.planner.core import switch_guards
+from pointsman.planner.core.encode.target import EncodeMemory
+from pointsman.planner.core.engine.kv_transfer_time import Transfers
+from pointsman.planner.core.engine.learned_model import LearnedModel, Learner, undisturbed
+from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
+from pointsman.planner.core.engine.startup_time import Leads
+from pointsman.planner.core.engine.switch_time import SwitchLeads
+from pointsman.planner.core.hysteresis import Rest
+from pointsman.planner.core.prediction_score import Score
+from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.types import Load, Observation, Policy, WorkerRole
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
+from pointsman.planner.core.workload.length_variability import Shape
+from pointsman.planner.core.workload.request_lengths import Lengths
 
 STATE_VERSION: Final = 3
 REFIT_TICKS: Final = 12
@@ -44,7 +44,7 @@ class State:
     memory: Memory = field(default_factory=Memory)
     routing: Rest = field(default_factory=Rest)  # of the threshold
     score: Score = field(default_factory=Score)
-    history: guards.History = field(default_factory=guards.History)
+    history: switch_guards.History = field(default_factory=switch_guards.History)
     wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0
     unwanted_s: float | None = None  # for so long the plan that awaits approval was seen not to be wanted

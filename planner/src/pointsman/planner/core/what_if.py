@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.forecast import RateForecaster
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
+from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.state import State
-from pointsman.planner.core.targets import Memory
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Uncached, Worker, WorkerCondition
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 
 SETTLING_TICKS = 30  # of the new load, before it is asked: longer ones than live, since nothing changes meanwhile
 SETTLED_S = 150.0  # at least

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
-from pointsman.planner.core.flow import in_words
+from pointsman.planner.core.routing.flow_bounds import in_words
 from pointsman.planner.core.types import (
     Alternative,
     Decision,

@@ -5,7 +5,7 @@ import statistics
 from datetime import datetime
 from typing import Any, Final
 
-from pointsman.planner.core.performance import Grid
+from pointsman.planner.core.engine.performance_model import Grid
 from pointsman.planner.profile.fitting import Fitted, Moved, fitted, moved
 from pointsman.planner.profile.options import Options
 from pointsman.planner.profile.types import Measured

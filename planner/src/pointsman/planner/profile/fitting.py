@@ -2,8 +2,8 @@
 
 No engine gets faster by more work, so what noise says against that is averaged away (pool adjacent violators). The
 corners that time or memory left out are the nearest measured cell times what the linear model of
-:mod:`pointsman.planner.core.performance` says of the difference; the model itself is fitted to relative errors, as
-DistServe's artifact does it (arXiv 2401.09670).
+:mod:`pointsman.planner.core.engine.performance_model` says of the difference; the model itself is fitted to relative
+errors, as DistServe's artifact does it (arXiv 2401.09670).
 """
 
 import itertools
@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from pointsman.planner.core.performance import LinearModel
+from pointsman.planner.core.engine.performance_model import LinearModel
 from pointsman.planner.profile.types import PrefillSample, StepSample, TransferSample
 
 LEAST_VALUES: Final = 2  # on the first axis of either grid: with fewer nothing can be interpolated

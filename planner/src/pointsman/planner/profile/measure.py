@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final
 
-from pointsman.planner.core import scrapes
-from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.metrics import scrape_pair
+from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.errors import ProfileError
 from pointsman.planner.profile.points import STEP_TOKENS
 from pointsman.planner.profile.types import (
@@ -119,11 +119,11 @@ class Measurement:
         before = await self._worker.page()
         answer = await self._worker.ask(prefix + self._worker.prompt(point.new_tokens), 1)
         after = await self._worker.page_after(before, 1)
-        took = scrapes.observed(before, after, PREFILL_TIME)
+        took = scrape_pair.observed(before, after, PREFILL_TIME)
         if took.count != 1 or answer.remote:
             return None
-        computed = round(scrapes.observed(before, after, COMPUTED).total)
-        queued_s = scrapes.observed(before, after, QUEUE_TIME).total
+        computed = round(scrape_pair.observed(before, after, COMPUTED).total)
+        queued_s = scrape_pair.observed(before, after, QUEUE_TIME).total
         # What was cached is the engine's word: without prefix caching a long prompt is simply a long prompt.
         cached = point.new_tokens + point.prefix_tokens - computed
         if computed < 1 or cached < 0 or took.total <= 0:
@@ -176,8 +176,8 @@ class Measurement:
         try:
             while not any(task.done() for task in asked):
                 page = await self._worker.page()
-                running, waiting = scrapes.gauge(page, RUNNING) or 0, scrapes.gauge(page, WAITING) or 0
-                computed = (scrapes.added(before, page, PROMPT_TOKENS) or 0) / point.context_tokens
+                running, waiting = scrape_pair.gauge(page, RUNNING) or 0, scrape_pair.gauge(page, WAITING) or 0
+                computed = (scrape_pair.added(before, page, PROMPT_TOKENS) or 0) / point.context_tokens
                 if running + waiting > point.batch:
                     return None, True
                 if running == point.batch and computed >= point.batch:
@@ -212,10 +212,10 @@ class Measurement:
         if len(whole) < 2:
             return None
         first, last = whole[0], whole[-1]
-        gaps = scrapes.observed(first, last, STEPS)
+        gaps = scrape_pair.observed(first, last, STEPS)
         if gaps.mean is None or gaps.count < LEAST_STEPS * point.batch:
             return None
-        made = [(scrapes.added(before, page, GENERATED) or 0) / point.batch for page in (first, last)]
+        made = [(scrape_pair.added(before, page, GENERATED) or 0) / point.batch for page in (first, last)]
         return StepSample(point, point.context_tokens + sum(made) / 2, gaps.mean * 1000, gaps.count / point.batch)
 
     # --- transfer ---
@@ -230,7 +230,7 @@ class Measurement:
         before = await self._worker.page()
         answer = await self._worker.ask(self._worker.prompt(point.tokens), 1, remote=True)
         after = await self._worker.page_after(before, 1)
-        size, took = (scrapes.observed(before, after, name) for name in (MOVED_BYTES, MOVING_TIME))
+        size, took = (scrape_pair.observed(before, after, name) for name in (MOVED_BYTES, MOVING_TIME))
         alone = answer.remote and size.count == took.count == 1
         self._count(disturbed=not alone)
         if alone:

@@ -17,9 +17,9 @@ import aiohttp
 
 from pointsman.api.protocol import headers
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core import scrapes
-from pointsman.planner.core.exposition import parse
-from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.metrics import scrape_pair
+from pointsman.planner.core.metrics.exposition import parse
+from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.errors import ProfileError
 from pointsman.planner.profile.types import WorkerFacts
 
@@ -173,7 +173,7 @@ class LiveWorker:
         deadline_s = time.monotonic() + SETTLE_S
         while True:
             page = await self.page()
-            if scrapes.observed(before, page, PREFILL_TIME).count >= finished or time.monotonic() > deadline_s:
+            if scrape_pair.observed(before, page, PREFILL_TIME).count >= finished or time.monotonic() > deadline_s:
                 return page
             await asyncio.sleep(POLL_S)
 
@@ -182,7 +182,7 @@ class LiveWorker:
         deadline_s = time.monotonic() + SETTLE_S
         while True:
             page = await self.page()
-            if not (scrapes.gauge(page, RUNNING) or scrapes.gauge(page, WAITING)):
+            if not (scrape_pair.gauge(page, RUNNING) or scrape_pair.gauge(page, WAITING)):
                 return True
             if time.monotonic() > deadline_s:
                 return False

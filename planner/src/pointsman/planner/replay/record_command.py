@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pointsman.api.credentials import mask_credentials
-from pointsman.planner.core.matrices import NAME, Scrapes, by_pod
+from pointsman.planner.core.metrics.prometheus_matrix import NAME, Scrapes, by_pod
 from pointsman.planner.errors import PlannerError, TraceError
 from pointsman.planner.prometheus import Prometheus
 from pointsman.planner.replay.progress import bar

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core import scrapes
-from pointsman.planner.core.matrices import Scrapes
-from pointsman.planner.core.scrapes import Histogram
+from pointsman.planner.core.metrics import scrape_pair
+from pointsman.planner.core.metrics.prometheus_matrix import Scrapes
+from pointsman.planner.core.metrics.scrape_pair import Histogram
 from pointsman.planner.errors import TraceError
 from pointsman.planner.replay.requests import Arrived, trace_of
 from pointsman.planner.simulator.types import Trace
@@ -60,15 +60,15 @@ def windows(gateways: Mapping[str, Scrapes]) -> Iterator[Window]:
     """The windows of every gateway, between each two of its scrapes."""
     for history in gateways.values():
         for (begin_s, before), (end_s, after) in itertools.pairwise(history.pages.items()):
-            arrivals = scrapes.added(before, after, named.GATEWAY_ARRIVALS.name)
+            arrivals = scrape_pair.added(before, after, named.GATEWAY_ARRIVALS.name)
             if arrivals is None:
                 continue
             yield Window(
                 begin_s,
                 end_s,
                 round(arrivals),
-                scrapes.observed(before, after, named.GATEWAY_PROMPT_TOKENS.name),
-                scrapes.observed(before, after, named.GATEWAY_OUTPUT_TOKENS.name),
+                scrape_pair.observed(before, after, named.GATEWAY_PROMPT_TOKENS.name),
+                scrape_pair.observed(before, after, named.GATEWAY_OUTPUT_TOKENS.name),
             )
 
 
@@ -150,7 +150,7 @@ def _sampled(histogram: Histogram, most: int) -> Histogram:
 
 
 def _together(histograms: Iterable[Histogram]) -> Histogram:
-    found = scrapes.EMPTY
+    found = scrape_pair.EMPTY
     for histogram in histograms:
         found = found.plus(histogram)
     return found

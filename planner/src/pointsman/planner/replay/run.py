@@ -10,8 +10,8 @@ from typing import Any, Final
 import yaml
 
 from pointsman.api.v1alpha1.plannerpolicy import PerformanceTable, PlannerPolicySpec
-from pointsman.planner.core.reach import out_of_reach
 from pointsman.planner.core.types import Bounds, Mode, Policy
+from pointsman.planner.core.unreachable_objectives import out_of_reach
 from pointsman.planner.errors import ReplayError, TraceError, UnknownTable
 from pointsman.planner.performance_tables import table_names
 from pointsman.planner.policies import planner_policy

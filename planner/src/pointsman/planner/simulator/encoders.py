@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core.scrapes import Labels, Page
+from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 from pointsman.planner.core.types import EncodeWorker, WorkerCondition
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.events import Events

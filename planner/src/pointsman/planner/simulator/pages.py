@@ -16,7 +16,7 @@ from prometheus_client.utils import floatToGoString
 
 from pointsman.api.protocol import metrics as named
 from pointsman.api.protocol.metrics import LATENCY_BOUNDS_S, TOKEN_BOUNDS, Objective, TpotVerdict, TtftVerdict
-from pointsman.planner.core.scrapes import Labels, Page
+from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 from pointsman.planner.core.types import Objectives
 
 SERVICE: Final = ("service", "simulated")

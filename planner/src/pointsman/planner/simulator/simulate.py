@@ -9,8 +9,8 @@ from random import Random
 
 import numpy as np
 
-from pointsman.planner.core.observe import Reading, Seen, SeenEncoder, counted_once, observation
-from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
+from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.budget import Budget
 from pointsman.planner.simulator.decode_engine import (

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from random import Random
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.simulator.types import Engine, Truth
 
 NODES = 128  # per batch size, over the KV cache's capacity

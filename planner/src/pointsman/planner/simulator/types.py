@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Objectives, Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.serving.local_remote import DEFAULT_RULE
 

@@ -11,12 +11,12 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from pointsman.api.protocol.metrics import ELASTIC_DECODE_SUMS, ELASTIC_SLOTS, GATEWAY_ENDED, GATEWAY_PROMPT_TOKENS
-from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import attainment_at_most
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
-from pointsman.planner.core.exposition import parse
-from pointsman.planner.core.observe import Reading
+from pointsman.planner.core.metrics import scrape_pair
+from pointsman.planner.core.metrics.exposition import parse
+from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.types import Objectives, Policy, Reason
 from pointsman.planner.simulator.elastic.pages import manager_page
 from pointsman.planner.simulator.elastic.planners import GROUP_PLANNERS
@@ -217,7 +217,7 @@ def test_the_longest_prompts_are_seen_about_as_long_as_they_are(tokens: int) -> 
     page = GatewayPage(None)
     before = page.page(held=0)
     page.accepted(tokens)
-    ((seen, share),) = scrapes.observed(before, page.page(held=0), GATEWAY_PROMPT_TOKENS.name).shares()
+    ((seen, share),) = scrape_pair.observed(before, page.page(held=0), GATEWAY_PROMPT_TOKENS.name).shares()
     assert share == 1
     assert 0.7 < seen / tokens < 1.5
 

@@ -4,14 +4,14 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from pointsman.planner.core.elastic.derating import Margin
 from pointsman.planner.core.elastic.sizing import Expected, GroupLoad, GroupModel
 from pointsman.planner.core.elastic.steps import StepTime
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
-from pointsman.planner.core.forecast import RateForecaster
-from pointsman.planner.core.leads import Leads
-from pointsman.planner.core.lengths import Lengths
-from pointsman.planner.core.margin import Margin
+from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.types import Alternative, Load, Observation, Policy, Reason
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
+from pointsman.planner.core.workload.request_lengths import Lengths
 
 GROUP_STATE_VERSION: Final = 1
 QUANTILE: Final = 0.9  # of the forecast's errors: what capacity is planned for

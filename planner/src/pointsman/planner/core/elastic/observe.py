@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core import scrapes
 from pointsman.planner.core.elastic.steps import NOTHING
 from pointsman.planner.core.elastic.types import GroupObservation, ManagerWindow
-from pointsman.planner.core.observe import Reading, counted_once, observation, together
+from pointsman.planner.core.metrics import scrape_pair
+from pointsman.planner.core.metrics.observe import Reading, counted_once, observation, together
 from pointsman.planner.core.types import Objectives, Observation, RoutingNumbers, Worker
 from pointsman.serving.elastic.latency_model import LatencyModel
 from pointsman.serving.elastic.step_sums import TERMS, StepSums
@@ -93,10 +93,11 @@ def manager_window(reading: Reading | None) -> ManagerWindow | None:
     """None where a part of it is missing: unknown is not zero. Of an old page no step is counted again."""
     if reading is None or reading.page is None:
         return None
-    sums = [scrapes.added(reading.before, reading.page, named.ELASTIC_DECODE_SUMS.name, term=term) for term in TERMS]
+    family = named.ELASTIC_DECODE_SUMS.name
+    sums = [scrape_pair.added(reading.before, reading.page, family, term=term) for term in TERMS]
     slots = reading.page.get(named.ELASTIC_SLOTS.name, {})
     total, free = slots.get((("state", "total"),)), slots.get((("state", "free"),))
-    waiting = scrapes.gauge(reading.page, "vllm:num_requests_waiting")
+    waiting = scrape_pair.gauge(reading.page, "vllm:num_requests_waiting")
     if total is None or free is None or waiting is None or any(each is None for each in sums):
         return None
     return ManagerWindow(

@@ -24,7 +24,7 @@ from statistics import NormalDist
 from typing import Final
 
 from pointsman.planner.core.elastic.steps import StepTime
-from pointsman.planner.core.queueing import delayed_wait_s, erlang_c
+from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c
 from pointsman.planner.core.types import Objectives
 from pointsman.serving.elastic.latency_model import LatencyModel
 

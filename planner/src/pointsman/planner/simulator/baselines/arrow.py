@@ -7,7 +7,7 @@ has priority.
 
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.baselines.layouts import (
     NOTHING_SEEN,

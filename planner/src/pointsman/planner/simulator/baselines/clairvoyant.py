@@ -13,7 +13,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers, WorkerRole
 from pointsman.planner.simulator.baselines.layouts import ALL_REMOTE, clamped, go_to, routed, stay
 from pointsman.planner.simulator.simulate import simulate

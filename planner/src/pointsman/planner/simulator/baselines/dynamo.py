@@ -11,7 +11,7 @@ load, and kinder to it than its default of 180 s without a load loop.
 import math
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.baselines.layouts import (
     NOTHING_SEEN,

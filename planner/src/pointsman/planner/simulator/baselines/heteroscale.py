@@ -9,7 +9,7 @@ of the paper.)
 import math
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
 from pointsman.planner.simulator.baselines.layouts import (
     NOTHING_SEEN,

@@ -8,7 +8,7 @@ and default behaviour). Targets: 2 waiting requests a prefill worker, 0.8 of the
 import math
 from dataclasses import dataclass
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, WorkerRole
 from pointsman.planner.simulator.baselines.layouts import go_to, routed, stay
 from pointsman.planner.simulator.types import Planner

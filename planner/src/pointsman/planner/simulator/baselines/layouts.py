@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import (
     Decision,
     Observation,

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pointsman.planner.core.decide import decide as production
-from pointsman.planner.core.first_answers import FirstAnswers
-from pointsman.planner.core.forecast import Forecast, RateForecaster
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
+from pointsman.planner.core.workload.arrival_forecast import Forecast, RateForecaster
+from pointsman.planner.core.workload.output_length_startup import FirstAnswers
 from pointsman.planner.simulator.types import Planner
 
 NAME: Final = "Pointsman"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy
 from pointsman.planner.simulator.baselines.layouts import stay
 from pointsman.planner.simulator.types import Planner

@@ -10,7 +10,7 @@ reading of the paper's.
 import math
 from dataclasses import dataclass, replace
 
-from pointsman.planner.core.performance import PerformanceModel
+from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.types import Decision, NextTick, Observation, Policy, RoutingNumbers
 from pointsman.planner.simulator.baselines.layouts import (
     ALL_REMOTE,

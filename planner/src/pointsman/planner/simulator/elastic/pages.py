@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from random import Random
 
 from pointsman.api.protocol import metrics as named
-from pointsman.planner.core.observe import Reading
-from pointsman.planner.core.scrapes import Page
+from pointsman.planner.core.metrics.observe import Reading
+from pointsman.planner.core.metrics.scrape_pair import Page
 from pointsman.serving.elastic.requests import Slots
 
 

@@ -1,0 +1,65 @@
+"""What clients get corrects what the model promised: the share of it that a decode worker is counted on for.
+
+Sizing knows means. How unevenly a router spreads sequences, how bursts and long contexts meet on one worker, it does
+not; what clients measure does. So where the pool was enough by the model and the objective was missed all the same,
+the plan is made for fewer sequences a worker and more workers; unless prompts that are computed between the steps can
+be why, which is for the threshold to mend. It comes back slowly: capacity that proved necessary is not taken
+away again soon, and where it was taken away and missed, the next try waits twice as long.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pointsman.planner.core.hysteresis import Rest, more_than_enough
+
+MARGIN_REQUESTS: Final = 600.0  # memory of the attainment
+DOUBT: Final = 2.0  # standard errors, by which too few must have been in time before anything is made of it
+LOOK_S: Final = 2.5  # for so long, of what the model calls enough:
+LESS: Final = 0.985  # … while too few are within the objective
+MORE: Final = 1.0005  # … and while more are than asked for
+MOST_LOOKS: Final = 4.0  # at once, however long nothing was seen
+LEAST: Final = 0.5  # twice as many workers as the model asks for
+ANSWERS: Final = 3.0  # of the mean length, until nearly all that began before the pool was enough have ended
+REST_S: Final = 600.0
+MOST_REST_S: Final = 7200.0
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """``share`` of what a decode worker can do by the model, that is counted on; the attainment it follows (None:
+    unknown) of how many requests; and since when the pool is enough by the model (None: it is not)."""
+
+    share: float = 1.0
+    attainment: float | None = None
+    requests: float = 0.0
+    enough_since_s: float | None = None
+    rest: Rest = field(default_factory=Rest)
+
+    def observe(
+        self, attainment: float, requests: float, window_s: float, goal: float, now_s: float, answer_s: float
+    ) -> "Margin":
+        """Take a window with so many requests, in which the pool was enough by the model or clients got enough.
+
+        ``answer_s``: how long an answer of the mean length takes. What began before the pool was enough says nothing of
+        the model.
+        """
+        if self.enough_since_s is None:
+            return replace(self, enough_since_s=now_s)
+        if now_s - self.enough_since_s < ANSWERS * answer_s or requests <= 0:
+            return self
+        counted = min(self.requests, MARGIN_REQUESTS) + requests
+        before = attainment if self.attainment is None else self.attainment
+        seen = before + requests / counted * (attainment - before)
+        share, rest, looks = self.share, self.rest, min(window_s / LOOK_S, MOST_LOOKS)
+        chance = DOUBT * math.sqrt(goal * (1 - goal) / counted) + 1 / counted  # of few answers one is late by chance
+        # What is remembered of a shortage that is over lowers nothing.
+        if attainment < goal and seen < goal - chance:
+            share, rest = max(LEAST, share * LESS**looks), rest.lowered(now_s, REST_S, MOST_REST_S)
+        elif share < 1 and seen >= more_than_enough(goal) and rest.since_lowered_s(now_s) >= rest.rest_s:
+            share, rest = min(1.0, share * MORE**looks), rest.raised(now_s)
+        return replace(self, share=share, attainment=seen, requests=counted, rest=rest)
+
+    def interrupted(self) -> "Margin":
+        """After a window that says nothing of the model: the pool was short, or what it prefills can be why."""
+        return replace(self, attainment=None, requests=0.0, enough_since_s=None)

@@ -1,0 +1,1 @@
+"""The encode pool, a third pool beside prefill and decode."""

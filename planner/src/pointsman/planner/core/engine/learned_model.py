@@ -1,0 +1,289 @@
+"""A performance model learned from the running service alone, for when no table fits it.
+
+Measurements are kept as means of buckets over their input (tokens of a prefill, batch and KV tokens of a decode step),
+so that a steady load does not make the planner forget what other loads taught it. Over the buckets goes a least-squares
+fit of relative errors: a line while little is known, a parabola once the buckets reach far enough. No coefficient is
+below 0, since no engine gets faster by more work.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pointsman.planner.core.engine.performance_model import CorrectedModel, Correction, PerformanceModel
+from pointsman.planner.core.types import EngineSample, WorkerRole
+
+LEAST_MS: Final = 0.01  # of a pass or a step, where measurements that contradict each other are fitted by less
+BUCKETS_PER_OCTAVE: Final = 6.0
+MOST_BUCKETS: Final = 128  # of one role
+BUCKET_MEMORY: Final = 40.0  # samples
+FORGETTING: Final = 0.9997  # of every bucket, per sample of the role: what is not seen any more fades
+SAMPLES_PER_TICK: Final = 16  # of one role
+PREFILL_FIXED_SHARE: Final = 0.0  # a prompt's time is proportional to its length until it is known better
+SLOPE_DOUBT: Final = 1.0  # samples that lie as far from their mean as that is from 0, before a slope is half believed
+STEP_FIXED_SHARE: Final = 0.8  # a decode step mostly reads weights: 5.5 ms alone, 7 ms for eight (26 M model on CPU)
+CURVE_BUCKETS: Final = 4  # before a parabola is fitted …
+CURVE_REACH: Final = 2.0  # … and the largest input over the smallest
+RIDGE: Final = (1e-9, 1e-6, 1e-4)  # of the decode fit, per bucket: intercept, KV use, its square
+BATCH_RIDGE: Final = 1e-2  # per hundred sequences
+KV_UNIT: Final = 100_000.0
+MOST_PREFILLING: Final = 0.25  # of a decode worker's time: beyond it a mean step says little of decoding alone
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Means of the samples of one region. ``seen``: the role's number of samples when the last one came."""
+
+    seen: int
+    weight: float
+    tokens: float
+    batch: float
+    milliseconds: float
+
+    def take(self, seen: int, tokens: float, batch: float, milliseconds: float) -> "Bucket":
+        """With one more sample; at most ``BUCKET_MEMORY`` older ones count."""
+        weight = min(self.faded(seen), BUCKET_MEMORY) + 1
+        share = 1 / weight
+        return Bucket(
+            seen,
+            weight,
+            self.tokens + share * (tokens - self.tokens),
+            self.batch + share * (batch - self.batch),
+            self.milliseconds + share * (milliseconds - self.milliseconds),
+        )
+
+    def faded(self, seen: int) -> float:
+        """Its weight after so many samples of the role."""
+        return float(self.weight * FORGETTING ** (seen - self.seen))
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedModel:
+    """Times in milliseconds. ``chunk_tokens``: prefills beyond it are done in such pieces; None: in one."""
+
+    prefill: tuple[float, float, float]  # of 1, n, n²
+    decode: tuple[float, float, float, float]  # of 1, batch, KV tokens, KV tokens²
+    chunk_tokens: float | None = None
+
+    def prefill_ms(self, new_tokens: float, prefix_tokens: float) -> float:
+        whole, rest = 0.0, new_tokens
+        if self.chunk_tokens is not None and new_tokens > self.chunk_tokens:
+            chunks = math.floor(new_tokens / self.chunk_tokens)
+            whole, rest = chunks * self._pass_ms(self.chunk_tokens), new_tokens - chunks * self.chunk_tokens
+            if rest <= 0:
+                return whole
+        return whole + self._pass_ms(rest)
+
+    def decode_step_ms(self, batch: float, kv_tokens: float) -> float:
+        d0, d1, d2, d3 = self.decode
+        if d3 < 0:
+            kv_tokens = min(kv_tokens, -d2 / (2 * d3))  # beyond what was seen a step does not become shorter
+        return max(LEAST_MS, d0 + d1 * batch + d2 * kv_tokens + d3 * kv_tokens * kv_tokens)
+
+    def _pass_ms(self, tokens: float) -> float:
+        a, b, c = self.prefill
+        return max(LEAST_MS, a + b * tokens + c * tokens * tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Learner:
+    """What the service itself taught, per role: bucket number → means, and how many samples there were."""
+
+    prefills: tuple[tuple[int, Bucket], ...] = ()
+    steps: tuple[tuple[int, Bucket], ...] = ()
+    prefill_samples: int = 0
+    step_samples: int = 0
+
+    def observe(self, samples: Sequence[EngineSample]) -> "Learner":
+        """Take one tick's measurements; what cannot be a time is not taken."""
+        real = [s for s in samples if 0 < s.observed_ms < 1e7 and s.batch > 0]
+        prefills = _evenly([s for s in real if s.role is WorkerRole.PREFILL and s.tokens is not None and s.tokens > 0])
+        steps = _evenly([s for s in real if s.role is WorkerRole.DECODE])
+        return Learner(
+            _take(self.prefills, self.prefill_samples, prefills, lambda s: _octave(s.tokens or 1.0)),
+            _take(
+                self.steps,
+                self.step_samples,
+                steps,
+                lambda s: 1000 * (_octave(s.batch) // 3) + _octave(s.tokens or 1.0) // 2,
+            ),
+            self.prefill_samples + len(prefills),
+            self.step_samples + len(steps),
+        )
+
+    def model(self, chunk_tokens: float | None) -> LearnedModel | None:
+        """The learned model; None until both a prefill and a decode step were measured."""
+        prefill = _fit_prefill([replace(b, weight=b.faded(self.prefill_samples)) for _, b in self.prefills])
+        step = _fit_step([replace(b, weight=b.faded(self.step_samples)) for _, b in self.steps])
+        if prefill is None or step is None:
+            return None
+        return LearnedModel(prefill, step, chunk_tokens)
+
+    def corrected(self, table: PerformanceModel, cached_tokens: float, context_tokens: float) -> CorrectedModel:
+        """The table as measured: ``cached_tokens`` of each prefill were cached, a sequence had ``context_tokens``."""
+        prefills = (
+            (table.prefill_ms(b.tokens, cached_tokens), b.milliseconds, b.faded(self.prefill_samples))
+            for _, b in self.prefills
+        )
+        steps = (
+            (
+                table.decode_step_ms(b.batch, b.tokens if b.tokens > 1 else b.batch * context_tokens),
+                b.milliseconds,
+                b.faded(self.step_samples),
+            )
+            for _, b in self.steps
+        )
+        return CorrectedModel(table, Correction.fitted(prefills), Correction.fitted(steps))
+
+
+def undisturbed(samples: Sequence[EngineSample], model: PerformanceModel, prompt_tokens: float) -> list[EngineSample]:
+    """Steps without the prompts that were computed between them; those that were hardly anything else are left out.
+
+    A step that also prefills takes as much longer as the prefill takes: a mean over such steps says how much was
+    prefilled here, not how long a decode step takes. ``prompt_tokens``: of a prompt, as computed.
+    """
+    a_token_s = model.prefill_ms(prompt_tokens, 0) / prompt_tokens / 1000
+    found = []
+    for sample in samples:
+        prefilling = sample.local_tokens_per_s * a_token_s
+        if prefilling <= MOST_PREFILLING:
+            found.append(replace(sample, observed_ms=sample.observed_ms * (1 - prefilling)))
+    return found
+
+
+def _octave(x: float) -> int:
+    return int(BUCKETS_PER_OCTAVE * math.log2(max(x, 1.0)))
+
+
+def _evenly(samples: list[EngineSample]) -> list[EngineSample]:
+    if len(samples) <= SAMPLES_PER_TICK:
+        return samples
+    return [samples[i * len(samples) // SAMPLES_PER_TICK] for i in range(SAMPLES_PER_TICK)]
+
+
+def _take(
+    buckets: tuple[tuple[int, Bucket], ...],
+    seen: int,
+    samples: list[EngineSample],
+    key_of: Callable[[EngineSample], int],
+) -> tuple[tuple[int, Bucket], ...]:
+    if not samples:
+        return buckets
+    kept = dict(buckets)
+    for number, sample in enumerate(samples, seen + 1):
+        key, tokens = key_of(sample), sample.tokens or 0.0
+        known = kept.get(key)
+        if known is None:
+            kept[key] = Bucket(number, 1.0, tokens, sample.batch, sample.observed_ms)
+        else:
+            kept[key] = known.take(number, tokens, sample.batch, sample.observed_ms)
+    while len(kept) > MOST_BUCKETS:
+        del kept[min(kept, key=lambda k: kept[k].faded(seen))]
+    return tuple(kept.items())
+
+
+# --- fits: least squares of relative errors over bucket means ---
+
+
+def _fit_prefill(buckets: list[Bucket]) -> tuple[float, float, float] | None:
+    if not buckets:
+        return None
+    if len(buckets) >= CURVE_BUCKETS and _reach(b.tokens for b in buckets) >= CURVE_REACH:
+        # Scaled, so that the normal equations are well conditioned.
+        curve = _least_squares(
+            [((1.0, b.tokens / 1e3, b.tokens * b.tokens / 1e6), b) for b in buckets], (1e-9, 1e-9, 1e-9)
+        )
+        if curve is not None and min(curve) >= 0:
+            return curve[0], curve[1] / 1e3, curve[2] / 1e6
+    fixed, slope = _line([(b.tokens, b.milliseconds, b.weight) for b in buckets], PREFILL_FIXED_SHARE)
+    return fixed, slope, 0.0
+
+
+def _fit_step(buckets: list[Bucket]) -> tuple[float, float, float, float] | None:
+    if not buckets:
+        return None
+    known = [b for b in buckets if b.tokens > 1]
+    if len(known) >= CURVE_BUCKETS and _reach(b.tokens for b in known) >= CURVE_REACH:
+        for batch_counts in (1.0, 0.0):  # where the batch alone seems to make a step shorter it is left out
+            rows = [
+                ((1.0, batch_counts * b.batch / 100, b.tokens / KV_UNIT, (b.tokens / KV_UNIT) ** 2), b) for b in known
+            ]
+            curve = _least_squares(rows, (RIDGE[0], BATCH_RIDGE, RIDGE[1], RIDGE[2]))
+            if curve is not None and _rises(curve, max(b.tokens for b in known)):
+                return curve[0], batch_counts * curve[1] / 100, curve[2] / KV_UNIT, curve[3] / KV_UNIT**2
+    fixed, slope = _line([(b.batch, b.milliseconds, b.weight) for b in buckets], STEP_FIXED_SHARE)
+    return fixed, slope, 0.0, 0.0
+
+
+def _rises(curve: Sequence[float], most_tokens: float) -> bool:
+    """Whether a step takes longer with more work, as far as was seen."""
+    reach = most_tokens / KV_UNIT
+    return curve[1] >= 0 and curve[2] >= 0 and curve[2] + 2 * curve[3] * reach >= 0
+
+
+def _reach(values: Iterable[float]) -> float:
+    listed = list(values)
+    return max(listed) / max(min(listed), 1e-9)
+
+
+def _line(points: list[tuple[float, float, float]], fixed_share: float) -> tuple[float, float]:
+    """(intercept, slope), neither below 0, of (x, y, weight).
+
+    While the values of x lie close together, noise decides about their slope, and it is asked for what is far from
+    them: ``fixed_share`` of y is then taken as intercept and the rest as slope (ridge regression towards that line).
+    """
+    weights = [w / max(y, 1e-9) ** 2 for _, y, w in points]
+    total = sum(weights)
+    x = sum(w * p[0] for w, p in zip(weights, points, strict=True)) / total
+    y = sum(w * p[1] for w, p in zip(weights, points, strict=True)) / total
+    xx = sum(w * (p[0] - x) ** 2 for w, p in zip(weights, points, strict=True)) / total
+    likely = (1 - fixed_share) * y / max(x, 1e-9)
+    doubt = SLOPE_DOUBT * x * x / sum(w for _, _, w in points)
+    xy = sum(w * (p[0] - x) * (p[1] - y) for w, p in zip(weights, points, strict=True)) / total
+    slope = (xy + doubt * likely) / max(xx + doubt, 1e-9)
+    if slope < 0:
+        return y, 0.0
+    if y - slope * x < 0:
+        return 0.0, y / max(x, 1e-9)
+    return y - slope * x, slope
+
+
+def _least_squares(
+    rows: Sequence[tuple[Sequence[float], Bucket]], ridge: tuple[float, ...]
+) -> tuple[float, ...] | None:
+    """Coefficients with the least weighted relative error; None when they are not determined."""
+    size = len(ridge)
+    matrix = [[0.0] * (size + 1) for _ in range(size)]
+    total = 0.0
+    for features, bucket in rows:
+        total += bucket.weight
+        relative = bucket.weight / max(bucket.milliseconds, 1e-9) ** 2
+        for i in range(size):
+            scaled = relative * features[i]
+            for j in range(size):
+                matrix[i][j] += scaled * features[j]
+            matrix[i][size] += scaled * bucket.milliseconds
+    for i in range(size):
+        # The ridge is in units of (1/ms)² of a typical time.
+        matrix[i][i] += ridge[i] * total * 1e-6
+    return _solve(matrix)
+
+
+def _solve(matrix: list[list[float]]) -> tuple[float, ...] | None:
+    """Gauss elimination with partial pivoting of an n×(n+1) system; None when it is singular."""
+    size = len(matrix)
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda row: abs(matrix[row][i]))
+        if abs(matrix[pivot][i]) < 1e-12:
+            return None
+        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        for row in range(i + 1, size):
+            factor = matrix[row][i] / matrix[i][i]
+            for column in range(i, size + 1):
+                matrix[row][column] -= factor * matrix[i][column]
+    found = [0.0] * size
+    for i in reversed(range(size)):
+        rest = sum(matrix[i][j] * found[j] for j in range(i + 1, size))
+        found[i] = (matrix[i][size] - rest) / matrix[i][i]
+    return tuple(found)

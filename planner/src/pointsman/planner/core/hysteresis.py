@@ -1,0 +1,42 @@
+"""What keeps a number that comes down and goes back by itself from going to and fro.
+
+What came down rests before it goes back; where it then had to come down again soon, the rest doubles: a truth between
+two values is no reason to try for ever.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+ATTAINMENT_HEADROOM: Final = 0.02  # of attainment, above the goal, before anything is given back or loaded more
+STANDS_RESTS: Final = 4.0  # after which coming down again is another matter
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """When a number last came down and back, and how long it rests since: 0 where it does not go to and fro."""
+
+    lowered_s: float | None = None
+    raised_s: float | None = None
+    rest_s: float = 0.0
+
+    def lowered(self, now_s: float, first_s: float, most_s: float) -> "Rest":
+        """It comes down; one that came back lately will wait longer, at first ``first_s``, at most ``most_s``."""
+        rest_s = self.rest_s
+        if self.raised_s is not None and (self.lowered_s is None or self.raised_s > self.lowered_s):
+            soon = now_s - self.raised_s < STANDS_RESTS * max(rest_s, first_s)
+            rest_s = min(max(2 * rest_s, first_s), most_s) if soon else 0.0
+        return replace(self, lowered_s=now_s, rest_s=rest_s)
+
+    def raised(self, now_s: float) -> "Rest":
+        """It goes back, or part of the way."""
+        return replace(self, raised_s=now_s)
+
+    def since_lowered_s(self, now_s: float) -> float:
+        """Seconds; forever if it never was."""
+        return math.inf if self.lowered_s is None else now_s - self.lowered_s
+
+
+def more_than_enough(goal: float) -> float:
+    """The attainment from which on something may be given back; there is one above every goal below 1."""
+    return goal + min(ATTAINMENT_HEADROOM, (1 - goal) / 2)

@@ -1,0 +1,1 @@
+"""Which layout is chosen, by switches and scaling, and why not another."""

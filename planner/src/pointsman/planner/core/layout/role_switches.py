@@ -1,0 +1,150 @@
+"""Which workers change their role: another split of the same workers, if it serves the present clearly better."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Final
+
+from pointsman.planner.core import switch_guards
+from pointsman.planner.core.sizing.operating_point import OperatingPoint
+from pointsman.planner.core.sizing.pool_targets import Targets
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import Observation, Policy, Switch, WorkerRole
+from pointsman.serving.flow_control import NOTHING_HELD
+
+REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way
+FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
+REVERSAL_S: Final = 300.0  # … so recently
+MOVE_COST: Final = 0.005  # … and so much for each worker
+MOST_LOST: Final = 0.01  # of the requests within their objectives, by the estimate, until what starts serves
+BOX: Final = 4  # how far a layout of the same size may be from the present one
+Keeps = Callable[[int], float]
+"""The share of requests within their objectives when so many decode workers have become prefill workers."""
+
+
+def switch(
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    now_s: float,
+    wanted: Targets,
+    now: tuple[int, int],
+    keeps: Keeps,
+) -> tuple[State, tuple[int, int], str | None, tuple[int, int], bool]:
+    """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one, whether
+    a switch is made or will be sooner than a worker could start)."""
+    calm = replace(state, wanting=None, wanting_ticks=0)
+    if not policy.role_switch:
+        return calm, now, None, now, False
+    best = _best_switch(observation, policy, wanted, now, state.history, keeps)
+    if best == now:
+        return calm, now, None, now, False
+    same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
+    state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
+    gives = WorkerRole.DECODE if best[0] > now[0] else WorkerRole.PREFILL
+    best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
+    sustained = 1 if _fails(observation, wanted) else switch_guards.SWITCH_TICKS
+    if state.wanting_ticks < sustained:
+        return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best, True
+    for switch in switches_between(now, best):
+        why = switch_guards.against_switch(switch, observation, policy, state.history)
+        if why is not None:
+            return state, now, why.why, now, why.seconds <= state.leads.lead_s(policy.start_s)
+    return state, best, None, best, True
+
+
+def _fails(observation: Observation, wanted: Targets) -> bool:
+    """Whether requests already wait because a role has far less than it needs, or nobody: no noise to be waited out."""
+    need_p, need_d = wanted.load_now
+    has_p, has_d = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    if min(has_p, has_d) == 0:
+        return True
+    return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
+
+
+def _best_switch(
+    observation: Observation,
+    policy: Policy,
+    wanted: Targets,
+    now: tuple[int, int],
+    history: switch_guards.History,
+    keeps: Keeps,
+) -> tuple[int, int]:
+    """The layout of the same size that serves the present best; the present one when no other is clearly better."""
+    best, best_worth = now, 0.0
+    for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-BOX, BOX + 1)):
+        # Needs are whole workers: who lacks a hundredth of one seems to lack half, and the other role would pay for it.
+        if worth > best_worth and keeps(layout[0] - now[0]) >= keeps(0) - MOST_LOST:
+            best, best_worth = layout, worth
+    return best
+
+
+def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
+    """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
+    prefill, decode = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    holds_back = observation.routing.flow != NOTHING_HELD
+
+    @cache
+    def keeps(moved: int) -> float:
+        if prefill + moved < 1 or decode - moved < 1:
+            return 0.0
+        return point.attainment(rate_per_s, arrival_scv, prefill + moved, decode - moved, holds_back=holds_back)
+
+    return keeps
+
+
+def weighed_switches(
+    observation: Observation,
+    policy: Policy,
+    wanted: Targets,
+    now: tuple[int, int],
+    history: switch_guards.History,
+    moves: Sequence[int],
+) -> Iterator[tuple[tuple[int, int], float, float]]:
+    """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
+    that is beyond what a switch must bring).
+
+    What only starts serves nobody yet: it is the workers that serve which are weighed. Layouts that leave a role
+    without one of these, or its bounds, are left out.
+    """
+    need_p, need_d = wanted.load_now
+    serving = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
+    last = recent[-1].target if recent else None
+
+    def served(p: int, d: int) -> float:
+        """The share of the need that the scarcer role has."""
+        return min(1.0, p / need_p, d / need_d)
+
+    def band(moved: int) -> float:
+        """What must be gained; more for undoing what was done a moment ago."""
+        way = WorkerRole.PREFILL if moved > 0 else WorkerRole.DECODE
+        return switch_guards.DEAD_BAND if last is None or last is way else REVERSAL_BAND
+
+    for moved in moves:
+        p, d = now[0] + moved, now[1] - moved
+        if not (policy.prefill.least <= p <= policy.prefill.most and policy.decode.least <= d <= policy.decode.most):
+            continue
+        if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
+            continue
+        gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
+        yield (p, d), gain, gain - band(moved) - MOVE_COST * abs(moved)
+
+
+def switches_between(now: tuple[int, int], target: tuple[int, int]) -> tuple[Switch, ...]:
+    """Opposing changes are matched as switches; what is left over is scaling."""
+    more_prefill, more_decode = target[0] - now[0], target[1] - now[1]
+    if more_prefill > 0 > more_decode:
+        return (Switch(WorkerRole.DECODE, WorkerRole.PREFILL, min(more_prefill, -more_decode)),)
+    if more_decode > 0 > more_prefill:
+        return (Switch(WorkerRole.PREFILL, WorkerRole.DECODE, min(more_decode, -more_prefill)),)
+    return ()
+
+
+def _step(now: tuple[int, int], target: tuple[int, int], most_switches: int) -> tuple[int, int]:
+    """``target``, or as far on the way to it as ``most_switches`` lead; the rest follows when they have ended."""
+    switches = switches_between(now, target)
+    if not switches or switches[0].count <= most_switches:
+        return target
+    toward = 1 if target[0] > now[0] else -1
+    return now[0] + toward * most_switches, now[1] - toward * most_switches

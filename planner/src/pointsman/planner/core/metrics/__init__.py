@@ -1,0 +1,1 @@
+"""What is seen: pages of /metrics and answers of Prometheus in, an Observation out."""

@@ -1,0 +1,140 @@
+"""Answers of Prometheus to instant queries as pages of pods: what a scrape of each pod has shown last, and when.
+
+A look asks two things. First when each pod was scraped last, a number a pod. Then, only of pods that were scraped since
+the look before, the newest sample of each needed series. So each sample is transferred once, however short the
+interval, and two pages that follow each other give exact increases. PromQL's ``increase`` would extrapolate, lose the
+first value of a new series and what a counter gained while a label of its target changed, and a request could be
+counted in two windows that overlap. It also needs an expression for each family, since it drops their names.
+
+What a scrape configuration adds to every series of a target is no part of a page: the role of a pod, often added,
+changes while its counters go on. A sample that is not a number is not on the page.
+"""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+from pointsman.planner.core.metrics.observe import FAMILIES, Reading
+from pointsman.planner.core.metrics.prometheus_matrix import NAME, OVERDUE, UP, Target, target_of
+from pointsman.planner.core.metrics.scrape_pair import Labels, Page
+
+_MARK: Final = "pointsman"
+_TIMES_NAMED: Final = 3  # that a query of pages names each pod
+
+Vector = Sequence[Mapping[str, Any]]
+"""``data.result`` of Prometheus' query API for an instant vector."""
+
+
+def times_query(namespace: str, pods: Iterable[str]) -> str:
+    """When each of these pods was scraped last, where that did not fail."""
+    up = f"{UP}{{{_of(namespace, pods)}}}"
+    return f"timestamp({up}) and ({up} == 1)"
+
+
+def pages_query(namespace: str, pods: Iterable[str]) -> str:
+    """The newest samples of these pods, and the time of their scrape: of one moment, so that they belong together."""
+    chosen = sorted(pods)
+    families = _quoted("|".join(FAMILIES))
+    samples = f"{{{NAME}=~{families},{_of(namespace, chosen)}}}"
+    return f'{samples} or label_replace({times_query(namespace, chosen)}, "{_MARK}", "scraped", "", "")'
+
+
+def in_queries(namespace: str, pods: Iterable[str], url_bytes: int) -> list[list[str]]:
+    """The pods in parts: a ``pages_query`` of each takes at most ``url_bytes`` in a URL, or names one pod."""
+    begun = len(quote_plus(pages_query(namespace, ())))
+    parts: list[list[str]] = []
+    left = 0
+    for pod in sorted(pods):
+        takes = _TIMES_NAMED * len(quote_plus(f"{_pattern(pod)}|"))
+        if not parts or takes > left:
+            parts.append([])
+            left = url_bytes - begun
+        parts[-1].append(pod)
+        left -= takes
+    return parts
+
+
+def _of(namespace: str, pods: Iterable[str]) -> str:
+    """PromQL anchors both ends of a pattern; names of pods have letters, digits, dashes and dots."""
+    pattern = "|".join(map(_pattern, sorted(pods)))
+    return f"namespace={_quoted(namespace)},pod=~{_quoted(pattern)}"
+
+
+def _pattern(pod: str) -> str:
+    return pod.replace(".", "[.]")
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def scrape_times(vector: Vector) -> dict[str, dict[Target, float]]:
+    """By pod, the Unix time of the last scrape of each of its targets. Raises ValueError, KeyError, TypeError."""
+    found: dict[str, dict[Target, float]] = {}
+    for series in vector:
+        target = target_of(series["metric"])
+        found.setdefault(target[0], {})[target] = _value(series)
+    return found
+
+
+def pages_of(vector: Vector) -> dict[Target, tuple[float, Page]]:
+    """By target, (Unix time of the scrape, page). Raises ValueError, KeyError, TypeError."""
+    marks = [series for series in vector if _MARK in series["metric"]]
+    added = {target_of(series["metric"]): set(series["metric"]) for series in marks}
+    pages: dict[Target, dict[str, dict[Labels, float]]] = {target: {} for target in added}
+    for series in vector:
+        labels = dict(series["metric"])
+        target, name, value = target_of(labels), labels.pop(NAME, ""), _value(series)
+        if target in pages and _MARK not in labels and math.isfinite(value):
+            key = tuple(sorted(item for item in labels.items() if item[0] not in added[target]))
+            pages[target].setdefault(name, {})[key] = value
+    return {target_of(mark["metric"]): (_value(mark), pages[target_of(mark["metric"])]) for mark in marks}
+
+
+def _value(series: Mapping[str, Any]) -> float:
+    return float(series["value"][1])
+
+
+@dataclass(frozen=True, slots=True)
+class PodPages:
+    """The last two pages of a pod, by the target that is followed. ``failed``: the newest scrape failed, or there was
+    none for so long that Prometheus shows none.
+
+    A pod that two jobs scrape has two targets, of which one is followed: their pages tell of the same requests, and
+    were they taken in turn each would be counted twice. Another one only where that is not scraped any more.
+    """
+
+    target: Target | None = None
+    before: Page | None = None
+    before_s: float = 0.0
+    page: Page | None = None
+    page_s: float | None = None
+    failed: bool = True
+
+    def followed(self, times_s: Mapping[Target, float]) -> Target | None:
+        """The target to follow, of those that are scraped; None: there is none."""
+        if not times_s:
+            return None
+        newest = max(sorted(times_s), key=lambda target: times_s[target])
+        if self.target not in times_s or self.target is None:
+            return newest
+        gap_s = math.inf if self.before is None or self.page_s is None else self.page_s - self.before_s
+        return newest if times_s[newest] - times_s[self.target] > OVERDUE * gap_s else self.target
+
+    def is_news(self, target: Target, at_s: float) -> bool:
+        """Whether a scrape of ``target`` at this Unix time is later than the newest page."""
+        return self.page_s is None or at_s > self.page_s
+
+    def read(self, target: Target, at_s: float, page: Page) -> "PodPages":
+        """With a newer page."""
+        return PodPages(target, self.page, self.page_s or 0.0, page, at_s, failed=False)
+
+    @property
+    def reading(self) -> Reading | None:
+        """The last two pages; None before the second one."""
+        if self.before is None or self.page is None or self.page_s is None:
+            return None
+        return Reading(self.before, self.page, self.page_s - self.before_s, is_old=self.failed)

@@ -1,0 +1,296 @@
+"""Decisions as Plan objects: when one is written, what is in it, and which old ones go."""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
+
+from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
+from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase, PlanRouting
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.planner.core.elastic.types import GroupDecision
+from pointsman.planner.core.routing.flow_bounds import CHANGE
+from pointsman.planner.core.types import Decision, RoutingNumbers, WorkerRole
+
+BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
+KEPT_ROUTING_PLANS: Final = 20
+RETRY_S: Final = 30.0  # after a plan that ended without its layout or its routing; doubled each time …
+LONGEST_RETRY_S: Final = 600.0  # … up to this
+LOST_APART: Final = timedelta(seconds=2 * LONGEST_RETRY_S)  # what held longer was not lost at once
+BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
+_MESSAGE_LIMIT: Final = 1000
+
+AnyDecision = Decision | GroupDecision
+D = TypeVar("D", Decision, GroupDecision)
+
+
+def news(
+    decision: D, plans: Sequence[Plan], policy: PlannerPolicySpec, layout: tuple[int, ...], now: datetime
+) -> D | None:
+    """What of a decision is written down as a plan; None: nothing. ``layout``: as it is now, like ``Plan.spec.target``.
+
+    Its routing alone where replicas are somebody else's, and while a layout that was not reached is not tried again.
+    """
+    if decision.changes_pools and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
+        decision = decision.routing_alone(layout)
+    # Nobody scales prefill, decode or instances to none; encode workers may be none.
+    return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans, now) else None
+
+
+def _is_news(decision: AnyDecision, plans: Sequence[Plan], now: datetime) -> bool:
+    """Whether an action or a target changed, and it does not repeat the newest plan.
+
+    (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
+    plan did not bring its layout or its routing, or somebody undid it.)
+    """
+    if decision.withdraws:
+        return True
+    if not (decision.changes_pools or decision.changes_routing):
+        return False
+    newest = max(plans, key=_sequence, default=None)
+    routing = None if decision.routing is None else _routing(decision.routing)
+    if newest is None or (decision.changes_pools and newest.spec.changes_layout and _tried(newest)):
+        return True
+    before = *newest.spec.target, newest.spec.changes_layout
+    after = *decision.target, decision.changes_pools
+    if after != before or not _same_routing(newest, routing):
+        return True
+    return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= _wait_s(_lost(plans, routing))
+
+
+def _lost(plans: Iterable[Plan], routing: PlanRouting | None) -> int:
+    """How many plans, one soon after the other, did nothing but set this routing, which is not in force."""
+    number, after = 0, None
+    for plan in sorted(plans, key=_sequence, reverse=True):
+        if not (_tried(plan) and _same_routing(plan, routing)):
+            break
+        if after is not None and after.spec.observed_at - (plan.status.ended_at or plan.spec.observed_at) > LOST_APART:
+            break  # it was in force for long in between
+        number, after = number + (not plan.spec.changes_layout), plan
+    return number
+
+
+def _same_routing(plan: Plan, after: PlanRouting | None) -> bool:
+    """Whether routing stays that of a plan; while no bound of it is in force each tick finds it a bit anew: in Shadow
+    for ever, elsewhere until the operator has seen the plan, and where a plan has ended and was lost."""
+    before = plan.spec.routing
+    if before is None or after is None:
+        return before is after
+    phase = plan.status.phase
+    if plan.spec.mode is not Mode.SHADOW and phase is not None and not phase.ended:
+        return after == before
+    bounds = ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_milliseconds")
+    pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
+    settled = dict.fromkeys(bounds)
+    if before.prefill_token_budget is None:  # of an earlier planner, which left it to the workers
+        settled |= {"prefill_token_budget": None}
+    return before.model_copy(update=settled) == after.model_copy(update=settled) and all(
+        was == found if was is None or found is None else abs(found - was) <= CHANGE * was for was, found in pairs
+    )
+
+
+def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime) -> bool:
+    """Whether a plan for this layout must wait after those that ended and did not bring it to stay.
+
+    Half a minute after the last, doubled for each one before since another layout was reached; what a person denied,
+    after as long as a person is given to approve it.
+    """
+    layouts = sorted((plan for plan in plans if plan.spec.changes_layout), key=_sequence, reverse=True)
+    tried: list[Plan] = []
+    for number, plan in enumerate(layouts):
+        phase, same = plan.status.phase, plan.spec.target == layout
+        if phase is PlanPhase.SHADOW or (phase is PlanPhase.COMPLETED and not same):
+            break
+        overtaken = phase is PlanPhase.SUPERSEDED and number > 0  # by a plan that is there, not by bad luck
+        if same and _tried(plan) and not overtaken:
+            tried.append(plan)
+    if not tried:
+        return False
+    last = tried[0]
+    wait_s = _wait_s(len(tried))
+    if last.status.phase is PlanPhase.DENIED:
+        wait_s = policy.approvals.expire_after_seconds
+    return _ended_s(last, now) < wait_s
+
+
+def _wait_s(tried: int) -> float:
+    """How long after the last of so many attempts there is another one."""
+    return min(RETRY_S * 2.0 ** max(0, tried - 1), LONGEST_RETRY_S)
+
+
+def _ended_s(plan: Plan, now: datetime) -> float:
+    """How long ago; an end far ahead is a wall clock that was set back: it is not waited for."""
+    passed_s = (now - (plan.status.ended_at or plan.spec.observed_at)).total_seconds()
+    return passed_s if passed_s >= -RETRY_S else math.inf
+
+
+def asked_of_a_person(plans: Iterable[Plan]) -> Plan | None:
+    """The newest plan that changes the layout, if it awaits approval and was not withdrawn."""
+    known = list(plans)
+    newest = max((plan for plan in known if plan.spec.changes_layout), key=_sequence, default=None)
+    if newest is None or not awaits_approval(newest):
+        return None
+    withdrawn = any(plan.spec.withdraws == newest.metadata.name for plan in known)
+    return None if withdrawn else newest
+
+
+def awaits_approval(plan: Plan) -> bool:
+    """Whether a person is asked and has not answered."""
+    asked = plan.spec.mode is not Mode.SHADOW and plan.spec.approval.required and plan.spec.approval.decision is None
+    return asked and plan.status.phase in (None, PlanPhase.AWAITING_APPROVAL)
+
+
+def to_be_carried_out(plan: Plan) -> bool:
+    """Whether the operator is at a plan that changes the layout, or will be without anybody's word."""
+    ended = plan.status.phase is not None and plan.status.phase.ended
+    return plan.spec.changes_layout and plan.spec.mode is not Mode.SHADOW and not ended and not awaits_approval(plan)
+
+
+def _tried(plan: Plan) -> bool:
+    """Whether it ended, and was more than a thought: the same decision after it is another attempt."""
+    phase = plan.status.phase
+    return phase is not None and phase.ended and phase is not PlanPhase.SHADOW
+
+
+def _sequence(plan: Plan) -> int:
+    return plan.spec.sequence
+
+
+def _routing(numbers: RoutingNumbers) -> PlanRouting:
+    return PlanRouting(
+        max_local_prefill_tokens=numbers.max_local_prefill_tokens,
+        max_prefill_queue_size=numbers.max_prefill_queue_size,
+        prefill_token_budget=numbers.prefill_token_budget,
+        pending_tokens_per_prefill_worker=numbers.flow.pending_tokens_per_prefill_worker,
+        decoding_per_decode_worker=numbers.flow.decoding_per_decode_worker,
+        slack_milliseconds=numbers.flow.slack_ms,
+    )
+
+
+def plan_name(service: str, sequence: int) -> str:
+    """``<service>-<sequence>``, so that names sort as they were made, for ever.
+
+    Of more than five digits a letter in front says how many: chat-99999 is followed by chat-a100000, and chat-a999999
+    by chat-b1000000. Letters sort after digits.
+    """
+    digits = f"{sequence:05}"
+    return f"{service}-{digits}" if len(digits) == 5 else f"{service}-{chr(ord('a') + len(digits) - 6)}{digits}"
+
+
+def next_sequence(plans: Iterable[Plan], remembered: int) -> int:
+    """One above every plan there is and every one that was, so that a number is never used twice."""
+    return max([remembered, *(plan.spec.sequence for plan in plans)]) + 1
+
+
+def needs_approval(decision: AnyDecision, policy: PlannerPolicySpec, now: tuple[int, ...]) -> bool:
+    """Whether a person must approve: the mode says so for every switch and scale, or the policy for this action."""
+    if not decision.changes_pools:
+        return False
+    actions, more = policy.actions, [after - before for after, before in zip(decision.target, now, strict=True)]
+    for switch in decision.switches:  # what is left is started or removed, also one in the place of another
+        moved = switch.count if switch.target is WorkerRole.PREFILL else -switch.count
+        more[0], more[1] = more[0] - moved, more[1] + moved
+    return (
+        policy.mode is Mode.APPROVE
+        or bool(decision.switches and actions.role_switch.needs_approval)
+        or (max(more) > 0 and actions.scale_out.needs_approval)
+        or (min(more) < 0 and actions.scale_in.needs_approval)
+    )
+
+
+def plan_manifest(
+    *,
+    namespace: str,
+    service: str,
+    service_uid: str,
+    sequence: int,
+    decision: AnyDecision,
+    policy: PlannerPolicySpec,
+    layout: tuple[int, ...],
+    now: datetime,
+    awaiting: str = "",
+) -> dict[str, Any]:
+    """The Plan of a decision. ``layout``: as it is now; ``awaiting``: the plan that a person has."""
+    kind = "ElasticGroup" if isinstance(decision, GroupDecision) else "LLMService"
+    approval = needs_approval(decision, policy, layout)
+    encode = decision.encode if isinstance(decision, Decision) else None
+    encodes = {} if encode is None else {"encode": encode}
+    patience = timedelta(seconds=policy.approvals.expire_after_seconds) if approval else BEGIN_WITHIN
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Plan",
+        "metadata": {
+            "name": plan_name(service, sequence),
+            "namespace": namespace,
+            "labels": {SERVICE_LABEL: service},
+            "ownerReferences": [
+                {
+                    "apiVersion": API_VERSION,
+                    "kind": kind,
+                    "name": service,
+                    "uid": service_uid,
+                    "controller": False,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": {
+            "serviceRef": {"kind": kind, "name": service},
+            "sequence": sequence,
+            "mode": policy.mode.value,
+            "observedAt": _stamp(now),
+            **_wanted(decision),
+            "switches": [{"from": s.source.value, "to": s.target.value, "count": s.count} for s in decision.switches],
+            "changesLayout": decision.changes_pools,
+            "withdraws": awaiting if decision.withdraws else "",
+            "drainFirst": policy.actions.role_switch.drain_first,
+            "reason": decision.reason.value,
+            "message": decision.message[:_MESSAGE_LIMIT],
+            "inputs": [{"name": name, "value": value} for name, value in decision.inputs[:MAX_INPUTS]],
+            "alternatives": [
+                {
+                    "action": a.action,
+                    **(
+                        {"prefill": a.prefill, "decode": a.decode, **encodes}
+                        if a.instances is None
+                        else {"instances": a.instances}
+                    ),
+                    "gpus": a.gpus,
+                    "expectedAttainment": min(max(a.expected_attainment, 0.0), 1.0),
+                    "leadSeconds": a.lead_s,
+                    "rejectedBecause": a.rejected_because,
+                }
+                for a in decision.alternatives[:MAX_ALTERNATIVES]
+            ],
+            "expiresAt": _stamp(now + patience),
+            "approval": {"required": approval},
+        },
+    }
+
+
+def _wanted(decision: AnyDecision) -> dict[str, Any]:
+    if isinstance(decision, GroupDecision):
+        return {"instances": {"replicas": decision.instances}}
+    pools = {"prefill": decision.prefill, "decode": decision.decode}
+    if decision.encode is not None:
+        pools["encode"] = decision.encode
+    return {
+        "pools": {name: {"replicas": replicas} for name, replicas in pools.items()},
+        "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def outdated(plans: Sequence[Plan], kept: int) -> list[Plan]:
+    """Ended plans beyond the history: ``kept`` that changed the layout, and the last few that only set routing."""
+    ended = sorted(
+        (plan for plan in plans if plan.status.phase is not None and plan.status.phase.ended),
+        key=lambda plan: plan.spec.sequence,
+        reverse=True,
+    )
+    layouts = [plan for plan in ended if plan.spec.changes_layout]
+    routings = [plan for plan in ended if not plan.spec.changes_layout]
+    return layouts[kept:] + routings[KEPT_ROUTING_PLANS:]
+
+
+def _stamp(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

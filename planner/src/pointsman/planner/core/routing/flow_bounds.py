@@ -1,0 +1,67 @@
+"""The numbers of flow control: how much a gateway may have under way before it holds requests back.
+
+A prompt that finds more ahead of it than its prefill workers compute within the slack of the TTFT objective is late,
+and a sequence beyond the batch that keeps the token objective makes all others late. See
+``pointsman.serving.flow_control`` for what a gateway does then.
+"""
+
+from typing import Final
+
+from pointsman.planner.core.sizing.operating_point import OperatingPoint
+from pointsman.planner.core.types import Observation, Policy, WorkerRole
+from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
+
+PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worker: prompts of one pass end together
+BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
+LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
+QUEUE_SHARE: Final = 0.75  # of the prefill queue's limit: prompts are not all of the mean length
+CHANGE: Final = 0.15  # a bound that moves by less stays: each change is a plan
+
+
+def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint, rate_per_s: float) -> FlowBounds:
+    """What to publish; None for a bound that cannot be kept (an objective that even an idle worker misses)."""
+    if not policy.flow_control:
+        return NOTHING_HELD
+    before = observation.routing.flow
+    decoding = _decoding(point, rate_per_s / max(1, observation.serving(WorkerRole.DECODE)))
+    pending, slack_ms = _pending_tokens(point, observation, policy), point.slack_s * 1000
+    return FlowBounds(
+        _settled(before.pending_tokens_per_prefill_worker, pending, observation.gateways),
+        _settled(before.decoding_per_decode_worker, decoding, observation.gateways),
+        _settled(before.slack_ms, slack_ms if pending is not None else None, 1),
+    )
+
+
+def in_words(bounds: FlowBounds) -> str:
+    """From when on a gateway holds requests back."""
+    tokens, requests = bounds.pending_tokens_per_prefill_worker, bounds.decoding_per_decode_worker
+    parts = [f"{tokens} prompt tokens ahead of it at each prefill worker"] if tokens is not None else []
+    parts += [f"{requests} requests that decode at each decode worker"] if requests is not None else []
+    return f"a gateway holds back what finds {' or '.join(parts)}" if parts else "nothing is held back"
+
+
+def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Policy) -> float | None:
+    """Tokens a prefill worker computes while a request may wait for it, of no more prompts than the queue takes.
+
+    What finds the queue full is prefilled where it decodes, and all who decode there pay for it.
+    """
+    queued = point.queued_tokens
+    if queued <= 0 or point.prefill_alone_s >= point.ttft_s:
+        return None
+    workers = max(1, observation.serving(WorkerRole.PREFILL))
+    queue = QUEUE_SHARE * policy.max_queue_size / workers
+    return queued * max(LEAST_PROMPTS, min(PENDING_SLACKS * point.slack_s / point.prefill_s, LEAST_PROMPTS + queue))
+
+
+def _decoding(point: OperatingPoint, rate_per_s: float) -> float | None:
+    """Sequences of a decode worker that gets so many requests a second, some of which it prefills itself."""
+    batch = point.batch_beside_local(rate_per_s)
+    return BATCH_SHARE * batch if batch >= 1 else None
+
+
+def _settled(before: int | None, bound: float | None, gateways: int) -> int | None:
+    """The share of one gateway, in whole numbers; what is in force where that hardly differs."""
+    if bound is None:
+        return None
+    share = max(1, round(bound / gateways))
+    return before if before is not None and abs(share - before) <= CHANGE * before else share

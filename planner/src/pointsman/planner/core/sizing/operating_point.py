@@ -1,0 +1,387 @@
+"""How many workers a rate needs: the pools' queueing formulas at the operating point the service is at.
+
+The operating point is everything that does not change with the rate: what a request costs a prefill worker, how many
+sequences a decode worker may hold within the token objective, and how uneven requests are.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Final
+
+from pointsman.planner.core.engine.learned_model import LearnedModel
+from pointsman.planner.core.engine.performance_model import CorrectedModel, PerformanceModel
+from pointsman.planner.core.sizing.queueing import delayed_wait_s, erlang_c, lost_share
+from pointsman.planner.core.types import Objectives, Observation
+from pointsman.planner.core.workload.prefix_cache_hits import NOTHING_CACHED, Prefixes
+
+MAX_UTILISATION: Final = 0.93
+MAX_LINK_USE: Final = 0.7  # of a worker's network
+TPOT_MARGIN: Final = 0.985
+KV_MARGIN: Final = 0.92
+FREE_SHARES: Final = (*(0.05 * step for step in range(1, 20)), 0.975, 0.99, 0.998)
+MOST_SEQUENCES: Final = 4096.0
+LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective at all
+USABLE_TTFT_SHARE: Final = 0.9  # of the objective; the rest is for what no formula knows
+LEAST_SLACK_SHARE: Final = 0.15
+BATCH_BISECTIONS: Final = 24
+CURVE_STEPS: Final = 24  # from the least batch to the most, where many objectives are asked for …
+REFINED: Final = 2  # … and how often the place between two is looked at more closely
+LEAST_SCV: Final = 0.05  # of prefill times
+BUCKET_REACH: Final = math.sqrt(2)  # from the middle of a bucket of lengths to its bounds
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """Requests with prompts of about one length: tokens, and seconds of a worker."""
+
+    new_tokens: float  # that are not cached where it decodes
+    share: float  # of all requests
+    alone_s: float  # of a prefill worker …
+    amortised_s: float  # … in a full pass
+    local_s: float  # of the decode worker
+
+    def local_share(self, threshold_tokens: float) -> float:
+        """Of them, those of at most so many tokens: as even over a bucket as its bounds allow, on a scale of logs."""
+        if self.new_tokens <= 1:
+            return 1.0 if self.new_tokens <= threshold_tokens else 0.0
+        if threshold_tokens <= self.shortest:
+            return 0.0
+        return min(1.0, math.log(threshold_tokens / self.shortest) / (2 * math.log(BUCKET_REACH)))
+
+    @property
+    def shortest(self) -> float:
+        """Tokens of the shortest of them."""
+        return self.new_tokens / BUCKET_REACH
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """Times in seconds, of one worker and means over requests."""
+
+    prefill_s: float  # of a worker's time, in a full pass
+    prefill_alone_s: float
+    prefill_scv: float
+    queued_tokens: float  # that are not cached where it decodes, of a prompt that prefill workers compute
+    transfer_s: float  # of such a prompt's KV, alone on the network
+    ttft_s: float  # objective
+    output_tokens: float
+    batch: float  # sequences of a decode worker within the token objective
+    step_s: float  # … and how long a step then takes
+    context_scv: float
+    drain_per_s: float  # requests/s of a decode worker with its memory full
+    prompts: tuple[Prompts, ...] = ()
+    remote_share: float = 1.0  # of requests that are prefilled by prefill workers
+    transfer_s_per_token: float = 0.0
+    local_s: float = 0.0  # of a decode worker's time, for the others' prefills; mean over all requests
+    # (share of its time left for steps, batch, step_s): many, so found when first asked for, if it prefills at all
+    beside_local: Callable[[], tuple[tuple[float, float, float], ...]] = tuple
+    encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
+
+    def at_threshold(self, tokens: int) -> "OperatingPoint":
+        """The same, with prompts of at most ``tokens`` that are not cached prefilled where they decode."""
+        local_shares = [p.local_share(tokens) for p in self.prompts]
+        remote = [
+            replace(p, share=p.share * (1 - local))
+            for p, local in zip(self.prompts, local_shares, strict=True)
+            if local < 1 and p.share > 0
+        ]
+        remote_share = sum(p.share for p in remote)
+        # Attention grows with the square of a prompt: the mean of the times is more than the time of the mean.
+        queued = remote or self.prompts
+        weight = sum(p.share for p in queued)
+        prefill_s = sum(p.amortised_s * p.share for p in queued) / weight
+        scv = self.prefill_scv
+        if len(queued) > 1:
+            squares = sum(p.amortised_s * p.amortised_s * p.share for p in queued) / weight
+            scv = max(LEAST_SCV, squares / (prefill_s * prefill_s) - 1)
+        queued_tokens = sum(p.new_tokens * p.share for p in queued) / weight
+        return replace(
+            self,
+            prefill_s=prefill_s,
+            prefill_alone_s=sum(p.alone_s * p.share for p in queued) / weight,
+            prefill_scv=scv,
+            queued_tokens=queued_tokens,
+            transfer_s=queued_tokens * self.transfer_s_per_token,
+            remote_share=remote_share,
+            local_s=sum(p.local_s * p.share * local for p, local in zip(self.prompts, local_shares, strict=True)),
+        )
+
+    def local_share(self, tokens: int) -> float:
+        """Of all requests, those with at most so many tokens that are not cached where they decode."""
+        return sum(p.share * p.local_share(tokens) for p in self.prompts)
+
+    @property
+    def prefill_per_s(self) -> float:
+        """Requests a prefill worker can do in a second."""
+        return 1 / max(self.prefill_s * self.remote_share, 1e-9)
+
+    @property
+    def slack_s(self) -> float:
+        """What a request may wait for a prefill worker."""
+        return max(LEAST_SLACK_SHARE * self.ttft_s, self.room_s - self.encode_s)
+
+    @property
+    def room_s(self) -> float:
+        """What the objective leaves of a request's time beside its prefill, transfer and first step."""
+        return USABLE_TTFT_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
+
+    def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
+        """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""
+        rate_per_s = rate_per_s * self.remote_share
+        offered = rate_per_s * self.prefill_s
+        if offered <= 0:
+            return 1
+        blocking, slack_s = 1.0, self.slack_s
+        least = self._links(rate_per_s)
+        for workers in range(1, most):
+            blocking = offered * blocking / (workers + offered * blocking)  # Erlang B
+            utilisation = offered / workers
+            if utilisation > MAX_UTILISATION or workers < least:
+                continue
+            waits = blocking / (1 - utilisation * (1 - blocking))  # Erlang C
+            delay_s = delayed_wait_s(workers, rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv)
+            if waits * math.exp(-min(50.0, slack_s / max(delay_s, 1e-9))) <= late:
+                return workers
+        return most
+
+    def busy_prefill_workers(self, rate_per_s: float) -> float:
+        """Workers that such a rate keeps as busy as they may be, or their network; no less and no whole number."""
+        return max(rate_per_s / self.prefill_per_s / MAX_UTILISATION, self._links(rate_per_s * self.remote_share))
+
+    def _links(self, rate_per_s: float) -> float:
+        """Workers whose network carries the KV of so many prompts a second, sent or pulled."""
+        return rate_per_s * self.transfer_s / MAX_LINK_USE
+
+    def decode_workers(self, rate_per_s: float, deviations: float) -> float:
+        """⟨(A + z·√A)/B*⟩ before rounding, A being the sequences that decode at once; at least what pulls the KV."""
+        return max(self._decode_workers(rate_per_s, deviations), self._links(rate_per_s * self.remote_share))
+
+    def _decode_workers(self, rate_per_s: float, deviations: float) -> float:
+        if self.local_s <= 0:
+            return self._staffed(rate_per_s, deviations, 1.0, self.batch, self.step_s)
+        # Prefills stop the steps beside them: the less of its time is left for steps, the shorter they must be.
+        busy = rate_per_s * self.local_s
+        return min(
+            max(busy / (1 - free), self._staffed(rate_per_s, deviations, free, batch, step_s))
+            for free, batch, step_s in self.beside_local()
+        )
+
+    def attainment(
+        self, rate_per_s: float, arrival_scv: float, prefill: int, decode: int, *, holds_back: bool
+    ) -> float:
+        """Share of requests within both objectives, were this load to last; ``holds_back``: flow control is at work.
+
+        It falls with the load and rises with workers, also where there are too few: one layout is better than another.
+        """
+        return self._first_tokens(rate_per_s, arrival_scv, prefill, holds_back) * self._pace(
+            rate_per_s, decode, holds_back
+        )
+
+    def _first_tokens(self, rate_per_s: float, arrival_scv: float, workers: int, holds_back: bool) -> float:
+        """Share within the TTFT objective."""
+        if self.remote_share <= 0:
+            return 1.0
+        if self.prefill_alone_s + self.transfer_s > self.ttft_s:
+            return 1.0 - self.remote_share
+        rate_per_s = rate_per_s * self.remote_share
+        load = rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv
+        if holds_back:
+            served = 1 - lost_share(workers, *load, self.slack_s)
+        else:
+            utilisation = rate_per_s * self.prefill_s / workers
+            kept = min(1.0, MAX_UTILISATION / utilisation) if utilisation > 0 else 1.0  # of the rest all are late
+            rate_per_s *= kept
+            delay_s = delayed_wait_s(workers, rate_per_s, *load[1:])
+            waits = erlang_c(workers, rate_per_s * self.prefill_s)
+            served = kept * (1 - waits * math.exp(-min(50.0, self.slack_s / max(delay_s, 1e-9))))
+        return 1.0 - self.remote_share * (1.0 - served)
+
+    def _pace(self, rate_per_s: float, workers: int, holds_back: bool) -> float:
+        """Share within the TPOT objective."""
+        if self.batch < 1:
+            return 0.0
+        need = self.decode_workers(rate_per_s, 0.0)
+        spread = max(self.decode_workers(rate_per_s, 1.0) - need, 1e-9)
+        fits = 0.5 * (1 + math.erf((workers - need) / spread / math.sqrt(2)))
+        return max(fits, min(1.0, workers / max(need, 1e-9))) if holds_back else fits
+
+    def batch_beside_local(self, rate_per_s: float) -> float:
+        """Sequences counted on, of a decode worker that also prefills its share of ``rate_per_s``.
+
+        Where these prefills leave no time for a single one, fewer sequences do not help: it is the batch without them.
+        """
+        batch = self.batch
+        if self.local_s > 0:
+            free = 1 - rate_per_s * self.local_s
+            batches = [batch for share, batch, _ in self.beside_local() if share <= free and batch >= 1]
+            batch = batches[-1] if batches else batch
+        return batch
+
+    def _staffed(self, rate_per_s: float, deviations: float, free: float, batch: float, step_s: float) -> float:
+        offered = rate_per_s * self.output_tokens * step_s / free
+        return (offered + deviations * math.sqrt(offered * (1 + self.context_scv))) / max(batch, 1e-9)
+
+
+def operating_point(
+    model: PerformanceModel,
+    observation: Observation,
+    objectives: Objectives,
+    *,
+    lengths: Sequence[tuple[float, float]],
+    threshold_tokens: int,
+    prompt_tokens: float,
+    cached_share: float,
+    output_tokens: float,
+    context_tokens: float,
+    prefill_scv: float,
+    context_scv: float,
+    transfer_s_per_token: float = 0.0,
+    prefixes: Prefixes = NOTHING_CACHED,
+) -> OperatingPoint:
+    """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``;
+    ``context_tokens``: what a decoding sequence holds on average; ``cached_share``: of every prompt, at every worker,
+    where ``prefixes`` know no better."""
+    batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
+    prompts = (
+        _of_conversations(model, observation.max_batch_tokens, prefixes, prompt_tokens)
+        if prefixes.matter
+        else _all_alike(model, observation.max_batch_tokens, _with_mean(lengths, prompt_tokens), cached_share)
+    )
+
+    @cache
+    def beside_local() -> tuple[tuple[float, float, float], ...]:
+        tpots_ms = [free * objectives.tpot_ms for free in FREE_SHARES]
+        found = _decode_batches(model, observation, tpots_ms, context_tokens)
+        return tuple((free, batch, step_s) for free, (batch, step_s) in zip(FREE_SHARES, found, strict=True))
+
+    full = observation.max_sequences or MOST_SEQUENCES
+    if observation.kv_capacity_tokens is not None:
+        full = min(full, observation.kv_capacity_tokens / context_tokens)
+    full = max(full, 1.0)
+    return OperatingPoint(
+        prefill_s=0.0,
+        prefill_alone_s=0.0,
+        prefill_scv=prefill_scv,
+        queued_tokens=0.0,
+        transfer_s=0.0,
+        transfer_s_per_token=transfer_s_per_token,
+        ttft_s=objectives.ttft_for(prompt_tokens) / 1000,
+        output_tokens=output_tokens,
+        batch=batch,
+        step_s=step_s,
+        context_scv=context_scv,
+        drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
+        prompts=prompts,
+        beside_local=beside_local,
+    ).at_threshold(threshold_tokens)
+
+
+def _all_alike(
+    model: PerformanceModel, batch_tokens: float | None, lengths: Sequence[tuple[float, float]], cached_share: float
+) -> tuple[Prompts, ...]:
+    """Prompts of ``lengths``, a share of each cached wherever it is computed."""
+    found = []
+    for tokens, share in lengths:
+        new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
+        alone_s = model.prefill_ms(new, cached) / 1000
+        found.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, batch_tokens), alone_s))
+    return tuple(found)
+
+
+def _of_conversations(
+    model: PerformanceModel, batch_tokens: float | None, prefixes: Prefixes, prompt_tokens: float
+) -> tuple[Prompts, ...]:
+    """Prompts by what decode workers lack of them, which have one part cached, and prefill workers another."""
+    held, cached = prompt_tokens * (1 - prefixes.missing_share), prefixes.held_by_prefill
+    found = []
+    stretched = _with_mean(prefixes.shares, prompt_tokens * prefixes.missing_share)
+    for (measured, share), (tokens, _) in zip(prefixes.shares, stretched, strict=True):
+        missing = tokens if round(measured) > 1 else 0.0  # nothing is to be computed but what gives the first token
+        computed = max(1.0, prefixes.computed_by_prefill(missing))
+        found.append(
+            Prompts(
+                missing,
+                share,
+                model.prefill_ms(computed, cached) / 1000,
+                _amortised_s(model, computed, cached, batch_tokens),
+                model.prefill_ms(missing, held) / 1000 if missing > 0 else 0.0,
+            )
+        )
+    return tuple(found)
+
+
+def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[tuple[float, float]]:
+    """The distribution stretched to a mean that is known better: a histogram's buckets are wide."""
+    total = sum(n * share for n, share in lengths)
+    return [(n * mean / total, share) for n, share in lengths] if total > 0 else lengths
+
+
+def _amortised_s(model: PerformanceModel, tokens: float, cached: float, batch_tokens: float | None) -> float:
+    """A worker's time per prompt when it always has enough for a full pass."""
+    if batch_tokens is None:
+        return model.prefill_ms(tokens, cached) / 1000
+    measured = model.base if isinstance(model, CorrectedModel) else model
+    if isinstance(measured, LearnedModel):  # by the pass, whatever prompts it was of
+        return tokens * model.prefill_ms(batch_tokens, 0) / batch_tokens / 1000
+    together = max(1.0, math.floor(batch_tokens / tokens))
+    return (model.prefill_ms(tokens, cached) - (1 - 1 / together) * model.prefill_ms(1, 0)) / 1000
+
+
+def _decode_batch(
+    model: PerformanceModel, observation: Observation, tpot_ms: float, context_tokens: float
+) -> tuple[float, float]:
+    """(the largest batch within the token objective and memory, its step in seconds)."""
+    high = _most_sequences(observation, context_tokens)
+    limit_ms = TPOT_MARGIN * tpot_ms
+    step_ms = model.decode_step_ms(high, high * context_tokens)
+    if step_ms <= limit_ms:
+        return high, step_ms / 1000
+    low = LEAST_SEQUENCES
+    for _ in range(BATCH_BISECTIONS):
+        middle = (low + high) / 2
+        if model.decode_step_ms(middle, middle * context_tokens) <= limit_ms:
+            low = middle
+        else:
+            high = middle
+    return low, model.decode_step_ms(low, low * context_tokens) / 1000
+
+
+def _decode_batches(
+    model: PerformanceModel, observation: Observation, tpots_ms: Sequence[float], context_tokens: float
+) -> Iterator[tuple[float, float]]:
+    """The same for many objectives, quicker and not as exact: off one curve of step times, once refined."""
+
+    def step_ms(batch: float) -> float:
+        return model.decode_step_ms(batch, batch * context_tokens)
+
+    growth = (_most_sequences(observation, context_tokens) / LEAST_SEQUENCES) ** (1 / CURVE_STEPS)
+    batches = [LEAST_SEQUENCES * growth**n for n in range(CURVE_STEPS + 1)]
+    curve = [(batch, step_ms(batch)) for batch in batches]
+    for limit_ms in (TPOT_MARGIN * tpot_ms for tpot_ms in tpots_ms):
+        beyond = next((n for n, (_, ms) in enumerate(curve) if ms > limit_ms), len(curve))
+        if beyond in (0, len(curve)):
+            batch, ms = curve[min(beyond, len(curve) - 1)]
+            yield batch, ms / 1000
+            continue
+        low, high = curve[beyond - 1 : beyond + 1]
+        for _ in range(REFINED):
+            between = _crossing(low, high, limit_ms)
+            ms = step_ms(between)
+            low, high = ((between, ms), high) if ms <= limit_ms else (low, (between, ms))
+        yield _crossing(low, high, limit_ms), limit_ms / 1000
+
+
+def _crossing(low: tuple[float, float], high: tuple[float, float], limit_ms: float) -> float:
+    """The batch where a line between two points of a curve of step times reaches ``limit_ms``."""
+    (few, soonest_ms), (many, latest_ms) = low, high
+    return few + (many - few) * (limit_ms - soonest_ms) / (latest_ms - soonest_ms)
+
+
+def _most_sequences(observation: Observation, context_tokens: float) -> float:
+    """That a worker's memory has room for, with a margin."""
+    most = MOST_SEQUENCES if observation.max_sequences is None else observation.max_sequences
+    if observation.kv_capacity_tokens is None:
+        return most
+    return max(min(most, KV_MARGIN * observation.kv_capacity_tokens / context_tokens), LEAST_SEQUENCES)

@@ -1,0 +1,201 @@
+"""How many workers the service should have, and of each role. From the numbers that ``explain`` shows:
+
+need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
+       is left then
+grow = need, once it was above what is there for ``PATIENCE_S``; at once after a sudden change of the rate
+keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, or where a need
+       came back after longer; of both roles together where workers can change their role, else of each
+want = grow, and of those that are there what keep says
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pointsman.planner.core.sizing.demand import Moment
+
+PATIENCE_S: Final = 15.0  # a need that is there for less is chance
+LONGEST_KEEP_S: Final = 600.0
+LONGEST_GAP_S: Final = 60.0  # between two looks: what was needed in a longer one nobody knows
+GAP_S: Final = 20.0  # a need that was away for less never went
+GAP_WINDOWS: Final = 2.0  # both are at least so many looks
+RETURNS_S: Final = 3600.0  # so long a need that came back is remembered
+RETURN_MARGIN: Final = 1.25
+MOST_RETURNS: Final = 4
+SURE_RETURNS: Final = 2  # after so many a need is expected to come back, also where it was sudden
+TOLERANCE: Final = 1.1  # times the expected rate, that those who stay must be enough for
+Counts = tuple[int, int]
+"""Workers of each role: prefill, decode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What was needed lately: (last look, need) of each need than which there was no higher one since; the same of
+    needs for which workers were there; and (when, after how long) such a need came back for which they were there no
+    more."""
+
+    highest: tuple[tuple[float, int], ...] = ()
+    met: tuple[tuple[float, int], ...] = ()
+    returns: tuple[tuple[float, float], ...] = ()
+
+    def observe(self, need: int, stay: int, there: int, now_s: float, window_s: float, least_s: float) -> "Needs":
+        """Take one look, at a window: workers that are needed, and that are enough for those who stay.
+
+        What is there at the first look, or at the first after a long time without any, is taken as needed until then.
+        """
+        looks_s = GAP_WINDOWS * window_s
+        unseen = not self.highest or now_s - self.highest[-1][0] > max(LONGEST_GAP_S, looks_s)
+        returns = tuple(each for each in self.returns if now_s - each[0] < RETURNS_S)
+        last_s = max((at_s for at_s, needed in self.met if needed > there), default=None)
+        met = min(stay, there)
+        if need > there and last_s is not None:
+            met = need  # it is back: what is short at the next look too did not come back again
+            if now_s - last_s > max(GAP_S, looks_s):
+                returns = (*returns, (now_s, now_s - last_s))[-MOST_RETURNS:]
+        stay, since_s = max(stay, there) if unseen else stay, now_s - max(LONGEST_KEEP_S, least_s)
+
+        def with_now(looks: tuple[tuple[float, int], ...], need: int) -> tuple[tuple[float, int], ...]:
+            higher = (look for look in looks if look[1] > need and look[0] >= since_s)
+            return (*higher, (now_s, need))
+
+        return Needs(with_now(self.highest, stay), with_now(self.met, met), returns)
+
+    def keep_s(self, least_s: float) -> float:
+        """How long a need is kept: as usual, or until it may be expected to have come back."""
+        longest_s = max((gap_s for _, gap_s in self.returns), default=0.0)
+        return max(least_s, min(LONGEST_KEEP_S, RETURN_MARGIN * longest_s))
+
+    def kept(self, now_s: float, least_s: float, serving: int, fell_s: float | None) -> int:
+        """The highest need that is kept. ``fell_s``: when the rate fell suddenly, a moment ago; what still starts for
+        a need before that comes too late, unless such a need came back before."""
+        since_s, gone_s = now_s - self.keep_s(least_s), -math.inf
+        if fell_s is not None and len(self.returns) < SURE_RETURNS:
+            gone_s = fell_s
+        return max(min(need, serving) if at_s < gone_s else need for at_s, need in self.highest if at_s >= since_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """For how long a pool was short without a break."""
+
+    short_s: float = 0.0
+
+    def grow(self, need: int, there: int, window_s: float, *, sudden: bool) -> tuple["Patience", int]:
+        """(what is remembered, workers to have at least, by starts too)."""
+        short_s = self.short_s + window_s if need > there else 0.0
+        return Patience(short_s), need if sudden or short_s >= PATIENCE_S else min(need, there)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What targets remember from look to look."""
+
+    prefill: Patience = Patience()
+    decode: Patience = Patience()
+    prefill_needs: Needs = Needs()
+    decode_needs: Needs = Needs()
+    needs: Needs = Needs()  # of both together
+
+    def interrupted(self) -> "Memory":
+        """After a look that saw nothing: what was short before is short anew."""
+        return replace(self, prefill=Patience(), decode=Patience())
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Workers wanted, the numbers behind them, and whether anything is queued."""
+
+    prefill: int
+    decode: int
+    rate_per_s: float
+    ahead_per_s: float  # when a worker started now would serve
+    backlog: float
+    needed_now: Counts  # for what arrives at this moment and what is queued
+    load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
+    load_ahead: tuple[float, float]  # of the rate at the lead, without rounding: as even as the rate is
+    needed: Counts  # when a worker started now would serve
+    grow: Counts  # of that, what was needed for long enough
+    kept: Counts  # for what was, of each role by itself …
+    kept_of_both: int  # … and of both together
+    planned_per_s: float  # requests that layouts are compared by: with those of the queue
+    clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
+
+    @property
+    def at_least(self) -> Counts:
+        """For what arrives now and is queued, and when a worker started now would serve."""
+        return max(self.needed_now[0], self.grow[0]), max(self.needed_now[1], self.grow[1])
+
+
+def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
+    """What is wanted at ``moment``, and what is remembered of it."""
+    ahead_per_s, rate_per_s, backlog = moment.ahead_per_s, moment.rate_per_s, moment.backlog
+    there, now_s, keep_s = moment.committed, moment.now_s, moment.memory_s
+    window_s = moment.window_s
+    needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
+    needed_now = moment.needs(rate_per_s, backlog, at_once=True)
+    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], window_s, sudden=moment.sudden)
+    decode, grow_decode = memory.decode.grow(needed[1], there[1], window_s, sudden=moment.sudden)
+    stay = _most(needed, moment.needs(TOLERANCE * ahead_per_s, 0.0))
+    memory = Memory(
+        prefill,
+        decode,
+        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, window_s, keep_s),
+        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, window_s, keep_s),
+        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, window_s, keep_s),
+    )
+    serving, fell_s = (moment.prefill.active, moment.decode.active), moment.fell_s
+    kept = (
+        memory.prefill_needs.kept(now_s, keep_s, serving[0], fell_s),
+        memory.decode_needs.kept(now_s, keep_s, serving[1], fell_s),
+    )
+    kept_of_both = memory.needs.kept(now_s, keep_s, sum(serving), fell_s)
+    grow = grow_prefill, grow_decode
+    load_ahead = moment.work(needed, ahead_per_s)
+    least = _most((1, 1), needed_now, grow)
+    if is_long(backlog, rate_per_s):  # those that serve clear it
+        least = _most(least, serving)
+    if moment.switchable:
+        stays = without_idle(there, least, kept_of_both, load_ahead)
+    else:
+        stays = without_idle(there, _most(least, kept), 0, load_ahead)
+    return memory, Targets(
+        prefill=max(stays[0], grow[0]),
+        decode=max(stays[1], grow[1]),
+        rate_per_s=rate_per_s,
+        ahead_per_s=ahead_per_s,
+        backlog=backlog,
+        needed_now=needed_now,
+        load_now=moment.load(needed_now),
+        load_ahead=load_ahead,
+        needed=needed,
+        grow=grow,
+        kept=kept,
+        kept_of_both=kept_of_both,
+        planned_per_s=moment.planned_per_s,
+        clear_s=(moment.clear_s(at_once=True), moment.clear_s(at_once=False)),
+    )
+
+
+def is_long(backlog: float, rate_per_s: float) -> bool:
+    """Whether so many requests wait that nobody who serves may go."""
+    return backlog > max(10.0, 2 * rate_per_s)
+
+
+def _most(*counts: Counts) -> Counts:
+    prefill, decode = zip(*counts, strict=True)
+    return max(prefill), max(decode)
+
+
+def without_idle(there: Counts, least: Counts, size: int, load: tuple[float, float]) -> Counts:
+    """Those that are there without the ones beyond ``least`` of their role, but ``size`` in all.
+
+    Of several that could go it is one of the role that has the most for its ``load``.
+    """
+    prefill, decode = there
+    while prefill + decode > size:
+        roles = [role for role, n in ((0, prefill), (1, decode)) if n > least[role]]
+        if not roles:
+            break
+        gives = max(roles, key=lambda role: (prefill, decode)[role] / load[role])
+        prefill, decode = (prefill - 1, decode) if gives == 0 else (prefill, decode - 1)
+    return prefill, decode

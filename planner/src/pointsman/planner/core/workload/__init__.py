@@ -1,0 +1,1 @@
+"""What comes: arrivals and their forecast, lengths of requests, what of them is cached."""

@@ -1,0 +1,156 @@
+"""How long requests are: means over the last minutes, or over the last seconds once those differ for certain.
+
+A smoothed mean is late exactly when it matters, after the mix has changed; a short one is noise all the time. So the
+long mean is used until a test on the window means says that the recent ones are of another kind.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from pointsman.planner.core.types import Load
+from pointsman.planner.core.workload.output_length_startup import FirstAnswers
+from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
+
+LENGTHS_KEPT_S: Final = 300.0
+LEAST_REQUESTS: Final = 60  # kept whatever their age
+LEAST_WINDOWS: Final = 8
+MOST_LENGTH_WINDOWS: Final = 160
+MOST_RECENT_WINDOWS: Final = 48
+FORGET_WINDOWS: Final = 4  # a change seen over so many windows makes what was before forgotten
+CERTAIN: Final = 5.0  # standard errors
+LEAST_CHANGE: Final = 0.10  # of the mean: less is no other kind of prompt
+LEAST_SPREAD: Final = 0.05  # of the mean: window means are never more alike than that
+RECENT_REQUESTS: Final = 12
+EARLIER_REQUESTS: Final = 40
+CACHED_REQUESTS: Final = 200.0  # memory of the cached share
+SHARES_HALF_LIFE_S: Final = 100.0
+CHANGED_WEIGHT: Final = 0.7  # of one window in the distribution while the recent ones are of another kind
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Mean lengths of ``requests`` requests, in tokens."""
+
+    at_s: float
+    requests: float
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """What is known of requests' lengths. ``shares``: (prompt tokens, share of requests), smoothed."""
+
+    windows: tuple[Window, ...] = ()
+    cached_share: float = 0.0
+    shares: tuple[tuple[float, float], ...] = ()
+    prompt_tokens: float | None = None
+    output_tokens: float | None = None
+    finished_tokens: float | None = None  # output of those that ended
+    changed_s: float | None = None  # when requests were last seen to be of another kind than before
+    first: FirstAnswers = field(default_factory=FirstAnswers)
+    prefixes: Prefixes = field(default_factory=Prefixes)
+
+    def observe(self, load: Load, window_s: float, now_s: float) -> "Lengths":
+        """Take one window; lengths that were not measured in it change nothing."""
+        first = self.first.observe(load, window_s)
+        requests = load.measured if load.measured is not None else load.arrivals_per_s * window_s
+        # Prompts are measured when they arrive, outputs when they end: a window may have one without the other.
+        prompt_seen = self.prompt_tokens if load.prompt_tokens is None else load.prompt_tokens
+        output_seen = self.finished_tokens if load.output_tokens is None else load.output_tokens
+        nothing = load.prompt_tokens is None and load.output_tokens is None
+        if nothing or prompt_seen is None or output_seen is None or requests <= 0:
+            return replace(self, first=first)
+        windows = [*self.windows, Window(now_s, requests, prompt_seen, output_seen)][-MOST_LENGTH_WINDOWS:]
+        total = sum(w.requests for w in windows)
+        while (
+            len(windows) > LEAST_WINDOWS
+            and windows[0].at_s < now_s - LENGTHS_KEPT_S
+            and total - windows[0].requests > LEAST_REQUESTS
+        ):
+            total -= windows.pop(0).requests
+        prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows])
+        output, recent_outputs = _mean(windows, [w.output_tokens for w in windows])
+        recent = max(recent_prompts or 0, recent_outputs or 0)
+        if recent >= FORGET_WINDOWS:
+            windows = windows[-recent:]
+        cached = self.cached_share
+        if load.cached_tokens is not None:
+            share = min(max(load.cached_tokens / max(prompt_seen, 1.0), 0.0), 1.0)
+            cached += min(1.0, requests / CACHED_REQUESTS) * (share - cached)
+        # The distribution has no test of its own: it is forgotten when a mean says that requests are others now.
+        weight = 1 - 0.5 ** (window_s / SHARES_HALF_LIFE_S)
+        if recent_prompts is not None:
+            weight = max(weight, CHANGED_WEIGHT)
+        if load.prompt_length_shares:
+            shares = _mix_shares(self.shares, load.prompt_length_shares, weight if self.shares else 1.0)
+        else:
+            shares = self.shares if len(self.shares) > 1 else ((prompt, 1.0),)  # only means are known
+        prefixes = self.prefixes
+        if load.uncached is not None:
+            seen = load.uncached.length_shares
+            prefixes = prefixes.observe(load, _mix_shares(prefixes.shares, seen, weight if prefixes.shares else 1.0))
+        return Lengths(
+            tuple(windows), cached, shares,
+            prompt_tokens=prompt,
+            output_tokens=max(output, first.output_tokens or 0.0),
+            finished_tokens=output,
+            changed_s=now_s if recent > 0 else self.changed_s,
+            first=first,
+            prefixes=prefixes,
+        )  # fmt: skip
+
+    @property
+    def requests(self) -> float:
+        """How many requests the windows hold."""
+        return sum(w.requests for w in self.windows)
+
+
+def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None]:
+    """(the mean to use, of how many of the last windows it is; None: of all).
+
+    Every split into earlier and recent windows is tested; of those that are certain the clearest is taken.
+    """
+    count = total = squares = 0.0
+    for window, value in zip(windows, values, strict=True):
+        count, total, squares = (
+            count + window.requests,
+            total + window.requests * value,
+            squares + window.requests * value * value,
+        )
+    best: tuple[float, float, int] | None = None
+    before_count, before_total, before_squares = count, total, squares
+    for recent in range(1, min(len(windows), MOST_RECENT_WINDOWS + 1)):
+        n, v = windows[-recent].requests, values[-recent]
+        before_count, before_total, before_squares = before_count - n, before_total - n * v, before_squares - n * v * v
+        recent_count = count - before_count
+        if before_count < EARLIER_REQUESTS:
+            break
+        if recent_count < RECENT_REQUESTS:
+            continue
+        before, now = before_total / before_count, (total - before_total) / recent_count
+        if abs(now - before) <= LEAST_CHANGE * before:
+            continue
+        # Of one request, from the spread of window means.
+        spread = max(0.0, before_squares - before_count * before * before) / (len(windows) - recent)
+        variance = spread + (LEAST_SPREAD * before) ** 2
+        # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
+        further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
+        certainty = further / math.sqrt(variance / recent_count + variance / before_count)
+        if certainty > CERTAIN and (best is None or certainty > best[0]):
+            best = certainty, now, recent
+    return (total / count, None) if best is None else (best[1], best[2])
+
+
+def _mix_shares(
+    old: tuple[tuple[float, float], ...], new: tuple[tuple[float, float], ...], weight: float
+) -> tuple[tuple[float, float], ...]:
+    if not new:
+        return old
+    mixed: dict[float, float] = {tokens: (1 - weight) * share for tokens, share in old}
+    for tokens, share in new:
+        mixed[tokens] = mixed.get(tokens, 0.0) + weight * share
+    kept = {tokens: share for tokens, share in mixed.items() if share > 1e-3}
+    total = sum(kept.values())
+    return tuple((tokens, kept[tokens] / total) for tokens in sorted(kept)) if total > 0 else old

@@ -1,0 +1,152 @@
+"""What the planner learns of an engine from the service alone."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pointsman.planner.core.engine.learned_model import MOST_BUCKETS, LearnedModel, Learner, undisturbed
+from pointsman.planner.core.engine.performance_model import CorrectedModel, LinearModel
+from pointsman.planner.core.state import State, model_of
+from pointsman.planner.core.types import EngineSample, WorkerRole
+
+
+def prefill_ms(tokens: float) -> float:
+    return 16.5 + 0.0152 * tokens + 4.2e-7 * tokens * tokens
+
+
+def step_ms(kv_tokens: float) -> float:
+    return 5.74 + 2.06e-4 * kv_tokens - 3.75e-10 * kv_tokens * kv_tokens
+
+
+def samples(draw: random.Random, count: int, noise: float = 0.0) -> list[EngineSample]:
+    found = []
+    for _ in range(count):
+        tokens, batch = draw.uniform(500, 8192), draw.randint(1, 60)
+        kv = batch * draw.uniform(3000, 4500)
+        found.append(EngineSample(WorkerRole.PREFILL, prefill_ms(tokens) * draw.lognormvariate(0, noise), tokens))
+        found.append(EngineSample(WorkerRole.DECODE, step_ms(kv) * draw.lognormvariate(0, noise), kv, batch))
+    return found
+
+
+def taught(found: list[EngineSample], chunk_tokens: float | None = 8192) -> LearnedModel:
+    learner = Learner()
+    for sample in found:
+        learner = learner.observe((sample,))
+    model = learner.model(chunk_tokens)
+    assert model is not None
+    return model
+
+
+@pytest.mark.parametrize(("noise", "within"), [(0.0, 0.01), (0.08, 0.06)])
+def test_curved_times_are_learned_from_sixty_samples_with_and_without_noise(noise: float, within: float) -> None:
+    model = taught(samples(random.Random(2), 60, noise))
+    for tokens in (1000, 4000, 8000):
+        assert model.prefill_ms(tokens, 0) == pytest.approx(prefill_ms(tokens), rel=within)
+    for batch in (10, 30, 55):
+        assert model.decode_step_ms(batch, batch * 4000) == pytest.approx(step_ms(batch * 4000), rel=within)
+
+
+def test_hours_of_one_load_do_not_make_it_forget_what_another_taught() -> None:
+    draw = random.Random(3)
+    found = samples(draw, 60)
+    found += [EngineSample(WorkerRole.DECODE, step_ms(8000), 8000, 2) for _ in range(3000)]
+    assert taught(found).decode_step_ms(50, 200_000) == pytest.approx(step_ms(200_000), rel=0.03)
+
+
+def test_an_engine_that_became_slower_is_followed() -> None:
+    draw = random.Random(4)
+    found = samples(draw, 60)
+    slower = [EngineSample(s.role, s.observed_ms * 1.3, s.tokens, s.batch) for s in samples(draw, 400)]
+    assert taught(found + slower).prefill_ms(4000, 0) == pytest.approx(1.3 * prefill_ms(4000), rel=0.05)
+
+
+def test_a_prompt_longer_than_a_pass_takes_several() -> None:
+    model = taught(samples(random.Random(5), 60))
+    assert model.prefill_ms(3 * 8192, 0) == pytest.approx(3 * model.prefill_ms(8192, 0))
+
+
+def test_steps_whose_tokens_are_not_known_teach_a_line_over_the_batch() -> None:
+    found = [EngineSample(WorkerRole.DECODE, 5.0 + 0.25 * batch, None, batch) for batch in (1, 4, 8, 16)]
+    found.append(EngineSample(WorkerRole.PREFILL, 30.0, 400))
+    assert taught(found).decode_step_ms(12, 0) == pytest.approx(8.0, rel=0.03)
+
+
+def test_one_role_alone_makes_no_model() -> None:
+    assert Learner().observe([EngineSample(WorkerRole.PREFILL, 30.0, 400)]).model(None) is None
+
+
+anything = st.builds(
+    EngineSample,
+    role=st.sampled_from(WorkerRole),
+    observed_ms=st.floats(-1, 1e8),
+    tokens=st.none() | st.floats(0, 1e7),
+    batch=st.floats(0, 1e4),
+)
+
+
+@given(found=st.lists(anything, max_size=80))
+def test_no_samples_make_an_engine_that_is_faster_with_more_work_or_an_unbounded_memory(
+    found: list[EngineSample],
+) -> None:
+    learner = Learner().observe(found)
+    assert len(learner.prefills) <= MOST_BUCKETS
+    assert len(learner.steps) <= MOST_BUCKETS
+    model = learner.model(8192)
+    if model is not None:
+        assert 0 <= model.prefill_ms(100, 0) <= model.prefill_ms(2000, 0) <= model.prefill_ms(20_000, 0) + 1e-9
+        times = [model.decode_step_ms(8, kv) for kv in (0, 1e3, 1e5, 1e7)]
+        assert times == sorted(times)
+
+
+def test_a_step_between_which_prompts_are_computed_is_learned_without_them() -> None:
+    model = LearnedModel((0.0, 0.1, 0.0), (10.0, 0.0, 0.0, 0.0))  # 0.1 ms a token
+    alone = EngineSample(WorkerRole.DECODE, 10.0, 5000.0, 8.0)
+    fifth = replace(alone, observed_ms=12.5, local_tokens_per_s=2000.0)  # a fifth of each second
+    hardly = replace(alone, observed_ms=40.0, local_tokens_per_s=7500.0)
+    found = undisturbed([alone, fifth, hardly], model, 1000.0)
+    assert [sample.observed_ms for sample in found] == pytest.approx([10.0, 10.0])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_measurements_that_lie_close_together_say_little_of_what_is_far_from_them(seed: int) -> None:
+    """Ten looks at a noisy engine: prompts of 1400 to 1900 tokens at .12 ms a token, and two or three streams."""
+    draw, found = random.Random(seed), []
+    for _ in range(10):
+        tokens, batch = draw.uniform(1400, 1900), draw.choice([2, 3])
+        found.append(EngineSample(WorkerRole.PREFILL, 0.12 * tokens * draw.lognormvariate(0, 0.25), tokens))
+        found.append(EngineSample(WorkerRole.DECODE, (5.5 + 0.3 * batch) * draw.lognormvariate(0, 0.25), None, batch))
+    model = taught(found, None)
+    assert model.prefill_ms(1650, 0) == pytest.approx(0.12 * 1650, rel=0.3), "where it was measured"
+    assert model.decode_step_ms(2.5, 0) == pytest.approx(6.25, rel=0.3)
+    assert model.prefill_ms(100, 0) < 0.5 * model.prefill_ms(1650, 0), "a short prompt is shorter"
+    assert 1.2 < model.decode_step_ms(16, 0) / model.decode_step_ms(2.5, 0) < 4.5, "true are 1.65"
+
+
+TABLE = LinearModel(5, 0.02, 0, 6, 0.01, 1e-5)
+LEARNED = LearnedModel((16.5, 0.0152, 0.0), (5.74, 0.0, 2e-4, 0.0))
+
+
+def test_a_table_is_corrected_by_the_measurements_that_are_kept_whichever_table_it_is() -> None:
+    """A policy that names another table needs no new measurements."""
+    learner = Learner()
+    for number in range(40):
+        tokens, batch = 1000.0 + 100 * number, 1.0 + number
+        learner = learner.observe(
+            [
+                EngineSample(WorkerRole.PREFILL, 2.7 * TABLE.prefill_ms(tokens, 0), tokens),
+                EngineSample(WorkerRole.DECODE, 0.5 * TABLE.decode_step_ms(batch, 2000 * batch), 2000 * batch, batch),
+            ]
+        )
+    for table in (TABLE, LinearModel(10, 0.04, 0, 3, 0.005, 5e-6)):
+        model = learner.corrected(table, 0.0, 2000.0)
+        assert model.prefill_ms(3000, 0) == pytest.approx(2.7 * TABLE.prefill_ms(3000, 0), rel=0.03)
+        assert model.decode_step_ms(20, 40_000) == pytest.approx(0.5 * TABLE.decode_step_ms(20, 40_000), rel=0.03)
+
+
+def test_without_a_table_what_was_learned_is_all_there_is() -> None:
+    assert model_of(State(), None) is None
+    assert model_of(State(learned=LEARNED), None) is LEARNED
+    assert model_of(State(learned=LEARNED), TABLE) == CorrectedModel(TABLE)

@@ -1,0 +1,96 @@
+"""What the planner's word is worth: predicted beside observed, and what its plans would have brought."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from pointsman.planner.core.decide import decide
+from pointsman.planner.core.prediction_score import Score
+from pointsman.planner.core.state import State
+from pointsman.planner.core.types import Bounds, Mode, Objectives, Observation, Policy, Service
+from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
+
+CAPTURES = Path(__file__).parent / "captures"
+FREE = replace(POLICY, mode=Mode.SHADOW, max_gpus=16, scale_out=True, role_switch=False)
+
+
+def scored(attainment: float, prefill: int, decode: int, rate: float, ticks: int = 80) -> Score:
+    state = State()
+    service = Service(ttft_attainment=attainment, tpot_attainment=1.0, attainment=attainment, prefill_queue_depth=0.0)
+    for tick in range(ticks):
+        seen = observed(2.5 * tick, replace(LONG, arrivals_per_s=rate), prefill, decode, service=service)
+        state, _, _ = decide(state, seen, FREE, 2.5 * tick, LLAMA_8B_H100)
+    return state.score
+
+
+def test_where_workers_are_enough_it_says_so_and_clients_agree() -> None:
+    score = scored(0.99, 4, 4, 20.0)
+    assert score.predicted is not None
+    assert score.predicted > 0.9
+    assert score.observed == pytest.approx(0.99)
+    assert score.error == pytest.approx(abs(0.99 - score.predicted), abs=0.05)
+
+
+def test_where_they_are_too_few_its_plans_would_have_helped() -> None:
+    score = scored(0.1, 1, 4, 20.0)
+    assert score.predicted is not None
+    assert score.wished is not None
+    assert score.predicted < 0.6
+    assert score.wished > score.predicted + 0.3
+
+
+def test_a_window_without_answers_is_compared_with_nothing() -> None:
+    state, seen = State(), observed(0, LONG, service=Service(prefill_queue_depth=0.0))
+    state, decision, _ = decide(state, seen, FREE, 0, LLAMA_8B_H100)
+    assert state.score == Score()
+    assert "predictedAttainment" not in dict(decision.inputs)
+
+
+def test_many_requests_weigh_more_than_few() -> None:
+    score = Score().observe(1.0, 1.0, 1.0, 100).observe(0.0, 1.0, 0.5, 5).observe(1.0, 1.0, 1.0, 250)
+    assert score.predicted == pytest.approx(0.995)
+    assert score.error == pytest.approx(0.0025)
+
+
+def test_the_attainment_that_is_asked_for_changes_the_plan_and_not_the_prediction() -> None:
+    found = []
+    for asked in (0.8, 0.999):
+        policy, state = replace(FREE, objectives=replace(FREE.objectives, tpot_ms=12, attainment=asked)), State()
+        for tick in range(3):
+            seen = observed(2.5 * tick, SHORT, 3, 4)
+            state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+        found.append(dict(decision.inputs))
+    free, careful = found
+    assert careful["decodeNeededNow"] > free["decodeNeededNow"]
+    assert careful["predictedAttainment"] == free["predictedAttainment"] > 0.5
+
+
+@pytest.mark.parametrize("capture", ["cpu_short_prompts", "cpu_prompts_of_both_kinds"])
+def test_what_is_learned_in_seconds_from_a_real_engine_is_a_word_to_trust(capture: str) -> None:
+    """Half a minute of vLLM 0.32.0 on two shared cores, as the planner saw it: a tiny model, one prefill and two decode
+    workers, five or six clients. Most prompts are prefilled where they decode; no table fits such an engine.
+    """
+    first, *looks = (CAPTURES / f"{capture}.jsonl").read_text().splitlines()
+    policy = Policy(
+        objectives=Objectives(**json.loads(first), attainment=0.9),
+        max_gpus=3, min_gpus=3, prefill=Bounds(1, 2), decode=Bounds(1, 2), scale_out=False, scale_in=False,
+    )  # fmt: skip
+    read = TypeAdapter(Observation)
+    state = State()
+    for look in looks:
+        seen = read.validate_json(look)
+        got = seen.service  # recorded before gateways counted requests within both
+        if got is not None and got.ttft_attainment is not None and got.tpot_attainment is not None:
+            both = got.ttft_attainment * got.tpot_attainment
+            seen = replace(seen, service=replace(got, attainment=both))
+        state, _, _ = decide(state, seen, policy, seen.at_s)
+    score = state.score
+    assert score.predicted is not None
+    assert score.observed is not None
+    assert score.error is not None
+    assert score.observed > 0.95, "clients were served well"
+    assert score.predicted > 0.95
+    assert score.error < 0.1, "and in no single look was it far off"

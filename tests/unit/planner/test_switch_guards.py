@@ -1,0 +1,30 @@
+"""How many workers may switch their role at one time."""
+
+import pytest
+
+from pointsman.api.v1alpha1.plannerpolicy import RoleSwitchAction
+from pointsman.planner.core.switch_guards import History, against_switch, switches_at_a_time
+from pointsman.planner.core.types import Policy, Switch, WorkerRole
+from unit.planner.test_decide import SHORT, observed
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "percent", "most"),
+    [(10, 10, 20, 4), (1, 1, 20, 1), (3, 8, 20, 3), (2, 3, 1, 1), (10, 10, 100, 20)],
+)
+def test_the_share_is_of_all_workers_of_the_service_rounded_up(
+    prefill: int, decode: int, percent: int, most: int
+) -> None:
+    seen, policy = observed(0, SHORT, prefill, decode), Policy(max_in_transition_share=percent / 100, min_dwell_s=0)
+    assert switches_at_a_time(seen, policy) == most
+    too_many = Switch(WorkerRole.PREFILL, WorkerRole.DECODE, most + 1)
+    policy = Policy(max_in_transition_share=percent / 100, min_dwell_s=0, max_switches_per_10_min=100)
+    wait = against_switch(too_many, seen, policy, History())
+    assert wait is not None
+    assert wait.why == (f"0 workers are switching, at most {most} of {prefill + decode} may at a time")
+
+
+def test_the_field_says_so() -> None:
+    described = RoleSwitchAction.model_fields["max_in_transition_percent"].description
+    assert described is not None
+    assert described.startswith("Most of the service's workers (prefill and decode together)")
