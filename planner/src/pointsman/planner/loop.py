@@ -34,7 +34,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
-from pointsman.planner.core.unreachable_objectives import out_of_reach
+from pointsman.planner.core.unreachable_objectives import out_of_reach, same_share, unreachable_share
 from pointsman.planner.health import apply_health, health_condition, health_of
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.plan_writer import PlanWriter
@@ -74,6 +74,7 @@ class _Planned:
     save_words_s: float = SAVE_CHANGED_S  # after so long, where it is said otherwise of the same
     said: tuple[Reason, str] | None = None
     condition: tuple[bool, PlannerHealth, str] | None = None  # healthy, why, and of what
+    unreachable_share: float = 0.0  # of requests, as the condition says
     last: memory.Last | None = None
     shown: bool = False  # what this look found, in /metrics
 
@@ -346,7 +347,10 @@ class Planner:
             healthy, reason, message, of = False, PlannerHealth.UNKNOWN_TABLE, unknown_table, unknown_table
         elif missed is not None:
             (healthy, reason), message = _OUT_OF_REACH, missed
-            of = f"{objectives.ttft_ms} {objectives.ttft_ms_per_prompt_token} {objectives.tpot_ms}"
+            if not same_share(share := unreachable_share(decision), kept.unreachable_share):
+                kept.unreachable_share = share
+            asked = (objectives.ttft_ms, objectives.ttft_ms_per_prompt_token, objectives.tpot_ms)
+            of = f"{asked} {kept.unreachable_share}"
         elif not decision.inputs and kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH:
             return  # it says nothing about them
         else:

@@ -19,7 +19,7 @@ from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
 from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
-from pointsman.planner.core.sizing.demand import Moment, Pool, deviations
+from pointsman.planner.core.sizing.demand import Moment, Pool, deviations, reachable_attainment
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.sizing.pool_targets import Targets, targets
 from pointsman.planner.core.state import State, learn, model_of, seen_starting, seen_switching
@@ -88,7 +88,7 @@ def decide(
     state = replace(state, score=_scored(state, observation, policy, load, wanted, point, encode))
     waits_ms = prefill_wait_ms(observation, point)
     routes, routing = threshold(
-        state.routing, observation, policy, point, wanted.rate_per_s, deviations(policy.objectives.attainment), waits_ms
+        state.routing, observation, policy, point, wanted.rate_per_s, deviations(_goal(policy, point)), waits_ms
     )
     state = replace(state, routing=routes)
     routing = replace(
@@ -127,7 +127,13 @@ def _point(state: State, observation: Observation, policy: Policy, model: Perfor
         context_scv=state.shape.context_scv,
         transfer_s_per_token=state.transfers.s_per_token,
         prefixes=lengths.prefixes,
+        missed_share=1 - (state.score.observed or 0.0),
     )
+
+
+def _goal(policy: Policy, point: OperatingPoint) -> float:
+    """Of the requests that can meet the objectives, the share that must."""
+    return reachable_attainment(policy.objectives.attainment, point.unreachable.share)
 
 
 def _encode(
@@ -153,7 +159,7 @@ def _targets(
         )
     moment = Moment(
         point=point,
-        attainment=policy.objectives.attainment,
+        attainment=_goal(policy, point),
         forecaster=state.forecaster,
         prefill=pools[WorkerRole.PREFILL],
         decode=pools[WorkerRole.DECODE],

@@ -7,6 +7,8 @@ from pointsman.planner.core.sizing.operating_point import TPOT_MARGIN
 from pointsman.planner.core.types import Decision, Objectives
 
 MARGIN: Final = 1.1  # beyond the objective, before it is said: estimates move, and a word should not flap
+ALL: Final = 0.99  # of the requests: then the mean prompt says what would be right
+SAID_APART: Final = 0.25  # a share that differs by less, relative to the one in the message, is not written again
 
 
 def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> str | None:
@@ -17,6 +19,9 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> s
     """
     numbers = dict(decision.inputs)
     least = 1.0 if said else MARGIN
+    share = unreachable_share(decision)
+    if least * (1 - objectives.attainment) < share < ALL:
+        return _of_some(numbers, objectives, share)
     prompt, prefill_ms = numbers.get("promptTokens"), numbers.get("prefillMilliseconds")
     if prompt is not None and prefill_ms is not None and prefill_ms > least * objectives.ttft_for(prompt):
         return (
@@ -32,6 +37,40 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> s
             f"requests there are: no layout meets that, write more than {_above(step_ms)}"
         )
     return None
+
+
+def unreachable_share(decision: Decision) -> float:
+    """Of all requests, those that miss an objective even if they are alone, about."""
+    numbers = dict(decision.inputs)
+    return max(numbers.get("unreachableTtftShare", 0.0), numbers.get("unreachableTpotShare", 0.0))
+
+
+def same_share(share: float, said: float) -> bool:
+    """Whether a message with the share ``said`` still tells a reader what is so."""
+    return abs(share - said) <= SAID_APART * said
+
+
+def _of_some(numbers: dict[str, float], objectives: Objectives, share: float) -> str:
+    of_ttft = numbers.get("unreachableTtftShare", 0.0) >= numbers.get("unreachableTpotShare", 0.0)
+    name = "objectives.ttftMs" if of_ttft else "objectives.tpotMs"
+    longest = numbers.get("longestReachablePromptTokens")
+    above = "" if longest is None else f" (prompts above about {_rounded(longest)} tokens)"
+    at_most = f"an attainment of at most {math.floor(100 * (1 - share)) / 100:.2f}"
+    if of_ttft:
+        remedy = f"Raise {name}, write objectives.ttftMsPerPromptToken, or {at_most}"
+    else:
+        remedy = f"Raise {name}, or write {at_most}"
+    return (
+        f"about {share:.0%} of requests miss {name} even when they are alone{above}. "
+        f"objectives.attainment {objectives.attainment:g} is out of reach; the pools are sized for the other requests. "
+        f"{remedy}"
+    )
+
+
+def _rounded(tokens: float) -> int:
+    """To two digits: lengths are known from buckets."""
+    step: int = 10 ** max(0, math.floor(math.log10(max(tokens, 1.0))) - 1)
+    return round(tokens / step) * step
 
 
 def _above(milliseconds: float) -> int:

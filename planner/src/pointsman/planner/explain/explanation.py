@@ -17,11 +17,13 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
 from pointsman.planner.memory import NEVER_S, SAVE_EVERY_S
 from pointsman.serving.flow_control import NOTHING_HELD
 
 _SHOWN_ALTERNATIVES = 8
+_SHOWN_SHARE = 0.01  # of requests
 _LATE_S = 30.0  # beyond what is normal, before somebody is said to be silent
 WHAT_MODE_MEANS = {
     Mode.SHADOW: "I only write it down: the policy's mode is Shadow.",
@@ -219,6 +221,11 @@ def _expected(decision: Decision, policy: Policy) -> list[str]:
             f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
             + _now_needed(numbers)
         )
+    share = unreachable_share(decision)
+    if share >= _SHOWN_SHARE:
+        longest = numbers.get("longestReachablePromptTokens")
+        of = "" if longest is None else f" (prompts above about {longest:.0f} tokens)"
+        lines.append(f"about {share:.0%} of requests miss an objective even when they are alone{of}")
     if numbers.get("backlog", 0) >= 1:
         lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
     return lines

@@ -156,8 +156,8 @@ def _replay(
 def _missed(result: Result) -> list[str]:
     """Objectives that no layout meets: on a live service the condition PlannerHealthy says so."""
     said = (out_of_reach(made.decision, result.objectives, said=False) for made in result.decisions)
-    sentence = next((one for one in said if one is not None), None)
-    return [] if sentence is None else [f"objectives are out of reach: {sentence}"]
+    sentences = [one for one in said if one is not None]
+    return [f"objectives are out of reach: {sentences[-1]}"] if sentences else []
 
 
 def _assumed_engine(options: Options, spec: PlannerPolicySpec) -> list[str]:

@@ -46,7 +46,7 @@ def _pending_tokens(point: OperatingPoint, observation: Observation, policy: Pol
     What finds the queue full is prefilled where it decodes, and all who decode there pay for it.
     """
     queued = point.queued_tokens
-    if queued <= 0 or point.prefill_alone_s >= point.ttft_s:
+    if queued <= 0 or point.reachable_s >= point.ttft_s:
         return None
     workers = max(1, observation.serving(WorkerRole.PREFILL))
     queue = QUEUE_SHARE * policy.max_queue_size / workers

@@ -14,6 +14,7 @@ CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
 HELD_CLEAR_S: Final = 120.0  # … where what waits is held back, and makes nobody else late
 QUEUED_PER_WORKER: Final = 2.0  # requests that are no backlog
 LEAST_LATE: Final = 0.001  # whatever attainment is asked for
+LEAST_LEFT: Final = 0.2  # of those that may be late, whoever is late anyway
 SUDDEN_S: Final = 15.0  # so long nothing waits to be sure
 ROUND: Final = 0.02  # of a decode worker, that is no reason for another one
 _NORMAL: Final = NormalDist()
@@ -22,6 +23,16 @@ _NORMAL: Final = NormalDist()
 def late_share(attainment: float) -> float:
     """Of the requests, what may wait too long for a prefill worker."""
     return max(LEAST_LATE, 1 - attainment)
+
+
+def reachable_attainment(attainment: float, unreachable: float) -> float:
+    """Of the requests that can be in time, the share that must be, so that ``attainment`` of all are.
+
+    ``unreachable``: of all requests, those that cannot. Where they are more than may be late, the others are sized for
+    as if they alone were there.
+    """
+    left = 1 - attainment - unreachable
+    return 1 - max(left / (1 - unreachable), LEAST_LEFT * (1 - attainment)) if left > 0 else attainment
 
 
 def deviations(attainment: float) -> float:

@@ -26,6 +26,7 @@ LEAST_SEQUENCES: Final = 0.5  # of a worker that cannot meet the token objective
 USABLE_TTFT_SHARE: Final = 0.9  # of the objective; the rest is for what no formula knows
 LEAST_SLACK_SHARE: Final = 0.15
 BATCH_BISECTIONS: Final = 24
+LENGTH_BISECTIONS: Final = 12
 CURVE_STEPS: Final = 24  # from the least batch to the most, where many objectives are asked for …
 REFINED: Final = 2  # … and how often the place between two is looked at more closely
 LEAST_SCV: Final = 0.05  # of prefill times
@@ -41,6 +42,8 @@ class Prompts:
     alone_s: float  # of a prefill worker …
     amortised_s: float  # … in a full pass
     local_s: float  # of the decode worker
+    prompt_tokens: float = 0.0  # with those that are cached
+    reachable: bool = True  # False: such a request misses an objective even if it is alone
 
     def local_share(self, threshold_tokens: float) -> float:
         """Of them, those of at most so many tokens: as even over a bucket as its bounds allow, on a scale of logs."""
@@ -57,11 +60,29 @@ class Prompts:
 
 
 @dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Requests that miss an objective even if they are alone."""
+
+    ttft_share: float = 0.0  # of all requests
+    tpot_share: float = 0.0
+    longest_tokens: float | None = None  # of a prompt that meets both, about; None: all that come do, or none does
+
+    @property
+    def share(self) -> float:
+        """Of all requests, those that miss either: both miss the longest ones."""
+        return max(self.ttft_share, self.tpot_share)
+
+
+ALL_REACHABLE: Final = Unreachable()
+
+
+@dataclass(frozen=True, slots=True)
 class OperatingPoint:
     """Times in seconds, of one worker and means over requests."""
 
     prefill_s: float  # of a worker's time, in a full pass
     prefill_alone_s: float
+    reachable_s: float  # of prompts that can be in time, alone: prefill and transfer
     prefill_scv: float
     queued_tokens: float  # that are not cached where it decodes, of a prompt that prefill workers compute
     transfer_s: float  # of such a prompt's KV, alone on the network
@@ -78,6 +99,7 @@ class OperatingPoint:
     # (share of its time left for steps, batch, step_s): many, so found when first asked for, if it prefills at all
     beside_local: Callable[[], tuple[tuple[float, float, float], ...]] = tuple
     encode_s: float = 0.0  # until the embeddings of its images are there; mean over all requests
+    unreachable: Unreachable = ALL_REACHABLE
 
     def at_threshold(self, tokens: int) -> "OperatingPoint":
         """The same, with prompts of at most ``tokens`` that are not cached prefilled where they decode."""
@@ -97,10 +119,13 @@ class OperatingPoint:
             squares = sum(p.amortised_s * p.amortised_s * p.share for p in queued) / weight
             scv = max(LEAST_SCV, squares / (prefill_s * prefill_s) - 1)
         queued_tokens = sum(p.new_tokens * p.share for p in queued) / weight
+        in_time = [p for p in queued if p.reachable] or queued
         return replace(
             self,
             prefill_s=prefill_s,
             prefill_alone_s=sum(p.alone_s * p.share for p in queued) / weight,
+            reachable_s=sum((p.alone_s + p.new_tokens * self.transfer_s_per_token) * p.share for p in in_time)
+            / sum(p.share for p in in_time),
             prefill_scv=scv,
             queued_tokens=queued_tokens,
             transfer_s=queued_tokens * self.transfer_s_per_token,
@@ -124,8 +149,11 @@ class OperatingPoint:
 
     @property
     def room_s(self) -> float:
-        """What the objective leaves of a request's time beside its prefill, transfer and first step."""
-        return USABLE_TTFT_SHARE * self.ttft_s - self.prefill_alone_s - self.transfer_s - self.step_s
+        """What the objective leaves of a request's time beside its prefill, transfer and first step.
+
+        Requests that miss it anyway leave nothing, and do not count.
+        """
+        return USABLE_TTFT_SHARE * self.ttft_s - self.reachable_s - self.step_s
 
     def prefill_workers(self, rate_per_s: float, arrival_scv: float, late: float, most: int) -> int:
         """The least pool where at most a share ``late`` of the requests waits beyond the slack, or ``most``."""
@@ -181,10 +209,9 @@ class OperatingPoint:
 
     def _first_tokens(self, rate_per_s: float, arrival_scv: float, workers: int, holds_back: bool) -> float:
         """Share within the TTFT objective."""
+        missed = self.unreachable.share
         if self.remote_share <= 0:
-            return 1.0
-        if self.prefill_alone_s + self.transfer_s > self.ttft_s:
-            return 1.0 - self.remote_share
+            return 1.0 - missed
         rate_per_s = rate_per_s * self.remote_share
         load = rate_per_s, self.prefill_s, arrival_scv, self.prefill_scv
         if holds_back:
@@ -196,7 +223,7 @@ class OperatingPoint:
             delay_s = delayed_wait_s(workers, rate_per_s, *load[1:])
             waits = erlang_c(workers, rate_per_s * self.prefill_s)
             served = kept * (1 - waits * math.exp(-min(50.0, self.slack_s / max(delay_s, 1e-9))))
-        return 1.0 - self.remote_share * (1.0 - served)
+        return 1.0 - missed - max(0.0, self.remote_share - missed) * (1.0 - served)  # the longest are all remote
 
     def _pace(self, rate_per_s: float, workers: int, holds_back: bool) -> float:
         """Share within the TPOT objective."""
@@ -239,16 +266,31 @@ def operating_point(
     context_scv: float,
     transfer_s_per_token: float = 0.0,
     prefixes: Prefixes = NOTHING_CACHED,
+    missed_share: float = 1.0,
 ) -> OperatingPoint:
     """``lengths``: (prompt tokens, share of requests); for ``threshold_tokens`` see ``at_threshold``;
     ``context_tokens``: what a decoding sequence holds on average; ``cached_share``: of every prompt, at every worker,
-    where ``prefixes`` know no better."""
+    where ``prefixes`` know no better; ``missed_share``: of the requests, those that missed an objective lately, which
+    bounds those that always will, since the buckets of ``lengths`` are wide."""
     batch, step_s = _decode_batch(model, observation, objectives.tpot_ms, context_tokens)
     prompts = (
         _of_conversations(model, observation.max_batch_tokens, prefixes, prompt_tokens)
         if prefixes.matter
         else _all_alike(model, observation.max_batch_tokens, _with_mean(lengths, prompt_tokens), cached_share)
     )
+
+    all_cached = 1 - prefixes.missing_share if prefixes.matter else cached_share
+
+    def misses_alone(prompt: Prompts) -> tuple[bool, bool]:
+        step_ms = model.decode_step_ms(1, prompt.prompt_tokens + output_tokens / 2)
+        prefill_s = min(prompt.alone_s + prompt.new_tokens * transfer_s_per_token, prompt.local_s)
+        late = prefill_s * 1000 + step_ms > objectives.ttft_for(prompt.prompt_tokens)
+        return late, step_ms > objectives.tpot_ms
+
+    def of_length(tokens: float) -> Prompts:
+        return _all_alike(model, None, ((tokens, 1.0),), all_cached)[0]
+
+    prompts, unreachable = _apart(prompts, misses_alone, of_length, missed_share)
 
     @cache
     def beside_local() -> tuple[tuple[float, float, float], ...]:
@@ -263,11 +305,12 @@ def operating_point(
     return OperatingPoint(
         prefill_s=0.0,
         prefill_alone_s=0.0,
+        reachable_s=0.0,
         prefill_scv=prefill_scv,
         queued_tokens=0.0,
         transfer_s=0.0,
         transfer_s_per_token=transfer_s_per_token,
-        ttft_s=objectives.ttft_for(prompt_tokens) / 1000,
+        ttft_s=objectives.ttft_for(_mean_reachable(prompts, prompt_tokens)) / 1000,
         output_tokens=output_tokens,
         batch=batch,
         step_s=step_s,
@@ -275,6 +318,7 @@ def operating_point(
         drain_per_s=full / max(output_tokens * model.decode_step_ms(full, full * context_tokens) / 1000, 1e-9),
         prompts=prompts,
         beside_local=beside_local,
+        unreachable=unreachable,
     ).at_threshold(threshold_tokens)
 
 
@@ -286,7 +330,7 @@ def _all_alike(
     for tokens, share in lengths:
         new, cached = max(1.0, tokens * (1 - cached_share)), tokens * cached_share
         alone_s = model.prefill_ms(new, cached) / 1000
-        found.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, batch_tokens), alone_s))
+        found.append(Prompts(new, share, alone_s, _amortised_s(model, new, cached, batch_tokens), alone_s, tokens))
     return tuple(found)
 
 
@@ -307,9 +351,49 @@ def _of_conversations(
                 model.prefill_ms(computed, cached) / 1000,
                 _amortised_s(model, computed, cached, batch_tokens),
                 model.prefill_ms(missing, held) / 1000 if missing > 0 else 0.0,
+                held + missing,
             )
         )
     return tuple(found)
+
+
+def _apart(
+    prompts: tuple[Prompts, ...],
+    misses_alone: Callable[[Prompts], tuple[bool, bool]],
+    of_length: Callable[[float], Prompts],
+    missed_share: float,
+) -> tuple[tuple[Prompts, ...], Unreachable]:
+    """Prompts with those marked that miss TTFT or TPOT alone, wherever they are prefilled; and their shares."""
+    missed = [misses_alone(prompt) for prompt in prompts]
+    if not any(any(late) for late in missed):
+        return prompts, ALL_REACHABLE
+    of_ttft, of_tpot = (
+        min(missed_share, sum(p.share for p, late in zip(prompts, missed, strict=True) if late[objective]))
+        for objective in (0, 1)
+    )
+    prompts = tuple(replace(p, reachable=not any(late)) for p, late in zip(prompts, missed, strict=True))
+    longest = _longest(prompts, lambda tokens: any(misses_alone(of_length(tokens))))
+    return prompts, Unreachable(of_ttft, of_tpot, longest)
+
+
+def _mean_reachable(prompts: Sequence[Prompts], mean: float) -> float:
+    """Tokens of a prompt that can be in time; ``mean``: of all prompts."""
+    in_time = [p for p in prompts if p.reachable]
+    if len(in_time) in (0, len(prompts)):
+        return mean
+    return sum(p.prompt_tokens * p.share for p in in_time) / sum(p.share for p in in_time)
+
+
+def _longest(prompts: Sequence[Prompts], is_late: Callable[[float], bool]) -> float | None:
+    """Tokens of the longest prompt that can be in time, about; None: none can."""
+    low = max((p.prompt_tokens for p in prompts if p.reachable), default=None)
+    if low is None:
+        return None
+    high = max(p.prompt_tokens for p in prompts if not p.reachable)
+    for _ in range(LENGTH_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_late(middle) else (middle, high)
+    return low
 
 
 def _with_mean(lengths: Sequence[tuple[float, float]], mean: float) -> Sequence[tuple[float, float]]:
