@@ -97,6 +97,14 @@ def test_requests_that_are_late_even_alone_are_counted_and_said_with_their_share
     assert dict(decision.inputs)["unreachableTtftShare"] == pytest.approx(0.1, abs=0.005)
 
 
+def test_where_no_request_is_in_time_the_mean_prompt_says_what_would_be_right() -> None:
+    """Whatever share of them clients were seen to miss so far."""
+    objectives = Objectives(ttft_ms=1500, tpot_ms=2)
+    sentence = out_of_reach(seen(WIDE, 0.5, objectives), objectives, said=False)
+    assert sentence is not None
+    assert sentence.startswith("objectives.tpotMs is 2; a decode step takes more than")
+
+
 def test_where_as_many_may_be_late_as_are_the_goal_is_within_reach() -> None:
     objectives = replace(FOR_SHORT_ONES, attainment=0.85)
     decision = seen(WIDE, 0.1, objectives)

@@ -7,7 +7,6 @@ from pointsman.planner.core.sizing.operating_point import TPOT_MARGIN
 from pointsman.planner.core.types import Decision, Objectives
 
 MARGIN: Final = 1.1  # beyond the objective, before it is said: estimates move, and a word should not flap
-ALL: Final = 0.99  # of the requests: then the mean prompt says what would be right
 SAID_APART: Final = 0.25  # a share that differs by less, relative to the one in the message, is not written again
 
 
@@ -19,9 +18,11 @@ def out_of_reach(decision: Decision, objectives: Objectives, *, said: bool) -> s
     """
     numbers = dict(decision.inputs)
     least = 1.0 if said else MARGIN
-    share = unreachable_share(decision)
-    if least * (1 - objectives.attainment) < share < ALL:
-        return _of_some(numbers, objectives, share)
+    share, longest = unreachable_share(decision), numbers.get("longestReachablePromptTokens")
+    if longest is not None and share > least * (1 - objectives.attainment):
+        return _of_some(numbers, objectives, share, longest)
+    if longest is not None:
+        return None  # few enough, and the mean prompt says nothing of the others
     prompt, prefill_ms = numbers.get("promptTokens"), numbers.get("prefillMilliseconds")
     if prompt is not None and prefill_ms is not None and prefill_ms > least * objectives.ttft_for(prompt):
         return (
@@ -50,18 +51,17 @@ def same_share(share: float, said: float) -> bool:
     return abs(share - said) <= SAID_APART * said
 
 
-def _of_some(numbers: dict[str, float], objectives: Objectives, share: float) -> str:
+def _of_some(numbers: dict[str, float], objectives: Objectives, share: float, longest: float) -> str:
     of_ttft = numbers.get("unreachableTtftShare", 0.0) >= numbers.get("unreachableTpotShare", 0.0)
     name = "objectives.ttftMs" if of_ttft else "objectives.tpotMs"
-    longest = numbers.get("longestReachablePromptTokens")
-    above = "" if longest is None else f" (prompts above about {_rounded(longest)} tokens)"
     at_most = f"an attainment of at most {math.floor(100 * (1 - share)) / 100:.2f}"
     if of_ttft:
         remedy = f"Raise {name}, write objectives.ttftMsPerPromptToken, or {at_most}"
     else:
         remedy = f"Raise {name}, or write {at_most}"
     return (
-        f"about {share:.0%} of requests miss {name} even when they are alone{above}. "
+        f"about {share:.0%} of requests miss {name} even when they are alone (prompts above about {_rounded(longest)} "
+        "tokens). "
         f"objectives.attainment {objectives.attainment:g} is out of reach; the pools are sized for the other requests. "
         f"{remedy}"
     )
