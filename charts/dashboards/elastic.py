@@ -1,7 +1,7 @@
 """The dashboard of one elastic group: are clients served, how fast, by how many instances, and in which groups?"""
 
-from charts.dashboards.grafana import NOTHING, Dashboard, Kind, Panel, Query, Row, Variable
-from charts.dashboards.queries import SELECTED, increase, quantile, rate
+from charts.dashboards.grafana import NOTHING, Annotation, Dashboard, Kind, Panel, Query, Row, Variable
+from charts.dashboards.queries import SELECTED, changes, increase, quantile, rate
 
 
 def _quantiles(histogram: str, *shares: float) -> tuple[Query, ...]:
@@ -171,6 +171,23 @@ OVERHEAD = Row(
     ),
 )
 
+MARKS = (
+    Annotation(
+        "Plans",
+        changes("pointsman_planner_plans_total", "reason"),
+        "Plan: {{reason}}",
+        "The planner wrote a plan because of {{reason}}. Its message: kubectl get pplan",
+        "blue",
+    ),
+    Annotation(
+        "Changes of instances",
+        changes("pointsman_operator_elastic_events_total", "reason"),
+        "{{reason}}",
+        "The operator reported {{reason}}. Which instance: kubectl get events",
+        "purple",
+    ),
+)
+
 ELASTIC = Dashboard(
     uid="pointsman-elastic",
     title="Pointsman elastic group",
@@ -182,4 +199,5 @@ ELASTIC = Dashboard(
         ),
     ),
     rows=(SERVED, LATENCY, INSTANCES, DEGREES, OVERHEAD),
+    annotations=MARKS,
 )

@@ -13,6 +13,8 @@ WIDTH: Final = 24
 HEIGHT: Final = 8
 UNKNOWN: Final = "unknown"
 NOTHING: Final = "none seen"
+ANNOTATION_STEP: Final = "30s"  # at least: marks that are no further apart are one
+_STATE_COLOURS: Final = ("blue", "orange", "purple", "green")
 _SCHEMA_VERSION: Final = 39
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -24,6 +26,7 @@ class Kind(StrEnum):
     STACKED = "stacked"  # lines on top of each other: parts of a whole
     BARS = "bars"  # on top of each other: counts of things that happen now and then
     NAMES = "names"  # the legends of the series that there are now
+    STATES = "states"  # a bar for each series, in the colour of the state that its value stands for
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,7 @@ class Panel:
     """``unit`` is one of Grafana's; what is above ``worse_above`` is red.
 
     ``empty`` is what stands there without any series: unknown, unless the panel shows what happens now and then.
+    ``states``: of ``Kind.STATES``, what the values 1, 2, … stand for.
     """
 
     title: str
@@ -50,6 +54,21 @@ class Panel:
     most: float | None = None
     worse_above: float | None = None
     empty: str = UNKNOWN
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Marks in all panels, where ``expr`` is above 0. ``title`` and ``text`` name labels as ``{{label}}``.
+
+    ``expr`` is asked for at each step of the time range, and ``$__interval`` in it is that step.
+    """
+
+    name: str
+    expr: str
+    title: str
+    text: str
+    colour: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +97,7 @@ class Dashboard:
     description: str
     variables: tuple[Variable, ...]
     rows: tuple[Row, ...]
+    annotations: tuple[Annotation, ...] = ()
 
     @property
     def panels(self) -> Iterator[Panel]:
@@ -100,7 +120,7 @@ def model(dashboard: Dashboard) -> dict[str, Any]:
         "refresh": "30s",
         "time": {"from": "now-1h", "to": "now"},
         "timezone": "",
-        "annotations": {"list": []},
+        "annotations": {"list": [_annotation(annotation) for annotation in dashboard.annotations]},
         "links": [
             {
                 "type": "dashboards",
@@ -131,6 +151,21 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "sort": 1,
         "multi": False,
         "includeAll": False,
+    }
+
+
+def _annotation(annotation: Annotation) -> dict[str, Any]:
+    return {
+        "name": annotation.name,
+        "datasource": _DATASOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": annotation.colour,
+        "target": {"refId": "Anno", "expr": annotation.expr, "interval": ANNOTATION_STEP},
+        "titleFormat": annotation.title,
+        "textFormat": annotation.text,
+        "tagKeys": "",
+        "useValueForTime": False,
     }
 
 
@@ -188,6 +223,16 @@ def _panel(panel: Panel) -> dict[str, Any]:
             "orientation": "horizontal",
         }
         return {**made, "type": "stat", "options": options}
+    if panel.kind is Kind.STATES:
+        bars: dict[str, Any] = {
+            "mergeValues": True,
+            "showValue": "never",
+            "alignValue": "left",
+            "rowHeight": 0.8,
+            "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+            "tooltip": {"mode": "single"},
+        }
+        return {**made, "type": "state-timeline", "options": bars}
     options = {
         "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull", "max"]},
         "tooltip": {"mode": "multi", "sort": "desc"},
@@ -207,7 +252,19 @@ def _defaults(panel: Panel) -> dict[str, Any]:
         "min": 0,
         "thresholds": {"mode": "absolute", "steps": steps},
     }
-    if panel.kind is not Kind.NAMES:
+    if panel.kind is Kind.STATES:
+        states = zip(panel.states, _STATE_COLOURS, strict=False)
+        found["mappings"] = [
+            {
+                "type": "value",
+                "options": {
+                    str(number): {"text": text, "color": colour, "index": number - 1}
+                    for number, (text, colour) in enumerate(states, start=1)
+                },
+            }
+        ]
+        found["custom"] = {"fillOpacity": 80, "lineWidth": 0, "spanNulls": False}
+    elif panel.kind is not Kind.NAMES:
         found["custom"] = {
             "drawStyle": "bars" if bars else "line",
             "fillOpacity": 60 if bars else 20 if stacked else 0,

@@ -17,6 +17,16 @@ def increase(metric: str, by: str) -> str:
     return f"sum by ({by}) (increase({metric}{{{SELECTED}}}[{_WINDOW}])) > 0"
 
 
+def changes(metric: str, by: str, matchers: str = "") -> str:
+    """For marks: what a counter grew by since the step before; nothing while it did not.
+
+    Each growth is in exactly one step, however steps and scrapes lie. ``increase`` misses what grows between two of its
+    windows, and shows it twice where they overlap.
+    """
+    now = f"{metric}{{{SELECTED},{matchers}}}" if matchers else f"{metric}{{{SELECTED}}}"
+    return f"(sum by ({by}) ({now}) - sum by ({by}) ({now} offset $__interval)) > 0"
+
+
 def quantile(share: float, histogram: str) -> str:
     """A quantile of a histogram, for example 0.95."""
     return f"histogram_quantile({share:g}, {rate(f'{histogram}_bucket', by='le')})"

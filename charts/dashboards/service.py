@@ -6,8 +6,10 @@ what fails?
 Rates are over ``$__rate_interval``; a ratio of nothing to nothing is no number and shows as a gap.
 """
 
-from charts.dashboards.grafana import NOTHING, Dashboard, Kind, Panel, Query, Row, Variable
-from charts.dashboards.queries import SELECTED, increase, mean, quantile, rate
+from typing import Final
+
+from charts.dashboards.grafana import NOTHING, Annotation, Dashboard, Kind, Panel, Query, Row, Variable
+from charts.dashboards.queries import SELECTED, changes, increase, mean, quantile, rate
 
 
 def _of_role(role: str = "") -> str:
@@ -204,6 +206,37 @@ WORKERS = Row(
             "worker on CPU weighs 1.",
             "short",
             (Query(_told("gpus"), "taken"), Query(_told("budget_gpus"), "budget", dashed=True)),
+        ),
+    ),
+)
+
+ROLE_NAMES: Final = ("Prefill", "Decode", "Encode")
+ROLES = Row(
+    "Who had which role?",
+    (
+        Panel(
+            "Role history",
+            "The role of each worker over time. A role switch is a change of colour in one bar; a gap is a worker "
+            "without a role, or not scraped.",
+            "none",
+            (
+                Query(
+                    " or ".join(
+                        f'max by (pod) ({number} * (pointsman_worker_role{{{SELECTED},role="{role}"}} == 1))'
+                        for number, role in enumerate(ROLE_NAMES, start=1)
+                    ),
+                    "{{pod}}",
+                ),
+            ),
+            Kind.STATES,
+            states=ROLE_NAMES,
+        ),
+        Panel(
+            "Workers by role",
+            "How many workers have each role, as they report it: for services with too many workers for a bar each.",
+            "short",
+            (Query(f"sum by (role) (pointsman_worker_role{{{SELECTED}}})", "{{role}}"),),
+            Kind.STACKED,
         ),
     ),
 )
@@ -412,6 +445,30 @@ FAILURES = Row(
     ),
 )
 
+MARKS = (
+    Annotation(
+        "Plans",
+        changes("pointsman_planner_plans_total", "reason", 'reason!~"Threshold|FlowControl"'),
+        "Plan: {{reason}}",
+        "The planner wrote a plan because of {{reason}}. Its message: kubectl get pplan",
+        "blue",
+    ),
+    Annotation(
+        "Plans that were not carried out",
+        changes("pointsman_operator_plans_total", "phase, reason", 'phase!~"Completed|Superseded"'),
+        "Plan {{phase}}: {{reason}}",
+        "A plan ended {{phase}} because of {{reason}}. Its message: kubectl get pplan",
+        "red",
+    ),
+    Annotation(
+        "Role switches",
+        changes("pointsman_operator_role_switches_total", "phase, reason"),
+        "Role switch {{phase}}: {{reason}}",
+        "A role switch ended {{phase}} because of {{reason}}. Which worker: kubectl get rsw",
+        "purple",
+    ),
+)
+
 SERVICE = Dashboard(
     uid="pointsman-service",
     title="Pointsman service",
@@ -420,5 +477,6 @@ SERVICE = Dashboard(
         Variable("namespace", "Namespace", "label_values(pointsman_gateway_in_flight, namespace)"),
         Variable("service", "Service", 'label_values(pointsman_gateway_in_flight{namespace="$namespace"}, service)'),
     ),
-    rows=(SERVED, LATENCY, LOAD, WORKERS, WHY, WAITING, ROUTING, ENGINES, IMAGES, FAILURES),
+    rows=(SERVED, LATENCY, LOAD, WORKERS, ROLES, WHY, WAITING, ROUTING, ENGINES, IMAGES, FAILURES),
+    annotations=MARKS,
 )

@@ -3,11 +3,14 @@
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 import pytest
 import yaml
+from charts.dashboards.grafana import Kind
 from charts.dashboards.health import HEALTH
 from charts.dashboards.service import SERVICE
 
@@ -16,7 +19,7 @@ from fixtures.helm_release import CHART, REGISTRY
 from fixtures.pod_monitors import scrape_configs
 from fixtures.prometheus_server import PrometheusServer, running_prometheus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
-from pointsman.api.v1alpha1.roleswitch import SwitchPhase
+from pointsman.api.v1alpha1.roleswitch import RoleSwitch, SwitchPhase
 from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from pointsman.local.engine.models import ModelSize, ensure_model
 from pointsman.local.quickstart.shift import measure, read_policy, shift_load, with_objectives
@@ -110,6 +113,7 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
     await _computes_where_the_threshold_says(shifting)
     _is_scraped(watched, shifting)
     _is_on_the_dashboards(watched, shifting, began_s)
+    _is_marked(watched, shifting, began_s, moves, view.switches)
 
 
 def _is_scraped(watched: PrometheusServer, service: Served) -> None:
@@ -152,6 +156,44 @@ def _is_on_the_dashboards(watched: PrometheusServer, service: Served, began_s: f
                     silent.add((panel.title, query.legend))
     print("without a number:", sorted(silent))
     assert silent - MAY_BE_EMPTY == set()
+
+
+def _is_marked(
+    watched: PrometheusServer, service: Served, began_s: float, moves: list[Plan], switches: Sequence[RoleSwitch]
+) -> None:
+    """Each plan and each role switch has its mark with its reason, and the worker's bar its change of colour."""
+    step_s = 2 * SCRAPE_SECONDS
+    (history,) = (panel for panel in SERVICE.panels if panel.kind is Kind.STATES)
+    marks = {mark.name: mark.expr for mark in SERVICE.annotations}
+
+    def asked(expr: str) -> list[dict[str, Any]]:
+        expr = expr.replace("$__interval", f"{step_s}s")
+        expr = expr.replace("$namespace", service.namespace).replace("$service", service.name)
+        return watched.range(expr, began_s, time.time(), step_s)
+
+    def marked(name: str, since: datetime, **labels: str) -> bool:
+        times_s = [
+            float(at_s) for series in asked(marks[name]) if series["metric"] == labels for at_s, _ in series["values"]
+        ]
+        return any(at_s >= since.timestamp() for at_s in times_s)
+
+    for plan in moves:
+        created = plan.metadata.creation_timestamp
+        assert created is not None
+        until(partial(marked, "Plans", created, reason=plan.spec.reason), f"the mark of {_words(plan)}")
+    for switch in switches:
+        created = switch.metadata.creation_timestamp
+        assert created is not None
+        ended = {"phase": str(switch.status.phase), "reason": str(switch.status.reason)}
+        until(partial(marked, "Role switches", created, **ended), f"the mark of {switch.metadata.name}")
+
+    def has_both(worker: str | None) -> bool:
+        bars = [series for series in asked(history.queries[0].expr) if series["metric"] == {"pod": worker}]
+        return {history.states[int(value) - 1] for bar in bars for _, value in bar["values"]} == {"Prefill", "Decode"}
+
+    for switch in switches:
+        until(partial(has_both, switch.status.worker), f"both roles in the bar of {switch.status.worker}")
+    assert asked(marks["Plans that were not carried out"]) == []
 
 
 def _says_why(plan: Plan) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from charts.dashboards.__main__ import DASHBOARDS, generated
+from charts.dashboards.service import SERVICE
 
 from fixtures.exported import exported
 from fixtures.helm_release import CHART, REGISTRY
@@ -205,13 +206,17 @@ def test_what_the_monitors_say_is_a_configuration_that_prometheus_takes(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def substituted(expr: str, interval: str) -> str:
+    """With what Grafana puts in for its variables."""
+    intervals = expr.replace("$__rate_interval", interval).replace("$__interval", interval)
+    return intervals.replace("$namespace", "models").replace("$service", "chat")
+
+
 def test_prometheus_parses_every_query_of_the_dashboards(binary: Binary, tmp_path: Path) -> None:
     queries = [query.expr for board in DASHBOARDS for panel in board.panels for query in panel.queries]
+    queries += [mark.expr for board in DASHBOARDS for mark in board.annotations]
     # What Grafana puts in; a recording rule of it is read by the parser that answers queries.
-    rules = [
-        {"record": f"panel:{index}", "expr": text.replace("$__rate_interval", "1m").replace("$", "")}
-        for index, text in enumerate(queries)
-    ]
+    rules = [{"record": f"panel:{index}", "expr": substituted(text, "1m")} for index, text in enumerate(queries)]
     assert len(rules) > 50
 
     def check(rules: list[dict[str, str]]) -> subprocess.CompletedProcess[str]:
@@ -248,6 +253,39 @@ def test_prefix_hits_are_shown_right_after_a_role_switch_where_scrapes_add_the_p
     }
     file = tmp_path / "test.yaml"
     file.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    command = [str(binary("promtool")), "test", "rules", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_each_plan_is_marked_once_whenever_it_was_written_and_whoever_counts_it(binary: Binary, tmp_path: Path) -> None:
+    """Also one between two steps, one that the next planner counts, and two in one step."""
+    (mark,) = (mark for mark in SERVICE.annotations if mark.name == "Plans")
+    of = 'namespace="models",service="chat"'
+    counted = "pointsman_planner_plans_total"
+    series = {  # every 15 s; the planner's pod is replaced after 3.5 minutes
+        f'{counted}{{{of},pod="a",reason="PrefillShort"}}': "0 0 0 1 1 1 1 1 2 3 3 3 3 3 3 stale",
+        f'{counted}{{{of},pod="b",reason="PrefillShort"}}': "_x15 0 0 0 0 0 0 1 1 1 1 1 1",
+        f'{counted}{{{of},pod="a",reason="DecodeShort"}}': "0x14 stale",
+        f'{counted}{{{of},pod="b",reason="DecodeShort"}}': "_x15 0x12",
+        f'{counted}{{{of},pod="a",reason="FlowControl"}}': "0+1x14 stale",
+    }
+    marks = {60: 1, 120: 1, 150: 1, 330: 1}  # by the second of a step of 30 s: the first one at or after it was counted
+    expected = [
+        {
+            "expr": substituted(mark.expr, "30s"),
+            "eval_time": f"{at_s}s",
+            "exp_samples": [{"labels": '{reason="PrefillShort"}', "value": marks[at_s]}] if at_s in marks else [],
+        }
+        for at_s in range(30, 400, 30)
+    ]
+    test = {
+        "interval": "15s",
+        "input_series": [{"series": name, "values": values} for name, values in series.items()],
+        "promql_expr_test": expected,
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(yaml.safe_dump({"evaluation_interval": "15s", "tests": [test]}))
     command = [str(binary("promtool")), "test", "rules", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
