@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from bench.planner.fixed_gpus import LOADS
+from bench.planner.fixed_gpus_page import picture_name
 from bench.planner.scenarios import SCENARIOS
 from bench.rows import RESULTS, Row, read
 
@@ -121,7 +123,7 @@ NOTES = {
     "clairvoyant.",
 }
 PICTURES = {  # of those whose rows are too many for one
-    "planner": tuple(f"planner-{load}.svg" for load in SCENARIOS),
+    "planner": (*map(picture_name, LOADS), *(f"planner-{load}.svg" for load in SCENARIOS)),
     "forecast": ("planner-forecast.svg",),
     "planner_dynamo": ("planner-beside-dynamo.svg",),
     "input_broadcast": ("input-broadcast.svg",),

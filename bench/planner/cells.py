@@ -37,6 +37,8 @@ class Run:
         None  # until what was believed wrongly is within a tenth of the truth, where that is asked
     )
     sources: str = ""  # digest of what ran, of ours; "": of the others, or not known
+    layouts: str = ""  # over time, where a picture shows them: "0 4P2D, 155 3P2D", seconds and the workers that serve
+    shares: str = ""  # beside it: within objectives, of each half minute of arrivals
 
 
 Measurement = tuple[str, Callable[[], Run]]
@@ -69,7 +71,8 @@ def read_cells() -> list[Run]:
 
 def write_cells(runs: Sequence[Run]) -> None:
     """Keep them."""
-    CELLS.write_text(json.dumps([asdict(run) for run in runs], indent=1) + "\n")
+    kept = [{k: v for k, v in asdict(run).items() if v or k not in ("layouts", "shares")} for run in runs]
+    CELLS.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def by_planner(runs: Sequence[Run], scenario: str) -> dict[str, list[Run]]:

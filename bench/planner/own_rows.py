@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bench.planner import robust, sight
+from bench.planner import fixed_gpus, robust, sight
 from bench.planner.cells import ABLATION, CAUSAL, COMMAND, ORACLE, OURS, STATIC, STEADY, Run, by_planner
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS
 from bench.planner.speed import SPEEDS
@@ -89,6 +89,10 @@ WHY: Final = (
 
 def rows(runs: Sequence[Run]) -> Iterator[Row]:
     """The design's table from the cells: means over the seeds."""
+    yield from fixed_gpus.rows(
+        {name: by_planner(runs, name) for name in fixed_gpus.LOADS},
+        by_planner(runs, robust.ROBUST).get(robust.ONLY_CHANGING, []),
+    )
     for name in SCENARIOS:
         found = by_planner(runs, name)
         if not {OURS, STATIC, ORACLE} <= found.keys():

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import cache
 
-from bench.planner import robust, sight
+from bench.planner import fixed_gpus, robust, sight
 from bench.planner.cells import (
     ABLATION,
     CAUSAL,
@@ -48,7 +48,7 @@ SEEDS = (11, 12, 13)
 OTHERS = ("hpa", "heteroscale", "tokenscale", "dynamo")
 GATEWAYS_PART = "flow control"  # which the planners beside ours do not have: left out of every scenario
 ALL = {**SCENARIOS, **FAST, **RETURNING}
-EVERYTHING = (STEADY, *ALL, ROBUST, SIGHT, SIGHT_LARGE)
+EVERYTHING = (*fixed_gpus.LOADS, STEADY, *ALL, ROBUST, SIGHT, SIGHT_LARGE)
 SLOWEST = ("moon_conv", "azure_conv", ROBUST)  # first, so that none is left alone at the end of several processes
 
 
@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("planner", choices=[*PLANNERS, STATIC, ORACLE, CAUSAL, *(f"without {part}" for part in PARTS)])
     one.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="loads, separated by commas")
+    parser.add_argument("--fixed", action="store_true", help="only the loads of six fixed GPUs, twelve minutes")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
     parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
     parser.add_argument("--ours", action="store_true", help="run only ours again, beside the others' earlier runs")
@@ -75,9 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def keeps(run: Run) -> bool:
         return asked.resume or (asked.ours and not _is_ours(run.scenario, run.planner))
 
-    done = read_cells() if asked.resume or asked.rows or asked.only or asked.ours else []
+    chosen = asked.only.split(",") if asked.only else [*fixed_gpus.LOADS] if asked.fixed else []
+    done = read_cells() if asked.resume or asked.rows or chosen or asked.ours else []
     done = [run for run in done if not (asked.ours and _is_without_a_former_part(run.planner))]
-    names = asked.only.split(",") if asked.only else [*SLOWEST, *(name for name in EVERYTHING if name not in SLOWEST)]
+    names = chosen or [*SLOWEST, *(name for name in EVERYTHING if name not in SLOWEST)]
     if unknown := sorted({*names} - {*EVERYTHING}):
         parser.error(f"--only: there is no {', '.join(unknown)}; known: {', '.join(EVERYTHING)}")
     if not asked.rows:
@@ -94,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             new = {(run.scenario, run.seed, run.planner) for run in measured}
             done = [run for run in done if (run.scenario, run.seed, run.planner) not in new] + list(measured)
             write_cells(sorted(done, key=lambda run: (EVERYTHING.index(run.scenario), run.seed)))
-    timed = asked.speed or not (asked.rows or asked.only)
+    timed = asked.speed or not (asked.rows or chosen)
     write(RESULT, [*rows(done), *(speed_rows() if timed else kept_speed_rows())])
     print(f"wrote {write_page(done)}")
     return 0
@@ -139,6 +141,9 @@ def cell(name: str, seed: int) -> Iterator[Measurement]:
         return
     if name in (SIGHT, SIGHT_LARGE):
         yield from sight.cases(name, seed)
+        return
+    if name in fixed_gpus.LOADS:
+        yield from fixed_gpus.cases(name, seed)
         return
     if name == STEADY:
         yield OURS, lambda: _steady(seed)

@@ -105,9 +105,9 @@ class Case:
         return ours() if lengths is None else replace(ours(), first_state=lambda: remembering(*lengths))
 
 
-def _changing(seed: int) -> Trace:
-    """Long prompts and short answers, then short prompts and long answers, and so on."""
-    piece = named_shape(f"mixshift:at_s={CHANGES_S:g},duration_s={2 * CHANGES_S:g}")
+def changing(seed: int, rates: str = "") -> Trace:
+    """Long prompts and short answers, then short prompts and long answers, and so on. ``rates``: those of mixshift."""
+    piece = named_shape(f"mixshift:at_s={CHANGES_S:g},duration_s={2 * CHANGES_S:g}{rates}")
     requests = []
     for number in range(CHANGES // 2):
         trace = generate(piece, 1000 * seed + number)
@@ -117,10 +117,10 @@ def _changing(seed: int) -> Trace:
     return trace_of("changing", requests)
 
 
-CHANGING: Final = replace(SCENARIOS["mixshift"], name="mix that changes", trace=_changing)
+CHANGING: Final = replace(SCENARIOS["mixshift"], name="mix that changes", trace=changing)
 TOLD = ", told"  # after what was told beforehand
 KNOWN_LENGTHS = "lengths remembered rightly"
-_ONLY_CHANGING = f"{NOTHING}, {CHANGING.name}"
+ONLY_CHANGING = f"{NOTHING}, {CHANGING.name}"
 _TOLD_30, _TOLD_300, _TOLD = (f"start-up {what}{TOLD}" for what in ("30 s", "300 s", f"{LEADS.start_s:.0f} s"))
 CASES: Final = {
     NOTHING: Case(beside=None),
@@ -128,9 +128,9 @@ CASES: Final = {
     "60 s outage of all metrics": Case(Faults(metric_outages_s=(OUTAGE_S,))),
     "metrics 10 s late": Case(Faults(metric_delay_s=10.0)),
     FAILING: Case(Faults(start_failure_share=0.2, switch_failure_share=0.2), beside_causal=True),
-    _ONLY_CHANGING: Case(load=CHANGING, beside=None),
+    ONLY_CHANGING: Case(load=CHANGING, beside=None),
     f"{FAILING}, {CHANGING.name}": Case(
-        Faults(start_failure_share=0.2, switch_failure_share=0.2), load=CHANGING, beside=_ONLY_CHANGING
+        Faults(start_failure_share=0.2, switch_failure_share=0.2), load=CHANGING, beside=ONLY_CHANGING
     ),
     "a crash every two worker hours": Case(Faults(crashes_per_worker_hour=0.5)),
     "engine κ 0.7": Case(kappa=0.7, learned=ENGINE),

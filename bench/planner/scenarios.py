@@ -45,7 +45,11 @@ class Scenario:
         """The defaults of a PlannerPolicy, but for the objectives and what the budget allows."""
         spec = PlannerPolicySpec.model_validate(
             {
-                "objectives": {"ttftMs": self.objectives.ttft_ms, "tpotMs": self.objectives.tpot_ms},
+                "objectives": {
+                    "ttftMs": self.objectives.ttft_ms,
+                    "tpotMs": self.objectives.tpot_ms,
+                    "ttftMsPerPromptToken": self.objectives.ttft_ms_per_prompt_token,
+                },
                 "budget": {"maxGpus": 16},
                 "actions": {"scaleOut": {"leadSeconds": self.told_start_s}},
             }

@@ -28,5 +28,9 @@ def in_own_simulator() -> str:
 
 
 def _modules(package: str | None) -> list[Path]:
+    """Of the package and its folders, but for what has its own benchmark, or is another planner."""
     assert package is not None  # it has an __init__.py
-    return sorted(Path(package).parent.glob("*.py"))
+    folder = Path(package).parent
+    return sorted(
+        path for path in folder.rglob("*.py") if not {"elastic", "baselines"} & set(path.relative_to(folder).parts)
+    )

@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from bench.planner import fixed_gpus
 from bench.planner.cells import ABLATION, CAUSAL, ORACLE, OURS, STATIC, Run
 from bench.planner.dynamo.figures import EQUAL, Cell, Figure
 from bench.rows import Row
@@ -14,6 +15,7 @@ Reasons = Sequence[tuple[str, str]]
 
 KNOWING: Final = (STATIC, CAUSAL, ORACLE)
 ARROW: Final = "Arrow-like"
+SAME_GPUS: Final = fixed_gpus.LOADS.keys()  # there Arrow-like has what all have
 GIVEN: Final = "is given the best fixed layout's GPUs"
 
 
@@ -80,7 +82,7 @@ def others_win(loads: Mapping[str, dict[str, list[Run]]]) -> list[str]:
             if who != OURS and not who.startswith((*KNOWING, ABLATION)) and _wins(*_means(theirs), share, hours)
         ]
         for who, their_share, their_hours in sorted(better, key=lambda each: -each[1]):
-            name = f"{who} ({GIVEN})" if who == ARROW else who
+            name = f"{who} ({GIVEN})" if who == ARROW and load not in SAME_GPUS else who
             lines.append(f"| {load} | {name} | {their_share:.3f} | {share:.3f} | {their_hours:.2f} | {hours:.2f} |")
         if not better:
             lines.append(f"| {load} | none | | {share:.3f} | | {hours:.2f} |")
