@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fixtures.ladder import answers, came_down, first_of_each, layouts, live_steps, predicted_steps
+from fixtures.ladder import answers, came_down, first_of_each, layouts, live_steps, note_threshold, predicted_steps
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.engine_flags import ENGINE_CONTAINER
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
@@ -137,10 +137,11 @@ def profiled(cluster: LocalCluster, out: Path) -> Table:
 
 
 class Lived(NamedTuple):
-    """When the load began, the plans in their order, and what was answered."""
+    """When the load began, the plans in their order, the thresholds by time, and what was answered."""
 
     begin: datetime
     plans: list[Plan]
+    thresholds: dict[datetime, int]
     records: list[Record]
 
 
@@ -161,7 +162,8 @@ async def send(endpoint: Endpoint, trace: Trace, records: list[Record]) -> None:
 
 async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Path) -> Lived:
     """Give the service the policy and send the trace until a new worker serves."""
-    made: dict[str, Plan] = {}  # the planner keeps the last few of those that only set routing
+    made: dict[str, Plan] = {}
+    thresholds: dict[datetime, int] = {}
     records: list[Record] = []
     document = {"apiVersion": names.API_VERSION, "kind": "PlannerPolicy", "metadata": {"name": SERVICE}}
     cluster.kubectl("create", "configmap", SERVICE, f"--from-file=table.json={out}")
@@ -178,6 +180,7 @@ async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Pa
 
     def scaled(view: ServiceView) -> bool:
         made.update((plan.metadata.name, plan) for plan in view.plans)
+        note_threshold(view.service, thresholds)
         return any(
             plan.spec.changes_layout and not plan.spec.switches and plan.status.phase is PlanPhase.COMPLETED
             for plan in view.plans
@@ -193,7 +196,7 @@ async def lived(cluster: LocalCluster, observer: Observer, table: Table, out: Pa
             load.cancel()
             (ended,) = await asyncio.gather(load, return_exceptions=True)
     assert ended is None or isinstance(ended, asyncio.CancelledError), ended
-    return Lived(begin, sorted(made.values(), key=lambda plan: plan.spec.sequence), records)
+    return Lived(begin, sorted(made.values(), key=lambda plan: plan.spec.sequence), thresholds, records)
 
 
 @pytest.mark.verify
@@ -214,7 +217,7 @@ async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then
         told = foretold(shift(table), table)
         found = await lived(cluster, observer, table, out)
 
-    expected, steps = list(predicted_steps(told)), list(live_steps(found.plans, found.begin))
+    expected, steps = list(predicted_steps(told)), list(live_steps(found.plans, found.thresholds, found.begin, (1, 2)))
     print("foretold:", *expected, "lived:", *steps, *(plan.spec.message for plan in found.plans), sep="\n")
     assert [step.kind for step in first_of_each(expected)] == ["threshold", "switch", "scale"], expected
     assert answers(first_of_each(steps)) == answers(first_of_each(expected))
@@ -225,8 +228,7 @@ async def test_a_shift_on_real_engines_is_answered_by_threshold_then_switch_then
     took_s = (scaled.status.ended_at - scaled.status.started_at).total_seconds()
     assert took_s >= START_S - 2, "the new worker took its time"
     failed = [record.error for record in found.records if not record.served]
-    tokens = [plan.spec.routing.max_local_prefill_tokens for plan in found.plans if plan.spec.routing is not None]
-    thresholds = [each for each, _ in itertools.groupby(each for each in tokens if each is not None)]
+    thresholds = [each for each, _ in itertools.groupby(tokens for _, tokens in sorted(found.thresholds.items()))]
     findings |= {
         "foretold": [str(step) for step in first_of_each(expected)],
         "lived": [str(step) for step in first_of_each(steps)],

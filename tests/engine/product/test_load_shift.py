@@ -105,11 +105,14 @@ async def test_the_planner_gives_long_prompts_a_second_prefill_worker_and_takes_
         assert switch.status.phase is SwitchPhase.COMPLETED, switch.status
         assert "within objectives" in plan.spec.message
         _says_why(plan)
-    newest = max(view.plans, key=lambda plan: plan.spec.sequence).spec.routing
-    assert newest is not None
-    assert newest.pending_tokens_per_prefill_worker is not None, "gateways know from when on to hold back"
-    assert newest.decoding_per_decode_worker is not None
-    assert newest.slack_milliseconds is not None
+    assert len(moves) == len(view.plans), "flow bounds and thresholds become no plan"
+    assert view.service is not None
+    routing = view.service.status.routing
+    assert routing is not None
+    assert routing.set_by == "planner"
+    assert routing.pending_tokens_per_prefill_worker is not None, "gateways know from when on to queue requests"
+    assert routing.decoding_per_decode_worker is not None
+    assert routing.slack_milliseconds is not None
     await _computes_where_the_threshold_says(shifting)
     _is_scraped(watched, shifting)
     _is_on_the_dashboards(watched, shifting, began_s)

@@ -10,7 +10,12 @@ from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.kube import resources
+from pointsman.kube.client import Kube
 from pointsman.kube.resources import Resource
+from pointsman.local.control_plane import ControlPlane
+from pointsman.planner.core.types import Reason, RoutingNumbers
+from pointsman.planner.routing_publisher import RoutingPublisher
+from pointsman.serving.flow_control import FlowBounds
 from waiting import eventually
 
 from .conftest import Cluster
@@ -234,3 +239,78 @@ async def test_an_autoscaler_and_kubectl_scale_are_left_alone_where_the_policy_i
     await cluster.until_layout(2, 2)
     put_back = [event for event in cluster.events.objects() if event.get("reason") == "ReplicasPutBack"]
     assert put_back == []
+
+
+NUMBERS = RoutingNumbers(640, 8, FlowBounds(1000, 12, 800))
+
+
+async def publish(cluster: Cluster, numbers: RoutingNumbers) -> None:
+    """What the planner does."""
+    service = cluster.service()
+    assert service is not None
+    key, uid = (cluster.namespace, "chat"), service.metadata.uid
+    await RoutingPublisher(cluster.kube, key, uid).publish(NUMBERS, numbers, Reason.FLOW_CONTROL, datetime.now(UTC))
+
+
+async def until_routing(cluster: Cluster, what: str, **numbers: object) -> None:
+    """``status.routing`` is as said; None: the field is not set."""
+
+    def holds() -> bool:
+        found = routing(cluster)
+        return all(found.get(name) == value for name, value in numbers.items())
+
+    await cluster.until(cluster.services, holds, what)
+
+
+async def test_what_the_planner_publishes_is_its_own_and_the_operator_neither_keeps_nor_takes_it(
+    cluster: Cluster,
+) -> None:
+    await layout(cluster, 1, 1, Mode.ACTIVE)
+    await publish(cluster, NUMBERS)
+    objectives = {"ttftMs": 1000, "ttftMsPerPromptToken": 0, "tpotMs": 50}
+    await until_routing(cluster, "both owners' fields", objectives=objectives, decodingPerDecodeWorker=12)
+    await plan(cluster, 1, 1, 2, routing=None)
+    await cluster.until_layout(1, 2)  # the operator has written the status
+    await until_routing(cluster, "published", setBy="planner", reason="FlowControl", maxLocalPrefillTokens=640)
+    await publish(cluster, RoutingNumbers(512, 8))
+    await until_routing(cluster, "bounds are gone", pendingTokensPerPrefillWorker=None, decodingPerDecodeWorker=None)
+    await policy(cluster, Mode.ACTIVE, objectives={"ttftMs": 2000, "tpotMs": 50})
+    await until_routing(cluster, "new objectives", objectives=objectives | {"ttftMs": 2000}, maxLocalPrefillTokens=512)
+    await cluster.kube.delete(resources.PLANNER_POLICIES, "chat", cluster.namespace)
+    await until_routing(cluster, "objectives go with the policy", objectives=None, maxLocalPrefillTokens=512)
+    cleared = {"status": {"routing": None}}
+    await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, cleared, subresource="status")
+    await policy(cluster, Mode.SHADOW)
+    await until_routing(cluster, "nobody brings back what a person took away", objectives=objectives, setBy=None)
+
+
+async def test_numbers_of_an_earlier_operator_stay_until_the_planner_publishes_others(
+    cluster: Cluster, control_plane: ControlPlane
+) -> None:
+    """It patched them in and applied them with the rest of the status, under the same field manager."""
+    await layout(cluster, 1, 1, Mode.ACTIVE)
+    service = cluster.service()
+    assert service is not None
+    numbers = {"maxLocalPrefillTokens": 600, "maxPrefillQueueSize": 8, "decodingPerDecodeWorker": 12, "setBy": "plan/x"}
+    status = {**service.status.manifest(), "routing": numbers}
+    async with await Kube.connect(control_plane.kubeconfig, field_manager="pointsman-operator") as earlier:
+        kind, at = resources.LLM_SERVICES, {"name": "chat", "namespace": cluster.namespace}
+        await earlier.patch(kind, "chat", cluster.namespace, {"status": {"routing": numbers}}, subresource="status")
+        await earlier.apply(kind, {"metadata": at, "status": status}, subresource="status")
+    await plan(cluster, 1, 1, 2, routing=None)
+    await cluster.until_layout(1, 2)
+    await until_routing(cluster, "they stay", **numbers)
+    await publish(cluster, RoutingNumbers(600, 8))
+    await until_routing(cluster, "published", setBy="planner", maxLocalPrefillTokens=600, decodingPerDecodeWorker=None)
+
+
+async def test_routing_of_an_older_plan_is_not_put_over_what_was_published_since(cluster: Cluster) -> None:
+    await layout(cluster, 1, 1, Mode.ACTIVE)
+    await publish(cluster, NUMBERS)
+    minute = timedelta(minutes=1)
+    older = await plan(cluster, 1, 1, 1, changesLayout=False, observedAt=(datetime.now(UTC) - minute).isoformat())
+    await cluster.until_plan(PlanPhase.COMPLETED, older)
+    assert routing(cluster)["maxLocalPrefillTokens"] == 640
+    newer = await plan(cluster, 2, 1, 1, changesLayout=False, observedAt=(datetime.now(UTC) + minute).isoformat())
+    await cluster.until_plan(PlanPhase.COMPLETED, newer)
+    await until_routing(cluster, "after a rollback of the planner", setBy=f"plan/{newer}", reason=None, updatedAt=None)

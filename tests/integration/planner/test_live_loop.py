@@ -10,6 +10,7 @@ import pytest
 
 from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
+from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.kube import resources
 from pointsman.planner.errors import ProfileError
@@ -28,11 +29,6 @@ SILENCE = Condition(
 SHORT = {"prompt": 100, "output": 200, "ttft_s": 0.1, "tpot_s": 0.008}
 LIGHT = {**SHORT, "output": 16}
 LONG = {"prompt": 4000, "output": 16, "ttft_s": 0.6, "tpot_s": 0.008}
-# Nothing about routing is left to decide: here is nobody who would put it into force, and each look finds it anew.
-NO_ROUTING = {
-    "flowControl": {"enabled": False},
-    "remotePrefill": {"minThresholdTokens": 512, "maxThresholdTokens": 512},
-}
 
 
 def health(world: World) -> Condition:
@@ -59,9 +55,18 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     await world.policy()
     await world.service()
     world.planner.start()
-    load = asyncio.create_task(world.load(50, **LONG))
+    load = asyncio.create_task(world.load(150, **LONG))
+    told = ""
+
+    async def looked() -> bool:  # a plan is saved at the look after it
+        nonlocal told
+        told = await explained(world, capsys, "chat")
+        return "prompt and 16 answer tokens" in told
+
     try:
         await world.until(lambda: bool(world.layouts()), "a plan that changes the layout")
+        await healthy(world, ConditionStatus.TRUE)
+        await eventually(looked, "an explanation of a look that found the load", 60)
     finally:
         load.cancel()
     plan = world.layouts()[0]
@@ -71,10 +76,7 @@ async def test_a_shift_to_long_prompts_becomes_a_plan_with_its_reasons(
     assert {entry.name for entry in plan.spec.inputs} >= {"ratePerSecond", "promptTokens", "prefillNeeded"}
     assert plan.spec.alternatives
     assert not plan.spec.approval.required
-    await healthy(world, ConditionStatus.TRUE)
-    told = await explained(world, capsys, "chat")
     assert f"{world.namespace}/chat: policy chat, mode Active; as I saw it" in told
-    assert "prompt and 16 answer tokens" in told
     assert any(f"{made.metadata.name} (" in told and made.spec.message in told for made in world.layouts())
     assert "What would change my mind" in told
 
@@ -90,7 +92,7 @@ async def test_what_is_not_there_or_not_planned_cannot_be_explained(
 
 
 async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World) -> None:
-    await world.policy(mode="Shadow", actions={**AT_ONCE, **NO_ROUTING})
+    await world.policy(mode="Shadow", actions=AT_ONCE)
     await world.service()
     world.planner.start()
     load = asyncio.create_task(world.load(250, **LONG))
@@ -102,10 +104,54 @@ async def test_shadow_writes_the_same_decision_once_not_every_tick(world: World)
     assert decided.get("PrefillShort", 0) > 1, f"it is wanted again and again: {decided}"
     plans = sorted(world.plans.objects(), key=lambda plan: plan.spec.sequence)
     # What is wanted may change as the engine becomes known; what is wanted again without a change is not written again.
-    said = [(plan.spec.pools, plan.spec.changes_layout) for plan in plans]
+    said = [plan.spec.pools for plan in plans]
     assert all(after != before for before, after in itertools.pairwise(said)), said
     assert len(plans) <= 3
-    assert all(plan.spec.mode == "Shadow" for plan in plans)
+    assert all(plan.spec.mode == "Shadow" and plan.spec.changes_layout for plan in plans)
+    service = await world.kube.get(resources.LLM_SERVICES, "chat", world.namespace)
+    assert "routing" not in service.get("status", {}), "Shadow never writes it"
+
+
+async def test_routing_numbers_become_no_plan_and_no_event_and_stay_in_shadow(world: World) -> None:
+    layout_stays = {**AT_ONCE, "roleSwitch": {"enabled": False}}
+    await world.policy(mode="External", actions=layout_stays)
+    await world.service()
+    world.planner.start()
+    load = asyncio.create_task(world.load(100, **SHORT))
+
+    def published() -> Routing | None:
+        found = [service.status.routing for service in world.services.objects()]
+        return found[0] if found else None
+
+    try:
+        await world.until(lambda: published() is not None, "routing numbers", world.services)
+        first = published()
+        assert first is not None
+        assert (first.set_by, first.reason, first.objectives) == ("planner", "FlowControl", None)
+        assert first.decoding_per_decode_worker is not None
+        without = {**layout_stays, "flowControl": {"enabled": False}}
+        await world.policy(mode="Shadow", actions=without)
+        before = (await world.looks()).get("FlowControl", 0.0)
+
+        async def decided() -> bool:
+            return (await world.looks())["FlowControl"] >= before + 5
+
+        await eventually(decided, "Shadow decides again and again to take the bounds away")
+        found = await world.kube.get(resources.LLM_SERVICES, "chat", world.namespace)
+        assert "decodingPerDecodeWorker" in found["status"]["routing"]
+        world.planner.kill()
+        await world.policy(mode="External", actions=without)
+        world.planner.start()
+
+        def taken_away() -> bool:
+            now = published()
+            return now is not None and now.set_by == "planner" and now.decoding_per_decode_worker is None
+
+        await world.until(taken_away, "the bounds are taken away", world.services)
+    finally:
+        load.cancel()
+    assert not (await world.kube.list(resources.PLANS, world.namespace)).items
+    assert not (await world.kube.list(resources.EVENTS, world.namespace)).items
 
 
 async def test_a_killed_planner_goes_on_with_its_memory_and_never_uses_a_number_twice(world: World) -> None:
@@ -230,7 +276,7 @@ async def earlier_plan(world: World, sequence: int, phase: PlanPhase, *, asked: 
 
 
 async def test_planning_goes_on_while_a_plan_awaits_approval_and_a_stable_wish_is_written_once(world: World) -> None:
-    await world.policy(mode="Approve", actions={**AT_ONCE, **NO_ROUTING})
+    await world.policy(mode="Approve", actions=AT_ONCE)
     await world.service()
     old = await earlier_plan(world, 1, PlanPhase.AWAITING_APPROVAL, asked=True)
     world.planner.start()

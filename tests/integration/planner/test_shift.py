@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from fixtures.control_plane_process import ControlPlaneProcess
-from fixtures.ladder import answers, first_of_each, layouts, live_steps, predicted_steps
+from fixtures.ladder import answers, first_of_each, layouts, live_steps, note_threshold, predicted_steps
 from fixtures.operators import ForkedOperator, OperatorProcess
 from pointsman.api.protocol import names
-from pointsman.api.v1alpha1.plan import Plan, PlanPhase
+from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
@@ -146,32 +146,38 @@ async def test_a_shift_is_answered_by_threshold_then_switch_then_scale_as_the_si
     engines = LiveEngines(cluster, trace, simulation(), policy_of_core().objectives)
     playing, begin = asyncio.create_task(engines.run()), datetime.now(UTC)
     planner.start()
-    made: dict[str, Plan] = {}  # the planner keeps the last few of those that only set routing
+    thresholds: dict[datetime, int] = {}
+
+    def noted() -> bool:
+        note_threshold(cluster.service(), thresholds)
+        return False
+
+    following = asyncio.create_task(cluster.services.until(noted))  # looked at after each change
     try:
 
         def scaled() -> bool:
-            made.update((plan.metadata.name, plan) for plan in cluster.plans.objects())
             return any(
-                plan.spec.changes_layout and not plan.spec.switches and plan.status.phase is PlanPhase.COMPLETED
-                for plan in made.values()
+                not plan.spec.switches and plan.status.phase is PlanPhase.COMPLETED for plan in cluster.plans.objects()
             )
 
         await cluster.until(cluster.plans, lambda: playing.done() or scaled(), "a completed scale-out", DEADLINE_S)
     finally:
         playing.cancel()
-        await asyncio.gather(playing, return_exceptions=True)
+        following.cancel()
+        await asyncio.gather(playing, following, return_exceptions=True)
     if not playing.cancelled():
         playing.result()
 
-    plans = sorted(made.values(), key=lambda plan: plan.spec.sequence)
-    steps = list(live_steps(plans, begin))
+    plans = sorted(cluster.plans.objects(), key=lambda plan: plan.spec.sequence)
+    assert all(plan.spec.changes_layout for plan in plans), "routing numbers become no plan"
+    steps = list(live_steps(plans, thresholds, begin, (1, 2)))
     moves = [record for record in told.decisions if record.decision.changes_layout]
     print("foretold:", *(f"{r.at_s:.0f} s {r.decision.reason}: {r.decision.message}" for r in moves), sep="\n")
     print("lived:", *(f"{p.metadata.name} {p.spec.reason}: {p.spec.message}" for p in plans), sep="\n")
     assert answers(first_of_each(steps)) == answers(expected)
     assert layouts(steps)[:2] == layouts(predicted_steps(told))[:2]
-    by_kind = {step.kind: plan for plan in reversed(plans) for step in live_steps([plan], begin)}
-    switched, scaled_out = by_kind["switch"], by_kind["scale"]
+    by_kind = {bool(plan.spec.switches): plan for plan in reversed(plans)}
+    switched, scaled_out = by_kind[True], by_kind[False]
     assert switched.status.phase is PlanPhase.COMPLETED
     assert switched.status.ended_at is not None
     assert scaled_out.status.ended_at is not None

@@ -30,18 +30,12 @@ def test_what_was_not_measured_is_not_claimed() -> None:
 
 
 def test_the_planners_moves_are_a_line_each_and_the_threshold_is_one() -> None:
-    def plan(number: int, threshold: int, *, moves: bool) -> PlanReport:
-        pools = {"prefill": 2, "decode": 1}
-        return PlanReport(
-            name=f"chat-0000{number}", phase="Completed", reason="PrefillShort" if moves else "Threshold",
-            message=f"why {number}", pools=pools, threshold_tokens=threshold, moves_workers=moves,
-        )  # fmt: skip
-
-    plans = [plan(1, 512, moves=False), plan(2, 640, moves=False), plan(3, 640, moves=True)]
-    text = "\n".join(Report(plans=plans, switch_seconds=[1.14]).lines())
+    plan = PlanReport(
+        name="chat-00003", phase="Completed", reason="PrefillShort", message="why 3", pools={"prefill": 2, "decode": 1}
+    )
+    text = "\n".join(Report(plans=[plan], thresholds=[512, 640], switch_seconds=[1.14]).lines())
     assert "threshold 512 -> 640 tokens; 1 role switches (1.1 s)" in text
     assert "chat-00003 Completed 2P1D, PrefillShort: why 3" in text
-    assert "why 2" not in text
     assert "planner" not in "\n".join(Report().lines())
 
 

@@ -49,15 +49,14 @@ def state(**fields: Any) -> WorkerState:
     return WorkerState(**(known | fields))
 
 
-def plan(sequence: int, *, changes_layout: bool, phase: str, message: str = "why") -> Plan:
+def plan(sequence: int, *, phase: str, message: str = "why") -> Plan:
     return Plan.model_validate(
         {
             "metadata": {"name": f"chat-{sequence:05}", "namespace": "default", "uid": "u", "resourceVersion": "1"},
             "spec": {
                 "serviceRef": {"name": "chat"}, "sequence": sequence, "mode": "Active", "observedAt": NOW,
                 "pools": {"prefill": {"replicas": 2}, "decode": {"replicas": 1}},
-                "routing": {"maxLocalPrefillTokens": 640, "maxPrefillQueueSize": 32}, "changesLayout": changes_layout,
-                "reason": "PrefillShort", "message": message, "expiresAt": NOW,
+                "changesLayout": True, "reason": "PrefillShort", "message": message, "expiresAt": NOW,
             },
             "status": {"phase": phase},
         }
@@ -109,22 +108,20 @@ def test_events_are_shown_with_their_age() -> None:
     assert "chat-a-0 serves as Decode" in text
 
 
-def test_the_newest_plan_that_moves_workers_is_one_line_with_its_reason_and_phase() -> None:
+def test_the_newest_plan_is_one_line_with_its_reason_and_phase() -> None:
     plans = (
-        plan(1, changes_layout=True, phase="Completed"),
-        plan(2, changes_layout=True, phase="Executing", message="2P1D keeps 98% without another GPU"),
-        plan(3, changes_layout=False, phase="Completed"),
+        plan(1, phase="Completed"),
+        plan(2, phase="Executing", message="2P1D keeps 98% without another GPU"),
     )
     text = shown(ServiceView(NOW, service(threshold=640), plans=plans))
     assert "plan chat-00002 Executing: 2P1D, PrefillShort: 2P1D keeps 98% without another GPU" in text
     assert "chat-00001" not in text
     assert "threshold 640 tokens" in text
-    assert "threshold" not in shown(ServiceView(NOW, service())), "no plan has set one: nothing is claimed"
+    assert "threshold" not in shown(ServiceView(NOW, service())), "the planner has published none: nothing is claimed"
 
 
-def test_a_plan_of_the_threshold_alone_does_not_look_like_a_move() -> None:
-    view = ServiceView(NOW, service(threshold=640), plans=(plan(1, changes_layout=False, phase="Completed"),))
-    assert "plan chat-00001 Completed: routing, PrefillShort" in line(view, None)
+def test_a_published_threshold_is_shown_without_any_plan() -> None:
+    assert "threshold 640 tokens" in line(ServiceView(NOW, service(threshold=640)), None)
 
 
 def test_without_a_terminal_the_same_is_one_line() -> None:

@@ -20,6 +20,7 @@ from pointsman.kube.resources import Resource
 from pointsman.planner import loop, loops, memory, source
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.metrics.prometheus_vector import Vector
+from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
@@ -33,6 +34,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.metrics import PlannerMetrics
+from pointsman.serving.flow_control import FlowBounds
 from unit.planner.test_own_metrics import shown
 from unit.planner.test_plan_ledger import NOW
 from unit.planner.test_steady_time import Hands
@@ -51,6 +53,8 @@ def manifest(kind: str, uid: str, spec: dict[str, Any]) -> dict[str, Any]:
 class Api:
     """What is written, and the ConfigMaps that are there."""
 
+    writes: int = 0
+    published: list[dict[str, Any]] = field(default_factory=list)
     created: list[dict[str, Any]] = field(default_factory=list)
     applied: list[dict[str, Any]] = field(default_factory=list)
     config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -62,16 +66,22 @@ class Api:
 
     async def create(self, _: Resource, body: dict[str, Any]) -> dict[str, Any]:
         self.created.append(body)
+        self.writes += 1
         return body
 
-    async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> None:
+    async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> dict[str, Any]:
         if self.refuses:
             raise Unreachable("the network")
+        self.writes += 1
+        if "routing" in body.get("status", {}):
+            self.published.append(body["status"]["routing"])
+            return {**body, "metadata": {"resourceVersion": str(1 + len(self.published))}}  # the mirror shows 1
         if body["kind"] == "ConfigMap":
             self.config_maps[body["metadata"]["name"]] = body
             self.saves += 1
         else:
             self.applied.append(body)
+        return body
 
 
 @dataclass
@@ -86,6 +96,7 @@ class Scenario:
     plans: list[Plan] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
     states: list[State] = field(default_factory=list)
+    writes: list[int] = field(default_factory=list)  # before each look, Events counted
     hands: Hands = field(default_factory=Hands)
     layout: tuple[int, int] = (2, 3)
     encoders: int = 0  # above 0: the service has an encode pool
@@ -130,6 +141,7 @@ class Scenario:
 
     def decide(self, state: State, seen: Observation, *_: Any) -> tuple[State, Decision, NextTick]:
         self.seen.append(seen)
+        self.writes.append(self.api.writes)
         self.states.append(state)
         return state, self.decisions(seen), NextTick(0.001)
 
@@ -156,7 +168,11 @@ class Scenario:
         monkeypatch.setattr(loop, "decide", self.decide)
         monkeypatch.setattr(source, "Prometheus", self.server)
         parts: dict[str, Any] = {"kube": self.api, "cluster": cluster, "scraper": scraper}
-        events: Any = SimpleNamespace(record=lambda *_: None)
+
+        def record(*_: Any) -> None:
+            self.api.writes += 1
+
+        events: Any = SimpleNamespace(record=record)
         metrics, clock = self.metrics, self.hands
         planner = loop.Planner(**parts, events=events, metrics=metrics, leads=lambda: True, clock=clock)
         task = asyncio.create_task(planner.run())
@@ -296,7 +312,7 @@ async def test_reasons_that_come_in_turn_are_saved_hardly_more_often_than_one_th
     assert scenario.api.saves <= 480 / memory.SAVE_EVERY_S + 4
 
 
-async def test_a_decision_that_changes_something_is_saved_at_once_and_a_new_reason_soon(
+async def test_a_plan_is_saved_at_the_next_look_and_a_new_reason_soon(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def decided(seen: Observation) -> Decision:
@@ -312,8 +328,68 @@ async def test_a_decision_that_changes_something_is_saved_at_once_and_a_new_reas
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > looks + 5)
     soon = round(loop.SAVE_CHANGED_S / TICK_S)
     assert saves[calm - 1 + soon + 1] > saves[calm - 1], "it was calm before"
-    assert saves[looks + 2] == saves[looks + 1] + 1
+    assert saves[looks + 2] == saves[looks + 1], "not before the plan: its number was reserved by an earlier save"
+    assert saves[looks + 3] == saves[looks + 2] + 1
     assert scenario.api.created
+
+
+def bounds(number: int, tokens: int = 512) -> RoutingNumbers:
+    return RoutingNumbers(tokens, 32, FlowBounds(number, 12, 800))
+
+
+def routed(seen: Observation, numbers: RoutingNumbers, why: Reason = Reason.FLOW_CONTROL) -> Decision:
+    return replace(steady(seen), routing=numbers, routing_reason=why, reason=why)
+
+
+@pytest.mark.parametrize("mode", ["Active", "Approve", "External"])
+async def test_routing_numbers_are_published_and_become_no_plan_and_no_event(
+    monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    def decided(seen: Observation) -> Decision:
+        return routed(seen, bounds(1000)) if seen.routing != bounds(1000) else steady(seen)
+
+    scenario = Scenario(decisions=decided, policy={"mode": mode})
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 20)
+    (published,) = scenario.api.published
+    assert published == {
+        "maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 32, "prefillTokenBudget": 8192,
+        "pendingTokensPerPrefillWorker": 1000, "decodingPerDecodeWorker": 12, "slackMilliseconds": 800,
+        "setBy": "planner", "reason": "FlowControl", "updatedAt": published["updatedAt"],
+    }  # fmt: skip
+    assert not scenario.api.created
+    assert [seen.routing for seen in scenario.seen[1:]] == [bounds(1000)] * 20, "though the mirror does not show it yet"
+    found = await memory.load_publications(scenario.api, *KEY, "new")  # type: ignore[arg-type]
+    assert [(each.reason, each.after) for each in found] == [(Reason.FLOW_CONTROL, bounds(1000))]
+    updates = shown(scenario.metrics, "routing_updates_total")
+    assert updates == {("FlowControl",): 1.0, ("Threshold",): 0.0}
+
+
+async def test_shadow_never_publishes_routing_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(decisions=lambda seen: routed(seen, bounds(1000)), policy={"mode": "Shadow"})
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 60)
+    assert not scenario.api.published
+    assert not scenario.api.created
+
+
+async def test_bounds_that_move_with_each_look_are_published_once_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(decisions=lambda seen: routed(seen, bounds(1000 + 200 * (len(scenario.seen) % 2))))
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 120)
+    assert len(scenario.api.published) <= 121 * TICK_S / PUBLISH_EVERY_S + 1
+
+
+async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decided(seen: Observation) -> Decision:
+        number = len(scenario.seen)
+        if number < 20:
+            return steady(seen)
+        return replace(routed(seen, bounds(100 * number)), prefill=2, decode=4 + number // 4 % 3, changes_layout=True)
+
+    scenario = Scenario(decisions=decided)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 80)
+    per_look = [after - before for before, after in itertools.pairwise(scenario.writes)]
+    assert max(per_look[1:]) == 3, "status.routing, the plan, its Event; the first look saves and says it is healthy"
+    assert len(scenario.api.created) > 5
+    assert len(scenario.api.published) > 5
 
 
 async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_planner(

@@ -1,7 +1,6 @@
-"""When the live loop writes what it knows: plans that only route in Shadow, and its memory for ``explain``."""
+"""When the live loop saves its memory for ``explain``, and how long a gateway is new."""
 
 from dataclasses import replace
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -16,38 +15,18 @@ from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
 from pointsman.planner.errors import PrometheusFailed
-from pointsman.planner.loop import SHADOW_ROUTING_S, _Planned, _said, _told_lately
+from pointsman.planner.loop import _Planned, _said
 from pointsman.planner.memory import Last
 from pointsman.planner.plan_writer import PlanWriter
+from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from unit.planner.test_decide import LONG, observed
-from unit.planner.test_plan_ledger import DECISION, NOW, plan, policy
+from unit.planner.test_plan_ledger import policy
 
 NO_PLANS = cast(PlanWriter, SimpleNamespace())
+NO_ROUTING = cast(RoutingPublisher, SimpleNamespace())
 ROUTING = Decision(Reason.THRESHOLD, "320 tokens", 2, 3, RoutingNumbers(320, 32), routing_reason=Reason.THRESHOLD)
-SHADOW: dict[str, Any] = {"mode": "Shadow"}
-
-
-def lately(decision: Decision, *plans: Any, after_s: float, **fields: Any) -> bool:
-    given = cast(PlannerPolicy, SimpleNamespace(spec=policy(**fields)))
-    return _told_lately(decision, plans, given, NOW + timedelta(seconds=after_s))
-
-
-def test_in_shadow_routing_alone_is_written_once_a_minute() -> None:
-    before = plan(ROUTING, sequence=3, phase="Shadow", **SHADOW)
-    assert not lately(ROUTING, after_s=0, **SHADOW), "nothing was written yet"
-    assert lately(ROUTING, before, after_s=3, **SHADOW)
-    assert not lately(ROUTING, before, after_s=SHADOW_ROUTING_S, **SHADOW)
-    assert not lately(ROUTING, before, after_s=-3600, **SHADOW), "the wall clock was set back"
-
-
-def test_a_layout_is_written_at_once_and_so_is_routing_that_is_carried_out() -> None:
-    shadow, active = plan(ROUTING, phase="Shadow", **SHADOW), plan(ROUTING, phase="Completed", mode="Active")
-    assert not lately(DECISION, shadow, after_s=3, **SHADOW)
-    assert not lately(ROUTING, active, after_s=3, mode="Active")
-    assert not lately(ROUTING, shadow, after_s=3, mode="Active"), "it was switched on: now the numbers count"
-    assert not lately(ROUTING, active, after_s=3, **SHADOW)
 
 
 def asked_for_no_page() -> Source:
@@ -57,7 +36,9 @@ def asked_for_no_page() -> Source:
 
 def kept(decision: Decision, **seen: Any) -> _Planned:
     source = asked_for_no_page()
-    return _Planned("u", State(), 0, source, NO_PLANS, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision))
+    return _Planned(
+        "u", State(), source, NO_PLANS, NO_ROUTING, last=Last(replace(observed(0.0, LONG, 2, 3), **seen), decision)
+    )
 
 
 @pytest.mark.parametrize(

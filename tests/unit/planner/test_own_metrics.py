@@ -98,7 +98,7 @@ def test_when_nothing_is_known_of_a_service_only_what_was_counted_stays() -> Non
     metrics.unknown("models", "chat")
     page = generate_latest(metrics.registry).decode().splitlines()
     names = {line.split("{")[0] for line in page if 'service="chat"' in line and "_created" not in line}
-    assert names == {"pointsman_planner_ticks_total", "pointsman_planner_plans_total"}
+    assert names == {f"pointsman_planner_{name}_total" for name in ("ticks", "plans", "routing_updates")}
     assert shown(metrics, "gpus") == {(): 6}, "of the other one"
 
 

@@ -11,7 +11,6 @@ from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.types import GroupDecision
 from pointsman.planner.core.types import Alternative, Decision, Reason, RoutingNumbers, Switch, WorkerRole
-from pointsman.serving.flow_control import FlowBounds
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -117,12 +116,9 @@ def test_a_person_is_asked_for_encode_workers_as_the_policy_says(action: str, en
     assert not encode_plan(decision, actions={other: {"needsApproval": True}}).spec.approval.required
 
 
-def test_where_an_autoscaler_owns_the_pools_routing_alone_is_left() -> None:
-    routes = replace(ENCODES, routing_reason=Reason.THRESHOLD, routing=RoutingNumbers(100, 8))
-    found = encode_news(routes, mode="External")
-    assert found is not None
-    assert (found.target, found.changes_pools, found.reason) == ((2, 3, 2), False, Reason.THRESHOLD)
+def test_where_an_autoscaler_owns_the_pools_nothing_is_written() -> None:
     assert encode_news(ENCODES, mode="External") is None
+    assert news(DECISION, mode="External") is None
 
 
 def test_a_service_without_an_encode_pool_has_plans_without_one() -> None:
@@ -144,11 +140,6 @@ def test_who_is_started_in_the_place_of_another_is_started_and_needs_whom_the_po
     decision = replace(DECISION, switches=switches, prefill=target[0], decode=target[1])
     assert plan_ledger.needs_approval(decision, policy(actions={action: {"needsApproval": True}}), (2, 3))
     assert not plan_ledger.needs_approval(DECISION, policy(actions={action: {"needsApproval": True}}), (2, 3))
-
-
-def test_a_routing_only_plan_needs_nobody_even_in_approve_mode() -> None:
-    routing = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
-    assert not plan(routing, mode="Approve").spec.approval.required
 
 
 def test_the_same_decision_is_written_once() -> None:
@@ -201,25 +192,6 @@ def test_what_a_person_denied_is_asked_again_only_after_the_time_a_person_has() 
     assert news(DECISION, denied, after_s=900, mode="Approve") == DECISION
 
 
-def test_routing_goes_on_while_a_layout_waits_to_be_tried_again() -> None:
-    moved = replace(DECISION, routing=RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
-    written = news(moved, plan(phase="Failed"))
-    assert written is not None
-    assert (written.prefill, written.decode, written.switches, written.changes_layout) == (2, 3, (), False)
-    assert written.routing.max_local_prefill_tokens == 256
-    assert written.reason is Reason.THRESHOLD
-    routed = plan(written, sequence=2, phase="Completed")
-    assert news(moved, plan(phase="Failed"), routed, after_s=20) is None
-    assert news(moved, plan(phase="Failed"), routed, after_s=30) == moved
-
-
-def test_where_replicas_are_somebody_elses_only_routing_is_written() -> None:
-    assert news(DECISION, mode="External") is None
-    written = news(replace(DECISION, routing_reason=Reason.THRESHOLD), mode="External")
-    assert written is not None
-    assert not written.changes_layout
-
-
 def test_a_plan_awaits_approval_until_a_person_answers() -> None:
     asked = plan(mode="Approve", phase="AwaitingApproval")
     assert plan_ledger.awaits_approval(asked)
@@ -259,93 +231,33 @@ def test_what_was_withdrawn_is_asked_again_when_it_is_wanted_again() -> None:
     assert news(DECISION, withdrawn, after_s=30, mode="Approve") == DECISION
 
 
-def test_bounds_of_flow_control_are_part_of_the_plan_and_news_when_they_move() -> None:
-    held = replace(DECISION, routing=replace(DECISION.routing, flow=FlowBounds(8000, 20)))
-    made = plan(held)
-    assert made.spec.routing is not None
-    assert made.spec.routing.pending_tokens_per_prefill_worker == 8000
-    assert made.spec.routing.decoding_per_decode_worker == 20
-    assert news(held, made) is None
-    assert news(held, plan()) == held
-    assert news(DECISION, made) == DECISION  # bounds that are taken away
-
-
-def test_shadow_does_not_write_every_breath_of_a_bound_that_is_never_in_force() -> None:
-    def bounded(tokens: int) -> Decision:
-        routing = RoutingNumbers(512, 32, FlowBounds(tokens, 20))
-        return replace(DECISION, routing=routing, routing_reason=Reason.FLOW_CONTROL)
-
-    shadow = plan(bounded(8000), mode="Shadow", phase="Shadow")
-    assert news(bounded(8500), shadow, mode="Shadow") is None
-    assert news(bounded(10_000), shadow, mode="Shadow") == bounded(10_000)
-    assert news(bounded(8500), plan(bounded(8000), phase="Executing"), after_s=3600) == bounded(8500)
-
-
-def test_bounds_that_breathe_are_written_once_until_the_operator_has_seen_them() -> None:
-    """Without the operator nothing comes into force, and no plan ends and is deleted."""
-    routed = Decision(Reason.FLOW_CONTROL, "x", 2, 3, RoutingNumbers(512, 32), routing_reason=Reason.FLOW_CONTROL)
-    made = [
-        replace(routed, routing=RoutingNumbers(512, 32, FlowBounds(1000 + n, 20, 300 + n)), message=f"look {n}")
-        for n in range(20)
-    ]
-    assert not any(news(later, plan(made[0])) for later in made[1:])
-    far = replace(made[0], routing=RoutingNumbers(512, 32, FlowBounds(2000, 20, 300)))
-    assert news(far, plan(made[0]))
-
-
-@pytest.mark.parametrize("phase", ["Failed", "Completed", "Superseded"])
-def test_routing_that_a_plan_did_not_bring_into_force_is_tried_again_after_half_a_minute(phase: str) -> None:
-    lower = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
-    assert news(lower, plan(lower, phase=phase), after_s=29) is None
-    assert news(lower, plan(lower, phase=phase), after_s=31) == lower
-    assert news(lower, plan(lower, phase="Shadow", mode="Shadow"), after_s=31, mode="Shadow") is None
-
-
-@pytest.mark.parametrize(("lost", "wait_s"), [(1, 30), (2, 60), (3, 120), (5, 480), (6, 600), (20, 600)])
-def test_routing_that_is_lost_again_and_again_is_tried_less_and_less_often(lost: int, wait_s: int) -> None:
-    """Whoever takes it back is not answered with a plan each half minute for ever."""
-    made = [
-        Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32, FlowBounds(1000 + n, 20, 300)),
-                 routing_reason=Reason.THRESHOLD)
-        for n in range(lost + 1)
-    ]  # fmt: skip
-    plans = [plan(one, sequence=n, phase="Completed") for n, one in enumerate(made[:-1], 1)]
-    assert news(made[-1], *plans, after_s=wait_s - 1) is None
-    assert news(made[-1], *plans, after_s=wait_s) == made[-1]
-    other = replace(made[-1], routing=RoutingNumbers(512, 32))
-    assert news(other, *plans) == other, "other numbers are no repetition"
-    assert news(made[-1], *plans, plan(other, sequence=99, phase="Completed")), "they were in force in between"
-
-
-def test_routing_that_held_for_long_before_it_was_lost_is_tried_again_as_if_it_were_the_first_time() -> None:
-    """Once a day is no quarrel about it."""
-    lower = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
-    for apart, wait_s in ((timedelta(hours=24), 30), (timedelta(seconds=600), 600)):
-        plans = []
-        for n in range(1, 7):
-            made = plan(lower, sequence=n, phase="Completed")
-            at = NOW - (6 - n) * apart
-            spec = made.spec.model_copy(update={"observed_at": at})
-            plans.append(
-                made.model_copy(update={"spec": spec, "status": made.status.model_copy(update={"ended_at": at})})
-            )
-        assert news(lower, *plans, after_s=wait_s - 1) is None
-        assert news(lower, *plans, after_s=wait_s) == lower
-
-
-def test_layouts_that_carry_the_same_routing_are_no_attempts_at_it() -> None:
-    lower = Decision(Reason.THRESHOLD, "lower", 3, 2, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
-    layout = replace(DECISION, routing=lower.routing)
-    plans = [plan(layout, sequence=n, phase="Completed") for n in range(1, 6)]
-    routed = plan(lower, sequence=6, phase="Completed")
-    assert news(lower, *plans, routed, after_s=29) is None
-    assert news(lower, *plans, routed, after_s=30) == lower
-
-
 def test_a_number_is_never_used_twice() -> None:
     assert plan_ledger.next_sequence([], 0) == 1
     assert plan_ledger.next_sequence([plan(sequence=7)], 3) == 8
     assert plan_ledger.next_sequence([], 9) == 10
+
+
+ROUTED = Decision(Reason.THRESHOLD, "lower", 2, 3, RoutingNumbers(256, 32), routing_reason=Reason.THRESHOLD)
+
+
+@pytest.mark.parametrize("mode", ["Active", "Approve", "External", "Shadow"])
+def test_routing_numbers_alone_are_no_plan(mode: str) -> None:
+    assert news(ROUTED, mode=mode) is None
+
+
+def test_a_plan_carries_no_routing_numbers() -> None:
+    assert plan(replace(DECISION, routing=ROUTED.routing, routing_reason=Reason.THRESHOLD)).spec.routing is None
+
+
+def test_plans_of_an_earlier_planner_that_only_set_routing_are_no_news_and_freeze_nothing() -> None:
+    routed = plan(ROUTED, sequence=2, phase="Completed")
+    assert not plan_ledger.to_be_carried_out(plan(ROUTED, sequence=2))
+    assert news(DECISION, plan(), routed) is None, "the layout is on its way, whatever was routed since"
+    assert news(DECISION, routed) == DECISION
+    assert news(replace(DECISION, decode=4), plan(), routed) is not None
+    old = [plan(ROUTED, sequence=n, phase="Completed") for n in range(1, 30)]
+    newer = [plan(sequence=n, phase="Completed") for n in range(30, 32)]
+    assert plan_ledger.outdated([*newer, *old], kept=3) == old[:28], "the oldest go first"
 
 
 def test_history_keeps_the_newest_and_everything_that_has_not_ended() -> None:
@@ -353,7 +265,7 @@ def test_history_keeps_the_newest_and_everything_that_has_not_ended() -> None:
         plan(sequence=8, phase="Executing"),
         plan(sequence=9),
     ]
-    assert [old.spec.sequence for old in plan_ledger.outdated(plans, kept=3)] == [4, 3, 2, 1]
+    assert [old.spec.sequence for old in plan_ledger.outdated(plans, kept=3)] == [1, 2, 3, 4]
 
 
 def test_the_plan_of_an_elastic_group_has_instances_and_neither_pools_nor_routing() -> None:

@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
@@ -46,7 +47,7 @@ from pointsman.operator.core.install import Install
 from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.naming import SWITCH_ANNOTATION, pool_name, secret_name
 from pointsman.operator.core.plans import pending_workers
-from pointsman.operator.core.policies import contradiction, with_objectives
+from pointsman.operator.core.policies import contradiction, objectives_of, with_objectives
 from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.revision import kv_compatibility, revision
 from pointsman.operator.core.snapshot import GatewayDeployment, Hold, Policy, Pool, Service, Snapshot, Switch, Worker
@@ -98,6 +99,7 @@ class _Wishes:
     plans: tuple[PlanView, ...] = ()
     policy: Policy | None = None
     routing_set_by: str | None = None
+    routing_updated_at: datetime | None = None
     prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET
     worker_image: str | None = None
     kv_compatibility: str | None = None
@@ -251,7 +253,8 @@ class Reconciler:
 
         if routed := found.status.routing:
             budget = routed.prefill_token_budget or DEFAULT_PREFILL_TOKEN_BUDGET
-            wishes = replace(wishes, routing_set_by=routed.set_by, prefill_token_budget=budget)
+            set_by, at = routed.set_by, routed.updated_at
+            wishes = replace(wishes, routing_set_by=set_by, routing_updated_at=at, prefill_token_budget=budget)
         wishes = replace(
             wishes,
             worker_image=render.install.worker_image if render else found.status.worker_image,
@@ -414,6 +417,7 @@ class Reconciler:
             plans=wishes.plans,
             policy=wishes.policy,
             routing_set_by=wishes.routing_set_by,
+            routing_updated_at=wishes.routing_updated_at,
             prefill_token_budget=wishes.prefill_token_budget,
             acting_since_s=self._memory[key].acting_since_s,
             worker_image=wishes.worker_image,
@@ -546,7 +550,8 @@ class Reconciler:
         said = {item.type for item in outcome.status.conditions}
         ours = tuple(item for item in found.status.conditions if item.type in said)
         if found.status.model_copy(update={"conditions": ours}) != outcome.status:
-            manifest = outcome.status.manifest()
+            # Of the routing numbers the operator applies the objectives alone: all others have owners of their own.
+            manifest = outcome.status.model_copy(update={"routing": objectives_of(outcome.status.routing)}).manifest()
             await self._writer.status(
                 resources.LLM_SERVICES, service.name, service.namespace, manifest, uid=service.uid
             )

@@ -41,14 +41,14 @@ _LOOK_AGAIN_S: Final = 5.0  # after a look that failed
 
 @dataclass
 class _Planned:
-    """What is kept of one group between looks. ``state`` and ``sequence`` survive a restart."""
+    """What is kept of one group between looks. ``state`` survives a restart."""
 
     uid: str
     state: GroupState
-    sequence: int
     source: Source
     plans: PlanWriter
     saved_s: float = 0.0
+    unsaved_plan: bool = False  # a plan was written since then
     said: tuple[Reason, int] | None = None
     healthy: tuple[bool, PlannerHealth] | None = None
     decided_on: Observation | None = None  # at the last look; None: it was too old
@@ -154,9 +154,15 @@ class GroupPlanner:
         resource = resources.ELASTIC_GROUPS
         of = Reference(resource.api_version, resource.kind, *key, uid)
         plans = PlanWriter(
-            self._kube, self._events, self._metrics, self._clock, of, lambda: self._cluster.plans_of_group(key)
+            self._kube,
+            self._events,
+            self._metrics,
+            self._clock,
+            of,
+            lambda: self._cluster.plans_of_group(key),
+            sequence,
         )
-        return _Planned(uid, state, sequence, source, plans)
+        return _Planned(uid, state, source, plans)
 
     # --- one look ---
 
@@ -236,13 +242,13 @@ class GroupPlanner:
         plans, layout = kept.plans.known(), (observed.desired,)
         news = plan_ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         said, now_s = (decision.reason, decision.instances), self._clock.monotonic_s()
-        if news is not None:
-            kept.sequence = kept.plans.next_sequence(kept.sequence)
-        if news is not None or said != kept.said or now_s - kept.saved_s >= SAVE_EVERY_S:
-            # A plan's number is remembered before it is used: after a death between the two none is used twice.
+        sequence = kept.plans.next_sequence() if news is not None else 0
+        due = kept.unsaved_plan or said != kept.said or now_s - kept.saved_s >= SAVE_EVERY_S
+        if kept.plans.must_save or (news is None and due):
             last = GroupLast(observed, decision)
-            await group_memory.save(self._kube, _owner(group), *key, kept.state, kept.sequence, last)
-            kept.said, kept.saved_s = said, now_s
+            await group_memory.save(self._kube, _owner(group), *key, kept.state, kept.plans.to_reserve, last)
+            kept.plans.saved()
+            kept.said, kept.saved_s, kept.unsaved_plan = said, now_s, False
         if news is not None:
             asked = plan_ledger.asked_of_a_person(plans)
             await kept.plans.create(
@@ -250,7 +256,7 @@ class GroupPlanner:
                     namespace=key[0],
                     service=key[1],
                     service_uid=group.metadata.uid,
-                    sequence=kept.sequence,
+                    sequence=sequence,
                     decision=news,
                     policy=policy.spec,
                     layout=layout,
@@ -258,7 +264,9 @@ class GroupPlanner:
                     awaiting=asked.metadata.name if asked is not None else "",
                 )
             )
-        await kept.plans.delete_outdated(policy.spec.history.plans)
+            kept.unsaved_plan = True
+        elif not due:
+            await kept.plans.delete_outdated(policy.spec.history.plans)
 
     async def _say_health(
         self,

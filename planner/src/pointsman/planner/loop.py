@@ -4,14 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Final
 
-from pointsman.api.protocol.names import API_VERSION, Role
+from pointsman.api.protocol.names import API_VERSION, ROUTING_SET_BY_PLANNER, Role
 from pointsman.api.v1alpha1.conditions import Condition, PlannerHealth
-from pointsman.api.v1alpha1.llmservice import LLMService
+from pointsman.api.v1alpha1.llmservice import LLMService, Routing
 from pointsman.api.v1alpha1.plan import Plan
-from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.clock import SYSTEM_CLOCK, Clock
@@ -22,6 +21,7 @@ from pointsman.planner.cluster import Cluster, ServiceKey
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
+from pointsman.planner.core.routing.publication import changes, is_due
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
@@ -42,6 +42,7 @@ from pointsman.planner.policies import policy_of
 from pointsman.planner.policy_tables import PolicyTables
 from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
+from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source, reading_within
 from pointsman.planner.steady_time import SteadyTime
@@ -53,23 +54,23 @@ log = logging.getLogger(__name__)
 
 # Where what would be explained has changed, else memory.SAVE_EVERY_S; where reasons come in turn, doubled up to that.
 SAVE_CHANGED_S: Final = 5.0
-SHADOW_ROUTING_S: Final = 60.0
 _ROUTING_ONLY: Final = (Reason.STEADY, Reason.FLOW_CONTROL, Reason.THRESHOLD)  # they come in turn
 _OUT_OF_REACH: Final = (False, PlannerHealth.OBJECTIVES_OUT_OF_REACH)
 
 
 @dataclass
 class _Planned:
-    """What is kept of one service between ticks. ``state`` and ``sequence`` survive a restart."""
+    """What is kept of one service between ticks. ``state`` survives a restart."""
 
     uid: str
     state: State
-    sequence: int
     source: Source
     plans: PlanWriter
+    routing: RoutingPublisher
     role_since_s: dict[str, tuple[WorkerRole, float]] = field(default_factory=dict)
     saved_s: float = 0.0
     saved: tuple[object, object] | None = None  # what was said when it was saved
+    unsaved_plan: bool = False  # a plan was written since then
     restless: bool = False  # something else was said since then
     save_words_s: float = SAVE_CHANGED_S  # after so long, where it is said otherwise of the same
     said: tuple[Reason, str] | None = None
@@ -171,16 +172,18 @@ class Planner:
         resource = resources.LLM_SERVICES
         of = Reference(resource.api_version, resource.kind, *key, uid)
         plans = PlanWriter(
-            self._kube, self._events, self._metrics, self._clock, of, lambda: self._cluster.plans.by(key)
+            self._kube, self._events, self._metrics, self._clock, of, lambda: self._cluster.plans.by(key), sequence
         )
+        published = await memory.load_publications(self._kube, *key, uid)
+        routing = RoutingPublisher(self._kube, key, uid, published)
         if isinstance(last, memory.NoLast):
-            return _Planned(uid, state or State(), sequence, source, plans)
+            return _Planned(uid, state or State(), source, plans, routing)
         self._time.not_before(last.observation.at_s)
         roles = {
             worker.name: (worker.role, float("-inf") if worker.role_since_s is None else worker.role_since_s)
             for worker in last.observation.workers
         }
-        return _Planned(uid, state or State(), sequence, source, plans, role_since_s=roles)
+        return _Planned(uid, state or State(), source, plans, routing, role_since_s=roles)
 
     # --- one tick ---
 
@@ -200,6 +203,7 @@ class Planner:
 
         at_s = self._time.now_s()
         plans = kept.plans.known()
+        in_force = kept.routing.in_force(service)
         asked = plan_ledger.asked_of_a_person(plans)
         seen = []
         for target, worker in workers:
@@ -223,7 +227,7 @@ class Planner:
             age_s=age_s,
             gateways=[reading or Reading({}, None, 0.0) for reading in readings.values()],
             workers=seen,
-            routing=_routing(service, policy),
+            routing=_routing(in_force, policy),
             objectives=settings.objectives,
             plan_in_progress=self._in_progress(key, plans, workers),
             awaiting_approval=_layout_of(asked) if asked is not None and not _is_of_encode(asked, workers) else None,
@@ -247,6 +251,10 @@ class Planner:
         self._metrics.ticked(*key, observed, decision, settings)
         kept.shown = True
         self._say(key, kept, decision)
+        published_at = in_force.updated_at if in_force and in_force.set_by == ROUTING_SET_BY_PLANNER else None
+        published_s = published_at.timestamp() if published_at is not None else None
+        if is_due(decision, observed, settings, published_s, self._clock.now().timestamp()):
+            await self._publish(key, kept, observed, decision)
         await self._write(key, service, policy, kept, plans, observed, decision, asked)
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
         said = kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH
@@ -299,16 +307,16 @@ class Planner:
         now_s = self._clock.monotonic_s()
         news = plan_ledger.news(decision, plans, policy.spec, layout, self._clock.now())
         kept.restless |= kept.saved is not None and _said(kept) != kept.saved
-        if news is not None and not _told_lately(news, plans, policy, self._clock.now()):
-            kept.sequence = kept.plans.next_sequence(kept.sequence)
-            # Remembered before it is used: after a death between the two a number is left out, never used twice.
-            await self._save(key, service, kept, now_s)
+        if news is not None:
+            sequence = kept.plans.next_sequence()
+            if kept.plans.must_save:
+                await self._save(key, service, kept, now_s)
             await kept.plans.create(
                 plan_ledger.plan_manifest(
                     namespace=key[0],
                     service=key[1],
                     service_uid=service.metadata.uid,
-                    sequence=kept.sequence,
+                    sequence=sequence,
                     decision=news,
                     policy=policy.spec,
                     layout=layout,
@@ -316,14 +324,24 @@ class Planner:
                     awaiting=asked.metadata.name if asked is not None else "",
                 )
             )
-        elif now_s - kept.saved_s >= _save_after_s(kept):
+            kept.unsaved_plan = True
+        elif kept.unsaved_plan or now_s - kept.saved_s >= _save_after_s(kept):
             await self._save(key, service, kept, now_s)
-        await kept.plans.delete_outdated(policy.spec.history.plans)
+        else:
+            await kept.plans.delete_outdated(policy.spec.history.plans)
+
+    async def _publish(self, key: ServiceKey, kept: _Planned, observed: Observation, decision: Decision) -> None:
+        before, after, reason = observed.routing, decision.routing, decision.routing_reason or decision.reason
+        await kept.routing.publish(before, after, reason, self._clock.now())
+        self._metrics.published(*key, reason)
+        log.info("service=%s/%s reason=%s published %s", *key, reason, ", ".join(changes(before, after)))
 
     async def _save(self, key: ServiceKey, service: LLMService, kept: _Planned, now_s: float) -> None:
         kept.save_words_s = min(2 * kept.save_words_s, memory.SAVE_EVERY_S) if kept.restless else SAVE_CHANGED_S
-        kept.saved_s, kept.saved, kept.restless = now_s, _said(kept), False
-        await memory.save(self._kube, _owner(service), *key, kept.state, kept.sequence, kept.last)
+        kept.saved_s, kept.saved, kept.restless, kept.unsaved_plan = now_s, _said(kept), False, False
+        sequence, published = kept.plans.to_reserve, kept.routing.history
+        await memory.save(self._kube, _owner(service), *key, kept.state, sequence, kept.last, published)
+        kept.plans.saved()
 
     async def _report_health(
         self,
@@ -475,16 +493,6 @@ def _said(kept: _Planned) -> tuple[object, object] | None:
     return aim, (workers, seen.plan_in_progress, seen.awaiting_approval)
 
 
-def _told_lately(news: Decision, plans: Sequence[Plan], policy: PlannerPolicy, now: datetime) -> bool:
-    """Whether a plan of routing alone can wait: in Shadow its numbers are never in force and wished anew each tick."""
-    if policy.spec.mode is not Mode.SHADOW or news.changes_layout or news.withdraws:
-        return False
-    newest = max(plans, key=lambda plan: plan.spec.sequence, default=None)
-    if newest is None or newest.spec.mode is not Mode.SHADOW:
-        return False
-    return 0 <= (now - newest.spec.observed_at).total_seconds() < SHADOW_ROUTING_S
-
-
 def _owner(service: LLMService) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
@@ -496,9 +504,8 @@ def _owner(service: LLMService) -> dict[str, Any]:
     }
 
 
-def _routing(service: LLMService, policy: PlannerPolicy) -> RoutingNumbers:
-    """The numbers in force: those of the last plan, else what gateways and workers begin with."""
-    routing = service.status.routing
+def _routing(routing: Routing | None, policy: PlannerPolicy) -> RoutingNumbers:
+    """The numbers in force: those that were published, else what gateways and workers begin with."""
     tokens = routing.max_local_prefill_tokens if routing else None
     size = routing.max_prefill_queue_size if routing else None
     limits = policy.spec.actions.remote_prefill

@@ -1,13 +1,16 @@
 """The planner's memory of each service, in one ConfigMap only the planner writes: a restart goes on, not from zero."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
+from pointsman.planner.core.routing.publication import Publication
 from pointsman.planner.core.state import STATE_VERSION, State
 from pointsman.planner.core.types import Decision, Observation
 
@@ -16,6 +19,7 @@ log = logging.getLogger(__name__)
 CONFIG_MAP_SUFFIX: Final = "-planner-state"
 _KEY: Final = "state.json"
 _LAST_KEY: Final = "last.json"
+_ROUTING_KEY: Final = "routing.json"
 _LEFT_OUT_KEY: Final = "last.leftOut"  # instead of it: how many bytes it would have had
 MOST_KEPT_BYTES: Final = 1_000_000  # of a ConfigMap's 1 MiB; beyond it the API server would take nothing
 SAVE_EVERY_S: Final = 30.0
@@ -39,6 +43,7 @@ class NoLast:
 
 
 _LAST: TypeAdapter[Last] = TypeAdapter(Last)
+_PUBLICATIONS: TypeAdapter[tuple[Publication, ...]] = TypeAdapter(tuple[Publication, ...])
 
 
 def to_json(state: State) -> str:
@@ -112,6 +117,15 @@ UNREADABLE: Final = NoLast(
 )
 
 
+async def load_publications(kube: Kube, namespace: str, service: str, uid: str) -> tuple[Publication, ...]:
+    """The last publications of routing numbers, the newest last; none where they cannot be read."""
+    data, its = await _data(kube, namespace, service, uid)
+    try:
+        return _PUBLICATIONS.validate_json(data[_ROUTING_KEY]) if its and _ROUTING_KEY in data else ()
+    except ValidationError:
+        return ()
+
+
 async def load_look(kube: Kube, namespace: str, name: str, uid: str) -> str | NoLast:
     """The last look as it was saved, also of an elastic group; or why it is not known."""
     data, its = await _data(kube, namespace, name, uid)
@@ -142,18 +156,27 @@ async def save(
     state: State,
     sequence: int,
     last: Last | None = None,
+    publications: tuple[Publication, ...] = (),
 ) -> None:
     """Write the state. Raises KubeError."""
     looked = last_to_json(last) if last is not None else ""
-    await save_texts(kube, owner, namespace, service, to_json(state), sequence, looked)
+    more = {_ROUTING_KEY: _PUBLICATIONS.dump_json(publications).decode()} if publications else {}
+    await save_texts(kube, owner, namespace, service, to_json(state), sequence, looked, more)
 
 
 async def save_texts(
-    kube: Kube, owner: dict[str, Any], namespace: str, service: str, state: str, sequence: int, looked: str
+    kube: Kube,
+    owner: dict[str, Any],
+    namespace: str,
+    service: str,
+    state: str,
+    sequence: int,
+    looked: str,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """The same, also of an elastic group; ``looked``: the last look, if there was one. Raises KubeError."""
-    data = {_KEY: state, "sequence": str(sequence)}
-    if looked and len(data[_KEY].encode()) + len(looked.encode()) < MOST_KEPT_BYTES:
+    data = {_KEY: state, "sequence": str(sequence), **more}
+    if looked and sum(len(text.encode()) for text in (*data.values(), looked)) < MOST_KEPT_BYTES:
         data[_LAST_KEY] = looked
     elif looked:
         data[_LEFT_OUT_KEY] = str(len(looked.encode()))

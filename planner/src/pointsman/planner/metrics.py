@@ -32,6 +32,7 @@ class PlannerMetrics:
         self.leader = Gauge("pointsman_planner_leader", "1 while this process leads.", registry=self.registry)
         self._ticks = self._counter("ticks", "Ticks, by reason of the decision.", "reason")
         self._plans = self._counter("plans", "Plans written.", "reason")
+        self._published = self._counter("routing_updates", "Publications of routing numbers.", "reason")
         self._inputs = self._gauge("input", "Numbers the last decision was made from.", "name")
         self._age = self._gauge("observation_age_seconds", "Age of the oldest page of the last look.", "source")
         self._workers = self._gauge("workers", "Workers, as the last look found them.", "role", "condition")
@@ -86,6 +87,8 @@ class PlannerMetrics:
         for each in Reason:  # 0 from the start: else the first of a reason is no increase
             self._of(self._ticks, *key, each.value)
             self._of(self._plans, *key, each.value)
+        for each in (Reason.FLOW_CONTROL, Reason.THRESHOLD):
+            self._of(self._published, *key, each.value)
         self._of(self._ticks, *key, reason.value).inc()
         self._show(self._inputs, key, {(name,): value for name, value in inputs})
 
@@ -100,6 +103,10 @@ class PlannerMetrics:
     def planned(self, namespace: str, service: str, reason: str) -> None:
         """A plan was written."""
         self._of(self._plans, namespace, service, reason).inc()
+
+    def published(self, namespace: str, service: str, reason: str) -> None:
+        """Routing numbers were published."""
+        self._of(self._published, namespace, service, reason).inc()
 
     def health(self, namespace: str, service: str, healthy: bool, reason: str) -> None:
         """What the condition PlannerHealthy says."""

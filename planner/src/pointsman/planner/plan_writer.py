@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.kube import resources
@@ -16,8 +16,13 @@ from pointsman.planner.metrics import PlannerMetrics
 log = logging.getLogger(__name__)
 
 
+RESERVED_NUMBERS: Final = 10  # with each save: a plan needs none before it, and after a death no number is used twice
+DELETED_AT_ONCE: Final = 3
+
+
 class PlanWriter:
-    """``of``: what the plans are for; ``mirrored``: all plans with its name, as the mirror has them now."""
+    """``of``: what the plans are for; ``mirrored``: all plans with its name, as the mirror has them now; ``reserved``:
+    the number in the saved memory, up to which numbers may have been used."""
 
     def __init__(
         self,
@@ -27,6 +32,7 @@ class PlanWriter:
         clock: Clock,
         of: Reference,
         mirrored: Callable[[], Sequence[Plan]],
+        reserved: int,
     ) -> None:
         self._kube = kube
         self._events = events
@@ -34,6 +40,7 @@ class PlanWriter:
         self._clock = clock
         self._of = of
         self._mirrored = mirrored
+        self._last = self._reserved = reserved
         self._written: tuple[Plan, float] | None = None  # the last one, and when; until the mirror has it
 
     def known(self) -> list[Plan]:
@@ -49,9 +56,24 @@ class PlanWriter:
                 plans.append(plan)
         return plans
 
-    def next_sequence(self, remembered: int) -> int:
+    def next_sequence(self) -> int:
         """Of a new plan; above those of what had its name before, too."""
-        return plan_ledger.next_sequence(self._mirrored(), remembered)
+        self._last = plan_ledger.next_sequence(self._mirrored(), self._last)
+        return self._last
+
+    @property
+    def must_save(self) -> bool:
+        """Whether the last number may be used only after a save with ``to_reserve``."""
+        return self._last > self._reserved
+
+    @property
+    def to_reserve(self) -> int:
+        """The number to save: after a restart, numbers above it are used."""
+        return self._last + RESERVED_NUMBERS
+
+    def saved(self) -> None:
+        """``to_reserve`` was saved."""
+        self._reserved = self.to_reserve
 
     async def create(self, manifest: dict[str, Any]) -> None:
         """Write a plan, tell and count it. Raises KubeError."""
@@ -67,8 +89,8 @@ class PlanWriter:
         self._events.record(of, f"Planned{spec.reason}", f"{name}: {spec.message}")
 
     async def delete_outdated(self, kept: int) -> None:
-        """Delete ended plans beyond the history. Raises KubeError."""
-        for old in plan_ledger.outdated(self._mirrored(), kept):
+        """Delete the oldest ended plans beyond the history. Raises KubeError."""
+        for old in plan_ledger.outdated(self._mirrored(), kept)[:DELETED_AT_ONCE]:
             try:
                 await self._kube.delete(resources.PLANS, old.metadata.name, self._of.namespace, uid=old.metadata.uid)
             except NotFound:

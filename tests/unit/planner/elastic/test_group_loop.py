@@ -33,12 +33,13 @@ class Forgetful(Api):
             raise self.error
         return await super().find(kind, name, namespace)
 
-    async def apply(self, _: Resource, body: dict[str, Any], **how: Any) -> None:
+    async def apply(self, _: Resource, body: dict[str, Any], **how: Any) -> dict[str, Any]:
         await super().apply(_, body, **how)
         if body["kind"] != "ConfigMap":
             self.said_after.append(self.reads)
             if self.reads > self.failures:
                 self.recovered.set()
+        return body
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("division by zero"), Unreachable("the network")])

@@ -78,6 +78,9 @@ DRAIN_STARTED_ANNOTATION: Final = f"{GROUP}/drain-started"  # on a pod: RFC 3339
 
 FINALIZER: Final = f"{GROUP}/drain"
 
+# --- status.routing of an LLMService ---
+ROUTING_SET_BY_PLANNER: Final = "planner"  # its setBy where the planner published the numbers
+
 # --- ports of every pod (a pod has an address of its own, so they are fixed) ---
 ENGINE_PORT: Final = 8000  # OpenAI API of the engine and the control API, one server
 NIXL_PORT: Final = 5600

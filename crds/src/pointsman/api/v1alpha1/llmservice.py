@@ -1,5 +1,6 @@
 """LLMService: one model behind one OpenAI-compatible endpoint, served by prefill and decode workers."""
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Final, Literal
 
@@ -362,7 +363,10 @@ class RoutingObjectives(ApiModel):
 
 
 class Routing(ApiModel):
-    """The numbers that decide where a prompt is computed, as gateways and workers use them now."""
+    """The numbers that decide where a prompt is computed, as gateways and workers use them now.
+
+    The operator owns ``objectives``, the planner all other fields.
+    """
 
     max_local_prefill_tokens: int | None = Field(
         default=None, ge=0, description="A decode worker computes at most so many uncached prompt tokens itself."
@@ -395,7 +399,15 @@ class Routing(ApiModel):
         default=None,
         description="Objectives of the policy that gateways count requests against. Unset: the service has no policy.",
     )
-    set_by: str | None = Field(default=None, max_length=256, description="Who set the routing numbers.")
+    set_by: str | None = Field(
+        default=None,
+        max_length=256,
+        description="Who set the routing numbers: planner, or plan/NAME where a planner of an earlier version did.",
+    )
+    reason: str | None = Field(
+        default=None, max_length=64, pattern="^[A-Za-z]+$", description="Why they changed last, as a word."
+    )
+    updated_at: datetime | None = Field(default=None, description="When they changed last.")
 
 
 class CurrentPlan(ApiModel):

@@ -108,7 +108,7 @@ class PlanSwitch(ApiModel):
 
 
 class PlanRouting(ApiModel):
-    """Where prompts are computed, from now on."""
+    """Routing numbers, in plans of earlier planners."""
 
     max_local_prefill_tokens: int = Field(ge=0, le=1_000_000, description="A decode worker computes at most so many.")
     max_prefill_queue_size: int = Field(ge=0, le=100_000, description="With so many queued, prompts stay local.")
@@ -198,8 +198,14 @@ class PlanSpec(ApiModel):
     switches: Annotated[tuple[PlanSwitch, ...], Field(max_length=4)] = Field(
         default=(), description="Carried out first, before anything is scaled."
     )
-    routing: PlanRouting | None = Field(default=None, description="Of a service: carried out at once.")
-    changes_layout: bool = Field(description="False: a routing-only plan; it supersedes nothing and needs no approval.")
+    routing: PlanRouting | None = Field(
+        default=None,
+        description="In plans of earlier planners: routing numbers, carried out at once. Newer planners publish them "
+        "in status.routing of the service.",
+    )
+    changes_layout: bool = Field(
+        description="False: a plan that only withdraws another one, or, of an earlier planner, only sets routing."
+    )
     withdraws: str = Field(
         default="",
         max_length=253,
@@ -246,9 +252,8 @@ class PlanSpec(ApiModel):
                 for name in ("pools", "instances", "routing")
             ),
             Rule(
-                "self.serviceRef.kind == 'ElasticGroup' || (has(self.pools) && has(self.routing) && "
-                "!has(self.instances))",
-                "serviceRef.kind is LLMService; write pools and routing, and no instances",
+                "self.serviceRef.kind == 'ElasticGroup' || (has(self.pools) && !has(self.instances))",
+                "serviceRef.kind is LLMService; write pools, and no instances",
             ),
             Rule(
                 "self.serviceRef.kind != 'ElasticGroup' || (has(self.instances) && !has(self.pools) && "

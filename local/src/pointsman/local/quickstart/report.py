@@ -1,6 +1,5 @@
 """What a quick start found: the JSON file for tools, and the closing text for the person at the terminal."""
 
-from itertools import groupby
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,8 +31,6 @@ class PlanReport(BaseModel):
     reason: str
     message: str
     pools: dict[str, int]
-    threshold_tokens: int
-    moves_workers: bool
 
     @property
     def layout(self) -> str:
@@ -50,8 +47,6 @@ class PlanReport(BaseModel):
             reason=spec.reason,
             message=spec.message,
             pools={role.label: spec.replicas(role) for role in spec.roles},
-            threshold_tokens=spec.routing.max_local_prefill_tokens if spec.routing is not None else 0,
-            moves_workers=spec.changes_layout,
         )
 
 
@@ -80,6 +75,9 @@ class Report(BaseModel):
         default_factory=list, description="each role switch the planner made, creation to routable in the new role"
     )
     plans: list[PlanReport] = Field(default_factory=list, description="the planner's decisions, in order")
+    thresholds: list[int] = Field(
+        default_factory=list, description="thresholds of remote prefill that the planner published, in order, tokens"
+    )
     first_token_seconds: float | None = None
     total_seconds: float | None = None
     peak_pss_mib: float | None = None
@@ -128,13 +126,12 @@ class Report(BaseModel):
         """The planner's moves, a line each, and how the threshold went."""
         if not self.plans:
             return []
-        thresholds = [str(threshold) for threshold, _ in groupby(plan.threshold_tokens for plan in self.plans)]
+        thresholds = map(str, self.thresholds)
         took = ", ".join(f"{seconds:.1f} s" for seconds in self.switch_seconds)
         switches = f"{len(self.switch_seconds)} role switches ({took})"
         found = [f"planner        threshold {' -> '.join(thresholds)} tokens; {switches}"]
         for plan in self.plans:
-            if plan.moves_workers:
-                found.append(f"               {plan.name} {plan.phase} {plan.layout}, {plan.reason}: {plan.message}")
+            found.append(f"               {plan.name} {plan.phase} {plan.layout}, {plan.reason}: {plan.message}")
         return found
 
     def _exactness(self) -> str:

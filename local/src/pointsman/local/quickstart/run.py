@@ -333,12 +333,16 @@ class QuickStart:
         self._narrator.say(f"{SHIFT_CLIENTS} clients: {turn.title}, {lengths.start} to {lengths.stop} tokens")
 
     def _see_plans(self, view: ServiceView) -> None:
-        """Keep the planner's decisions for the report, and say each that moves a worker once."""
+        """Keep the planner's plans and thresholds for the report, and print each plan once."""
         known = {plan.name for plan in self.report.plans}
         for plan in view.plans:
-            if plan.metadata.name not in known and plan.spec.changes_layout:
+            if plan.metadata.name not in known:
                 self._narrator.say(plan_line(plan))
         self.report.plans = [PlanReport.of(plan) for plan in view.plans]
+        routing = view.service.status.routing if view.service is not None else None
+        threshold = routing.max_local_prefill_tokens if routing is not None else None
+        if threshold is not None and threshold not in self.report.thresholds[-1:]:
+            self.report.thresholds.append(threshold)
         self.report.switch_seconds = [
             switch.status.seconds for switch in view.switches if switch.status.seconds is not None
         ]

@@ -48,8 +48,7 @@ def line(view: ServiceView | None, traffic: TrafficView | None) -> str:
     for worker in view.workers:
         ordinal = worker.name.rpartition("-")[2]
         parts.append(f"{ordinal}:{_role(worker)} {worker.doing.lower()} in flight {_known(worker, 'in_flight')}")
-    if view.plans:
-        parts += [_threshold(view), _newest_plan(view)]
+    parts += [_threshold(view), _newest_plan(view)]
     if traffic is not None:
         parts.append(_traffic_line(traffic))
     return " | ".join(part for part in parts if part)
@@ -59,8 +58,7 @@ def plan_line(plan: Plan) -> str:
     """A plan as a person reads it: what it wants, why, and how far it is."""
     name = plan.metadata.name
     phase = plan.status.phase.value if plan.status.phase is not None else "new"
-    wanted = plan.spec.target_in_words if plan.spec.changes_layout else "routing"
-    return f"plan {name} {phase}: {wanted}, {plan.spec.reason}: {plan.spec.message}"
+    return f"plan {name} {phase}: {plan.spec.target_in_words}, {plan.spec.reason}: {plan.spec.message}"
 
 
 def _headline(view: ServiceView) -> Text:
@@ -75,7 +73,7 @@ def _headline(view: ServiceView) -> Text:
 
 
 def _threshold(view: ServiceView) -> str:
-    """Which prompts go to the prefill workers; empty while no plan has set it."""
+    """Which prompts go to the prefill workers; empty while the planner has published none."""
     routing = view.service.status.routing if view.service is not None else None
     if routing is None or routing.max_local_prefill_tokens is None:
         return ""
@@ -83,8 +81,7 @@ def _threshold(view: ServiceView) -> str:
 
 
 def _newest_plan(view: ServiceView) -> str:
-    """The newest plan that moves workers; without one, the newest that only sets routing numbers."""
-    newest = max(view.plans, key=lambda plan: (plan.spec.changes_layout, plan.spec.sequence), default=None)
+    newest = max(view.plans, key=lambda plan: plan.spec.sequence, default=None)
     return "" if newest is None else plan_line(newest)
 
 

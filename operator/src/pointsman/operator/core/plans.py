@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from pointsman.api.protocol.names import Role
+from pointsman.api.protocol.names import ROUTING_SET_BY_PLANNER, Role
 from pointsman.api.v1alpha1.llmservice import MAX_REPLICAS
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanRouting, PlanStatus
 from pointsman.api.v1alpha1.plannerpolicy import Mode
@@ -282,6 +282,10 @@ def _not_executed(plan: Plan, policy: Policy | None) -> Held:
 
 
 def _set_routing(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
+    """The numbers of a plan of an earlier planner, unless a planner that publishes them has done so since."""
+    published_at = snapshot.routing_updated_at if snapshot.routing_set_by == ROUTING_SET_BY_PLANNER else None
+    if published_at is not None and published_at >= plan.spec.observed_at:
+        return
     mark = f"plan/{plan.name}"
     newer = (other for other in snapshot.plans if other.spec.sequence > plan.spec.sequence)
     overtaken = any(

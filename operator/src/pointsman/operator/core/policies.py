@@ -26,6 +26,13 @@ def with_objectives(routing: Routing | None, policy: Policy | None) -> Routing |
     return (routing or Routing()).model_copy(update={"objectives": objectives})
 
 
+def objectives_of(routing: Routing | None) -> Routing | None:
+    """What the operator owns of the routing numbers; None: nothing."""
+    if routing is None or routing.objectives is None:
+        return None
+    return Routing(objectives=routing.objectives)
+
+
 def contradiction(policy: PlannerPolicySpec, name: str, follower: Follower) -> tuple[Reason, str] | None:
     """Why a service or an elastic group of that name cannot follow the policy: only the two objects together say it."""
     least, most, gpus, budget = *_gpus(follower), policy.budget

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
@@ -328,6 +329,7 @@ class Snapshot:
     plans: tuple[Plan, ...] = ()
     policy: Policy | None = None  # None: the service refers to none, or it is missing
     routing_set_by: str | None = None  # status.routing.setBy
+    routing_updated_at: datetime | None = None  # status.routing.updatedAt
     prefill_token_budget: int = DEFAULT_PREFILL_TOKEN_BUDGET  # status.routing.prefillTokenBudget, if it is set
     acting_since_s: float = (
         0.0  # since when this process acts on the service without a pause: no wait counts from before

@@ -6,17 +6,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
 from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
-from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase, PlanRouting
+from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
-from pointsman.planner.core.routing.flow_bounds import CHANGE
-from pointsman.planner.core.types import Decision, RoutingNumbers, WorkerRole
+from pointsman.planner.core.types import Decision, WorkerRole
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
-KEPT_ROUTING_PLANS: Final = 20
-RETRY_S: Final = 30.0  # after a plan that ended without its layout or its routing; doubled each time …
+RETRY_S: Final = 30.0  # after a plan that ended without its layout; doubled each time …
 LONGEST_RETRY_S: Final = 600.0  # … up to this
-LOST_APART: Final = timedelta(seconds=2 * LONGEST_RETRY_S)  # what held longer was not lost at once
 BELIEVED_S: Final = 60.0  # a plan that was written and that the API server does not show: then it was deleted
 _MESSAGE_LIMIT: Final = 1000
 
@@ -29,64 +26,32 @@ def news(
 ) -> D | None:
     """What of a decision is written down as a plan; None: nothing. ``layout``: as it is now, like ``Plan.spec.target``.
 
-    Its routing alone where replicas are somebody else's, and while a layout that was not reached is not tried again.
+    Without the change of pools where replicas are somebody else's, and while a layout that was not reached is not tried
+    again.
     """
     if decision.changes_pools and (policy.mode is Mode.EXTERNAL or _too_soon(plans, decision.target, policy, now)):
-        decision = decision.routing_alone(layout)
+        decision = decision.without_change(layout)
     # Nobody scales prefill, decode or instances to none; encode workers may be none.
-    return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans, now) else None
+    return decision if min(decision.target[:2]) >= 1 and _is_news(decision, plans) else None
 
 
-def _is_news(decision: AnyDecision, plans: Sequence[Plan], now: datetime) -> bool:
-    """Whether an action or a target changed, and it does not repeat the newest plan.
+def _is_news(decision: AnyDecision, plans: Iterable[Plan]) -> bool:
+    """Whether a plan is withdrawn, or the layout changes to another one than that of the newest plan.
 
     (In Shadow nothing is carried out, so the same decision comes again every tick. Elsewhere it comes again where a
-    plan did not bring its layout or its routing, or somebody undid it.)
+    plan did not bring its layout, or somebody undid it.)
     """
-    if decision.withdraws:
+    if decision.withdraws or not decision.changes_pools:
+        return decision.withdraws
+    newest = max((plan for plan in plans if not _only_routes(plan)), key=_sequence, default=None)
+    if newest is None or not newest.spec.changes_layout:
         return True
-    if not (decision.changes_pools or decision.changes_routing):
-        return False
-    newest = max(plans, key=_sequence, default=None)
-    routing = None if decision.routing is None else _routing(decision.routing)
-    if newest is None or (decision.changes_pools and newest.spec.changes_layout and _tried(newest)):
-        return True
-    before = *newest.spec.target, newest.spec.changes_layout
-    after = *decision.target, decision.changes_pools
-    if after != before or not _same_routing(newest, routing):
-        return True
-    return decision.changes_routing and _tried(newest) and _ended_s(newest, now) >= _wait_s(_lost(plans, routing))
+    return newest.spec.target != decision.target or _tried(newest)
 
 
-def _lost(plans: Iterable[Plan], routing: PlanRouting | None) -> int:
-    """How many plans, one soon after the other, did nothing but set this routing, which is not in force."""
-    number, after = 0, None
-    for plan in sorted(plans, key=_sequence, reverse=True):
-        if not (_tried(plan) and _same_routing(plan, routing)):
-            break
-        if after is not None and after.spec.observed_at - (plan.status.ended_at or plan.spec.observed_at) > LOST_APART:
-            break  # it was in force for long in between
-        number, after = number + (not plan.spec.changes_layout), plan
-    return number
-
-
-def _same_routing(plan: Plan, after: PlanRouting | None) -> bool:
-    """Whether routing stays that of a plan; while no bound of it is in force each tick finds it a bit anew: in Shadow
-    for ever, elsewhere until the operator has seen the plan, and where a plan has ended and was lost."""
-    before = plan.spec.routing
-    if before is None or after is None:
-        return before is after
-    phase = plan.status.phase
-    if plan.spec.mode is not Mode.SHADOW and phase is not None and not phase.ended:
-        return after == before
-    bounds = ("pending_tokens_per_prefill_worker", "decoding_per_decode_worker", "slack_milliseconds")
-    pairs = [(getattr(before, name), getattr(after, name)) for name in bounds]
-    settled = dict.fromkeys(bounds)
-    if before.prefill_token_budget is None:  # of an earlier planner, which left it to the workers
-        settled |= {"prefill_token_budget": None}
-    return before.model_copy(update=settled) == after.model_copy(update=settled) and all(
-        was == found if was is None or found is None else abs(found - was) <= CHANGE * was for was, found in pairs
-    )
+def _only_routes(plan: Plan) -> bool:
+    """Whether it is of an earlier planner, which wrote plans for routing numbers alone."""
+    return not plan.spec.changes_layout and not plan.spec.withdraws
 
 
 def _too_soon(plans: Iterable[Plan], layout: tuple[int, ...], policy: PlannerPolicySpec, now: datetime) -> bool:
@@ -154,17 +119,6 @@ def _tried(plan: Plan) -> bool:
 
 def _sequence(plan: Plan) -> int:
     return plan.spec.sequence
-
-
-def _routing(numbers: RoutingNumbers) -> PlanRouting:
-    return PlanRouting(
-        max_local_prefill_tokens=numbers.max_local_prefill_tokens,
-        max_prefill_queue_size=numbers.max_prefill_queue_size,
-        prefill_token_budget=numbers.prefill_token_budget,
-        pending_tokens_per_prefill_worker=numbers.flow.pending_tokens_per_prefill_worker,
-        decoding_per_decode_worker=numbers.flow.decoding_per_decode_worker,
-        slack_milliseconds=numbers.flow.slack_ms,
-    )
 
 
 def plan_name(service: str, sequence: int) -> str:
@@ -274,22 +228,13 @@ def _wanted(decision: AnyDecision) -> dict[str, Any]:
     pools = {"prefill": decision.prefill, "decode": decision.decode}
     if decision.encode is not None:
         pools["encode"] = decision.encode
-    return {
-        "pools": {name: {"replicas": replicas} for name, replicas in pools.items()},
-        "routing": _routing(decision.routing).model_dump(mode="json", by_alias=True, exclude_none=True),
-    }
+    return {"pools": {name: {"replicas": replicas} for name, replicas in pools.items()}}
 
 
-def outdated(plans: Sequence[Plan], kept: int) -> list[Plan]:
-    """Ended plans beyond the history: ``kept`` that changed the layout, and the last few that only set routing."""
-    ended = sorted(
-        (plan for plan in plans if plan.status.phase is not None and plan.status.phase.ended),
-        key=lambda plan: plan.spec.sequence,
-        reverse=True,
-    )
-    layouts = [plan for plan in ended if plan.spec.changes_layout]
-    routings = [plan for plan in ended if not plan.spec.changes_layout]
-    return layouts[kept:] + routings[KEPT_ROUTING_PLANS:]
+def outdated(plans: Iterable[Plan], kept: int) -> list[Plan]:
+    """Ended plans beyond the ``kept`` newest, the oldest first."""
+    ended = sorted((plan for plan in plans if plan.status.phase is not None and plan.status.phase.ended), key=_sequence)
+    return ended[: max(0, len(ended) - kept)]
 
 
 def _stamp(moment: datetime) -> str:

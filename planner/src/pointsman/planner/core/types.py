@@ -376,7 +376,7 @@ class Decision:
         """Whether any pool gets another number of workers."""
         return self.changes_layout or self.changes_encode
 
-    def routing_alone(self, now: tuple[int, ...]) -> "Decision":
+    def without_change(self, now: tuple[int, ...]) -> "Decision":
         """Without the change of the pools, which stay ``now``, as ``target`` has them."""
         prefill, decode, *encode = now
         reason = self.routing_reason or self.reason

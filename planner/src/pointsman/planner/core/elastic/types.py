@@ -85,7 +85,7 @@ class GroupDecision:
         """Whether there are to be more or fewer instances."""
         return self.changes_layout
 
-    def routing_alone(self, now: tuple[int, ...]) -> "GroupDecision":
+    def without_change(self, now: tuple[int, ...]) -> "GroupDecision":
         """Without the change of the layout, which stays ``now``: (instances,)."""
         return replace(self, instances=now[0], changes_layout=False)
 
@@ -93,13 +93,3 @@ class GroupDecision:
     def switches(self) -> tuple[Switch, ...]:
         """Instances have no roles."""
         return ()
-
-    @property
-    def routing(self) -> None:
-        """The manager decides where prompts are computed."""
-        return
-
-    @property
-    def changes_routing(self) -> bool:
-        """Never."""
-        return False

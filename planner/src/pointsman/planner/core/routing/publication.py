@@ -1,0 +1,82 @@
+"""When routing numbers are published in ``LLMService.status.routing``, and what a publication changes.
+
+Each publication wakes every gateway of the service, and flow bounds move a little with every look. So a bound that
+moved by more than the dead band (``tuning``) is published with the next interval, and at once only where it falls
+while the service is overloaded. The threshold has a hold-off of its own and is published at once.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, RoutingNumbers
+from pointsman.serving.flow_control import FlowBounds
+
+PUBLISH_EVERY_S: Final = 15.0
+KEPT_PUBLICATIONS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """Numbers that were published at ``at_s`` (Unix time), and those that were in force before."""
+
+    at_s: float
+    reason: Reason
+    before: RoutingNumbers
+    after: RoutingNumbers
+
+
+def is_due(
+    decision: Decision, observation: Observation, policy: Policy, published_s: float | None, now_s: float
+) -> bool:
+    """Whether the decision's numbers are published now. ``published_s``: when others were published last, Unix time as
+    ``now_s``; None: never."""
+    if policy.mode is Mode.SHADOW or not decision.changes_routing:
+        return False
+    before, after = observation.routing, decision.routing
+    if _rule(after) != _rule(before) or published_s is None or not 0 <= now_s - published_s < PUBLISH_EVERY_S:
+        return True  # … or the wall clock was set back
+    return _falls(before.flow, after.flow) and _is_overloaded(observation, policy)
+
+
+def changes(before: RoutingNumbers, after: RoutingNumbers) -> list[str]:
+    """What a publication changes, by the names of ``status.routing``; for example ``slackMilliseconds 800 -> 640``."""
+    old, new = named(before), named(after)
+    return [f"{name} {_word(old[name])} -> {_word(new[name])}" for name in new if old[name] != new[name]]
+
+
+def named(numbers: RoutingNumbers) -> dict[str, int | None]:
+    """By the names of ``status.routing``; None: not set."""
+    return {
+        "maxLocalPrefillTokens": numbers.max_local_prefill_tokens,
+        "maxPrefillQueueSize": numbers.max_prefill_queue_size,
+        "prefillTokenBudget": numbers.prefill_token_budget,
+        "pendingTokensPerPrefillWorker": numbers.flow.pending_tokens_per_prefill_worker,
+        "decodingPerDecodeWorker": numbers.flow.decoding_per_decode_worker,
+        "slackMilliseconds": numbers.flow.slack_ms,
+    }
+
+
+def _word(number: int | None) -> str:
+    return "unset" if number is None else str(number)
+
+
+def _rule(numbers: RoutingNumbers) -> tuple[int, int]:
+    return numbers.max_local_prefill_tokens, numbers.max_prefill_queue_size
+
+
+def _falls(before: FlowBounds, after: FlowBounds) -> bool:
+    """Whether gateways would queue requests that they admit now."""
+    pairs = (
+        (before.pending_tokens_per_prefill_worker, after.pending_tokens_per_prefill_worker),
+        (before.decoding_per_decode_worker, after.decoding_per_decode_worker),
+    )
+    return any(new is not None and (old is None or new < old) for old, new in pairs)
+
+
+def _is_overloaded(observation: Observation, policy: Policy) -> bool:
+    """Whether requests wait at the gateways, or clients get less than the objective. Unknown: no."""
+    service = observation.service
+    if service is None:
+        return False
+    late = service.attainment is not None and service.attainment < policy.objectives.attainment
+    return late or bool(service.held)

@@ -1,0 +1,82 @@
+"""The routing numbers of one service in the API server: ``status.routing``, which its gateways watch.
+
+Field by field, ``status.routing`` has two owners by server-side apply: the operator owns ``objectives``, the planner
+all others, under a field manager of its own. So neither takes away what the other wrote.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pointsman.api.protocol.names import API_VERSION, ROUTING_SET_BY_PLANNER
+from pointsman.api.v1alpha1.llmservice import LLMService, Routing
+from pointsman.kube import resources
+from pointsman.kube.client import Kube
+from pointsman.kube.errors import Invalid
+from pointsman.planner.cluster import ServiceKey
+from pointsman.planner.core.routing.publication import KEPT_PUBLICATIONS, Publication, named
+from pointsman.planner.core.types import Reason, RoutingNumbers
+
+FIELD_MANAGER: Final = "pointsman-planner-routing"
+_UNDECLARED: Final = re.compile(r"\.status\.routing\.(\w+): field not declared in schema")
+
+
+class RoutingPublisher:
+    """``history``: the last publications, the newest last."""
+
+    def __init__(self, kube: Kube, key: ServiceKey, uid: str, history: tuple[Publication, ...] = ()) -> None:
+        self._kube = kube
+        self._key = key
+        self._uid = uid
+        self._written: tuple[str, Routing] | None = None  # with its resourceVersion, until the mirror shows that
+        self.history = history
+
+    def in_force(self, service: LLMService) -> Routing | None:
+        """``status.routing``, also while the mirror does not show yet what was published."""
+        if self._written is not None and not _is_older(service.metadata.resource_version, self._written[0]):
+            self._written = None
+        return service.status.routing if self._written is None else self._written[1]
+
+    async def publish(self, before: RoutingNumbers, after: RoutingNumbers, reason: Reason, now: datetime) -> None:
+        """Put ``after`` into force. Raises KubeError."""
+        numbers = {name: value for name, value in named(after).items() if value is not None}
+        stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        fields = {**numbers, "setBy": ROUTING_SET_BY_PLANNER, "reason": reason.value, "updatedAt": stamp}
+        written = await self._apply(fields)
+        routing = Routing.model_validate(written["status"]["routing"])
+        left = [name for name in named(after) if name not in numbers and name in written["status"]["routing"]]
+        if left:  # of an earlier operator, which owned all numbers: server-side apply takes away only one's own
+            body = {"status": {"routing": dict.fromkeys(left)}}
+            written = await self._kube.patch(
+                resources.LLM_SERVICES, self._key[1], self._key[0], body, subresource="status", uid=self._uid
+            )
+            routing = Routing.model_validate(written["status"]["routing"])
+        self._written = written["metadata"]["resourceVersion"], routing
+        self.history = (*self.history, Publication(now.timestamp(), reason, before, after))[-KEPT_PUBLICATIONS:]
+
+    async def _apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return await self._applied(fields)
+        except Invalid as error:
+            undeclared = _UNDECLARED.findall(str(error))
+            if not undeclared:
+                raise
+            # The CRDs are of an earlier version, as in the middle of a rollback.
+            return await self._applied({name: value for name, value in fields.items() if name not in undeclared})
+
+    async def _applied(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        namespace, name = self._key
+        body = {
+            "apiVersion": API_VERSION,
+            "kind": resources.LLM_SERVICES.kind,
+            "metadata": {"name": name, "namespace": namespace, "uid": self._uid},
+            "status": {"routing": fields},
+        }
+        kind = resources.LLM_SERVICES
+        return await self._kube.apply(kind, body, subresource="status", field_manager=FIELD_MANAGER)
+
+
+def _is_older(version: str, than: str) -> bool:
+    """Of two resourceVersions of one object."""
+    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
