@@ -10,6 +10,7 @@ from bench.planner.scenarios import LEADS, SCENARIOS, Scenario
 from bench.rows import Row, row
 from pointsman.planner.core.decide import decide as production
 from pointsman.planner.core.engine.performance_model import PerformanceModel
+from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.state import State, model_of
 from pointsman.planner.core.types import (
     Decision,
@@ -53,11 +54,12 @@ START_UP, ENGINE = "start-up", "engine"
 class Case:
     """What is other than in ``load``, and what that is judged by.
 
-    ``kappa``: of the true engine, relative to the table. ``start_s``: what starts take; ``believed_start_s``: what the
-    policy's default says of it, ``told`` what the user says. ``lengths``: what the planner remembers of
-    prompts and outputs from before a pause, in multiples of what then comes. ``later_output``: what outputs become
-    in the middle of a constant rate. ``beside``: the case without the error; None: this is one, or it is judged beside
-    causal. ``lost``: the most that may be. ``learned``: what must be found out within ten minutes.
+    ``kappa``: of the true engine, relative to the table. ``start_s``: what starts take; ``believed_start_s``: what
+    those of the first workers took, as their pods show it (None: as long); ``told``: the user says it. ``lengths``:
+    what the planner remembers of prompts and outputs from before a pause, in multiples of what then comes.
+    ``later_output``: what outputs become in the middle of a constant rate. ``beside``: the case without the error;
+    None: this is one, or it is judged beside causal. ``lost``: the most that may be. ``learned``: what must be found
+    out within ten minutes.
     """
 
     faults: Faults = field(default_factory=Faults)
@@ -88,16 +90,17 @@ class Case:
             made = replace(made, truth=replace(made.truth, prefill_kappa=self.kappa, decode_kappa=self.kappa))
         if self.start_s is not None:
             made = replace(made, leads=replace(made.leads, start_s=self.start_s))
+        if self.believed_start_s is not None:
+            made = replace(made, leads=replace(made.leads, first_start_s=self.believed_start_s))
         if self.later_output is not None:
             made = replace(made, prefill_workers=ENOUGH[0], decode_workers=ENOUGH[1])
         return made
 
     def policy(self) -> Policy:
-        """What is believed of starts."""
+        """What is told of starts."""
         if self.told:
             return replace(self.load, told_start_s=self.start_s or LEADS.start_s).policy()
-        policy = self.load.policy()
-        return policy if self.believed_start_s is None else replace(policy, start_s=self.believed_start_s)
+        return self.load.policy()
 
     def planner(self) -> Planner:
         """Ours, with what it remembers."""
@@ -121,7 +124,9 @@ CHANGING: Final = replace(SCENARIOS["mixshift"], name="mix that changes", trace=
 TOLD = ", told"  # after what was told beforehand
 KNOWN_LENGTHS = "lengths remembered rightly"
 ONLY_CHANGING = f"{NOTHING}, {CHANGING.name}"
-_TOLD_30, _TOLD_300, _TOLD = (f"start-up {what}{TOLD}" for what in ("30 s", "300 s", f"{LEADS.start_s:.0f} s"))
+_TOLD_30, _TOLD_300, _TOLD_600, _TOLD = (
+    f"start-up {what}{TOLD}" for what in ("30 s", "300 s", "600 s", f"{LEADS.start_s:.0f} s")
+)
 CASES: Final = {
     NOTHING: Case(beside=None),
     "5 % of scrapes lost": Case(Faults(metric_dropout_share=0.05)),
@@ -140,6 +145,8 @@ CASES: Final = {
     _TOLD_30: Case(start_s=30.0, told=True, beside=None),
     "start-up 300 s": Case(start_s=300.0, beside=_TOLD_300, lost=MOST_LOST_TO_TOLD, learned=START_UP),
     _TOLD_300: Case(start_s=300.0, told=True, beside=None),
+    "start-up 600 s": Case(start_s=600.0, beside=_TOLD_600, lost=MOST_LOST_TO_TOLD, learned=START_UP),
+    _TOLD_600: Case(start_s=600.0, told=True, beside=None),
     "start-up believed 2.5 times too long": Case(
         believed_start_s=2.5 * LEADS.start_s, beside=_TOLD, lost=MOST_LOST_TO_TOLD, learned=START_UP
     ),
@@ -256,7 +263,8 @@ class Watch:
         if self._began_s is None and not starting:
             return None
         true_s = self._simulation.leads.start_s
-        return abs(state.leads.lead_s(policy.start_s) - true_s) / true_s
+        believed_s = with_pods_start(policy, observation.pods_start_s).start_s
+        return abs(state.leads.lead_s(believed_s) - true_s) / true_s
 
     def _engine(
         self, state: State, observation: Observation, policy: Policy, base: PerformanceModel | None

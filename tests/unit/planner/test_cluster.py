@@ -1,9 +1,14 @@
 """The pods of a service as the planner sees them."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
+import pytest
+
 from pointsman.api.protocol import names
+from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.kube.pods import LOST_AFTER_S, Pod
 from pointsman.planner.cluster import Cluster
 from pointsman.planner.core.types import WorkerCondition
@@ -50,3 +55,65 @@ def test_a_pod_that_ends_takes_its_place_in_the_budget_until_its_node_is_given_u
     assert shown(GONE_BY - timedelta(seconds=80)) == ends
     assert shown(GONE_BY + timedelta(seconds=LOST_AFTER_S - 1)) == ends
     assert shown(GONE_BY + timedelta(seconds=LOST_AFTER_S)) == {"stays": WorkerCondition.STARTING}
+
+
+CREATED = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
+
+
+def started(
+    name: str, took_s: float | None, labels: Mapping[str, str] = MappingProxyType({}), *,
+    restarts: int = 0, service: str = "chat",
+) -> Pod:  # fmt: skip
+    """A worker that was ready so long after it was created; None: it is not."""
+    made = pod(name, labels={**pod("x").metadata.labels, names.SERVICE_LABEL: service, **labels})
+    ready = {"type": "Ready", "status": "False" if took_s is None else "True"}
+    ready["lastTransitionTime"] = (CREATED + timedelta(seconds=took_s or 1.0)).isoformat()
+    body = made.model_dump(mode="json", by_alias=True)
+    body["metadata"]["creationTimestamp"] = CREATED.isoformat()
+    body["status"] |= {"conditions": [ready], "containerStatuses": [{"name": "worker", "restartCount": restarts}]}
+    return Pod.model_validate(body)
+
+
+def service(name: str, model: str = "hf://a/b", **spec: Any) -> LLMService:
+    metadata = {"name": name, "namespace": "default", "uid": name, "resourceVersion": "1"}
+    return LLMService.model_validate({"metadata": metadata, "spec": {"model": {"source": model}, **spec}})
+
+
+def start_s(pods: list[Pod], *others: LLMService) -> float | None:
+    cluster = Cluster(kube=None, namespace="default")  # type: ignore[arg-type]  # nothing is followed here
+    by_service = {
+        key: tuple(each for each in pods if each.metadata.labels[names.SERVICE_LABEL] == key[1])
+        for key in (KEY, *((other.metadata.namespace, other.metadata.name) for other in others))
+    }
+    cluster.pods = SimpleNamespace(by=by_service.get)  # type: ignore[assignment]
+    cluster.services = SimpleNamespace(objects=lambda: others)  # type: ignore[assignment]
+    return cluster.start_s(KEY, service("chat"))
+
+
+def test_pods_that_serve_show_what_a_start_takes() -> None:
+    assert start_s([started("a", 200), started("b", 220), started("c", 210)]) == 210
+    assert start_s([]) is None
+    assert start_s([started("begins", None)]) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        started("was-not-ready-for-a-moment", 3000),
+        started("was-not-ready-after-a-day", 86_400),
+        started("restarted", 20, restarts=1),
+        started("encodes", 20, {names.ROLE_LABEL: "encode"}),
+        started("gateway", 2, {names.COMPONENT_LABEL: names.COMPONENT_GATEWAY}),
+    ],
+    ids=lambda pod: pod.metadata.name,
+)
+def test_what_is_no_start_of_a_worker_shows_nothing(other: Pod) -> None:
+    assert start_s([started("a", 200), other]) == 200
+
+
+def test_a_new_service_is_believed_to_start_as_others_of_its_model() -> None:
+    pods = [started("a", 200, service="elder"), started("b", 20, service="small"), started("c", 30, service="larger")]
+    others = service("elder"), service("small", "hf://a/c"), service("larger", worker={"gpus": 4})
+    assert start_s(pods, *others) == 200
+    assert start_s([started("own", 150), *pods], *others) == 150
+    assert start_s(pods[1:], *others[1:]) is None

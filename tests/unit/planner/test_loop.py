@@ -161,7 +161,7 @@ class Scenario:
         )  # fmt: skip
         cluster = SimpleNamespace(
             planned=self.planned, unplanned=self.unplanned, workers=self.workers, gateways=self.targets,
-            encode_workers=self.encode_workers, is_switching=lambda _: False,
+            encode_workers=self.encode_workers, is_switching=lambda _: False, start_s=lambda *_: 77.0,
             plans=SimpleNamespace(by=lambda _: self.plans),
             policies=SimpleNamespace(why_unreadable=lambda *_: self.unreadable),
         )  # fmt: skip

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Policy, Worker, WorkerCondition, WorkerRole
-from pointsman.planner.policies import planner_policy
+from pointsman.planner.policies import planner_policy, policy_of
 from unit.planner.test_decide import LLAMA_8B_H100, POLICY, SHORT, observed, workers
 
 PLAIN: dict[str, Any] = {"objectives": {"ttftMs": 1500, "tpotMs": 40}, "budget": {"maxGpus": 8}}
@@ -66,3 +67,11 @@ def test_a_lead_that_is_told_holds_whatever_starts_are_seen_to_take() -> None:
     told = replace(POLICY, start_s=300.0, start_is_told=True)
     assert policy(actions={"scaleOut": {"leadSeconds": 300}}).start_s == told.start_s
     assert after_a_start_of_ten_seconds(told).leads.lead_s(told.start_s) == 300
+
+
+def test_a_start_is_believed_to_take_as_long_as_the_model_is_large_and_what_the_user_says() -> None:
+    large = LLMServiceSpec.model_validate({"model": {"source": "hf://a/Large-70B"}, "worker": {"gpus": 4}})
+    spec = PlannerPolicySpec.model_validate(PLAIN)
+    assert policy_of(spec, large).start_s == 312.0
+    told = PlannerPolicySpec.model_validate(PLAIN | {"actions": {"scaleOut": {"leadSeconds": 40}}})
+    assert policy_of(told, large).start_s == 40.0

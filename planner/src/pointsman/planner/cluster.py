@@ -1,7 +1,8 @@
 """What the planner sees of services in the API server, by mirrors."""
 
 import asyncio
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from statistics import median_low
 from typing import Final, NamedTuple
 
 from pointsman.api.protocol.names import (
@@ -36,6 +37,7 @@ ServiceKey = tuple[str, str]
 
 
 _GROUP: Final = "ElasticGroup"
+LONGEST_START_S: Final = 3600.0  # a pod that became ready later was ready before
 
 
 class Target(NamedTuple):
@@ -141,6 +143,24 @@ class Cluster:
                 continue  # the operator gives it up as well: its GPUs are on a node that is lost
             yield pod, role
 
+    def start_s(self, key: ServiceKey, service: LLMService) -> float | None:
+        """Seconds that the service's workers took until they served; those of the same model, image and GPUs in other
+        services where none of its own shows it. None: no pod does."""
+        if (own := _typical_start_s(pod for pod in self.pods.by(key) if _is_worker(pod))) is not None:
+            return own
+        others = (
+            pod
+            for other in self.services.objects()
+            if _starts_alike(other, service)
+            for pod in self.pods.by((other.metadata.namespace, other.metadata.name))
+        )
+        return _typical_start_s(pod for pod in others if _is_worker(pod))
+
+    def group_start_s(self, key: ServiceKey) -> float | None:
+        """The same of an elastic group's instances."""
+        instances = (pod for pod in self.pods.by(key) if pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_INSTANCE)
+        return _typical_start_s(instances)
+
     def manager(self, key: ServiceKey) -> Target | None:
         """The pod of an elastic group's manager, once it is ready."""
         found = self.targets(key, COMPONENT_WORKER)
@@ -165,6 +185,35 @@ class Cluster:
     def is_switching(self, key: ServiceKey) -> bool:
         """A role switch of the service has not ended."""
         return any(not _ended(switch) for switch in self.switches.by(key))
+
+
+def _is_worker(pod: Pod) -> bool:
+    """Whether it is a prefill or decode worker that serves. A group's manager is no worker of a role."""
+    role = Role.from_label(pod.metadata.labels.get(ROLE_LABEL))
+    return role in LANGUAGE_ROLES and pod.metadata.labels.get(COMPONENT_LABEL) == COMPONENT_WORKER
+
+
+def _starts_alike(other: LLMService, service: LLMService) -> bool:
+    ours, theirs = service.spec, other.spec
+    return (ours.model.source, ours.worker.gpus, ours.engine) == (
+        theirs.model.source,
+        theirs.worker.gpus,
+        theirs.engine,
+    )
+
+
+def _typical_start_s(pods: Iterable[Pod]) -> float | None:
+    """Of pods that are ready, the lower median from creation to ready: one that was not ready later shows too much."""
+    took_s = [
+        (ready.last_transition_time - created).total_seconds()
+        for pod in pods
+        if (ready := pod.condition("Ready")) is not None
+        and ready.status == "True"
+        and ready.last_transition_time is not None
+        and (created := pod.metadata.creation_timestamp) is not None
+        and not any(container.restart_count for container in pod.status.container_statuses)
+    ]
+    return median_low(known) if (known := [s for s in took_s if 0 < s <= LONGEST_START_S]) else None
 
 
 def _ended(made: RoleSwitch) -> bool:

@@ -20,6 +20,7 @@ from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
 from pointsman.planner.core.elastic.types import GroupBounds, GroupDecision, GroupObservation
+from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.types import Observation, Policy, Reason
 from pointsman.planner.group_memory import GroupLast
 from pointsman.planner.group_status import latency_of
@@ -167,7 +168,7 @@ class GroupPlanner:
     # --- one look ---
 
     async def _look(self, key: ServiceKey, group: ElasticGroup, policy: PlannerPolicy, kept: _Planned) -> float:
-        settings = policy_of_group(policy.spec)
+        settings = with_pods_start(policy_of_group(policy.spec, group.spec), self._cluster.group_start_s(key))
         gateways, manager = self._cluster.gateways(key), self._cluster.manager(key)
         targets = {_prefix(key) + t.key: t for t in (*gateways, *([manager] if manager else []))}
         source = await kept.source.read(key[0], policy, targets)

@@ -232,6 +232,7 @@ class Planner:
             plan_in_progress=self._in_progress(key, plans, workers),
             awaiting_approval=_layout_of(asked) if asked is not None and not _is_of_encode(asked, workers) else None,
             worker_gpus=service.spec.worker.gpus,
+            pods_start_s=self._cluster.start_s(key, service),
             encoders=seen_encoders,
             encode_replicas=encode_replicas,
         )

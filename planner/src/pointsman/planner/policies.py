@@ -3,8 +3,10 @@
 from dataclasses import replace
 
 from pointsman.api.protocol.names import Role
+from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.planner.core.engine.startup_time import start_of_model
 from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
 
 
@@ -13,12 +15,16 @@ def policy_of(policy: PlannerPolicySpec, service: LLMServiceSpec) -> Policy:
     pools = {role: service.pools.of(role) for role in service.roles}
     bounds = {role: Bounds(pool.min_replicas, pool.max_replicas) for role, pool in pools.items()}
     made = planner_policy(policy, bounds[Role.PREFILL], bounds[Role.DECODE])
-    return replace(made, encode=bounds.get(Role.ENCODE))
+    of_model_s = start_of_model(service.model.source, service.worker.gpus)
+    return replace(made, encode=bounds.get(Role.ENCODE), start_s=made.start_s if made.start_is_told else of_model_s)
 
 
-def policy_of_group(policy: PlannerPolicySpec) -> Policy:
+def policy_of_group(policy: PlannerPolicySpec, group: ElasticGroupSpec | None = None) -> Policy:
     """What must be respected for an elastic group. Its bounds are of instances, and not here."""
-    return planner_policy(policy, Bounds(1, 1), Bounds(1, 1))
+    made = planner_policy(policy, Bounds(1, 1), Bounds(1, 1))
+    if group is None or made.start_is_told:
+        return made
+    return replace(made, start_s=start_of_model(group.model.source, group.instance.gpus))
 
 
 def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -> Policy:

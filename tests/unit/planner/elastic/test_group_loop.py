@@ -56,6 +56,7 @@ async def test_a_group_whose_memory_cannot_be_read_says_so_from_the_third_look_u
     cluster = SimpleNamespace(
         planned_groups=lambda: [(KEY, group, policy)], groups=SimpleNamespace(objects=lambda: [group]),
         gateways=lambda _: [], manager=lambda _: None, instances=lambda *_: (), plans_of_group=lambda _: (),
+        group_start_s=lambda _: None,
     )  # fmt: skip
 
     async def nothing(*_: Any) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.engine.startup_time import MOST_ENDED, Leads
+from pointsman.planner.core.engine.startup_time import MOST_ENDED, Leads, start_of_model, with_pods_start
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -272,3 +272,30 @@ def test_a_worker_that_never_starts_is_not_given_up_below_what_its_pool_must_hav
     service.run(1.0, 900.0)
     assert any("do not start" in decision.message for decision in service.decisions)
     assert all(decision.decode >= 2 for decision in service.decisions if decision.changes_layout)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "seconds"),
+    [
+        ("hf://meta-llama/Meta-Llama-3.1-8B-Instruct", 1, 89),
+        ("hf://meta-llama/Meta-Llama-3.1-70B", 4, 312),
+        ("pvc://models/Mixtral-8x7B-v0.1", 2, 262),
+        ("hf://Qwen/Qwen3-30B-A3B", 1, 168),
+        ("hf://Qwen/Qwen2.5-0.5B", 1, 62),
+        ("hf://meta-llama/Llama-3.1-405B-FP8", 8, 1518),
+        ("hf://some/1000B", 16, 1800),
+        ("hf://deepseek-ai/DeepSeek-V3", 8, 636),
+        ("hf://test/tiny", 0, 89),
+        ("file:///models/8bit-tuned", 1, 89),  # no size
+    ],
+)
+def test_before_any_start_the_model_s_size_says_how_long_one_takes(model: str, gpus: int, seconds: float) -> None:
+    assert start_of_model(model, gpus) == pytest.approx(seconds, abs=0.5)
+
+
+def test_what_pods_took_to_start_is_planned_with_unless_the_user_says_it() -> None:
+    assert with_pods_start(Policy(start_s=90.0), 300.0).start_s == 300.0
+    assert with_pods_start(Policy(start_s=90.0), None).start_s == 90.0
+    assert with_pods_start(Policy(start_s=90.0, start_is_told=True), 300.0).start_s == 90.0
+    seen_start = after(starting((120.0, 121.0)), 300.0, believed_s=300.0)
+    assert seen_start.lead_s(with_pods_start(Policy(), 300.0).start_s) == pytest.approx(120.0, abs=3.0)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pointsman.planner.core.encode.decision import shared, unplanned, with_encode
 from pointsman.planner.core.encode.target import EncodeTarget, target
 from pointsman.planner.core.engine.performance_model import PerformanceModel
+from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.plan_withdrawal import withdrawal
 from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
@@ -49,6 +50,7 @@ def decide(
     Never raises for what it does not know: it holds still and says so.
     """
     next_tick = NextTick(policy.interval_s)
+    policy = with_pods_start(policy, observation.pods_start_s)
     load = observation.load
     if load is None or observation.age_s > policy.stale_after_s:
         if load is None:

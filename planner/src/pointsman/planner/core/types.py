@@ -163,6 +163,7 @@ class Observation:
     # those that shared a pass say already what that saves.
     max_batch_tokens: float | None = None
     worker_gpus: int = 1  # of one that would be started
+    pods_start_s: float | None = None  # what workers took until they served, by their pods; None: no pod shows it
     gateways: int = 1  # that share the requests
     old_pages: int = 0  # of gateways or a group's manager, that stand for newer ones which could not be read
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
@@ -260,7 +261,7 @@ class Policy:
     scale_out: bool = True
     scale_in: bool = True
     scale_in_stabilization_s: float = 120.0
-    start_s: float = 90.0  # what a new worker is believed to take until it serves; learned from those that start
+    start_s: float = 90.0  # what a new worker is believed to take until it serves, before any start was seen
     start_is_told: bool = False  # start_s is the user's and holds, whatever starts are seen to take
 
     @property

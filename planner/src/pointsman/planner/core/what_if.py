@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.performance_model import PerformanceModel
+from pointsman.planner.core.engine.startup_time import with_pods_start
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Decision, Load, Observation, Policy, Uncached, Worker, WorkerCondition
@@ -54,7 +55,7 @@ def turning_points(
     load = observation.load
     if load is None or load.arrivals_per_s <= 0:
         return None
-    calm = _calm(policy)
+    calm = _calm(with_pods_start(policy, observation.pods_start_s))
     growing, shrinking = replace(calm, scale_in=False), replace(calm, scale_out=False, role_switch=False)
 
     def asked(changed: Callable[[float], Load], allowed: Policy) -> Callable[[float], Decision | None]:

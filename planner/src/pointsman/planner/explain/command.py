@@ -68,7 +68,7 @@ async def group_told(kube: Kube, group: ElasticGroup) -> GroupTold:
         group=name,
         namespace=namespace,
         policy_name=policy.metadata.name,
-        policy=policy_of_group(policy.spec),
+        policy=policy_of_group(policy.spec, group.spec),
         now=datetime.now(UTC),
         last=None if isinstance(last, memory.NoLast) else last,
         plans=[plan for plan in plans if plan.spec.service_ref == PlannedReference(name=name, kind=group.kind)],

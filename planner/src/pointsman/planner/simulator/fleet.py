@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from statistics import median_low
 
 from pointsman.planner.core.types import Decision, Policy, Worker, WorkerCondition, WorkerRole
 from pointsman.planner.simulator.budget import Budget
@@ -98,6 +99,15 @@ class Fleet:
             )
             for worker in self.workers
         ]
+
+    @property
+    def pods_start_s(self) -> float | None:
+        """What workers that serve took to start, as their pods show it."""
+        leads = self._simulation.leads
+        first_s = leads.start_s if leads.first_start_s is None else leads.first_start_s
+        serving = [worker for worker in self.workers if worker.condition is WorkerCondition.ACTIVE]
+        took_s = [first_s if worker.started_in_s is None else worker.started_in_s for worker in serving]
+        return median_low(took_s) if took_s else None
 
     @property
     def plan_in_progress(self) -> bool:
@@ -225,7 +235,7 @@ class Fleet:
         if self._rng.random() < self._simulation.faults.start_failure_share:
             self._events.at(self._ready_at_s(), self._ready, worker)
             return
-        worker.condition = WorkerCondition.ACTIVE
+        worker.condition, worker.started_in_s = WorkerCondition.ACTIVE, self._events.now_s - worker.since_s
         self._ended(worker, True)
         self._path.admit(worker, worker.role is WorkerRole.PREFILL, self._events.now_s)
         self._arm(worker)

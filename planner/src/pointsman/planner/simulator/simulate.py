@@ -269,6 +269,7 @@ class _Run:
             objectives=self._policy.objectives,
             plan_in_progress=fleet.plan_in_progress,
             worker_gpus=self._simulation.engine.gpus,
+            pods_start_s=fleet.pods_start_s,
             encoders=encoding,
             encode_replicas=encoders.wanted if encoders is not None else None,
         )

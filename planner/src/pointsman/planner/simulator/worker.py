@@ -21,6 +21,7 @@ class SimulatedWorker:
     engine: DecodeEngine
     cache: PrefixBlocks
     role_since_s: float | None = None
+    started_in_s: float | None = None  # until it served; None: it does not yet, or it was there at the beginning
     next_role: WorkerRole | None = None  # while it switches
     removed: bool = False
     # as a decode worker

@@ -1,4 +1,7 @@
-"""How long a new worker takes until it serves: believed at first, then learned from every one that starts.
+"""How long a new worker takes until it serves: estimated at first, then learned from every one that starts.
+
+The first estimate is what the workers that serve took, as their pods show; before any worker serves, it is made from
+the size of the model.
 
 Starts are a distribution, not a number: some fail and begin again, some never end. What is planned with is the
 typical one, the median of the last starts. Those that have not ended are no missing values: each took longer than it
@@ -7,11 +10,12 @@ the median by a little; a start-up that was told wrong moves it as soon as the w
 """
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pointsman.planner.core.types import EncodeWorker, Observation, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import EncodeWorker, Observation, Policy, Worker, WorkerCondition, WorkerRole
 
 SERVES: Final = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
 MOST_STARTING: Final = 256  # remembered by name
@@ -23,6 +27,13 @@ STUCK_LEADS: Final = 4.0  # one that starts so many leads is stuck and teaches n
 SHORTEST_S: Final = 1.0
 LONGEST_GAP_S: Final = 60.0  # between two looks: what happened in a longer one happened nobody knows when
 MOST_SERVING: Final = 512  # remembered by name
+# Before any start is known: 90 s for a model of 8 billion parameters, 5 minutes for 70, half an hour at most.
+EMPTY_S: Final = 60.0  # of a model without weights: image, engine, compilation
+PER_BILLION_S: Final = 3.6  # 2 GB of weights
+LONGEST_BELIEF_S: Final = 1800.0
+USUAL_BILLIONS: Final = 8.0  # of a model whose name has no size, on one GPU …
+BILLIONS_PER_GPU: Final = 20.0  # … and on several
+_SIZE: Final = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,3 +162,18 @@ class Leads:
                     return seconds
             at_risk -= weight
         return max(lead_s, *(seconds for seconds, _, _ in seen))
+
+
+def start_of_model(model: str, gpus: int) -> float:
+    """Seconds until a worker serves, by the size in the model's name (``…-70B``, ``…-8x7B``), else by its GPUs."""
+    size = _SIZE.search(model)
+    if size is not None:
+        billions = float(size[2]) * float(size[1] or 1)
+    else:
+        billions = USUAL_BILLIONS if gpus <= 1 else BILLIONS_PER_GPU * gpus
+    return min(LONGEST_BELIEF_S, EMPTY_S + PER_BILLION_S * billions)
+
+
+def with_pods_start(policy: Policy, pods_start_s: float | None) -> Policy:
+    """The policy with what workers that serve took to start, unless the user says what a start takes."""
+    return policy if policy.start_is_told or pods_start_s is None else replace(policy, start_s=pods_start_s)

@@ -133,11 +133,13 @@ def observation(
     plan_in_progress: bool,
     awaiting_approval: tuple[int, int] | None = None,
     worker_gpus: int = 1,
+    pods_start_s: float | None = None,
     encoders: Sequence[SeenEncoder] = (),
     encode_replicas: int | None = None,
 ) -> Observation:
     """Everything about one service now. ``age_s``: age of the oldest gateway reading; ``worker_gpus``: of one worker,
-    also where none is there; ``encode_replicas``: that are asked for, None where there is no encode pool."""
+    also where none is there; ``pods_start_s``: see
+    ``Observation``; ``encode_replicas``: that are asked for, None where there is no encode pool."""
     live = [reading for reading in gateways if reading.page is not None and reading.seconds > 0]
     window_s = min((reading.seconds for reading in live), default=0.0)
     shown = tuple(_worker(seen) for seen in workers)
@@ -154,6 +156,7 @@ def observation(
         kv_capacity_tokens=_kv_capacity(readings),
         max_sequences=_max_sequences(readings),
         worker_gpus=max(1, worker_gpus),
+        pods_start_s=pods_start_s,
         gateways=max(1, len(gateways)),
         old_pages=sum(reading.is_old for reading in gateways),
         gateways_age_s=age_s,
