@@ -90,8 +90,10 @@ def plan(**spec: Any) -> dict[str, Any]:
             "expiresAt": "2026-01-01T00:15:00Z",
             "pools": {"prefill": {"replicas": 2}, "decode": {"replicas": 1}},
             "switches": [{"from": "Decode", "to": "Prefill", "count": 1}],
-            "routing": {"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8},
             "changesLayout": True,
+            "change": "1P2D -> 2P1D",
+            "gpus": 3,
+            "attainment": "33% -> 85%",
             "reason": "PrefillShort",
             "message": "prompts wait",
             "inputs": [{"name": "arrivals_per_s", "value": 3.5}],
@@ -104,7 +106,7 @@ def plan(**spec: Any) -> dict[str, Any]:
 def group_plan() -> dict[str, Any]:
     """The plan of an elastic group."""
     made = plan(serviceRef={"kind": "ElasticGroup"}, instances={"replicas": 3}, reason="InstancesShort")
-    for name in ("pools", "routing", "switches"):
+    for name in ("pools", "switches"):
         del made["spec"][name]
     return made
 
@@ -325,6 +327,7 @@ GOOD: dict[str, dict[str, Any]] = {
     ),
     "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
+    "a plan of an earlier planner": plan(routing={"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8}),
     "a group with a policy": group(policyRef={"name": "chat"}),
     "a plan of a group": group_plan(),
     "a role switch": switch(workerName="chat-0", drainFirst=False, drainTimeoutSeconds=5),
@@ -740,7 +743,7 @@ BAD |= {
     ),
     "a plan of a service with instances": (
         plan(instances={"replicas": 2}),
-        ("serviceRef.kind is LLMService; write pools and routing, and no instances",),
+        ("serviceRef.kind is LLMService; write pools, and no instances",),
     ),
     **{
         f"{name}, in a group": (of_group, tuple(word.replace("spec.worker.", "spec.instance.") for word in words))
@@ -847,6 +850,9 @@ FIXED: dict[str, tuple[dict[str, Any], tuple[Change, ...], Change, tuple[str, ..
     ),
     "the pools of a plan": (plan(), (), {"pools": {"prefill": {"replicas": 9}}}, WHOLE_PLAN),
     "the instances of a plan": (group_plan(), (), {"instances": {"replicas": 9}}, WHOLE_PLAN),
+    "the change of a plan": (plan(), (), {"change": "1P2D -> 9P9D"}, WHOLE_PLAN),
+    "the GPUs of a plan": (plan(), (), {"gpus": 1}, WHOLE_PLAN),
+    "the attainment of a plan": (plan(), (), {"attainment": "100%"}, WHOLE_PLAN),
     "the switches of a plan": (plan(), (), {"switches": []}, WHOLE_PLAN),
     "the message of a plan": (plan(), (), {"message": "because"}, WHOLE_PLAN),
     "the inputs of a plan": (plan(), (), {"inputs": [{"name": "arrivals_per_s", "value": 4}]}, WHOLE_PLAN),

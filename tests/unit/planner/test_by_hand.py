@@ -65,7 +65,7 @@ def test_the_page_shows_the_inputs_of_a_real_decision(decision: Decision) -> Non
     inputs = dict(decision.inputs)
     assert len(shown) == 10
     assert shown == {name: pytest.approx(inputs[name]) for name in shown}
-    assert "scale-out from 2P2D to 3P3D" in decision.message
+    assert "Scale out from 2P2D to 3P3D: prefill and decode are short. " in decision.message
     assert (inputs["prefillNeeded"], inputs["decodeNeeded"]) == (3, 3)
 
 

@@ -382,14 +382,15 @@ def test_what_only_routes_says_a_routing_reason_and_then_what_is_awaited(seen: d
         late += [decision] if awaited in decision.message else []
     assert {decision.reason for decision in late} == {Reason.THRESHOLD, Reason.FLOW_CONTROL}
     for decision in late:
-        assert (decision.reason is Reason.THRESHOLD) == ("threshold 512 to" in decision.message)
+        assert (decision.reason is Reason.THRESHOLD) == (decision.routing.max_local_prefill_tokens != 512)
+        assert decision.reason is decision.routing_reason
 
 
-def test_another_limit_of_the_prefill_queue_is_routing_and_said() -> None:
+def test_another_limit_of_the_prefill_queue_is_routing() -> None:
     policy = replace(POLICY, max_queue_size=64, flow_control=False)
     decision = decide(State(), observed(0, SHORT), policy, 0, LLAMA_8B_H100)[1]
     assert decision.reason is Reason.THRESHOLD
-    assert "prefill queue limit 32 to 64 requests" in decision.message
+    assert decision.routing.max_prefill_queue_size == 64
 
 
 def test_missed_token_latency_lowers_the_threshold_at_once() -> None:

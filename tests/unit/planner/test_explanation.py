@@ -1,5 +1,6 @@
 """What would change a decision, and how the planner tells one."""
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -9,6 +10,7 @@ from pydantic import TypeAdapter
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.engine.startup_time import Leads
+from pointsman.planner.core.routing.publication import Publication
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
@@ -25,6 +27,7 @@ from pointsman.planner.core.types import (
 from pointsman.planner.core.what_if import TurningPoints, turning_points
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.memory import Last, last_to_json
+from pointsman.serving.flow_control import FlowBounds
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, observed
 from unit.planner.test_plan_ledger import DECISION, plan
 
@@ -231,6 +234,21 @@ def test_the_last_plan_that_changed_the_layout_is_told_with_what_became_of_it() 
     assert "chat-00008 (5 min ago): routing" in text
 
 
+def test_the_last_publications_of_routing_numbers_are_told_the_newest_first() -> None:
+    now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+    numbers = [RoutingNumbers(512, 32, FlowBounds(1000 + n, 12, 800)) for n in range(12)]
+    made = [
+        Publication(now.timestamp() - 10 * (11 - n), Reason.FLOW_CONTROL, before, after)
+        for n, (before, after) in enumerate(itertools.pairwise(numbers), 1)
+    ]
+    lines = told(None, None, None, publications=made, now=now).splitlines()
+    at = lines.index("Routing numbers that I published last")
+    assert lines[at + 1] == "  0 s ago, FlowControl: pendingTokensPerPrefillWorker 1010 -> 1011"
+    assert lines[at + 8] == "  70 s ago, FlowControl: pendingTokensPerPrefillWorker 1003 -> 1004"
+    assert lines[at + 9] == ""
+    assert "I published" not in told(None, None, None)
+
+
 def test_the_last_look_is_kept_as_json_even_when_nothing_was_ever_read() -> None:
     _, seen, decision = settled(None)
     unread = replace(
@@ -268,7 +286,8 @@ def test_a_person_is_asked_for_layouts_and_not_for_routing() -> None:
     assert not routing.changes_layout
     assert routing.changes_routing
     assert asked not in told(seen, routing, None, policy=approve)
-    assert "I only write it down" in told(seen, routing, None, policy=replace(ROOM, mode=Mode.SHADOW))
+    text = told(seen, routing, None, policy=replace(ROOM, mode=Mode.SHADOW))
+    assert "routing numbers (not published: the policy is in mode Shadow): maxLocalPrefillTokens 512 -> 640" in text
     moves = settled(replace(LONG, arrivals_per_s=60.0))[2]
     assert moves.changes_layout
     assert asked in told(seen, moves, None, policy=approve)

@@ -66,6 +66,23 @@ def test_names_of_plans_sort_as_they_were_made_for_ever() -> None:
     assert len(set(names)) == len(names)
 
 
+STAY = Alternative(2, 3, 5, 0.33, 0.0, "stay", "less prefill than needed: 3 needed")
+
+
+def test_what_kubectl_shows_of_a_plan_is_the_change_its_gpus_and_what_it_is_expected_to_bring() -> None:
+    spec = plan(replace(DECISION, alternatives=(*DECISION.alternatives, STAY))).spec
+    assert (spec.change, spec.gpus, spec.attainment) == ("2P3D -> 3P2D", 5, "33% -> 97%")
+    assert plan(replace(DECISION, alternatives=())).spec.change == "2P3D -> 3P2D", "of a decision without estimates"
+    encodes = encode_plan(replace(ENCODES, alternatives=(replace(STAY, rejected_because=""),)))
+    assert (encodes.spec.change, encodes.spec.gpus, encodes.spec.attainment) == ("2E2P3D -> 4E2P3D", 9, "33%")
+    withdrawn = replace(DECISION, prefill=2, decode=3, switches=(), changes_layout=False, withdraws=True)
+    manifest = plan_ledger.plan_manifest(
+        namespace="default", service="chat", service_uid="u", sequence=2, decision=withdrawn, policy=policy(),
+        layout=(2, 3), now=NOW, awaiting="chat-00001",
+    )  # fmt: skip
+    assert manifest["spec"]["change"] == "withdraws chat-00001"
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"mode": "Approve"}, {"actions": {"roleSwitch": {"needsApproval": True}}}],
@@ -283,6 +300,7 @@ def test_the_plan_of_an_elastic_group_has_instances_and_neither_pools_nor_routin
     )  # fmt: skip
     assert made.spec.approval.required
     assert {"pools", "routing"}.isdisjoint(manifest["spec"])
+    assert (made.spec.change, made.spec.gpus, made.spec.attainment) == ("2 -> 4", 4, "97%")
     assert (made.spec.alternatives[0].instances, made.spec.alternatives[0].prefill) == (4, None)
     assert manifest["metadata"]["ownerReferences"][0]["kind"] == "ElasticGroup"
     again = plan_ledger.news(decision, [made], policy(mode="Approve"), (2,), NOW)

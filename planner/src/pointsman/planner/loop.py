@@ -323,6 +323,7 @@ class Planner:
                     layout=layout,
                     now=self._clock.now(),
                     awaiting=asked.metadata.name if asked is not None else "",
+                    encode_gpus=max(1, service.spec.gpus_of(Role.ENCODE)),
                 )
             )
             kept.unsaved_plan = True

@@ -56,7 +56,7 @@ def test_workers_that_come_too_late_are_spare_although_some_are_short_now() -> N
     assert "3P2D needed, 2P6D there; what is started now would come too late, and 2P2D is enough then" in (
         decision.message
     )
-    assert decision.message.endswith("scale-in from 2P6D to 2P2D")
+    assert decision.message.startswith("Scale in from 2P6D to 2P2D: fewer workers are enough. ")
 
 
 def test_what_is_short_is_the_reason_while_more_is_started_for_it() -> None:
@@ -74,7 +74,7 @@ def test_a_worker_that_is_lent_until_another_one_serves_has_no_start_in_its_plac
     assert [(s.target, s.count) for s in decision.switches] == [(WorkerRole.DECODE, 1)]
     assert (decision.prefill, decision.decode) == (2, 3), "the other one gives it back"
     assert decision.reason is Reason.DECODE_SHORT
-    assert decision.message.endswith("switch from 3P2D to 2P3D")
+    assert decision.message.startswith("Switch roles from 3P2D to 2P3D: decode is short. ")
 
 
 def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_away() -> None:
@@ -86,7 +86,7 @@ def test_a_switch_that_comes_before_starts_says_what_serves_and_takes_nobody_awa
     assert (decision.prefill, decision.decode) == (5, 3)
     assert decision.reason is Reason.PREFILL_SHORT
     assert "2P2D is enough, 3P5D there (1P5D serve)" in decision.message
-    assert decision.message.endswith("; switch from 3P5D to 5P3D")
+    assert decision.message.startswith("Switch roles from 3P5D to 5P3D: prefill is short. ")
     assert [a.action for a in decision.alternatives[:2]] == ["switch", "stay"]
 
 
@@ -95,7 +95,7 @@ def test_what_is_said_to_be_needed_and_is_not_done_has_its_reason_in_the_sentenc
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), SCALES, wanted((3, 5), (3, 4)))
     assert (decision.prefill, decision.decode) == (3, 4)
     assert "3P5D needed, 2P4D there" in decision.message
-    assert "; not 3P5D: decode started now would come too late: 4 will do in 90 s; scale-out" in decision.message
+    assert "; not 3P5D: decode started now would come too late: 4 will do in 90 s" in decision.message
 
 
 def test_no_pool_gives_more_to_the_other_one_than_its_bounds_leave() -> None:
@@ -165,7 +165,7 @@ def test_a_shortage_that_is_too_small_for_a_switch_is_answered_by_a_start() -> N
 def test_where_no_role_may_be_switched_they_are_started() -> None:
     decision = looks(1, observed(100.0, None, prefill=2, decode=4), SCALES, wanted((4, 2), (4, 4)))
     assert (decision.prefill, decision.decode) == (4, 4)
-    assert decision.message.endswith("scale-out from 2P4D to 4P4D")
+    assert decision.message.startswith("Scale out from 2P4D to 4P4D: prefill is short. ")
 
 
 @pytest.mark.parametrize(("policy", "starts"), [
@@ -232,7 +232,7 @@ def test_spare_workers_of_a_full_budget_go_before_those_that_are_short_are_start
     assert (first.prefill, first.decode) == (25, 5)
     assert first.reason is Reason.PREFILL_SHORT
     assert "26P5D needed, 25P10D there" in first.message
-    assert "; not 26P5D: prefill starts when the workers that are removed have gone; scale-in" in first.message
+    assert "; not 26P5D: prefill starts when the workers that are removed have gone" in first.message
     then = looks(1, observed(102.5, None, prefill=25, decode=5), policy, needing(25.8, 4.6))
     assert (then.prefill, then.decode) == (26, 5)
 

@@ -212,6 +212,19 @@ class PlanSpec(ApiModel):
         description="The plan that ends with this one where no person has answered it: nobody wants it any more.",
     )
     drain_first: bool = Field(default=True, description="Whether switched workers finish their old work first.")
+    change: str = Field(
+        default="",
+        max_length=253,
+        description="The layout before and after the plan, e.g. 1P2D -> 2P1D. Empty in plans of earlier planners.",
+    )
+    gpus: int | None = Field(
+        default=None, ge=0, description="GPUs of all workers after the plan; a worker on CPU counts as one."
+    )
+    attainment: str = Field(
+        default="",
+        max_length=32,
+        description="Share of requests expected within both objectives, without the plan and with it: 33% -> 85%.",
+    )
     reason: str = Field(min_length=1, max_length=64, pattern="^[A-Za-z]+$", description="Why, as a word.")
     message: str = Field(max_length=1024, description="Why, as a sentence.")
     inputs: tuple[PlanInput, ...] = Field(default=(), max_length=MAX_INPUTS, description="The numbers used.")
@@ -235,6 +248,8 @@ class PlanSpec(ApiModel):
                         "changesLayout",
                         "withdraws",
                         "drainFirst",
+                        "change",
+                        "attainment",
                         "reason",
                         "message",
                         "inputs",
@@ -249,7 +264,7 @@ class PlanSpec(ApiModel):
                     f"has(self.{name}) == has(oldSelf.{name}) && (!has(self.{name}) || self.{name} == oldSelf.{name})",
                     _IMMUTABLE,
                 )
-                for name in ("pools", "instances", "routing")
+                for name in ("pools", "instances", "routing", "gpus")
             ),
             Rule(
                 "self.serviceRef.kind == 'ElasticGroup' || (has(self.pools) && !has(self.instances))",
@@ -324,15 +339,13 @@ class Plan(Resource):
         plural="plans",
         short_names=("pplan",),
         columns=(
-            Column("Service", ".spec.serviceRef.name"),
-            Column("Phase", ".status.phase"),
-            Column("Prefill", ".spec.pools.prefill.replicas", "integer"),
-            Column("Decode", ".spec.pools.decode.replicas", "integer"),
-            Column("Encode", ".spec.pools.encode.replicas", "integer", wide=True),
-            Column("Instances", ".spec.instances.replicas", "integer"),
-            Column("Threshold", ".spec.routing.maxLocalPrefillTokens", "integer"),
+            Column("Change", ".spec.change", description="The layout before and after it"),
+            Column("GPUs", ".spec.gpus", "integer", description="After it"),
             Column("Reason", ".spec.reason"),
+            Column("Phase", ".status.phase"),
+            Column("Attainment", ".spec.attainment", description="Expected without it and with it"),
             Column("Age", ".metadata.creationTimestamp", "date"),
+            Column("Service", ".spec.serviceRef.name", wide=True),
             Column("Mode", ".spec.mode", wide=True),
             Column("Why", ".spec.message", wide=True),
         ),

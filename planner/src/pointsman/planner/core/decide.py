@@ -16,7 +16,7 @@ from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.plan_withdrawal import withdrawal
 from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
 from pointsman.planner.core.prediction_score import Score
-from pointsman.planner.core.routing.flow_bounds import flow_bounds, in_words
+from pointsman.planner.core.routing.flow_bounds import flow_bounds
 from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
@@ -230,20 +230,9 @@ def _awaiting(decision: Decision, observation: Observation) -> Decision:
 
 def _with_routing(decision: Decision, routing: RoutingNumbers) -> Decision:
     """The decision with these numbers. Where they are all that changes, they are its reason, whatever is awaited."""
-    before, words = decision.routing, [decision.message]
+    before = decision.routing
     if routing == before:
         return decision
-    if routing.max_local_prefill_tokens != before.max_local_prefill_tokens:
-        words.append(f"threshold {before.max_local_prefill_tokens} to {routing.max_local_prefill_tokens} tokens")
-    if routing.max_prefill_queue_size != before.max_prefill_queue_size:
-        limits = f"{before.max_prefill_queue_size} to {routing.max_prefill_queue_size}"
-        words.append(f"prefill queue limit {limits} requests")
-    if routing.prefill_token_budget != before.prefill_token_budget:
-        budgets = f"{before.prefill_token_budget} to {routing.prefill_token_budget}"
-        words.append(f"prefill token budget {budgets} tokens")
-    if routing.flow != before.flow:
-        words.append(in_words(routing.flow))
     why = Reason.FLOW_CONTROL if replace(routing, flow=before.flow) == before else Reason.THRESHOLD
     keeps = decision.changes_layout or decision.changes_encode or decision.withdraws
-    reason = decision.reason if keeps else why
-    return replace(decision, reason=reason, message="; ".join(words), routing=routing, routing_reason=why)
+    return replace(decision, reason=decision.reason if keeps else why, routing=routing, routing_reason=why)

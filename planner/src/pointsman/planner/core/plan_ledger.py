@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from pointsman.api.protocol.names import API_VERSION, SERVICE_LABEL
+from pointsman.api.protocol.names import API_VERSION, LANGUAGE_ROLES, SERVICE_LABEL, Role, workers_in_words
 from pointsman.api.v1alpha1.plan import MAX_ALTERNATIVES, MAX_INPUTS, Plan, PlanPhase
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.planner.core.elastic.types import GroupDecision
-from pointsman.planner.core.types import Decision, WorkerRole
+from pointsman.planner.core.types import Alternative, Decision, WorkerRole
 
 BEGIN_WITHIN: Final = timedelta(seconds=60)  # of a plan that needs nobody: older news is not acted on
 RETRY_S: Final = 30.0  # after a plan that ended without its layout; doubled each time …
@@ -163,8 +163,10 @@ def plan_manifest(
     layout: tuple[int, ...],
     now: datetime,
     awaiting: str = "",
+    encode_gpus: int = 1,
 ) -> dict[str, Any]:
-    """The Plan of a decision. ``layout``: as it is now; ``awaiting``: the plan that a person has."""
+    """The Plan of a decision. ``layout``: as it is now; ``awaiting``: the plan that a person has; ``encode_gpus``: of
+    one encode worker."""
     kind = "ElasticGroup" if isinstance(decision, GroupDecision) else "LLMService"
     approval = needs_approval(decision, policy, layout)
     encode = decision.encode if isinstance(decision, Decision) else None
@@ -198,6 +200,7 @@ def plan_manifest(
             "changesLayout": decision.changes_pools,
             "withdraws": awaiting if decision.withdraws else "",
             "drainFirst": policy.actions.role_switch.drain_first,
+            **_shown(decision, layout, awaiting, encode_gpus),
             "reason": decision.reason.value,
             "message": decision.message[:_MESSAGE_LIMIT],
             "inputs": [{"name": name, "value": value} for name, value in decision.inputs[:MAX_INPUTS]],
@@ -220,6 +223,31 @@ def plan_manifest(
             "approval": {"required": approval},
         },
     }
+
+
+def _shown(decision: AnyDecision, layout: tuple[int, ...], awaiting: str, encode_gpus: int) -> dict[str, Any]:
+    """What kubectl shows of a plan: the change, GPUs after it, attainment without it and with it."""
+    chosen = next((a for a in decision.alternatives if not a.rejected_because), None)
+    gpus = {} if chosen is None else {"gpus": chosen.gpus + encode_gpus * sum(decision.target[2:])}
+    if decision.withdraws:
+        return {"change": f"withdraws {awaiting}", **gpus}
+    before = next((a for a in decision.alternatives if _layout(a) == layout[:2]), None)
+    shares = [f"{a.expected_attainment:.0%}" for a in (before, chosen) if a is not None]
+    change = f"{_in_words(layout)} -> {_in_words(decision.target)}"
+    return {"change": change, **gpus, "attainment": " -> ".join(dict.fromkeys(shares))}
+
+
+def _layout(alternative: Alternative) -> tuple[int, ...]:
+    if alternative.instances is not None:
+        return (alternative.instances,)
+    return alternative.prefill, alternative.decode
+
+
+def _in_words(layout: tuple[int, ...]) -> str:
+    """For example 1P2D, 1E1P2D, or 4 for instances."""
+    if len(layout) == 1:
+        return str(layout[0])
+    return workers_in_words(dict(zip((*LANGUAGE_ROLES, Role.ENCODE), layout, strict=False)))
 
 
 def _wanted(decision: AnyDecision) -> dict[str, Any]:

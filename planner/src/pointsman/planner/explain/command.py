@@ -132,6 +132,7 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         plans=[plan for plan in plans if plan.spec.service_ref == PlannedReference(name=name)],
         health=health_of(service.status.conditions),
         unknown=unknown,
+        publications=await memory.load_publications(kube, namespace, name, service.metadata.uid),
         denied_for_s=found_policy.spec.approvals.expire_after_seconds,
     )
 

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import Plan, PlanPhase
 from pointsman.planner.core.routing.flow_bounds import in_words
+from pointsman.planner.core.routing.publication import Publication, changes
 from pointsman.planner.core.types import (
     Alternative,
     Decision,
@@ -23,6 +24,7 @@ from pointsman.planner.memory import NEVER_S, SAVE_EVERY_S
 from pointsman.serving.flow_control import NOTHING_HELD
 
 _SHOWN_ALTERNATIVES = 8
+_SHOWN_PUBLICATIONS = 8
 _SHOWN_SHARE = 0.01  # of requests
 _LATE_S = 30.0  # beyond what is normal, before somebody is said to be silent
 WHAT_MODE_MEANS = {
@@ -47,6 +49,7 @@ class Told:
     plans: Sequence[Plan]
     health: Condition | None
     unknown: str = ""
+    publications: Sequence[Publication] = ()  # of routing numbers, the newest last
     denied_for_s: float = 900.0  # approvals.expireAfterSeconds: a plan that was denied is not made again sooner
 
 
@@ -67,6 +70,8 @@ def explanation(told: Told) -> str:
             section("What would change my mind", _turning(told)),
             section("What my word is worth", _score(told)),
         ]
+    if told.publications:
+        sections.append(section("Routing numbers that I published last", _published(told)))
     sections.append(section("What I did last", plans_so_far(told.plans, told.now)))
     return "\n\n".join(sections) + "\n"
 
@@ -82,6 +87,16 @@ def _heading(told: Told) -> str:
 def section(title: str, lines: Sequence[str]) -> str:
     """Lines below a title."""
     return "\n".join([title, *(f"  {line}" for line in lines)])
+
+
+def _published(told: Told) -> list[str]:
+    """A line for each publication, the newest first."""
+    newest = reversed(told.publications[-_SHOWN_PUBLICATIONS:])
+    return [
+        f"{ago(told.now - datetime.fromtimestamp(each.at_s, told.now.tzinfo))}, {each.reason}: "
+        + ", ".join(changes(each.before, each.after))
+        for each in newest
+    ]
 
 
 def _wrong(told: Told) -> list[str]:
@@ -265,12 +280,14 @@ def _chosen(told: Told) -> list[str]:
     elif decision.reason is Reason.AWAITING_APPROVAL:
         lines = ["wait: a person has the plan for what I still want"]
     else:
-        routed = ", with other numbers for routing" if decision.changes_routing else ""
-        lines = [f"stay at {decision.in_words}{routed} ({decision.reason})"]
+        lines = [f"stay at {decision.in_words} ({decision.reason})"]
     lines.append(decision.message)
-    asked = decision.changes_pools or (decision.changes_routing and told.policy.mode is not Mode.APPROVE)
-    if asked and told.policy.mode in WHAT_MODE_MEANS:
+    if decision.changes_pools and told.policy.mode in WHAT_MODE_MEANS:
         lines.append(WHAT_MODE_MEANS[told.policy.mode])
+    if decision.changes_routing and told.observation is not None:
+        numbers = ", ".join(changes(told.observation.routing, decision.routing))
+        shadow = told.policy.mode is Mode.SHADOW
+        lines.append(f"routing numbers{' (not published: the policy is in mode Shadow)' if shadow else ''}: {numbers}")
     return [*lines, *_tried(told, decision)]
 
 

@@ -22,6 +22,20 @@ from pointsman.planner.core.types import (
 )
 
 READY_REQUESTS: Final = 25.0  # before anything is scaled
+_DONE: Final = {
+    "switch": "Switch roles",
+    "scale-out": "Scale out",
+    "scale-in": "Scale in",
+    "switch+scale-out": "Switch roles and scale out",
+    "replace": "Replace workers",
+}
+_BECAUSE: Final = {
+    Reason.PREFILL_SHORT: "prefill is short",
+    Reason.DECODE_SHORT: "decode is short",
+    Reason.BOTH_SHORT: "prefill and decode are short",
+    Reason.SPARE_CAPACITY: "fewer workers are enough",
+    Reason.UNSATISFIABLE: "the policy allows no more workers",
+}
 SHORT: Final = (Reason.PREFILL_SHORT, Reason.DECODE_SHORT, Reason.BOTH_SHORT)
 
 
@@ -92,7 +106,7 @@ def layout(
         short = Reason.PREFILL_SHORT if switches[0].target is WorkerRole.PREFILL else Reason.DECODE_SHORT
         if reason in (Reason.STEADY, Reason.SPARE_CAPACITY):  # what starts would be enough, what serves is not
             base = replace(base, reason=short)
-    words = f"{sentence}; {_change(now, switched, target)}"
+    words = f"{_change(now, switched, target)}: {_BECAUSE.get(base.reason, 'the need has changed')}. {sentence}"
     done = replace(base, message=words, prefill=target[0], decode=target[1], switches=switches, changes_layout=True)
     return replace(state, history=history), done
 
@@ -106,8 +120,9 @@ def _not_followed(wanted: Targets, alternatives: tuple[Alternative, ...]) -> str
 
 
 def _change(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, int]) -> str:
-    """What is done."""
-    return f"{in_short(now, switched, target)} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
+    """What is done, for example ``Switch roles from 1P2D to 2P1D``."""
+    done = _DONE[in_short(now, switched, target)]
+    return f"{done} from {now[0]}P{now[1]}D to {target[0]}P{target[1]}D"
 
 
 def _why(
