@@ -272,6 +272,14 @@ async def test_what_the_planner_publishes_is_its_own_and_the_operator_neither_ke
     await plan(cluster, 1, 1, 2, routing=None)
     await cluster.until_layout(1, 2)  # the operator has written the status
     await until_routing(cluster, "published", setBy="planner", reason="FlowControl", maxLocalPrefillTokens=640)
+    found = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+    owned = {
+        entry["manager"]: set(entry["fieldsV1"]["f:status"].get("f:routing", {})) - {"."}
+        for entry in found["metadata"]["managedFields"]
+        if entry["operation"] == "Apply" and entry.get("subresource") == "status"
+    }
+    assert owned["pointsman-operator"] == {"f:objectives"}, "else it would put an older number over a newer one"
+    assert "f:decodingPerDecodeWorker" in owned["pointsman-planner-routing"]
     await publish(cluster, RoutingNumbers(512, 8))
     await until_routing(cluster, "bounds are gone", pendingTokensPerPrefillWorker=None, decodingPerDecodeWorker=None)
     await policy(cluster, Mode.ACTIVE, objectives={"ttftMs": 2000, "tpotMs": 50})

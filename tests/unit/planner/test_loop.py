@@ -382,7 +382,10 @@ async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monke
         number = len(scenario.seen)
         if number < 20:
             return steady(seen)
-        return replace(routed(seen, bounds(100 * number)), prefill=2, decode=4 + number // 4 % 3, changes_layout=True)
+        takes_ms = 1e6 if number // 4 % 2 else 1.0  # objectives are out of reach, and not, with every other plan
+        inputs = (("promptTokens", 100.0), ("prefillMilliseconds", takes_ms))
+        made = replace(routed(seen, bounds(100 * number)), prefill=2, decode=4 + number // 4 % 3, inputs=inputs)
+        return replace(made, changes_layout=True)
 
     scenario = Scenario(decisions=decided)
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 80)
@@ -390,6 +393,7 @@ async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monke
     assert max(per_look[1:]) == 3, "status.routing, the plan, its Event; the first look saves and says it is healthy"
     assert len(scenario.api.created) > 5
     assert len(scenario.api.published) > 5
+    assert len(scenario.api.applied) > 5, "the condition is written at the looks after"
 
 
 async def test_a_worker_keeps_its_new_role_for_as_long_whatever_becomes_of_the_planner(

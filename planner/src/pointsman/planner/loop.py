@@ -257,6 +257,8 @@ class Planner:
         if is_due(decision, observed, settings, published_s, self._clock.now().timestamp()):
             await self._publish(key, kept, observed, decision)
         await self._write(key, service, policy, kept, plans, observed, decision, asked)
+        if kept.unsaved_plan:
+            return next_tick.after_s  # a look makes at most three writes: the condition can wait for the next one
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
         said = kept.condition is not None and kept.condition[:2] == _OUT_OF_REACH
         missed = out_of_reach(decision, settings.objectives, said=said)
