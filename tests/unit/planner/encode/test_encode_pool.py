@@ -67,13 +67,13 @@ def run(
 
 
 def test_a_step_in_images_is_answered_by_encode_workers_alone() -> None:
-    _, decisions = run([images(2)] * 60 + [images(10)] * 60 + [images(2)] * 120)
-    before, there, after = decisions[59], decisions[119], decisions[-1]
+    _, decisions = run([images(2)] * 130 + [images(10)] * 60 + [images(2)] * 120)
+    before, there, after = decisions[129], decisions[189], decisions[-1]
     assert (before.encode or 0) < (there.encode or 0)
     assert after.encode == before.encode
-    assert {(d.prefill, d.decode) for d in decisions[50:]} == {(before.prefill, before.decode)}
-    first = next(d for d in decisions[60:] if d.changes_encode)
-    assert decisions.index(first) <= 62
+    assert {(d.prefill, d.decode) for d in decisions[129:]} == {(before.prefill, before.decode)}
+    first = next(d for d in decisions[130:] if d.changes_encode)
+    assert decisions.index(first) <= 132
     assert first.reason is Reason.ENCODE_SHORT
     assert "scale encode workers from" in first.message
     assert not first.changes_layout

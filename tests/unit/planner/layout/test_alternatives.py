@@ -88,8 +88,11 @@ CHECKS: dict[str, Check] = {
     r"(prefill|decode) started now would come too late: (\d+) will do in \d+ s": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
     ),
-    r"(prefill|decode) has been short for (\d+) s; workers are started after (\d+) s": lambda o, c, n: (
-        of(o, n[0]) > of(c, n[0]) and 0 < int(n[1]) < int(n[2])
+    r"(prefill|decode) workers are started after 15 s of metrics; (\d+) s are left": (
+        lambda o, c, n: of(o, n[0]) > of(c, n[0]) and int(n[1]) <= 15
+    ),
+    r"(prefill|decode) workers are started for the lowest need of the last 15 s: (\d+)": (
+        lambda o, c, n: of(o, n[0]) > of(c, n[0]) >= int(n[1])
     ),
     r"(prefill|decode) has a spare worker, which can switch to (prefill|decode) sooner than one starts": (
         lambda o, c, n: of(o, n[1]) > of(c, n[1]) and n[0] != n[1]
@@ -248,7 +251,7 @@ def test_workers_that_a_lower_load_does_not_need_are_retained_of_both_roles_only
     assert fewer.rejected_because == words
 
 
-def test_a_pool_that_is_short_says_for_how_long_it_was() -> None:
+def test_a_pool_that_is_short_says_for_how_long_it_must_be() -> None:
     policy = Policy(mode=Mode.ACTIVE, max_gpus=8, prefill=Bounds(1, 6), decode=Bounds(1, 6), role_switch=False)
     state, said = State(), []
     for tick in range(10):
@@ -257,6 +260,6 @@ def test_a_pool_that_is_short_says_for_how_long_it_was() -> None:
         said += [other.rejected_because for other in decision.alternatives if other.action == "scale-out"]
         if decision.changes_layout:
             break
-    for short_s in ("2", "5", "8", "10", "12"):
-        assert f"prefill has been short for {short_s} s; workers are started after 15 s" in said
+    for left_s in ("12", "10", "8", "5", "2"):
+        assert f"prefill workers are started after 15 s of metrics; {left_s} s are left" in said
     assert decision.prefill > 2

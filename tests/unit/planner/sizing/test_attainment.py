@@ -65,11 +65,11 @@ def test_nor_does_the_encode_pool(images: float, image_s: float, rate: float, sc
 
 @cache
 def planned(rate: float, attainment: float) -> tuple[int, tuple[float, ...]]:
-    """(workers after a minute of this load, the needs of each role), every decision carried out at once."""
+    """(workers after a minute and a half of this load, the needs of each role), every decision carried out at once."""
     policy = replace(FREE, objectives=replace(FREE.objectives, attainment=attainment))
     load = Load(rate, prompt_tokens=4000, output_tokens=250, prompt_length_shares=((4000, 1.0),))
     state, layout = State(), (10, 8)
-    for look in range(24):
+    for look in range(36):
         seen = observed(2.5 * look, load, *layout, kv_capacity_tokens=262_144.0, max_sequences=64.0)
         state, decision, _ = decide(state, seen, policy, seen.at_s, SLOW)
         layout = decision.prefill, decision.decode

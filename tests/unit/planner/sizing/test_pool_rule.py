@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pointsman.planner.core.sizing.demand import SUDDEN_S, Moment, Pool
+from pointsman.planner.core.sizing.demand import SUDDEN_S, Moment, Pool, kept_s
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import (
     GAP_S,
@@ -49,7 +49,7 @@ def moment(
         point=at, attainment=0.95, forecaster=known, prefill=Pool(there[0], starting[0]),
         decode=Pool(there[1], starting[1]), waiting=waiting, holds_back=False, most_queued=math.inf,
         window_s=TICK_S, now_s=now_s, lead_s=0.0, memory_s=KEEP_S, switchable=False,
-        lengths_changed_s=None, most=64,
+        prompts_changed_s=None, most=64,
     )  # fmt: skip
     return replace(made, **other)
 
@@ -142,14 +142,21 @@ def test_a_look_at_which_the_pool_was_enough_begins_the_count_anew() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9), st.booleans()), max_size=30))
-def test_nothing_grows_beyond_what_is_needed_nor_shrinks_below_it_where_it_is_there(
+def test_a_pool_grows_to_the_lowest_need_of_its_patience_and_never_shrinks_below_what_is_needed_and_there(
     looks: list[tuple[int, int, bool]],
 ) -> None:
-    patience, short = Patience(), 0
-    for needed, there, sudden in looks:
-        patience, grow = patience.grow(needed, there, TICK_S, sudden=sudden)
-        short = short + 1 if needed > there else 0
-        assert grow == (needed if sudden or short >= PATIENCE_LOOKS else min(needed, there))
+    patience, needs = Patience(), []
+    for look, (needed, there, sudden) in enumerate(looks):
+        patience, grow = patience.grow(needed, there, TICK_S * look, TICK_S, sudden=sudden)
+        needs.append(needed)
+        least = min(needs[-PATIENCE_LOOKS:]) if len(needs) >= PATIENCE_LOOKS else 0
+        assert grow == (needed if sudden else max(least, min(needed, there)))
+
+
+def test_a_peak_at_the_end_of_a_shortage_is_not_what_is_started_for() -> None:
+    looks, has = Looks(), (2, need(rate_for(9))[1])
+    looks.look(rate_for(4), has, (PATIENCE_LOOKS - 1) * TICK_S)
+    assert looks.look(rate_for(9), has).grow[0] == 4
 
 
 def test_after_a_sudden_change_a_pool_grows_at_the_first_look_and_for_a_quarter_of_a_minute() -> None:
@@ -162,11 +169,32 @@ def test_after_a_sudden_change_a_pool_grows_at_the_first_look_and_for_a_quarter_
 
 def test_nothing_is_sudden_while_it_is_not_known_what_answers_to_other_prompts_need() -> None:
     looks = Looks(now_s=1000.0)
-    assert looks.look(rate_for(5), (2, 2), changed_s=1002.0, lengths_changed_s=1002.0).grow[0] == 2
-    assert looks.look(rate_for(5), (2, 2), changed_s=1005.0, lengths_changed_s=900.0).grow[0] == 5
+    assert looks.look(rate_for(5), (2, 2), changed_s=1002.0, prompts_changed_s=1002.0).grow[0] == 2
+    assert looks.look(rate_for(5), (2, 2), changed_s=1005.0, prompts_changed_s=900.0).grow[0] == 5
+
+
+def test_decode_is_not_short_while_answers_to_prompts_of_another_kind_still_end() -> None:
+    """Prompts are known when they come, answers when they end: long prompts with the answers of short ones are nobody's
+    requests."""
+    answer_s = ANSWERS.output_tokens * ANSWERS.step_s
+    assert answer_s > SUDDEN_S
+    rate = next(n / 10 for n in range(1, 3000) if need(n / 10, ANSWERS)[1] == 5)
+    for since_s, needed in ((0.0, 2), (answer_s - 1, 2), (answer_s + 1, 5)):
+        found = moment(rate, (4, 2), ANSWERS, prompts_changed_s=1000.0 - since_s)
+        assert found.needs(rate, 0.0) == (need(rate, ANSWERS)[0], needed)
+    assert moment(rate, (4, 8), ANSWERS, prompts_changed_s=1000.0).needs(rate, 0.0)[1] == 5
 
 
 # --- keep ---
+
+
+def test_a_need_is_kept_for_the_scale_in_window_and_longer_while_requests_are_new() -> None:
+    """Five minutes by default: the requests before may come back, and so may what they needed."""
+    assert kept_s(120.0, 90.0, None, 1000.0) == 120.0
+    assert kept_s(120.0, 150.0, None, 1000.0) == 150.0, "a start-up at least"
+    assert kept_s(120.0, 90.0, 701.0, 1000.0) == 300.0
+    assert kept_s(120.0, 90.0, 700.0, 1000.0) == 120.0, "they are new no more"
+    assert kept_s(0.0, 0.0, 999.0, 1000.0) == 0.0, "a policy that keeps nothing is obeyed"
 
 
 def test_workers_stay_for_the_stabilisation_after_the_last_look_that_needed_them() -> None:
@@ -381,8 +409,8 @@ def test_nobody_goes_at_the_first_look_after_a_time_in_which_nobody_looked(away_
 @pytest.mark.parametrize(("window_s", "looks"), [(2.5, 6), (5.0, 3), (15.0, 1), (30.0, 1), (300.0, 1)])
 def test_patience_is_seconds_whatever_the_interval_of_the_policy_or_of_prometheus(window_s: float, looks: int) -> None:
     patience, grown = Patience(), []
-    for _ in range(looks):
-        patience, grow = patience.grow(5, 2, window_s, sudden=False)
+    for look in range(looks):
+        patience, grow = patience.grow(5, 2, window_s * look, window_s, sudden=False)
         grown.append(grow)
     assert grown == [2] * (looks - 1) + [5]
 

@@ -141,7 +141,10 @@ class ScaleInAction(ApiModel):
     enabled: bool = Field(default=True, description="Whether the planner may remove workers.")
     needs_approval: bool = Field(default=False, description="Whether a person must approve each.")
     stabilization_seconds: float = Field(
-        default=120, ge=0, le=86_400, description="The highest need of this time counts; of a start-up at least."
+        default=120,
+        ge=0,
+        le=86_400,
+        description="The highest need of this time counts. A start-up at least; after prompts changed, 2.5 times that.",
     )
 
 

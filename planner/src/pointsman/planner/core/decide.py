@@ -20,7 +20,7 @@ from pointsman.planner.core.routing.flow_bounds import flow_bounds
 from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
-from pointsman.planner.core.sizing.demand import Moment, Pool, deviations, reachable_attainment
+from pointsman.planner.core.sizing.demand import Moment, Pool, deviations, kept_s, reachable_attainment
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.sizing.pool_targets import Targets, targets
 from pointsman.planner.core.state import State, learn, model_of, seen_starting, seen_switching
@@ -172,10 +172,9 @@ def _targets(
         now_s=now_s,
         lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
         switchable=policy.switchable,
-        lengths_changed_s=state.lengths.changed_s,
-        memory_s=max(
-            policy.scale_in_stabilization_s,
-            state.leads.lead_s(policy.start_s),
+        prompts_changed_s=state.lengths.changed_s,
+        memory_s=kept_s(
+            policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s), state.lengths.new_since_s, now_s
         ),
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
     )

@@ -18,7 +18,7 @@ from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
 from pointsman.planner.core.workload.request_lengths import Lengths
 
-STATE_VERSION: Final = 3
+STATE_VERSION: Final = 4
 REFIT_TICKS: Final = 12
 NEARLY_FULL: Final = 0.75  # of the prefill queue's limit: it is looked at once a tick and full in between
 

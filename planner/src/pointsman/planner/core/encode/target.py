@@ -165,7 +165,7 @@ def target(
     ahead_per_s, keep_s = ahead.expected, max(policy.scale_in_stabilization_s, memory.leads.lead_s(policy.start_s))
     window_s = observation.window_s
     needed, needed_now = need(ahead_per_s, waiting), need(rate_per_s, waiting)
-    patience, grow = memory.patience.grow(needed, has, window_s, sudden=is_sudden(memory.forecaster, now_s))
+    patience, grow = memory.patience.grow(needed, has, now_s, window_s, sudden=is_sudden(memory.forecaster, now_s))
     memory = replace(
         memory,
         patience=patience,

@@ -175,9 +175,11 @@ def _more(choice: Choice, layout: Layout) -> str:
         if choice.deferred is not None and wanting is not None and wanting[pool] > now[pool]:
             return f"a switch is to bring {_role(pool)}, not yet: {choice.deferred}"
         if now[pool] == target[pool] and wanted.grow[pool] <= now[pool] < wanted.needed[pool]:
-            memory = choice.state.memory
-            short_s = (memory.prefill, memory.decode)[pool].short_s
-            return f"{_role(pool)} has been short for {short_s:.0f} s; workers are started after {PATIENCE_S:.0f} s"
+            patience = (choice.state.memory.prefill, choice.state.memory.decode)[pool]
+            if (left_s := patience.left_s(choice.observation.at_s)) > 0:
+                return f"{_role(pool)} workers are started after {PATIENCE_S:.0f} s of metrics; {left_s:.0f} s are left"
+            lowest = f"the lowest need of the last {PATIENCE_S:.0f} s: {patience.least}"
+            return f"{_role(pool)} workers are started for {lowest}"
         if wanted.grow[pool] > target[pool] and sum(target) < sum(now):
             return f"{_role(pool)} starts when the workers that are removed have gone"
         if choice.policy.switchable and wanted.grow[pool] > target[pool]:

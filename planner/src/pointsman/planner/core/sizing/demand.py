@@ -17,6 +17,7 @@ LEAST_LATE: Final = 0.001  # whatever attainment is asked for
 LEAST_LEFT: Final = 0.2  # of those that may be late, whoever is late anyway
 SUDDEN_S: Final = 15.0  # so long nothing waits to be sure
 ROUND: Final = 0.02  # of a decode worker, that is no reason for another one
+NEW_WINDOWS: Final = 2.5  # so many scale-in windows requests of another kind are new
 _NORMAL: Final = NormalDist()
 
 
@@ -42,6 +43,13 @@ def deviations(attainment: float) -> float:
     moments may be beyond the batch twice as often as answers may be late. 0 where that is half of the time.
     """
     return _NORMAL.inv_cdf(max(0.5, 1 - 2 * late_share(attainment)))
+
+
+def kept_s(stabilization_s: float, lead_s: float, new_since_s: float | None, now_s: float) -> float:
+    """How long a need is kept: a start-up at least, and longer while requests are new: those before may come back."""
+    new_s = NEW_WINDOWS * stabilization_s
+    is_new = new_since_s is not None and now_s - new_since_s < new_s
+    return max(new_s if is_new else stabilization_s, lead_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ class Moment:
     lead_s: float
     memory_s: float
     switchable: bool
-    lengths_changed_s: float | None
+    prompts_changed_s: float | None
     most: int
 
     @property
@@ -116,14 +124,19 @@ class Moment:
         return max(0.0, self.waiting - QUEUED_PER_WORKER * (self.prefill.active + self.decode.active))
 
     @property
-    def sudden(self) -> bool:
-        """Whether the rate changed suddenly a moment ago, of requests of the kind that is known.
+    def answers_known(self) -> bool:
+        """Whether answers are those to prompts of the present kind: not while answers to others still end."""
+        return self._new_s > self.point.output_tokens * self.point.step_s
 
-        What answers to other prompts need is known when some of them have ended.
-        """
-        changed_s = self.lengths_changed_s
-        known = changed_s is None or self.now_s - changed_s > SUDDEN_S
-        return known and is_sudden(self.forecaster, self.now_s)
+    @property
+    def sudden(self) -> bool:
+        """Whether the rate changed suddenly a moment ago, of requests of the kind that is known."""
+        return self.answers_known and self._new_s > SUDDEN_S and is_sudden(self.forecaster, self.now_s)
+
+    @property
+    def _new_s(self) -> float:
+        """Since prompts were last seen to be of another kind than before."""
+        return math.inf if self.prompts_changed_s is None else self.now_s - self.prompts_changed_s
 
     @property
     def fell_s(self) -> float | None:
@@ -162,7 +175,8 @@ class Moment:
             p = max(p, math.ceil((rate_per_s + queue_per_s) / point.prefill_per_s - 1e-9))
             reachable = min(extra, self.prefill.active * point.prefill_per_s)
             d = max(d, self.decode_workers(rate_per_s + reachable))
-        return min(p, self.most), min(max(1, math.ceil(d - ROUND)), self.most)
+        d = min(max(1, math.ceil(d - ROUND)), self.most)
+        return min(p, self.most), d if self.answers_known else min(d, max(1, self.decode.committed))
 
     def clear_s(self, *, at_once: bool) -> float:
         """How long a queue may last once those serve who are to clear it."""

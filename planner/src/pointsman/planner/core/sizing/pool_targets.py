@@ -2,9 +2,11 @@
 
 need = workers of a role for the rate that is expected when a worker started now would serve, and for the queue that
        is left then
-grow = need, once it was above what is there for ``PATIENCE_S``; at once after a sudden change of the rate
-keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, or where a need
-       came back after longer; of both roles together where workers can change their role, else of each
+       (while answers to prompts of another kind still end, no more decode workers than there are)
+grow = the lowest need of the last ``PATIENCE_S``; the present one after a sudden change of the rate
+keep = the highest need of the last ``scaleInStabilizationSeconds``: longer where a start takes longer, where requests
+       are new, or where a need came back after longer; of both roles together where workers can change their role,
+       else of each
 want = grow, and of those that are there what keep says
 """
 
@@ -76,14 +78,28 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """For how long a pool was short without a break."""
+    """The needs of the last ``PATIENCE_S``: when the first of all looks without a break began, and (look, need) of each
+    need below which none was since."""
 
-    short_s: float = 0.0
+    since_s: float | None = None
+    lowest: tuple[tuple[float, int], ...] = ()
 
-    def grow(self, need: int, there: int, window_s: float, *, sudden: bool) -> tuple["Patience", int]:
+    def grow(self, need: int, there: int, now_s: float, window_s: float, *, sudden: bool) -> tuple["Patience", int]:
         """(what is remembered, workers to have at least, by starts too)."""
-        short_s = self.short_s + window_s if need > there else 0.0
-        return Patience(short_s), need if sudden or short_s >= PATIENCE_S else min(need, there)
+        since_s = now_s - window_s if self.since_s is None else self.since_s
+        lower = (look for look in self.lowest if look[1] < need and look[0] > now_s - PATIENCE_S)
+        seen = Patience(since_s, (*lower, (now_s, need)))
+        least = min(need, there) if seen.left_s(now_s) > 0 else seen.least
+        return seen, need if sudden else max(least, min(need, there))
+
+    @property
+    def least(self) -> int:
+        """The lowest need, of those seen."""
+        return self.lowest[0][1] if self.lowest else 0
+
+    def left_s(self, now_s: float) -> float:
+        """Until there have been looks for long enough to start workers; 0: there have."""
+        return PATIENCE_S if self.since_s is None else max(0.0, PATIENCE_S - (now_s - self.since_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +149,8 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     window_s = moment.window_s
     needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
     needed_now = moment.needs(rate_per_s, backlog, at_once=True)
-    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], window_s, sudden=moment.sudden)
-    decode, grow_decode = memory.decode.grow(needed[1], there[1], window_s, sudden=moment.sudden)
+    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], now_s, window_s, sudden=moment.sudden)
+    decode, grow_decode = memory.decode.grow(needed[1], there[1], now_s, window_s, sudden=moment.sudden)
     stay = _most(needed, moment.needs(TOLERANCE * ahead_per_s, 0.0))
     memory = Memory(
         prefill,
