@@ -11,7 +11,7 @@ from typing import Final
 from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, RoutingNumbers
 from pointsman.serving.flow_control import FlowBounds
 
-PUBLISH_EVERY_S: Final = 15.0
+PUBLISH_EVERY_S: Final = 10.0
 KEPT_PUBLICATIONS: Final = 20
 
 
