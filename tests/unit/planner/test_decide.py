@@ -245,7 +245,9 @@ def test_a_switch_that_nobody_makes_is_decided_again_and_never_counted_against_i
     _, active = repeated(policy, ticks=20)
     first = next(n for n, decision in enumerate(active) if decision.switches)
     state, decisions = repeated(replace(policy, mode=mode))
-    assert decisions[first] == active[first]
+    imagined = ("attainmentIfExecuted", "gpusIfExecuted")  # said only where nothing is carried out
+    inputs = tuple(each for each in decisions[first].inputs if each[0] not in imagined)
+    assert replace(decisions[first], inputs=inputs) == active[first]
     assert {d.switches for d in decisions[first:]} == {active[first].switches}
     assert len(state.history.switches) <= 2
 

@@ -10,7 +10,21 @@ from pydantic import TypeAdapter
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Bounds, Mode, Objectives, Observation, Policy, Service
+from pointsman.planner.core.types import (
+    Bounds,
+    Decision,
+    Mode,
+    Objectives,
+    Observation,
+    Policy,
+    Reason,
+    RoutingNumbers,
+    Service,
+    Switch,
+    WorkerRole,
+)
+from pointsman.planner.core.virtual_fleet import VirtualFleet
+from pointsman.planner.memory import from_json, to_json
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -37,9 +51,50 @@ def test_where_workers_are_enough_it_says_so_and_clients_agree() -> None:
 def test_where_they_are_too_few_its_plans_would_have_helped() -> None:
     score = scored(0.1, 1, 4, 20.0)
     assert score.predicted is not None
-    assert score.wished is not None
+    assert score.if_executed is not None
     assert score.predicted < 0.6
-    assert score.wished > score.predicted + 0.3
+    assert score.if_executed > score.predicted + 0.3
+
+
+def test_its_plans_are_within_the_budget_and_take_as_long_as_starts_do() -> None:
+    """Four GPUs for a load that needs a dozen: what is promised is what four would do, when they serve."""
+    policy, state, shown = replace(FREE, max_gpus=4, start_s=60.0), State(), []
+    few = Service(ttft_attainment=0.1, tpot_attainment=1.0, attainment=0.1, prefill_queue_depth=0.0)
+    for tick in range(80):
+        seen = observed(2.5 * tick, replace(LONG, arrivals_per_s=100.0), 1, 1, service=few)
+        state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+        assert state.virtual is not None
+        serving = [state.virtual.serving(role, 2.5 * tick) for role in WorkerRole]
+        shown.append((2.5 * tick, len(state.virtual.workers), sum(serving)))
+    began_s = next(at_s for at_s, gpus, _ in shown if gpus == 4)
+    served_s = next(at_s for at_s, _, serving in shown if serving == 4)
+    assert served_s - began_s == pytest.approx(60.0, abs=2.5)
+    assert max(gpus for _, gpus, _ in shown) == 4
+    assert dict(decision.inputs)["gpusIfExecuted"] == 4
+    assert state.score.if_executed is not None
+    assert state.score.if_executed < 0.6
+
+
+def test_workers_that_switch_serve_in_neither_role_until_they_have() -> None:
+    fleet = VirtualFleet.of(observed(0.0, LONG, 1, 3))
+    to_prefill = Switch(WorkerRole.DECODE, WorkerRole.PREFILL, 1)
+    decision = Decision(Reason.PREFILL_SHORT, "", 2, 2, RoutingNumbers(512, 32), switches=(to_prefill,))
+    fleet = fleet.carried_out(decision, 100.0, lead_s=90.0, switch_s=10.0)
+    for now_s, serving in ((105.0, (1, 2)), (110.0, (2, 2))):
+        assert tuple(fleet.serving(role, now_s) for role in WorkerRole) == serving
+    assert fleet.switches(105.0)
+    assert not fleet.switches(110.0)
+
+
+def test_where_decisions_are_carried_out_nothing_is_imagined() -> None:
+    state = State()
+    for tick, mode in enumerate((Mode.SHADOW, Mode.APPROVE, Mode.EXTERNAL, Mode.ACTIVE)):
+        state, decision, _ = decide(
+            state, observed(2.5 * tick, LONG), replace(FREE, mode=mode), 2.5 * tick, LLAMA_8B_H100
+        )
+        assert (state.virtual is None) is (mode is Mode.ACTIVE)
+        assert ("attainmentIfExecuted" in dict(decision.inputs)) is (mode is not Mode.ACTIVE)
+    assert from_json(to_json(state)) == state
 
 
 def test_a_window_without_answers_is_compared_with_nothing() -> None:

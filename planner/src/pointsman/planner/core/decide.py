@@ -12,6 +12,7 @@ from pointsman.planner.core.encode.decision import shared, unplanned, with_encod
 from pointsman.planner.core.encode.target import EncodeTarget, target
 from pointsman.planner.core.engine.performance_model import PerformanceModel
 from pointsman.planner.core.engine.startup_time import with_pods_start
+from pointsman.planner.core.hysteresis import Rest
 from pointsman.planner.core.layout.choose import layout
 from pointsman.planner.core.layout.plan_withdrawal import withdrawal
 from pointsman.planner.core.layout.stuck_starts import beside_stuck, without_stuck
@@ -20,21 +21,31 @@ from pointsman.planner.core.routing.flow_bounds import flow_bounds
 from pointsman.planner.core.routing.prefill_threshold import threshold
 from pointsman.planner.core.routing.prefill_token_budget import prefill_token_budget
 from pointsman.planner.core.sizing.backlog import held, most_queued, prefill_wait_ms, waiting
-from pointsman.planner.core.sizing.demand import Moment, Pool, deviations, kept_s, reachable_attainment
+from pointsman.planner.core.sizing.demand import (
+    QUEUED_PER_WORKER,
+    Moment,
+    Pool,
+    deviations,
+    kept_s,
+    reachable_attainment,
+)
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.sizing.pool_targets import Targets, targets
 from pointsman.planner.core.state import State, learn, model_of, seen_starting, seen_switching
 from pointsman.planner.core.types import (
     Decision,
     Load,
+    Mode,
     NextTick,
     Observation,
     Policy,
     Reason,
     RoutingNumbers,
+    Service,
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.serving.flow_control import NOTHING_HELD
 
 
@@ -87,7 +98,6 @@ def decide(
     state, wanted = _targets(state, counted, within, load, point)
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
-    state = replace(state, score=_scored(state, observation, policy, load, wanted, point, encode))
     waits_ms = prefill_wait_ms(observation, point)
     routes, routing = threshold(
         state.routing, observation, policy, point, wanted.rate_per_s, deviations(_goal(policy, point)), waits_ms
@@ -98,6 +108,9 @@ def decide(
         flow=flow_bounds(observation, policy, point, wanted.rate_per_s),
         prefill_token_budget=prefill_token_budget(model, observation, policy, point.ttft_s),
     )
+    in_force = replace(observation, routing=replace(observation.routing, flow=routing.flow))
+    state, if_executed = _imagined(state, in_force, within, load, wanted.rate_per_s, point)
+    state = replace(state, score=_scored(state, observation, load, wanted, point, encode, if_executed))
     starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
     switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
     # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
@@ -182,30 +195,65 @@ def _targets(
     return replace(state, memory=memory), wanted
 
 
+def _imagined(
+    state: State, observation: Observation, policy: Policy, load: Load, rate_per_s: float, point: OperatingPoint
+) -> tuple[State, float | None]:
+    """(the state with what the service would be if decisions were carried out, the attainment that it would have).
+
+    Where they are carried out: None.
+    """
+    if policy.mode is Mode.ACTIVE:
+        return replace(state, virtual=None), None
+    now_s, lead_s = observation.at_s, state.leads.lead_s(policy.start_s)
+    policy = replace(policy, mode=Mode.ACTIVE, role_switch_needs_approval=False)
+    fleet = state.virtual or VirtualFleet.of(observation)
+    workers = tuple(worker.shown(now_s, observation.gpus_each) for worker in fleet.workers)
+    as_asked = Service(tpot_attainment=policy.objectives.attainment)
+    seen = replace(observation, workers=workers, service=as_asked, old_pages=0, awaiting_approval=None)
+    # What these decode workers can prefill beside their steps; what clients would get of it is not known.
+    _, routing = threshold(Rest(), seen, policy, point, rate_per_s, deviations(_goal(policy, point)), None)
+    point = point.at_threshold(routing.max_local_prefill_tokens)
+    fleet = fleet.with_queue(point, load.arrivals_per_s, observation.window_s, now_s)
+    usual = QUEUED_PER_WORKER * sum(fleet.serving(role, now_s) for role in WorkerRole)
+    seen = replace(seen, service=Service(held=usual + fleet.backlog))
+    imagined = replace(
+        state, memory=fleet.memory, history=fleet.history, wanting=fleet.wanting, wanting_ticks=fleet.wanting_ticks,
+        leads=fleet.leads(state.leads, lead_s, now_s),
+    )  # fmt: skip
+    imagined, wanted = _targets(imagined, seen, policy, load, point)
+    if not fleet.switches(now_s):
+        imagined, decision = layout(imagined, seen, policy, now_s, wanted, point)
+        fleet = fleet.carried_out(decision, now_s, lead_s, state.switch_leads.lead_s)
+    fleet = replace(
+        fleet, memory=imagined.memory, history=imagined.history, wanting=imagined.wanting,
+        wanting_ticks=imagined.wanting_ticks,
+    )  # fmt: skip
+    prefill, decode = (fleet.serving(role, now_s) for role in WorkerRole)
+    scv, holds_back = state.forecaster.dispersion, policy.flow_control
+    kept = point.attainment(rate_per_s, scv, prefill, decode, holds_back=holds_back) if prefill and decode else 0.0
+    return replace(state, virtual=fleet), kept
+
+
 def _scored(
     state: State,
     observation: Observation,
-    policy: Policy,
     load: Load,
     wanted: Targets,
     point: OperatingPoint,
     encode: EncodeTarget | None,
+    if_executed: float | None,
 ) -> Score:
-    """What is predicted for the workers that serve, and for those that are wanted, beside what clients got."""
+    """What is predicted for the workers that serve, beside what clients got; and ``if_executed``."""
     service, serving = observation.service, [observation.serving(role) for role in WorkerRole]
     if service is None or service.attainment is None or min(serving) < 1:
         return state.score
-
-    def kept(prefill: int, decode: int, holds_back: bool) -> float:
-        rate_per_s, scv = wanted.rate_per_s, state.forecaster.dispersion
-        return point.attainment(rate_per_s, scv, prefill, decode, holds_back=holds_back)
-
-    here = kept(serving[0], serving[1], observation.routing.flow != NOTHING_HELD)
-    as_wished = kept(wanted.prefill, wanted.decode, policy.flow_control)
+    scv, holds_back = state.forecaster.dispersion, observation.routing.flow != NOTHING_HELD
+    here = point.attainment(wanted.rate_per_s, scv, *serving, holds_back=holds_back)
     if encode is not None:
-        here, as_wished = here * encode.kept, as_wished * encode.kept_as_wished
+        here = here * encode.kept
+        if_executed = None if if_executed is None else if_executed * encode.kept_if_executed
     requests = load.arrivals_per_s * observation.window_s
-    return state.score.observe(here, as_wished, service.attainment, requests)
+    return state.score.observe(here, if_executed, service.attainment, requests)
 
 
 def _stay(observation: Observation, reason: Reason, message: str) -> Decision:

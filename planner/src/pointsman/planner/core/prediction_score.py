@@ -15,16 +15,16 @@ class Score:
     """Shares of requests within objectives, means over the last requests; None: nothing was compared yet.
 
     ``predicted``: for the workers that served, ``observed``: what clients got, ``error``: mean distance of the two in
-    single looks, ``wished``: for the workers that were wanted.
+    single looks, ``if_executed``: for the workers that decisions would have made, where they are not carried out.
     """
 
     predicted: float | None = None
     observed: float | None = None
     error: float | None = None
-    wished: float | None = None
+    if_executed: float | None = None
 
-    def observe(self, predicted: float, wished: float, observed: float, requests: float) -> "Score":
-        """Take one look, of so many ``requests``."""
+    def observe(self, predicted: float, if_executed: float | None, observed: float, requests: float) -> "Score":
+        """Take one look, of so many ``requests``; ``if_executed`` None: decisions are carried out."""
         weight = min(1.0, requests / SCORE_REQUESTS)
 
         def mean(so_far: float | None, value: float) -> float:
@@ -34,5 +34,5 @@ class Score:
             mean(self.predicted, predicted),
             mean(self.observed, observed),
             mean(self.error, abs(observed - predicted)),
-            mean(self.wished, wished),
+            None if if_executed is None else mean(self.if_executed, if_executed),
         )

@@ -14,6 +14,7 @@ from pointsman.planner.core.hysteresis import Rest
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.types import Load, Observation, Policy, WorkerRole
+from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
 from pointsman.planner.core.workload.request_lengths import Lengths
@@ -47,6 +48,7 @@ class State:
     history: switch_guards.History = field(default_factory=switch_guards.History)
     wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0
+    virtual: VirtualFleet | None = None  # where decisions are not carried out
     unwanted_s: float | None = None  # for so long the plan that awaits approval was seen not to be wanted
 
 

@@ -341,9 +341,12 @@ def _score(told: Told) -> list[str]:
         f"for the workers that served lately I expected {predicted:.0%} of requests within objectives; "
         f"clients got {observed:.0%}, and a single look was off by {numbers['predictionError'] * 100:.0f} points"
     ]
-    wished = numbers.get("attainmentAsWished")
-    if wished is not None and told.policy.mode is Mode.SHADOW:
-        lines.append(f"had my plans been carried out, it would have been {wished:.0%}")
+    if_executed, gpus = numbers.get("attainmentIfExecuted"), numbers.get("gpusIfExecuted")
+    if if_executed is not None and gpus is not None and told.policy.mode is Mode.SHADOW:
+        lines.append(
+            f"had my plans been carried out, it would have been {if_executed:.0%}, now on {gpus:.0f} GPUs; starts and "
+            "switches are taken to last as long as they usually do"
+        )
     return lines
 
 

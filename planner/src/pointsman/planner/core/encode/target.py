@@ -127,7 +127,7 @@ class EncodeTarget:
     share: float  # of all requests that have images
     mean_s: float  # from arrival to the last embedding, by the pool that is wanted; mean over requests with images
     kept: float  # share of all requests that the workers that serve bring on in time …
-    kept_as_wished: float  # … and those that are wanted
+    kept_if_executed: float  # … and those that are wanted
 
     @property
     def ttft_share(self) -> float:
@@ -189,7 +189,7 @@ def target(
         share=share,
         mean_s=queue.mean_s(rate_per_s, scv, enough),
         kept=1 - share * queue.late_share(rate_per_s, scv, max(1, pool.active)),
-        kept_as_wished=1 - share * queue.late_share(rate_per_s, scv, wanted),
+        kept_if_executed=1 - share * queue.late_share(rate_per_s, scv, wanted),
     )
 
 

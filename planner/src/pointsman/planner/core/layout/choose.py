@@ -319,6 +319,7 @@ def _inputs(
         "predictedAttainment": state.score.predicted,
         "observedAttainment": state.score.observed,
         "predictionError": state.score.error,
-        "attainmentAsWished": state.score.wished,
+        "attainmentIfExecuted": state.score.if_executed,
+        "gpusIfExecuted": len(state.virtual.workers) * observation.gpus_each if state.virtual else None,
     }
     return tuple((name, round(value, 4)) for name, value in numbers.items() if value is not None)
