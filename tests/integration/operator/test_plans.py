@@ -149,7 +149,7 @@ async def test_a_person_approves_denies_or_lets_a_plan_expire(cluster: Cluster) 
     asks: dict[str, Any] = {"approval": {"required": True}, "mode": Mode.APPROVE}
     late = await plan(cluster, 1, 1, 3, lives_s=2, **asks)
     expired = await cluster.until_plan(PlanPhase.EXPIRED, late)
-    assert "nobody approved it" in (expired.status.message or "")
+    assert "not approved before" in (expired.status.message or "")
     denied = await plan(cluster, 2, 1, 3, **asks)
     waits = await cluster.until_plan(PlanPhase.AWAITING_APPROVAL, denied)
     assert f"kubectl patch plan {denied}" in (waits.status.message or "")

@@ -128,7 +128,7 @@ def test_a_person_is_asked_and_answered() -> None:
     waits = plan(4, approval=Approval(required=True))
     assert done(asked(waits, policy=policy(Mode.APPROVE))) == (
         [],
-        {waits.name: (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON)},
+        {waits.name: (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITING_APPROVAL)},
     )
     for word, number in (("Approved", 1), ("Denied", 0)):
         answered = plan(4, approval={"required": True, "decision": word})

@@ -112,7 +112,7 @@ def test_a_plan_waits_for_a_person_who_approves_it() -> None:
     made = plan(it, 3, 2, switches=1, approval={"required": True})
     for _ in range(10):
         it.reconcile()
-    assert status(it, made) == (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON)
+    assert status(it, made) == (PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITING_APPROVAL)
     asks = it.plans[made.uid].status.message or ""
     assert f"kubectl patch plan {it.plans[made.uid].name} --namespace {it.service.namespace} " in asks
     assert not it.switches

@@ -327,7 +327,7 @@ def test_a_plan_that_nobody_wants_any_more_is_withdrawn_and_says_so() -> None:
         seen = observed(2.5 * tick, CONTENT, awaiting_approval=(4, 2))
         state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
     assert decision.withdraws
-    assert decision.message.startswith("4P2D was not wanted for 150 s: nobody is asked for it now; 50.00 requests/s")
+    assert decision.message.startswith("4P2D has not been needed for 150 s: its plan is withdrawn. 50.00 requests/s")
 
 
 def test_a_plan_is_withdrawn_only_after_it_was_unwanted_for_long_without_a_break() -> None:

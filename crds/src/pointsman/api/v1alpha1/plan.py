@@ -46,7 +46,7 @@ class PlanReason(StrEnum):
     """Why a plan is in its phase."""
 
     RECORDED = "Recorded"  # the policy's mode is Shadow
-    AWAITS_A_PERSON = "AwaitsAPerson"
+    AWAITING_APPROVAL = "AwaitingApproval"
     SWITCHING = "Switching"
     SCALING = "Scaling"
     DONE = "Done"

@@ -133,14 +133,14 @@ def gate(plan: Plan, at: Gate) -> Held | None:
         message = f"plan {withdrawal.name}: {withdrawal.spec.message}"
         return PlanPhase.SUPERSEDED, PlanReason.NO_LONGER_WANTED, message
     if not began and at.now_s >= plan.spec.expires_at.timestamp():
-        what = "nobody approved it" if plan.spec.approval.required else "it was not begun"
-        return PlanPhase.EXPIRED, PlanReason.EXPIRED, f"{what} until {plan.spec.expires_at:%H:%M:%S}"
+        what = "not approved" if plan.spec.approval.required else "not begun"
+        return PlanPhase.EXPIRED, PlanReason.EXPIRED, f"{what} before {plan.spec.expires_at:%H:%M:%S}"
     if unanswered:
         message = (
-            f"waits for a person: kubectl patch plan {plan.name} --namespace {at.namespace} "
+            f"awaiting approval: kubectl patch plan {plan.name} --namespace {at.namespace} "
             '--type=merge -p \'{"spec":{"approval":{"decision":"Approved"}}}\''
         )
-        return PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITS_A_PERSON, message
+        return PlanPhase.AWAITING_APPROVAL, PlanReason.AWAITING_APPROVAL, message
     if at.refusal is not None:
         return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, at.refusal
     return None

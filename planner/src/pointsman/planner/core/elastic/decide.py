@@ -269,8 +269,8 @@ def _awaiting(
     unwanted_s = 0.0 if state.unwanted_s is None else state.unwanted_s + observation.seen.window_s
     if unwanted_s < policy.scale_in_stabilization_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked} instances were not wanted for {unwanted_s:.0f} s: nobody is asked for them now"
+    message = f"{asked} instances have not been needed for {unwanted_s:.0f} s: their plan is withdrawn"
     withdrawn = replace(
-        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}; {decision.message}", withdraws=True
+        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
     )
     return replace(state, unwanted_s=None), withdrawn

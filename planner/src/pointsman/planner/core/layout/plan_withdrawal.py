@@ -34,9 +34,9 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     )
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked[0]}P{asked[1]}D was not wanted for {unwanted_s:.0f} s: nobody is asked for it now"
+    message = f"{asked[0]}P{asked[1]}D has not been needed for {unwanted_s:.0f} s: its plan is withdrawn"
     withdrawn = replace(
-        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}; {decision.message}", withdraws=True
+        decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
     )
     return replace(state, unwanted_s=None), withdrawn
 
