@@ -16,6 +16,7 @@ from pointsman.planner.core.types import (
     Bounds,
     Decision,
     EngineSample,
+    Layout,
     Load,
     Mode,
     Objectives,
@@ -292,14 +293,14 @@ def test_wishes_of_shadow_are_forgotten_when_decisions_begin_to_be_carried_out()
 def test_while_a_person_is_asked_the_planner_goes_on_deciding() -> None:
     policy = replace(POLICY, mode=Mode.APPROVE)
     state, decisions = repeated(policy, ticks=12)
-    asked = decisions[-1].prefill, decisions[-1].decode
+    asked = decisions[-1].layout
     assert decisions[-1].changes_layout
     routed = replace(policy, flow_control=False)
     same = decide(state, observed(30.0, LONG, awaiting_approval=asked), routed, 30.0, LLAMA_8B_H100)[1]
     assert same.reason is Reason.AWAITING_APPROVAL
     assert "awaits approval" in same.message
     assert (same.changes_layout, same.switches, same.prefill, same.decode) == (False, (), 2, 4)
-    other = decide(state, observed(30.0, LONG, awaiting_approval=(1, 5)), policy, 30.0, LLAMA_8B_H100)[1]
+    other = decide(state, observed(30.0, LONG, awaiting_approval=Layout(1, 5)), policy, 30.0, LLAMA_8B_H100)[1]
     assert (other.prefill, other.decode) == asked
     assert other.switches
 
@@ -308,7 +309,7 @@ def withdrawn_at(loads: Sequence[Load | None], policy: Policy, awaiting: tuple[i
     """When the plan that awaits approval is withdrawn, in seconds; nobody answers and nothing is carried out."""
     state, found = State(), []
     for tick, load in enumerate(loads):
-        seen = observed(2.5 * tick, load, awaiting_approval=awaiting)
+        seen = observed(2.5 * tick, load, awaiting_approval=Layout(*awaiting))
         state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
         if decision.withdraws:
             assert decision.reason is Reason.NO_LONGER_WANTED
@@ -324,7 +325,7 @@ CONTENT = replace(SHORT, arrivals_per_s=50.0)
 def test_a_plan_that_nobody_wants_any_more_is_withdrawn_and_says_so() -> None:
     state = State()
     for tick in range(61):
-        seen = observed(2.5 * tick, CONTENT, awaiting_approval=(4, 2))
+        seen = observed(2.5 * tick, CONTENT, awaiting_approval=Layout(4, 2))
         state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
     assert decision.withdraws
     assert decision.message.startswith("4P2D has not been needed for 150 s: its plan is withdrawn. 50.00 requests/s")
@@ -345,7 +346,7 @@ def test_a_plan_is_withdrawn_only_after_it_was_unwanted_for_long_without_a_break
 def test_time_in_which_nobody_looked_is_not_time_in_which_nobody_wanted_it() -> None:
     state = State()
     for at_s in (0.0, 2.5, 700.0, 702.5):  # a planner that was down meanwhile goes on from what it remembers
-        seen = observed(at_s, CONTENT, awaiting_approval=(4, 2))
+        seen = observed(at_s, CONTENT, awaiting_approval=Layout(4, 2))
         state, decision, _ = decide(state, seen, ASKS, seen.at_s, LLAMA_8B_H100)
         assert not decision.withdraws
 
@@ -371,7 +372,7 @@ QUEUED = Service(ttft_attainment=0.7, tpot_attainment=1.0, prefill_queue_depth=3
     [
         ({"plan_in_progress": True}, "a plan is being executed"),
         ({"workers": tuple(replace(w, role_since_s=0.0) for w in workers(2, 4))}, "not yet: no Decode worker"),
-        ({"awaiting_approval": (4, 2)}, "awaits approval"),
+        ({"awaiting_approval": Layout(4, 2)}, "awaits approval"),
     ],
 )
 def test_what_only_routes_says_a_routing_reason_and_then_what_is_awaited(seen: dict[str, Any], awaited: str) -> None:

@@ -13,7 +13,7 @@ from pointsman.kube.clock import SYSTEM_CLOCK
 from pointsman.planner.cluster import Target
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Reason, RoutingNumbers, WorkerCondition
+from pointsman.planner.core.types import Decision, Layout, Reason, RoutingNumbers, WorkerCondition
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.loop import _Planned, _said
 from pointsman.planner.memory import Last
@@ -48,7 +48,7 @@ def kept(decision: Decision, **seen: Any) -> _Planned:
         (kept(replace(ROUTING, reason=Reason.FLOW_CONTROL)), False),  # it comes in turn with the threshold
         (kept(replace(ROUTING, reason=Reason.STALE_METRICS)), True),
         (kept(replace(ROUTING, prefill=3)), True),
-        (kept(ROUTING, awaiting_approval=(3, 2)), True),
+        (kept(ROUTING, awaiting_approval=Layout(3, 2)), True),
         (kept(ROUTING, plan_in_progress=True), True),
         (
             kept(

@@ -26,6 +26,7 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Decision,
     EncodeWorker,
+    Layout,
     Objectives,
     Observation,
     Reason,
@@ -455,8 +456,8 @@ def _prefix(key: ServiceKey) -> str:
     return f"{key}/"
 
 
-def _layout_of(plan: Plan) -> tuple[int, int]:
-    return plan.spec.replicas(Role.PREFILL), plan.spec.replicas(Role.DECODE)
+def _layout_of(plan: Plan) -> Layout:
+    return Layout(plan.spec.replicas(Role.PREFILL), plan.spec.replicas(Role.DECODE))
 
 
 def _is_of_encode(plan: Plan, workers: Sequence[tuple[object, Worker]]) -> bool:

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pointsman.planner.core.layout.choose import layout
-from pointsman.planner.core.sizing.pool_targets import Counts, Targets
+from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
     Bounds,
     Decision,
+    Layout,
     Mode,
     Observation,
     Policy,
@@ -32,12 +33,13 @@ EAGER = replace(SCALES, role_switch=True, min_dwell_s=0.0)
 KNOWN = State(requests=1000.0, lengths=Lengths(prompt_tokens=4000.0, output_tokens=200.0))
 
 
-def wanted(now: Counts, then: Counts) -> Targets:
+def wanted(now: tuple[int, int], then: tuple[int, int]) -> Targets:
     """Workers that this moment needs, and that are needed when one started now would serve."""
     return Targets(
-        prefill=then[0], decode=then[1], rate_per_s=8.0, ahead_per_s=8.0, backlog=20.0, needed_now=now,
-        load_now=(float(now[0]), float(now[1])), load_ahead=(float(then[0]), float(then[1])), needed=then, grow=then,
-        kept=(1, 1), kept_of_both=2, planned_per_s=8.0, clear_s=(30.0, 30.0),
+        prefill=then[0], decode=then[1], rate_per_s=8.0, ahead_per_s=8.0, backlog=20.0, needed_now=Layout(*now),
+        load_now=(float(now[0]), float(now[1])), load_ahead=(float(then[0]), float(then[1])),
+        needed=Layout(*then), grow=Layout(*then), kept=Layout(1, 1), kept_of_both=2, planned_per_s=8.0,
+        clear_s=(30.0, 30.0),
     )  # fmt: skip
 
 
@@ -239,8 +241,8 @@ def test_spare_workers_of_a_full_budget_go_before_those_that_are_short_are_start
 
 def test_at_the_budget_workers_that_are_kept_are_no_spare_ones() -> None:
     policy, seen = replace(FULL, max_gpus=10), observed(100.0, None, prefill=5, decode=5)
-    kept = replace(needing(2.0, 6.0), prefill=5, kept=(5, 1))
-    for want in (kept, replace(kept, grow=(5, 6))):
+    kept = replace(needing(2.0, 6.0), prefill=5, kept=Layout(5, 1))
+    for want in (kept, replace(kept, grow=Layout(5, 6))):
         decision = looks(1, seen, policy, want)
         assert (decision.prefill, decision.decode) == (5, 5)
 
@@ -270,9 +272,9 @@ def cases(draw: st.DrawFn) -> tuple[Observation, Policy, Targets]:
     )
     seen = observed(100.0, None, *serving)
     seen = replace(seen, workers=(*seen.workers, *more))
-    now, needed = draw(counts), draw(counts)
-    grow = draw(st.tuples(*(st.integers(1, n) for n in needed)))
-    kept = draw(counts)
+    now, needed = Layout(*draw(counts)), Layout(*draw(counts))
+    grow = Layout(*draw(st.tuples(*(st.integers(1, n) for n in needed))))
+    kept = Layout(*draw(counts))
     want = Targets(
         prefill=max(now[0], grow[0], kept[0]), decode=max(now[1], grow[1], kept[1]), rate_per_s=8.0, ahead_per_s=8.0,
         backlog=draw(st.sampled_from([0.0, 200.0])), needed_now=now, load_now=(float(now[0]), float(now[1])),

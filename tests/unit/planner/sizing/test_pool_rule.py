@@ -18,7 +18,6 @@ from pointsman.planner.core.sizing.pool_targets import (
     RETURNS_S,
     SURE_RETURNS,
     TOLERANCE,
-    Counts,
     Memory,
     Needs,
     Patience,
@@ -26,7 +25,7 @@ from pointsman.planner.core.sizing.pool_targets import (
     targets,
     without_idle,
 )
-from pointsman.planner.core.types import Objectives
+from pointsman.planner.core.types import Layout, Objectives
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
 from unit.planner.sizing.test_operating_point import point
 
@@ -38,7 +37,7 @@ PROMPTS, ANSWERS = point(4000, 30), point(300, 600)  # what is heavy: prefill, d
 
 
 def moment(
-    rate: float, there: Counts, at: OperatingPoint = PROMPTS, *, now_s: float = 1000.0, slope: float = 0.0,
+    rate: float, there: tuple[int, int], at: OperatingPoint = PROMPTS, *, now_s: float = 1000.0, slope: float = 0.0,
     changed_s: float | None = None, fell_s: float | None = None, starting: tuple[tuple[float, ...], tuple[float, ...]]
     = ((), ()), waiting: float = 0.0, **other: Any,
 ) -> Moment:  # fmt: skip
@@ -54,7 +53,7 @@ def moment(
     return replace(made, **other)
 
 
-def need(rate: float, at: OperatingPoint = PROMPTS) -> Counts:
+def need(rate: float, at: OperatingPoint = PROMPTS) -> Layout:
     return moment(rate, (1, 1), at).needs(rate, 0.0)
 
 
@@ -71,7 +70,7 @@ class Looks:
     memory: Memory = field(default_factory=Memory)
     now_s: float = 0.0
 
-    def look(self, rate: float, there: Counts, seconds: float = TICK_S, **other: Any) -> Targets:
+    def look(self, rate: float, there: tuple[int, int], seconds: float = TICK_S, **other: Any) -> Targets:
         """For so long; what is wanted at the last look."""
         until_s = self.now_s + seconds
         while self.now_s < until_s:
@@ -245,9 +244,9 @@ def test_what_is_kept_is_kept_for_both_roles_together_where_workers_can_change_t
 
 
 def test_of_both_roles_the_one_that_has_the_most_for_its_load_gives() -> None:
-    assert without_idle((4, 4), (1, 1), 6, (1.0, 4.0)) == (2, 4)
-    assert without_idle((4, 4), (3, 1), 6, (1.0, 4.0)) == (3, 3)
-    assert without_idle((4, 4), (4, 4), 6, (1.0, 4.0)) == (4, 4)
+    assert without_idle(Layout(4, 4), Layout(1, 1), 6, (1.0, 4.0)) == (2, 4)
+    assert without_idle(Layout(4, 4), Layout(3, 1), 6, (1.0, 4.0)) == (3, 3)
+    assert without_idle(Layout(4, 4), Layout(4, 4), 6, (1.0, 4.0)) == (4, 4)
 
 
 @given(
@@ -255,9 +254,9 @@ def test_of_both_roles_the_one_that_has_the_most_for_its_load_gives() -> None:
     size=st.integers(0, 30), load=st.tuples(st.floats(0.1, 20), st.floats(0.1, 20)),
 )  # fmt: skip
 def test_nobody_goes_who_is_needed_and_no_more_than_are_idle(
-    there: Counts, least: Counts, size: int, load: tuple[float, float]
+    there: tuple[int, int], least: tuple[int, int], size: int, load: tuple[float, float]
 ) -> None:
-    stays = without_idle(there, least, size, load)
+    stays = without_idle(Layout(*there), Layout(*least), size, load)
     for stay, has, low in zip(stays, there, least, strict=True):
         assert min(has, low) <= stay <= has
     idle = sum(max(0, has - low) for has, low in zip(there, least, strict=True))

@@ -62,67 +62,90 @@ def decide(
     """
     next_tick = NextTick(policy.interval_s)
     policy = with_pods_start(policy, observation.pods_start_s)
+    # 1. Freeze where nothing is known of the load.
     load = observation.load
     if load is None or observation.age_s > policy.stale_after_s:
-        if load is None:
-            sentence = "the load could not be read: nothing is changed"
-        elif math.isinf(observation.age_s):
-            sentence = "a gateway, or half of the workers, was never read: nothing is changed"
-        else:
-            at_most_s = policy.stale_after_s
-            sentence = f"the metrics are {observation.age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
-        lead_s = state.leads.lead_s(policy.start_s)
-        gap = state.forecaster.observe(None, policy.interval_s, now_s, lead_s)
-        leads = seen_starting(state, observation, policy)  # who starts and who serves is known all the same
-        frozen = replace(
-            state, forecaster=gap, leads=leads, encode=state.encode.observe(replace(observation, encode=None), policy),
-            memory=state.memory.interrupted(), wanting=None, wanting_ticks=0, unwanted_s=None,
-        )  # fmt: skip
-        stays = _stay(observation, Reason.STALE_METRICS, sentence)
-        return frozen, unplanned(stays, observation, policy), next_tick
-
-    state = learn(state, observation, load, policy, base)
-    state = seen_switching(state, observation, policy)
+        stays = _stay(observation, Reason.STALE_METRICS, _stale(observation, policy))
+        return _frozen(state, observation, policy, now_s), unplanned(stays, observation, policy), next_tick
+    # 2. Learn.
+    state = seen_switching(learn(state, observation, load, policy, base), observation, policy)
     model = model_of(state, base)
     if model is None or state.lengths.prompt_tokens is None:
         sentence = "no prefill and no decode step was measured yet: nothing is changed"
         stays = _stay(observation, Reason.NOT_ENOUGH_DATA, sentence)
         return replace(state, unwanted_s=None), unplanned(stays, observation, policy), next_tick
-
+    # 3. What one worker of each role can do.
     point = _point(state, observation, policy, model)
     state, encode = _encode(state, observation, policy, load, point)
     if encode is not None:
         # A mean over all requests: those without images have more time for their prefill, those with images less.
         point = replace(point, encode_s=encode.share * encode.mean_s)
+    # 4. How many are wanted.
     counted, within = without_stuck(state, observation, policy)
     state, wanted = _targets(state, counted, within, load, point)
     shares = shared(encode, observation, within, wanted)
     within, wanted = shares.policy, shares.wanted
-    waits_ms = prefill_wait_ms(observation, point)
-    routes, routing = threshold(
-        state.routing, observation, policy, point, wanted.rate_per_s, deviations(_goal(policy, point)), waits_ms
-    )
-    state = replace(state, routing=routes)
-    routing = replace(
-        routing,
-        flow=flow_bounds(observation, policy, point, wanted.rate_per_s),
-        prefill_token_budget=prefill_token_budget(model, observation, policy, point.ttft_s),
-    )
+    # 5. Routing.
+    state, routing = _routing(state, observation, policy, model, point, wanted.rate_per_s)
+    # 6. What was foretold, beside what came.
     in_force = replace(observation, routing=replace(observation.routing, flow=routing.flow))
     state, if_executed = _imagined(state, in_force, within, load, wanted.rate_per_s, point)
     state = replace(state, score=_scored(state, observation, load, wanted, point, encode, if_executed))
-    starting = any(w.condition is WorkerCondition.STARTING for w in observation.workers)
-    switching = any(w.condition is WorkerCondition.SWITCHING for w in observation.workers)
-    # A plan that only waits for workers to start is no reason to look away for minutes: they count when they are ready.
-    if observation.plan_in_progress and (switching or not starting):
-        awaited = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
-        decision = with_encode(awaited, state.encode, observation, policy, encode, shares)
-        return replace(state, unwanted_s=None), _with_routing(decision, routing), next_tick
-    state, decision = layout(state, counted, within, now_s, wanted, point)
-    decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
-    state, decision = withdrawal(state, decision, observation, policy)
+    # 7. The layout, or what is awaited.
+    if _awaits_plan(observation):
+        decision = _stay(observation, Reason.PLAN_IN_PROGRESS, "a plan is being executed: its end is awaited")
+        state = replace(state, unwanted_s=None)
+    else:
+        state, decision = layout(state, counted, within, now_s, wanted, point)
+        decision = _awaiting(beside_stuck(decision, observation, counted, policy), observation)
+        state, decision = withdrawal(state, decision, observation, policy)
     decision = with_encode(decision, state.encode, observation, policy, encode, shares)
     return state, _with_routing(decision, routing), next_tick
+
+
+def _stale(observation: Observation, policy: Policy) -> str:
+    if observation.load is None:
+        return "the load could not be read: nothing is changed"
+    if math.isinf(observation.age_s):
+        return "a gateway, or half of the workers, was never read: nothing is changed"
+    at_most_s = policy.stale_after_s
+    return f"the metrics are {observation.age_s:.0f} s old (at most {at_most_s:.0f} s): nothing is changed"
+
+
+def _frozen(state: State, observation: Observation, policy: Policy, now_s: float) -> State:
+    """Nothing is learned of the load; who starts and who serves is known all the same."""
+    gap = state.forecaster.observe(None, policy.interval_s, now_s, state.leads.lead_s(policy.start_s))
+    return replace(
+        state, forecaster=gap, leads=seen_starting(state, observation, policy),
+        encode=state.encode.observe(replace(observation, encode=None), policy),
+        memory=state.memory.interrupted(), wanting=None, wanting_ticks=0, unwanted_s=None,
+    )  # fmt: skip
+
+
+def _routing(
+    state: State,
+    observation: Observation,
+    policy: Policy,
+    model: PerformanceModel,
+    point: OperatingPoint,
+    rate_per_s: float,
+) -> tuple[State, RoutingNumbers]:
+    waits_ms, spread = prefill_wait_ms(observation, point), deviations(_goal(policy, point))
+    rest, routing = threshold(state.routing, observation, policy, point, rate_per_s, spread, waits_ms)
+    routing = replace(
+        routing,
+        flow=flow_bounds(observation, policy, point, rate_per_s),
+        prefill_token_budget=prefill_token_budget(model, observation, policy, point.ttft_s),
+    )
+    return replace(state, routing=rest), routing
+
+
+def _awaits_plan(observation: Observation) -> bool:
+    """Whether a plan is under way that must end first. One that only waits for workers to start is no reason to look
+    away for minutes: they count when they are ready."""
+    conditions = [worker.condition for worker in observation.workers]
+    starting, switching = WorkerCondition.STARTING in conditions, WorkerCondition.SWITCHING in conditions
+    return observation.plan_in_progress and (switching or not starting)
 
 
 def _point(state: State, observation: Observation, policy: Policy, model: PerformanceModel) -> OperatingPoint:
@@ -268,7 +291,7 @@ def _stay(observation: Observation, reason: Reason, message: str) -> Decision:
 
 def _awaiting(decision: Decision, observation: Observation) -> Decision:
     """The decision, unless a person has the plan for the same layout already: then that is what is said."""
-    if not decision.changes_layout or (decision.prefill, decision.decode) != observation.awaiting_approval:
+    if not decision.changes_layout or decision.layout != observation.awaiting_approval:
         return decision
     sentence = f"{decision.message}; the plan for this awaits approval"
     stays = _stay(observation, Reason.AWAITING_APPROVAL, sentence)

@@ -13,7 +13,7 @@ from pointsman.planner.core.engine.switch_time import SwitchLeads
 from pointsman.planner.core.hysteresis import Rest
 from pointsman.planner.core.prediction_score import Score
 from pointsman.planner.core.sizing.pool_targets import Memory
-from pointsman.planner.core.types import Load, Observation, Policy, WorkerRole
+from pointsman.planner.core.types import Layout, Load, Observation, Policy, WorkerRole
 from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
@@ -46,7 +46,7 @@ class State:
     routing: Rest = field(default_factory=Rest)  # of the threshold
     score: Score = field(default_factory=Score)
     history: switch_guards.History = field(default_factory=switch_guards.History)
-    wanting: tuple[int, int] | None = None  # the switch the last ticks would have liked, as the layout after it
+    wanting: Layout | None = None  # the switch the last ticks would have liked, as the layout after it
     wanting_ticks: int = 0
     virtual: VirtualFleet | None = None  # where decisions are not carried out
     unwanted_s: float | None = None  # for so long the plan that awaits approval was seen not to be wanted

@@ -6,6 +6,7 @@ to a ledger, sent to a person, and replayed.
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
@@ -21,6 +22,33 @@ class WorkerRole(StrEnum):
     def other(self) -> "WorkerRole":
         """The role a switch would give."""
         return WorkerRole.DECODE if self is WorkerRole.PREFILL else WorkerRole.PREFILL
+
+
+class Layout(NamedTuple):
+    """Workers of each role. As text: 1P2D."""
+
+    prefill: int
+    decode: int
+
+    def __str__(self) -> str:
+        return f"{self.prefill}P{self.decode}D"
+
+    @property
+    def total(self) -> int:
+        """Workers of both roles."""
+        return self.prefill + self.decode
+
+    def of(self, role: WorkerRole) -> int:
+        """Workers of one role."""
+        return self.prefill if role is WorkerRole.PREFILL else self.decode
+
+    def most(self, *others: "Layout") -> "Layout":
+        """Of each role the most that any of them has."""
+        return Layout(max(self.prefill, *(o.prefill for o in others)), max(self.decode, *(o.decode for o in others)))
+
+    def has(self, other: "Layout") -> bool:
+        """Whether no role has fewer than in ``other``."""
+        return self.prefill >= other.prefill and self.decode >= other.decode
 
 
 class WorkerCondition(StrEnum):
@@ -169,7 +197,7 @@ class Observation:
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
     workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
-    awaiting_approval: tuple[int, int] | None = None  # (prefill, decode) of the plan that waits for a person
+    awaiting_approval: Layout | None = None  # of the plan that waits for a person
     encode_workers: tuple[EncodeWorker, ...] = ()
     encode_replicas: int | None = None  # that are asked for; None: as many as there are
     encode: EncodeLoad | None = None  # None: not known, or there is no encode pool
@@ -193,6 +221,16 @@ class Observation:
         """The same and those that could not be read: a page that is missing once is no worker that is missing."""
         able = (WorkerCondition.ACTIVE, WorkerCondition.UNREACHABLE)
         return sum(w.role is role and w.condition in able for w in self.workers)
+
+    @property
+    def layout(self) -> Layout:
+        """Workers of each role that serve or soon will."""
+        return Layout(self.committed(WorkerRole.PREFILL), self.committed(WorkerRole.DECODE))
+
+    @property
+    def serving_layout(self) -> Layout:
+        """Workers of each role that serve, and those that could not be read."""
+        return Layout(self.serving(WorkerRole.PREFILL), self.serving(WorkerRole.DECODE))
 
     def committed(self, role: WorkerRole) -> int:
         """Workers that serve ``role`` or soon will: starting and switching ones count at their new role."""
@@ -332,10 +370,15 @@ class Alternative:
     instances: int | None = None  # of an elastic group, which has no prefill and decode
 
     @property
+    def layout(self) -> Layout:
+        """Workers of each role."""
+        return Layout(self.prefill, self.decode)
+
+    @property
     def in_words(self) -> str:
         """For example 1P2D, or 4 instances."""
         if self.instances is None:
-            return f"{self.prefill}P{self.decode}D"
+            return str(self.layout)
         return f"{self.instances} instance{'' if self.instances == 1 else 's'}"
 
 
@@ -358,6 +401,11 @@ class Decision:
     alternatives: tuple[Alternative, ...] = ()
 
     @property
+    def layout(self) -> Layout:
+        """Workers of each role after the decision."""
+        return Layout(self.prefill, self.decode)
+
+    @property
     def changes_routing(self) -> bool:
         """Whether the numbers of routing are others than before."""
         return self.routing_reason is not None
@@ -370,7 +418,7 @@ class Decision:
     @property
     def in_words(self) -> str:
         """For example 1P2D or 1E1P2D."""
-        return f"{'' if self.encode is None else f'{self.encode}E'}{self.prefill}P{self.decode}D"
+        return f"{'' if self.encode is None else f'{self.encode}E'}{self.layout}"
 
     @property
     def changes_pools(self) -> bool:

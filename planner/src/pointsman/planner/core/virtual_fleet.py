@@ -10,7 +10,7 @@ from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.switch_guards import History
-from pointsman.planner.core.types import Decision, Observation, Worker, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Decision, Layout, Observation, Worker, WorkerCondition, WorkerRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class VirtualFleet:
     workers: tuple[VirtualWorker, ...]
     memory: Memory = field(default_factory=Memory)
     history: History = field(default_factory=History)
-    wanting: tuple[int, int] | None = None
+    wanting: Layout | None = None
     wanting_ticks: int = 0
     backlog: float = 0.0
     named: int = 0  # workers that were started so far

@@ -193,8 +193,7 @@ def _seen(observation: Observation, decision: Decision, policy: Policy) -> list[
     if observation.plan_in_progress:
         lines.append("a plan is being carried out")
     if observation.awaiting_approval is not None:
-        prefill, decode = observation.awaiting_approval
-        lines.append(f"the plan for {prefill}P{decode}D awaits approval")
+        lines.append(f"the plan for {observation.awaiting_approval} awaits approval")
     return lines
 
 

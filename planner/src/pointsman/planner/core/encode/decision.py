@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.encode.target import EncodeMemory, EncodeTarget
-from pointsman.planner.core.sizing.pool_targets import Counts, Targets
+from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.switch_guards import DEAD_BAND
-from pointsman.planner.core.types import Decision, Observation, Policy, Reason, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason, WorkerCondition
 
 _QUIET: Final = (Reason.STEADY, Reason.THRESHOLD, Reason.FLOW_CONTROL)
 
@@ -24,7 +24,7 @@ class Shares:
     policy: Policy
     wanted: Targets
     scarce: bool = False
-    taken_from: Counts | None = None
+    taken_from: Layout | None = None
 
 
 def there(observation: Observation) -> int:
@@ -43,7 +43,7 @@ def shared(target: EncodeTarget | None, observation: Observation, policy: Policy
     if target is not None and scarce:
         encode, others = _split(target, observation, policy, wanted)
         wanted = _within(others, observation, before := wanted)
-        taken_from = None if wanted is before else (before.prefill, before.decode)
+        taken_from = None if wanted is before else Layout(before.prefill, before.decode)
     taken = encodes * max(encode, len(observation.encode_workers))
     rest = replace(policy, max_gpus=policy.max_gpus - taken, min_gpus=max(0, policy.min_gpus - taken))
     return Shares(encode, rest, wanted, scarce, taken_from)
@@ -68,12 +68,12 @@ def _split(target: EncodeTarget, observation: Observation, policy: Policy, wante
 
 def _within(workers: int, observation: Observation, wanted: Targets) -> Targets:
     """``wanted`` with so many workers in all, where there are more; what only would be started the layout leaves."""
-    now = observation.committed(WorkerRole.PREFILL), observation.committed(WorkerRole.DECODE)
-    if workers >= sum(now):
+    now = observation.layout
+    if workers >= now.total:
         return wanted
-    able = range(max(1, workers - now[1]), min(now[0], workers - 1) + 1)
+    able = range(max(1, workers - now.decode), min(now.prefill, workers - 1) + 1)
     need = wanted.load_ahead
-    prefill = max(able, key=lambda p: min(p / need[0], (workers - p) / need[1]), default=now[0])
+    prefill = max(able, key=lambda p: min(p / need[0], (workers - p) / need[1]), default=now.prefill)
     return replace(wanted, prefill=prefill, decode=max(1, workers - prefill))
 
 
@@ -114,11 +114,10 @@ def with_encode(
     if shares.scarce:
         message += f", and all pools together need more than {policy.max_gpus} GPUs, which are split by their work"
     if shares.taken_from is not None and decision.changes_layout:
-        prefill, decode = shares.taken_from
         reason = Reason.UNSATISFIABLE
         message = (
-            f"{prefill}P{decode}D is wanted, and {_in_words(target, has, stuck)}: more than {policy.max_gpus} GPUs, "
-            f"which are split by the work: {decision.prefill}P{decision.decode}D for the others"
+            f"{shares.taken_from} is wanted, and {_in_words(target, has, stuck)}: more than {policy.max_gpus} GPUs, "
+            f"which are split by the work: {decision.layout} for the others"
         )
     elif encode != before and not decision.changes_layout and not decision.withdraws:
         reason = Reason.ENCODE_SHORT if encode > before else Reason.SPARE_CAPACITY

@@ -10,7 +10,7 @@ from typing import Final
 from pointsman.planner.core.layout.rejection_reasons import Choice, rejection
 from pointsman.planner.core.layout.role_switches import switches_between
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
-from pointsman.planner.core.types import Alternative, WorkerCondition, WorkerRole
+from pointsman.planner.core.types import Alternative, Layout, WorkerCondition, WorkerRole
 from pointsman.serving.flow_control import NOTHING_HELD
 
 MOST: Final = 12
@@ -21,8 +21,8 @@ _NEIGHBOURS: Final = ((1, -1), (-1, 1), (1, 0), (0, 1), (-1, 0), (0, -1))
 class _Weighed:
     """A layout and the way to it. ``switched``: the layout after its switches alone."""
 
-    layout: tuple[int, int]
-    switched: tuple[int, int]
+    layout: Layout
+    switched: Layout
 
 
 def considered(choice: Choice, point: OperatingPoint) -> tuple[Alternative, ...]:
@@ -48,25 +48,24 @@ def considered(choice: Choice, point: OperatingPoint) -> tuple[Alternative, ...]
 
 def _weighed(choice: Choice, chosen: _Weighed) -> list[_Weighed]:
     now, wanted = choice.now, choice.wanted
-    need = choice.wanted.at_least
-    enough = max(need[0], choice.target[0]), max(need[1], choice.target[1])
-    layouts = [enough, (wanted.prefill, wanted.decode), need]
+    need = wanted.at_least
+    layouts = [need.most(choice.target), Layout(wanted.prefill, wanted.decode), need]
     if choice.state.wanting is not None:
         layouts.append(choice.state.wanting)
-    layouts += [(now[0] + p, now[1] + d) for p, d in _NEIGHBOURS if choice.policy.role_switch or p * d == 0]
+    beside = [(p, d) for p, d in _NEIGHBOURS if choice.policy.role_switch or p * d == 0]
+    layouts += [Layout(now.prefill + p, now.decode + d) for p, d in beside]
     ways = [chosen, _Weighed(now, now)]
     if choice.switched != now:  # by starts alone
-        prefill, decode = choice.target
-        ways.append(_Weighed((max(now[0], prefill), max(now[1], decode)), now))
+        ways.append(_Weighed(now.most(choice.target), now))
     for layout in layouts:
         opposite = choice.policy.role_switch and bool(switches_between(now, layout))
         ways.append(_Weighed(layout, _after_switches(now, layout) if opposite else now))
     return [way for way in dict.fromkeys(ways) if min(way.layout) >= 1][:MOST]
 
 
-def _after_switches(now: tuple[int, int], layout: tuple[int, int]) -> tuple[int, int]:
+def _after_switches(now: Layout, layout: Layout) -> Layout:
     moved = sum(s.count if s.target is WorkerRole.PREFILL else -s.count for s in switches_between(now, layout))
-    return now[0] + moved, now[1] - moved
+    return Layout(now.prefill + moved, now.decode - moved)
 
 
 def _lead_s(choice: Choice, weighed: _Weighed) -> float:
@@ -86,14 +85,14 @@ def _lead_s(choice: Choice, weighed: _Weighed) -> float:
     return longest_s
 
 
-def in_short(now: tuple[int, int], switched: tuple[int, int], target: tuple[int, int]) -> str:
+def in_short(now: Layout, switched: Layout, target: Layout) -> str:
     """What the change is, in a word or two: switch, scale-out, scale-in.
 
     A switch in place of a start is a switch: nobody who serves is taken away.
     """
     words = ["switch"] if switched != now else []
-    if sum(target) > sum(now):
+    if target.total > now.total:
         words.append("scale-out")
-    elif sum(target) < sum(now) and switched == now:
+    elif target.total < now.total and switched == now:
         words.append("scale-in")
     return "+".join(words) or "replace"

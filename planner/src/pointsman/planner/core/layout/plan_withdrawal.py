@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Decision, Observation, Policy, Reason
+from pointsman.planner.core.types import Decision, Layout, Observation, Policy, Reason
 
 UNWANTED_TICKS: Final = 12  # at least …
 # … and so many, or so long where they take longer: a guard may wait half of it, and begin anew.
@@ -34,16 +34,16 @@ def withdrawal(state: State, decision: Decision, observation: Observation, polic
     )
     if unwanted_s < long_s:
         return replace(state, unwanted_s=unwanted_s), decision
-    message = f"{asked[0]}P{asked[1]}D has not been needed for {unwanted_s:.0f} s: its plan is withdrawn"
+    message = f"{asked} has not been needed for {unwanted_s:.0f} s: its plan is withdrawn"
     withdrawn = replace(
         decision, reason=Reason.NO_LONGER_WANTED, message=f"{message}. {decision.message}", withdraws=True
     )
     return replace(state, unwanted_s=None), withdrawn
 
 
-def _content(decision: Decision, asked: tuple[int, int]) -> bool:
+def _content(decision: Decision, asked: Layout) -> bool:
     """Whether the layout is left as it is for its own sake: not for a guard, a wait, a limit, or what is unknown."""
     if decision.changes_layout:
         return False
-    fewer = sum(asked) < decision.prefill + decision.decode  # spare workers are what that plan is about
+    fewer = asked.total < decision.layout.total  # spare workers are what that plan is about
     return decision.reason is Reason.STEADY or (decision.reason is Reason.SPARE_CAPACITY and not fewer)

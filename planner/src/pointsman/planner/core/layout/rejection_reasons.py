@@ -8,10 +8,7 @@ from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import PATIENCE_S, Targets, is_long
 from pointsman.planner.core.state import State
 from pointsman.planner.core.switch_guards import switches_at_a_time
-from pointsman.planner.core.types import Observation, Policy, WorkerCondition, WorkerRole
-
-Layout = tuple[int, int]
-"""Workers: prefill, decode."""
+from pointsman.planner.core.types import Layout, Observation, Policy, WorkerCondition, WorkerRole
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +161,7 @@ def _kept(choice: Choice, layout: Layout, fewer: list[int]) -> str:
         return f"{_role(1 - fewer[0])} has more workers to spare than {_role(fewer[0])}"
     if sum(target) > sum(now):
         return "no worker is removed while another is started"
-    return choice.holds or f"serves less than {target[0]}P{target[1]}D"
+    return choice.holds or f"serves less than {target}"
 
 
 def _more(choice: Choice, layout: Layout) -> str:

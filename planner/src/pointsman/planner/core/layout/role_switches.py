@@ -1,7 +1,7 @@
 """Which workers change their role: another split of the same workers, if it serves the present clearly better."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
@@ -9,7 +9,7 @@ from pointsman.planner.core import switch_guards
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Targets
 from pointsman.planner.core.state import State
-from pointsman.planner.core.types import Observation, Policy, Switch, WorkerRole
+from pointsman.planner.core.types import Layout, Observation, Policy, Switch, WorkerRole
 from pointsman.serving.flow_control import NOTHING_HELD
 
 REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way
@@ -22,41 +22,56 @@ Keeps = Callable[[int], float]
 """The share of requests within their objectives when so many decode workers have become prefill workers."""
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchStep:
+    """``after``: the layout after switches that are made now; ``coming``: after those that are wanted; ``deferred``:
+    why these must wait; ``answered``: a switch is made, or will be sooner than a worker could start."""
+
+    after: Layout
+    coming: Layout
+    deferred: str | None = None
+    answered: bool = False
+
+    @classmethod
+    def none(cls, now: Layout) -> "SwitchStep":
+        """Nobody switches."""
+        return cls(now, now)
+
+
 def switch(
     state: State,
     observation: Observation,
     policy: Policy,
     now_s: float,
     wanted: Targets,
-    now: tuple[int, int],
     keeps: Keeps,
-) -> tuple[State, tuple[int, int], str | None, tuple[int, int], bool]:
-    """(the layout after switches that may be made now, why a wanted one must wait, the layout after that one, whether
-    a switch is made or will be sooner than a worker could start)."""
-    calm = replace(state, wanting=None, wanting_ticks=0)
+) -> tuple[State, SwitchStep]:
+    """What switches, and the state that remembers what would."""
+    now, calm = observation.layout, replace(state, wanting=None, wanting_ticks=0)
     if not policy.role_switch:
-        return calm, now, None, now, False
+        return calm, SwitchStep.none(now)
     best = _best_switch(observation, policy, wanted, now, state.history, keeps)
     if best == now:
-        return calm, now, None, now, False
+        return calm, SwitchStep.none(now)
     same_way = state.wanting is not None and (state.wanting[0] > now[0]) == (best[0] > now[0])
     state = replace(state, wanting=best, wanting_ticks=state.wanting_ticks + 1 if same_way else 1)
     gives = WorkerRole.DECODE if best[0] > now[0] else WorkerRole.PREFILL
     best = _step(now, best, switch_guards.switches_now(gives, observation, policy, state.history))
     sustained = 1 if _fails(observation, wanted) else switch_guards.SWITCH_TICKS
     if state.wanting_ticks < sustained:
-        return state, now, f"seen for {state.wanting_ticks} of {sustained} ticks", best, True
+        return state, SwitchStep(now, best, f"seen for {state.wanting_ticks} of {sustained} ticks", answered=True)
     for switch in switches_between(now, best):
         why = switch_guards.against_switch(switch, observation, policy, state.history)
         if why is not None:
-            return state, now, why.why, now, why.seconds <= state.leads.lead_s(policy.start_s)
-    return state, best, None, best, True
+            soon = why.seconds <= state.leads.lead_s(policy.start_s)
+            return state, SwitchStep(now, now, why.why, answered=soon)
+    return state, SwitchStep(best, best, answered=True)
 
 
 def _fails(observation: Observation, wanted: Targets) -> bool:
     """Whether requests already wait because a role has far less than it needs, or nobody: no noise to be waited out."""
     need_p, need_d = wanted.load_now
-    has_p, has_d = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    has_p, has_d = observation.serving_layout
     if min(has_p, has_d) == 0:
         return True
     return wanted.backlog > 0 and min(has_p / need_p, has_d / need_d) < FAILING_SHARE
@@ -66,10 +81,10 @@ def _best_switch(
     observation: Observation,
     policy: Policy,
     wanted: Targets,
-    now: tuple[int, int],
+    now: Layout,
     history: switch_guards.History,
     keeps: Keeps,
-) -> tuple[int, int]:
+) -> Layout:
     """The layout of the same size that serves the present best; the present one when no other is clearly better."""
     best, best_worth = now, 0.0
     for layout, _, worth in weighed_switches(observation, policy, wanted, now, history, range(-BOX, BOX + 1)):
@@ -81,7 +96,7 @@ def _best_switch(
 
 def kept_by(point: OperatingPoint, observation: Observation, rate_per_s: float, arrival_scv: float) -> Keeps:
     """What share of requests those that serve keep within the objectives, with so many of them in the other role."""
-    prefill, decode = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    prefill, decode = observation.serving_layout
     holds_back = observation.routing.flow != NOTHING_HELD
 
     @cache
@@ -97,10 +112,10 @@ def weighed_switches(
     observation: Observation,
     policy: Policy,
     wanted: Targets,
-    now: tuple[int, int],
+    now: Layout,
     history: switch_guards.History,
     moves: Sequence[int],
-) -> Iterator[tuple[tuple[int, int], float, float]]:
+) -> Iterator[tuple[Layout, float, float]]:
     """(a layout with so many decode workers made prefill workers, the share of the need that it serves more, what of
     that is beyond what a switch must bring).
 
@@ -108,7 +123,7 @@ def weighed_switches(
     without one of these, or its bounds, are left out.
     """
     need_p, need_d = wanted.load_now
-    serving = observation.serving(WorkerRole.PREFILL), observation.serving(WorkerRole.DECODE)
+    serving = observation.serving_layout
     recent = [r for r in history.switches if observation.at_s - r.at_s < REVERSAL_S]
     last = recent[-1].target if recent else None
 
@@ -128,10 +143,10 @@ def weighed_switches(
         if min(p, d, serving[0] + moved, serving[1] - moved) < 1 or moved == 0:
             continue
         gain = served(serving[0] + moved, serving[1] - moved) - served(*serving)
-        yield (p, d), gain, gain - band(moved) - MOVE_COST * abs(moved)
+        yield Layout(p, d), gain, gain - band(moved) - MOVE_COST * abs(moved)
 
 
-def switches_between(now: tuple[int, int], target: tuple[int, int]) -> tuple[Switch, ...]:
+def switches_between(now: Layout, target: Layout) -> tuple[Switch, ...]:
     """Opposing changes are matched as switches; what is left over is scaling."""
     more_prefill, more_decode = target[0] - now[0], target[1] - now[1]
     if more_prefill > 0 > more_decode:
@@ -141,10 +156,10 @@ def switches_between(now: tuple[int, int], target: tuple[int, int]) -> tuple[Swi
     return ()
 
 
-def _step(now: tuple[int, int], target: tuple[int, int], most_switches: int) -> tuple[int, int]:
+def _step(now: Layout, target: Layout, most_switches: int) -> Layout:
     """``target``, or as far on the way to it as ``most_switches`` lead; the rest follows when they have ended."""
     switches = switches_between(now, target)
     if not switches or switches[0].count <= most_switches:
         return target
     toward = 1 if target[0] > now[0] else -1
-    return now[0] + toward * most_switches, now[1] - toward * most_switches
+    return Layout(now.prefill + toward * most_switches, now.decode - toward * most_switches)

@@ -8,6 +8,7 @@ from statistics import NormalDist
 from typing import Final
 
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
+from pointsman.planner.core.types import Layout
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 
 CLEAR_S: Final = 30.0  # a queue is to be gone so long after new workers serve
@@ -104,9 +105,9 @@ class Moment:
     most: int
 
     @property
-    def committed(self) -> tuple[int, int]:
+    def committed(self) -> Layout:
         """Workers of each role that serve or start."""
-        return self.prefill.committed, self.decode.committed
+        return Layout(self.prefill.committed, self.decode.committed)
 
     @cached_property
     def ahead_per_s(self) -> float:
@@ -164,7 +165,7 @@ class Moment:
         """For so many requests a second, unevenness included; before rounding."""
         return self.point.decode_workers(rate_per_s, deviations(self.attainment))
 
-    def needs(self, rate_per_s: float, queued: float, *, at_once: bool = False) -> tuple[int, int]:
+    def needs(self, rate_per_s: float, queued: float, *, at_once: bool = False) -> Layout:
         """Workers of each role for a rate and a queue; ``at_once``: by those that serve, a switch included, and not by
         new ones."""
         point = self.point
@@ -176,7 +177,8 @@ class Moment:
             reachable = min(extra, self.prefill.active * point.prefill_per_s)
             d = max(d, self.decode_workers(rate_per_s + reachable))
         d = min(max(1, math.ceil(d - ROUND)), self.most)
-        return min(p, self.most), d if self.answers_known else min(d, max(1, self.decode.committed))
+        d = d if self.answers_known else min(d, max(1, self.decode.committed))
+        return Layout(min(p, self.most), d)
 
     def clear_s(self, *, at_once: bool) -> float:
         """How long a queue may last once those serve who are to clear it."""
@@ -195,16 +197,16 @@ class Moment:
             self.rate_per_s + self.cleared_per_s(self.rate_per_s, self.backlog, at_once=True),
         )
 
-    def load(self, needed: tuple[int, int]) -> tuple[float, float]:
+    def load(self, needed: Layout) -> tuple[float, float]:
         """Needs to compare layouts by: beyond what there can be, in proportion to the work."""
-        if needed[0] + needed[1] <= self.most:
-            return float(needed[0]), float(needed[1])
+        if needed.total <= self.most:
+            return float(needed.prefill), float(needed.decode)
         return self.work(needed, self.rate_per_s)
 
-    def work(self, needed: tuple[int, int], rate_per_s: float) -> tuple[float, float]:
+    def work(self, needed: Layout, rate_per_s: float) -> tuple[float, float]:
         """What a rate takes of each role, in workers but not in whole ones; something of a role that is needed."""
         p, d = self.point.busy_prefill_workers(rate_per_s), self.decode_workers(rate_per_s)
-        return max(p, min(1.0, needed[0])), max(d, min(1.0, needed[1]))
+        return max(p, min(1.0, needed.prefill)), max(d, min(1.0, needed.decode))
 
     def _expected_per_s(self, in_s: float) -> float:
         found = self.forecaster.at(in_s, self.now_s, self.lead_s, 0.5)

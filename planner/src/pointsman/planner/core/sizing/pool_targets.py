@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pointsman.planner.core.sizing.demand import Moment
+from pointsman.planner.core.types import Layout
 
 PATIENCE_S: Final = 15.0  # a need that is there for less is chance
 LONGEST_KEEP_S: Final = 600.0
@@ -26,8 +27,6 @@ RETURN_MARGIN: Final = 1.25
 MOST_RETURNS: Final = 4
 SURE_RETURNS: Final = 2  # after so many a need is expected to come back, also where it was sudden
 TOLERANCE: Final = 1.1  # times the expected rate, that those who stay must be enough for
-Counts = tuple[int, int]
-"""Workers of each role: prefill, decode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,20 +125,20 @@ class Targets:
     rate_per_s: float
     ahead_per_s: float  # when a worker started now would serve
     backlog: float
-    needed_now: Counts  # for what arrives at this moment and what is queued
+    needed_now: Layout  # for what arrives at this moment and what is queued
     load_now: tuple[float, float]  # the same without rounding, where it is more than there can be
     load_ahead: tuple[float, float]  # of the rate at the lead, without rounding: as even as the rate is
-    needed: Counts  # when a worker started now would serve
-    grow: Counts  # of that, what was needed for long enough
-    kept: Counts  # for what was, of each role by itself …
+    needed: Layout  # when a worker started now would serve
+    grow: Layout  # of that, what was needed for long enough
+    kept: Layout  # for what was, of each role by itself …
     kept_of_both: int  # … and of both together
     planned_per_s: float  # requests that layouts are compared by: with those of the queue
     clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
 
     @property
-    def at_least(self) -> Counts:
+    def at_least(self) -> Layout:
         """For what arrives now and is queued, and when a worker started now would serve."""
-        return max(self.needed_now[0], self.grow[0]), max(self.needed_now[1], self.grow[1])
+        return self.needed_now.most(self.grow)
 
 
 def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
@@ -149,34 +148,34 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
     window_s = moment.window_s
     needed = moment.needs(ahead_per_s, moment.backlog_at(moment.lead_s))
     needed_now = moment.needs(rate_per_s, backlog, at_once=True)
-    prefill, grow_prefill = memory.prefill.grow(needed[0], there[0], now_s, window_s, sudden=moment.sudden)
-    decode, grow_decode = memory.decode.grow(needed[1], there[1], now_s, window_s, sudden=moment.sudden)
-    stay = _most(needed, moment.needs(TOLERANCE * ahead_per_s, 0.0))
+    prefill, grow_prefill = memory.prefill.grow(needed.prefill, there.prefill, now_s, window_s, sudden=moment.sudden)
+    decode, grow_decode = memory.decode.grow(needed.decode, there.decode, now_s, window_s, sudden=moment.sudden)
+    stay = needed.most(moment.needs(TOLERANCE * ahead_per_s, 0.0))
     memory = Memory(
         prefill,
         decode,
-        memory.prefill_needs.observe(needed[0], stay[0], there[0], now_s, window_s, keep_s),
-        memory.decode_needs.observe(needed[1], stay[1], there[1], now_s, window_s, keep_s),
-        memory.needs.observe(sum(needed), sum(stay), sum(there), now_s, window_s, keep_s),
+        memory.prefill_needs.observe(needed.prefill, stay.prefill, there.prefill, now_s, window_s, keep_s),
+        memory.decode_needs.observe(needed.decode, stay.decode, there.decode, now_s, window_s, keep_s),
+        memory.needs.observe(needed.total, stay.total, there.total, now_s, window_s, keep_s),
     )
-    serving, fell_s = (moment.prefill.active, moment.decode.active), moment.fell_s
-    kept = (
-        memory.prefill_needs.kept(now_s, keep_s, serving[0], fell_s),
-        memory.decode_needs.kept(now_s, keep_s, serving[1], fell_s),
+    serving, fell_s = Layout(moment.prefill.active, moment.decode.active), moment.fell_s
+    kept = Layout(
+        memory.prefill_needs.kept(now_s, keep_s, serving.prefill, fell_s),
+        memory.decode_needs.kept(now_s, keep_s, serving.decode, fell_s),
     )
-    kept_of_both = memory.needs.kept(now_s, keep_s, sum(serving), fell_s)
-    grow = grow_prefill, grow_decode
+    kept_of_both = memory.needs.kept(now_s, keep_s, serving.total, fell_s)
+    grow = Layout(grow_prefill, grow_decode)
     load_ahead = moment.work(needed, ahead_per_s)
-    least = _most((1, 1), needed_now, grow)
+    least = Layout(1, 1).most(needed_now, grow)
     if is_long(backlog, rate_per_s):  # those that serve clear it
-        least = _most(least, serving)
+        least = least.most(serving)
     if moment.switchable:
         stays = without_idle(there, least, kept_of_both, load_ahead)
     else:
-        stays = without_idle(there, _most(least, kept), 0, load_ahead)
+        stays = without_idle(there, least.most(kept), 0, load_ahead)
     return memory, Targets(
-        prefill=max(stays[0], grow[0]),
-        decode=max(stays[1], grow[1]),
+        prefill=max(stays.prefill, grow.prefill),
+        decode=max(stays.decode, grow.decode),
         rate_per_s=rate_per_s,
         ahead_per_s=ahead_per_s,
         backlog=backlog,
@@ -197,12 +196,7 @@ def is_long(backlog: float, rate_per_s: float) -> bool:
     return backlog > max(10.0, 2 * rate_per_s)
 
 
-def _most(*counts: Counts) -> Counts:
-    prefill, decode = zip(*counts, strict=True)
-    return max(prefill), max(decode)
-
-
-def without_idle(there: Counts, least: Counts, size: int, load: tuple[float, float]) -> Counts:
+def without_idle(there: Layout, least: Layout, size: int, load: tuple[float, float]) -> Layout:
     """Those that are there without the ones beyond ``least`` of their role, but ``size`` in all.
 
     Of several that could go it is one of the role that has the most for its ``load``.
@@ -214,4 +208,4 @@ def without_idle(there: Counts, least: Counts, size: int, load: tuple[float, flo
             break
         gives = max(roles, key=lambda role: (prefill, decode)[role] / load[role])
         prefill, decode = (prefill - 1, decode) if gives == 0 else (prefill, decode - 1)
-    return prefill, decode
+    return Layout(prefill, decode)
