@@ -251,12 +251,13 @@ class Writer:
         try:
             await self._kube.apply(resource, {"metadata": metadata, "status": status}, subresource="status")
         except Invalid as error:
-            undeclared = _UNDECLARED.findall(str(error))
-            if not undeclared:
+            undeclared = [tuple(path.split(".")) for path in _UNDECLARED.findall(str(error))]
+            known = _without(status, undeclared)
+            if known == status:
                 raise
-            # The CRDs are of an earlier version, as in the middle of a rollback: the rest is still said.
-            known = _without(status, [tuple(path.split(".")) for path in undeclared])
-            await self._kube.apply(resource, {"metadata": metadata, "status": known}, subresource="status")
+            # The CRDs are of an earlier version, as in the middle of a rollback: the rest is still said. The API server
+            # does not name all that they lack at once.
+            await self.status(resource, name, namespace, known, uid=uid)
 
     async def routing(self, service: Service, action: act.SetRouting) -> None:
         """The routing numbers, before the plan that set them is said to be done."""

@@ -59,11 +59,11 @@ class RoutingPublisher:
         try:
             return await self._applied(fields)
         except Invalid as error:
-            undeclared = _UNDECLARED.findall(str(error))
+            undeclared = set(_UNDECLARED.findall(str(error))) & fields.keys()
             if not undeclared:
                 raise
-            # The CRDs are of an earlier version, as in the middle of a rollback.
-            return await self._applied({name: value for name, value in fields.items() if name not in undeclared})
+        # The CRDs are of an earlier version, as in the middle of a rollback. Not all that they lack is named at once.
+        return await self._apply({name: value for name, value in fields.items() if name not in undeclared})
 
     async def _applied(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         namespace, name = self._key
