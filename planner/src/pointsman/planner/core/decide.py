@@ -209,6 +209,7 @@ def _targets(
         lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
         switchable=policy.switchable,
         prompts_changed_s=state.lengths.changed_s,
+        prompts_longer_s=state.lengths.longer_s,
         memory_s=kept_s(
             policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s), state.lengths.new_since_s, now_s
         ),

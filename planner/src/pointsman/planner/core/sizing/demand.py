@@ -102,6 +102,7 @@ class Moment:
     memory_s: float
     switchable: bool
     prompts_changed_s: float | None
+    prompts_longer_s: float | None
     most: int
 
     @property
@@ -126,8 +127,14 @@ class Moment:
 
     @property
     def answers_known(self) -> bool:
-        """Whether answers are those to prompts of the present kind: not while answers to others still end."""
-        return self._new_s > self.point.output_tokens * self.point.step_s
+        """Whether answers may be those to prompts of the present kind.
+
+        After prompts became longer they are not while answers to shorter ones still end: those are as a rule the longer
+        answers, and decode seems to need what nobody asked for. After prompts became shorter, decode is rather short
+        before it is seen to be.
+        """
+        longer_s = math.inf if self.prompts_longer_s is None else self.now_s - self.prompts_longer_s
+        return longer_s > self.point.output_tokens * self.point.step_s
 
     @property
     def sudden(self) -> bool:

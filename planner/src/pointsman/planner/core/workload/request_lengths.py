@@ -49,7 +49,8 @@ class Lengths:
     output_tokens: float | None = None
     finished_tokens: float | None = None  # output of those that ended
     first_s: float | None = None  # when requests were first seen …
-    changed_s: float | None = None  # … and when prompts were last seen to be of another kind than before
+    changed_s: float | None = None  # … when prompts were last seen to be of another kind than before …
+    longer_s: float | None = None  # … and when that was a longer one
     first: FirstAnswers = field(default_factory=FirstAnswers)
     prefixes: Prefixes = field(default_factory=Prefixes)
 
@@ -73,6 +74,7 @@ class Lengths:
             total -= windows.pop(0).requests
         prompt, recent_prompts = _mean(windows, [w.prompt_tokens for w in windows])
         output, recent_outputs = _mean(windows, [w.output_tokens for w in windows])
+        longer = recent_prompts is not None and prompt > sum(w.requests * w.prompt_tokens for w in windows) / total
         recent = max(recent_prompts or 0, recent_outputs or 0)
         if recent >= FORGET_WINDOWS:
             windows = windows[-recent:]
@@ -99,6 +101,7 @@ class Lengths:
             finished_tokens=output,
             first_s=now_s if self.first_s is None else self.first_s,
             changed_s=now_s if recent_prompts is not None else self.changed_s,
+            longer_s=now_s if longer else self.longer_s,
             first=first,
             prefixes=prefixes,
         )  # fmt: skip
