@@ -685,5 +685,19 @@ def test_a_role_that_has_lost_all_its_workers_is_given_some(prefill: int, decode
 def test_a_shortage_before_a_time_in_which_nothing_was_seen_does_not_count_after_it() -> None:
     policy = replace(ROUTED, max_gpus=16, prefill=Bounds(1, 8), scale_out=True, role_switch=False)
     short = [LONG] * 5  # 12.5 s of the 15 s after which workers are started
-    assert not any(decision.changes_layout for decision in run([*short, None, *short], policy, decode=1))
+    unseen = [None] * 6  # with the look after it more than these 15 s; one look is no such time, see below
+    assert not any(decision.changes_layout for decision in run([*short, *unseen, *short], policy, decode=1))
     assert run([*short, LONG], policy, decode=1)[-1].changes_layout
+
+
+@pytest.mark.parametrize(("missed_at_s", "allowed_s"), [((), 0.0), ((10.0,), 2.5), ((5.0, 10.0), 5.0)])
+def test_a_look_that_saw_nothing_delays_a_start_by_that_look(missed_at_s: tuple[float, ...], allowed_s: float) -> None:
+    """A gateway that was read for the first time has no rate yet. A need that is there before and after was there."""
+    policy, state = replace(POLICY, scale_out=True, max_gpus=16, prefill=Bounds(1, 8), role_switch=False), State()
+    for tick in range(40):
+        seen = observed(2.5 * tick, None if 2.5 * tick in missed_at_s else replace(LONG, arrivals_per_s=60.0), 2, 4)
+        state, decision, _ = decide(state, seen, policy, seen.at_s, LLAMA_8B_H100)
+        if decision.changes_layout:
+            break
+    assert decision.changes_layout
+    assert seen.at_s <= 15.0 + allowed_s

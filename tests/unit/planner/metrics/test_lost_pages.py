@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pointsman.api.protocol import metrics as named
 from pointsman.planner.core.decide import decide
-from pointsman.planner.core.metrics.observe import Reading, Seen, counted_once, observation
+from pointsman.planner.core.metrics.observe import LONG_UNREAD_S, Reading, Seen, counted_once, observation
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import (
@@ -242,3 +242,19 @@ def test_fewer_than_half_of_the_workers_lost_for_long_freeze_nothing() -> None:
         state, decision = looked(fleet, state)
         assert decision.reason is not Reason.STALE_METRICS
     assert not decision.changes_layout
+
+
+def test_a_worker_that_can_never_be_read_keeps_others_for_some_minutes_and_not_for_ever() -> None:
+    """Its port may be closed to the planner, while gateways and Kubernetes say that it serves."""
+    before, state = SETTLED[1.0]
+    fleet, began_s = copied(before), before.at_s
+    while fleet.at_s + LOOK_S - began_s <= LONG_UNREAD_S:
+        fleet.go(evenly(1.0), ("d0",))
+        state, decision = looked(fleet, state)
+        assert not decision.changes_layout, fleet.at_s - began_s
+    fleet.go(evenly(1.0), ("d0",))
+    _, decision = looked(fleet, state)
+    assert decision.reason is Reason.SPARE_CAPACITY, decision.message
+    fleet.go(evenly(1.0), ("d0", "g1"))
+    _, decision = looked(fleet, state)
+    assert not decision.changes_layout, "a page that was there a moment ago is waited for"

@@ -118,7 +118,7 @@ def _frozen(state: State, observation: Observation, policy: Policy, now_s: float
     return replace(
         state, forecaster=gap, leads=seen_starting(state, observation, policy),
         encode=state.encode.observe(replace(observation, encode=None), policy),
-        memory=state.memory.interrupted(), wanting=None, wanting_ticks=0, unwanted_s=None,
+        wanting=None, wanting_ticks=0, unwanted_s=None,
     )  # fmt: skip
 
 

@@ -194,6 +194,7 @@ class Observation:
     pods_start_s: float | None = None  # what workers took until they served, by their pods; None: no pod shows it
     gateways: int = 1  # that share the requests
     old_pages: int = 0  # of gateways or a group's manager, that stand for newer ones which could not be read
+    long_unread: int = 0  # workers of which no page could be read for so long that nobody waits for one
     gateways_age_s: float | None = None  # of the oldest page; infinite: one was never read; None: nobody says
     workers_age_s: float | None = None  # … of those that serve
     plan_in_progress: bool = False  # the operator is still executing a plan's switches or scaling
@@ -204,9 +205,9 @@ class Observation:
 
     @property
     def unread(self) -> int:
-        """Pages that could not be read at this look. What they would show is taken to be as it was."""
+        """Pages that could not be read at this look, but were lately. What they would show is taken to be as it was."""
         conditions = [w.condition for w in self.workers] + [w.condition for w in self.encode_workers]
-        return self.old_pages + conditions.count(WorkerCondition.UNREACHABLE)
+        return self.old_pages + conditions.count(WorkerCondition.UNREACHABLE) - self.long_unread
 
     @property
     def gpus_each(self) -> int:

@@ -83,6 +83,7 @@ _KNOWN_TTFT: Final = (TtftVerdict.MET, TtftVerdict.MISSED)
 _KNOWN_TPOT: Final = (TpotVerdict.MET, TpotVerdict.MISSED, TpotVerdict.NONE)
 
 UNREACHABLE_SHARE: Final = 0.5  # with the pages of so many workers too old nothing is known of the service
+LONG_UNREAD_S: Final = 300.0  # a worker's page that is lost for longer no longer keeps others from being removed
 MIN_SAMPLES: Final = 3  # steps behind one measurement of a decode step
 
 
@@ -160,6 +161,7 @@ def observation(
         pods_start_s=pods_start_s,
         gateways=max(1, len(gateways)),
         old_pages=sum(reading.is_old for reading in gateways),
+        long_unread=sum(_is_long_unread(seen) for seen in workers),
         gateways_age_s=age_s,
         workers_age_s=_oldest_s(workers),
         plan_in_progress=plan_in_progress,
@@ -246,6 +248,12 @@ def _half_unread_s(workers: Sequence[Seen]) -> float:
     )
     half = math.ceil(UNREACHABLE_SHARE * len(serving))
     return ages_s[half - 1] if 0 < half <= len(ages_s) else 0.0
+
+
+def _is_long_unread(seen: Seen) -> bool:
+    """Whether a worker that serves was not read for so long, or never, that its page will not come back by itself."""
+    unread = seen.worker.condition is WorkerCondition.ACTIVE and seen.scrape_failed
+    return unread and seen.age_s is not None and seen.age_s > LONG_UNREAD_S
 
 
 def _worker(seen: Seen) -> Worker:

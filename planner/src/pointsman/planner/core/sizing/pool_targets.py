@@ -11,7 +11,7 @@ want = grow, and of those that are there what keep says
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from pointsman.planner.core.sizing.demand import Moment
@@ -85,8 +85,11 @@ class Patience:
 
     def grow(self, need: int, there: int, now_s: float, window_s: float, *, sudden: bool) -> tuple["Patience", int]:
         """(what is remembered, workers to have at least, by starts too)."""
-        since_s = now_s - window_s if self.since_s is None else self.since_s
-        lower = (look for look in self.lowest if look[1] < need and look[0] > now_s - PATIENCE_S)
+        begun = self
+        if self.lowest and now_s - self.lowest[-1][0] > max(PATIENCE_S, GAP_WINDOWS * window_s):
+            begun = Patience()  # nobody knows what was needed meanwhile; one look that saw nothing is no break
+        since_s = now_s - window_s if begun.since_s is None else begun.since_s
+        lower = (look for look in begun.lowest if look[1] < need and look[0] > now_s - PATIENCE_S)
         seen = Patience(since_s, (*lower, (now_s, need)))
         least = min(need, there) if seen.left_s(now_s) > 0 else seen.least
         return seen, need if sudden else max(least, min(need, there))
@@ -110,10 +113,6 @@ class Memory:
     prefill_needs: Needs = Needs()
     decode_needs: Needs = Needs()
     needs: Needs = Needs()  # of both together
-
-    def interrupted(self) -> "Memory":
-        """After a look that saw nothing: what was short before is short anew."""
-        return replace(self, prefill=Patience(), decode=Patience())
 
 
 @dataclass(frozen=True, slots=True)
