@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any
+from typing import Any, Final
 
 import openai
 import pytest
@@ -380,6 +380,9 @@ async def judged(gateway: Gateway, worker: StandInWorker, ttft_ms: float, tpot_m
     await eventually(known, f"{goals} are in force")
 
 
+_REFUSED_PROMPTS: Final = "pointsman_gateway_accepted_refused_prompt_tokens_count"
+
+
 async def counted(gateway: Gateway, requests: Awaitable[object]) -> dict[str, float]:
     """What ``requests`` added to the counters of load and objectives, without those that stayed."""
     before = await gateway.metrics()
@@ -389,7 +392,7 @@ async def counted(gateway: Gateway, requests: Awaitable[object]) -> dict[str, fl
     return {
         name.removeprefix("pointsman_gateway_").replace(',service="chat"', "").replace('service="chat",', ""): grown
         for name, value in after.items()
-        if name.startswith(tuple(f"pointsman_gateway_{each}_total" for each in names))
+        if name.startswith((*(f"pointsman_gateway_{each}_total" for each in names), _REFUSED_PROMPTS))
         and (grown := value - before.get(name, 0.0))
     }
 
@@ -481,6 +484,7 @@ async def test_refused_requests_are_no_load_and_failed_ones_are_within_no_object
 
     assert await counted(gateway, refused_by_the_engine()) == {
         'accepted_total{service="chat"}': 1, 'accepted_refused_total{service="chat"}': 1,
+        'accepted_refused_prompt_tokens_count{service="chat"}': 1,
     }  # fmt: skip
 
     async def failed() -> None:

@@ -79,6 +79,8 @@ class GatewayMetrics:
         for reason in EJECTION_REASONS:
             self.ejections.labels(service, reason)
         self.prompt_tokens = _histogram(names.GATEWAY_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
+        refused = _histogram(names.GATEWAY_REFUSED_PROMPT_TOKENS, names.TOKEN_BOUNDS, self.registry)
+        self.refused_prompt_tokens = refused.labels(service)
         self.output_tokens = _histogram(names.GATEWAY_OUTPUT_TOKENS, names.TOKEN_BOUNDS, self.registry).labels(service)
         self.ttft = _histogram(names.GATEWAY_TTFT, names.LATENCY_BOUNDS_S, self.registry)
         self.tpot = _histogram(names.GATEWAY_TPOT, names.LATENCY_BOUNDS_S, self.registry)

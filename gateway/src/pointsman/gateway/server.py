@@ -86,6 +86,7 @@ class Record:
     images: "RequestImages | None" = field(default=None, repr=False)
     outcome: str = "ok"
     accepted: bool = False  # it was counted as load
+    counted_tokens: int | None = None  # of its prompt, as they were counted when it was accepted
     ttft: TtftVerdict | None = None  # None: it got no token
     itl: Any = field(default=None, repr=False)
 
@@ -134,6 +135,8 @@ class Record:
             return
         if refused:
             metrics.accepted_refused.inc()
+            if self.counted_tokens is not None:
+                metrics.refused_prompt_tokens.observe(self.counted_tokens)
             return
         metrics.ended(self.ttft or TtftVerdict.MISSED, self._tpot(metrics))
 
@@ -324,6 +327,7 @@ class GatewayServer:
             self._metrics.sent_verbatim(planned.verbatim.reason)
         record.accept(planned.prompt_tokens, self._metrics)
         record.choices = planned.choices
+        record.counted_tokens = planned.prompt_tokens
         self._metrics.prompt_tokens.observe(planned.prompt_tokens)
         moves = RequestMoves(self._limits.moves)
         if ask.stream:

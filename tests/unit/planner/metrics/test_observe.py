@@ -232,9 +232,13 @@ def test_refused_requests_are_no_load() -> None:
         gateway.metrics.arrived("completions")
         gateway.metrics.accepted.inc()
         gateway.metrics.accepted_refused.inc()
+        gateway.metrics.prompt_tokens.observe(30_000)
+        gateway.metrics.refused_prompt_tokens.observe(30_000)
     load = seen([Reading(before, gateway.page(), 5.0)], []).load
     assert load is not None
     assert load.arrivals_per_s == pytest.approx(2.0)
+    assert load.prompt_tokens == pytest.approx(100.0)
+    assert [share for _, share in load.prompt_length_shares] == [1.0]
     late = gateway.page()
     gateway.metrics.accepted_refused.inc()
     load = seen([Reading(late, gateway.page(), 5.0)], []).load

@@ -91,6 +91,12 @@ GATEWAY_OBJECTIVE: Final = Metric(
 GATEWAY_PROMPT_TOKENS: Final = Metric(
     "pointsman_gateway_prompt_tokens", "histogram", ("service",), "Prompt tokens of accepted requests."
 )
+GATEWAY_REFUSED_PROMPT_TOKENS: Final = Metric(
+    "pointsman_gateway_accepted_refused_prompt_tokens",
+    "histogram",
+    ("service",),
+    "Prompt tokens of accepted requests that were refused afterwards; pointsman_gateway_prompt_tokens has them too.",
+)
 GATEWAY_OUTPUT_TOKENS: Final = Metric(
     "pointsman_gateway_output_tokens", "histogram", ("service",), "Output tokens of finished requests."
 )

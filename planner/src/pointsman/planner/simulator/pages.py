@@ -62,6 +62,7 @@ class GatewayPage:
         self._first_tokens = dict.fromkeys(TtftVerdict, 0)
         self._ended: dict[tuple[TtftVerdict, TpotVerdict], int] = dict.fromkeys(product(TtftVerdict, TpotVerdict), 0)
         self._prompts = CountedHistogram(named.GATEWAY_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
+        self._refused = CountedHistogram(named.GATEWAY_REFUSED_PROMPT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._outputs = CountedHistogram(named.GATEWAY_OUTPUT_TOKENS.name, TOKEN_BOUNDS, of_service)
         self._ttft = CountedHistogram(named.GATEWAY_TTFT.name, LATENCY_BOUNDS_S, of_path)
         self._tpot = CountedHistogram(named.GATEWAY_TPOT.name, LATENCY_BOUNDS_S, of_path)
@@ -126,7 +127,7 @@ class GatewayPage:
                     (Objective.TPOT, goals.tpot_ms / 1000),
                 )
             }
-        for histogram in (self._prompts, self._outputs, self._ttft, self._tpot):
+        for histogram in (self._prompts, self._refused, self._outputs, self._ttft, self._tpot):
             histogram.show(samples)
         return samples
 

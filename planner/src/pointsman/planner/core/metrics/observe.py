@@ -43,6 +43,7 @@ ENGINE_STEPS: Final = "vllm:iteration_tokens_total_count"
 """Steps of an engine in which it computed anything."""
 _HISTOGRAMS: Final = (
     named.GATEWAY_PROMPT_TOKENS.name,
+    named.GATEWAY_REFUSED_PROMPT_TOKENS.name,
     named.GATEWAY_OUTPUT_TOKENS.name,
     named.GATEWAY_TTFT.name,
     named.GATEWAY_TPOT.name,
@@ -289,10 +290,11 @@ def _load(gateways: Sequence[Reading], workers: Sequence[Seen]) -> Load | None:
     if not rates:
         return None
     ended = sum(together([r], named.GATEWAY_OUTPUT_TOKENS.name).count / r.seconds for r in gateways)
-    prompts, outputs = (
+    accepted, outputs = (
         together(gateways, named.GATEWAY_PROMPT_TOKENS.name),
         together(gateways, named.GATEWAY_OUTPUT_TOKENS.name),
     )
+    prompts = accepted.less(together(gateways, named.GATEWAY_REFUSED_PROMPT_TOKENS.name))
     cached = _cached_share(workers)
     decoding, step_ms, started = _decoding(workers)
     pulled_tokens, pulling_s = _pulled(workers)

@@ -5,6 +5,7 @@ buckets, or its sum, all of it was, also buckets that have come further by now. 
 zero.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,17 @@ class Histogram:
             return other if not self.cumulative else self
         together = tuple(a + b for a, b in zip(self.cumulative, other.cumulative, strict=True))
         return Histogram(self.bounds, together, self.total + other.total)
+
+    def less(self, other: "Histogram") -> "Histogram":
+        """Without the observations of ``other``, as far as they are among these; itself for other bounds."""
+        if not other.count or self.bounds != other.bounds:
+            return self
+        counts, below = [], (0.0, 0.0)
+        for here, there in zip(self.cumulative, other.cumulative, strict=True):
+            counts.append(max(0.0, (here - below[0]) - (there - below[1])))
+            below = here, there
+        left = tuple(itertools.accumulate(counts))
+        return Histogram(self.bounds, left, max(0.0, self.total - other.total))
 
 
 EMPTY = Histogram((), (), 0.0)
