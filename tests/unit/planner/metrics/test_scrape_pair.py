@@ -46,6 +46,17 @@ def test_a_missing_family_is_unknown_not_zero() -> None:
     assert scrape_pair.observed(parse(BEFORE), parse(AFTER), "other").mean is None
 
 
+def test_what_a_family_counted_before_it_was_shown_is_not_of_this_time() -> None:
+    """A scrape that dropped it was mended; of a first page, which has nothing before it, everything is new."""
+    without = parse("depth 3")
+    assert scrape_pair.added(without, parse(AFTER), "hits_total") is None
+    assert scrape_pair.observed(without, parse(AFTER), "took").count == 0
+    assert scrape_pair.added({}, parse(AFTER), "hits_total") == 14
+    assert scrape_pair.observed({}, parse(AFTER), "took").count == 10
+    one_label = parse('hits_total{path="a"} 10')
+    assert scrape_pair.added(one_label, parse(AFTER), "hits_total") == 3 + 1, "a label appears with its first count"
+
+
 def test_a_histogram_between_two_readings() -> None:
     took = scrape_pair.observed(parse(BEFORE), parse(AFTER), "took")
     assert took.count == 6

@@ -2,7 +2,7 @@
 
 A counter that went down was restarted: its new value is all that is known to have been added. With one of a histogram's
 buckets, or its sum, all of it was, also buckets that have come further by now. A family that is missing is unknown, not
-zero.
+zero, on either page.
 """
 
 import itertools
@@ -103,7 +103,7 @@ def gauge(page: Page, name: str) -> float | None:
 def added(before: Page, after: Page, name: str, **only: str) -> float | None:
     """What a counter gained, over all labels but ``only`` these; None if it is not on the newer page."""
     now = after.get(name)
-    if now is None:
+    if now is None or _is_later(before, name):
         return None
     then = before.get(name, {})
     wanted = set(only.items())
@@ -113,6 +113,8 @@ def added(before: Page, after: Page, name: str, **only: str) -> float | None:
 def observed(before: Page, after: Page, name: str) -> Histogram:
     """A histogram's observations between two pages, over all labels; empty if it is not on the newer page."""
     buckets, sums = after.get(f"{name}_bucket", {}), after.get(f"{name}_sum", {})
+    if _is_later(before, f"{name}_bucket"):
+        return EMPTY
     then, then_sums = before.get(f"{name}_bucket", {}), before.get(f"{name}_sum", {})
     restarted = {_without_bound(labels) for labels, value in buckets.items() if value < then.get(labels, 0.0)}
     restarted |= {labels for labels, value in sums.items() if value < then_sums.get(labels, 0.0)}
@@ -126,6 +128,11 @@ def observed(before: Page, after: Page, name: str) -> Histogram:
     bounds = tuple(sorted(by_bound))
     total = sum(value - (0.0 if labels in restarted else then_sums.get(labels, 0.0)) for labels, value in sums.items())
     return Histogram(bounds, tuple(by_bound[bound] for bound in bounds), total)
+
+
+def _is_later(before: Page, name: str) -> bool:
+    """Whether a family appeared on a page that was there: what it counted before is not of this time."""
+    return bool(before) and name not in before
 
 
 def _without_bound(labels: Labels) -> Labels:
