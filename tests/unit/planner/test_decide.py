@@ -30,6 +30,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
     WorkerRole,
 )
+from pointsman.planner.core.workload.seasonality import Season
 
 LLAMA_8B_H100 = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
 SHORT = Load(arrivals_per_s=90, prompt_tokens=300, output_tokens=300, prompt_length_shares=((300, 1.0),))
@@ -74,6 +75,27 @@ def test_a_shift_to_long_prompts_turns_a_decode_worker_into_a_prefill_worker_and
     assert there[0].reason is Reason.PREFILL_SHORT
     assert back, [d.message for d in decisions[100:130]]
     assert back[0].switches[0].target is WorkerRole.DECODE
+
+
+def test_a_rise_of_earlier_days_is_planned_for_a_lead_ahead_and_only_where_the_policy_asks_for_it() -> None:
+    begun, ends = 8 * 288, 8 * 288 * 300.0
+    rates = {number: 100.0 if number % 288 == 0 else 20.0 for number in range(begun)}
+    known = replace(State(), season=Season().with_history(rates, begun - 1))
+    load = replace(LONG, arrivals_per_s=20.0)
+    found = {}
+    for seasonal in (True, False):
+        state, policy = known, replace(POLICY, seasonal=seasonal)
+        for tick in range(20):
+            at_s = ends - 60 + 2.5 * tick
+            state, decision, _ = decide(state, observed(at_s, load, 3, 3), policy, at_s, LLAMA_8B_H100)
+        found[seasonal] = dict(decision.inputs)
+        assert (state.season == Season()) is not seasonal
+    assert found[True]["seasonalRisePerSecond"] == pytest.approx(80, rel=0.1)
+    assert found[True]["expectedRatePerSecond"] == pytest.approx(100, rel=0.1)
+    assert found[True]["ratePerSecond"] == found[False]["ratePerSecond"]
+    assert found[True]["prefillNeeded"] > found[False]["prefillNeeded"]
+    assert found[True]["prefillNeededNow"] == found[False]["prefillNeededNow"]
+    assert "seasonalRisePerSecond" not in found[False]
 
 
 def test_a_sudden_shift_is_followed_once_each_way_within_seconds() -> None:

@@ -25,6 +25,7 @@ from pointsman.planner.core.types import (
     WorkerCondition,
 )
 from pointsman.planner.core.what_if import TurningPoints, turning_points
+from pointsman.planner.core.workload.seasonality import SeasonalForecast
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.memory import Last, last_to_json
 from pointsman.serving.flow_control import FlowBounds
@@ -168,6 +169,31 @@ def test_an_explanation_tells_what_was_seen_expected_considered_chosen_and_what_
     assert points.more_requests is not None
     assert f"more than {points.more_requests.value:.2f} requests a second: I would go to" in text
     assert "nothing: no plan was made" in text
+
+
+@pytest.mark.parametrize(
+    ("season", "line"),
+    [
+        (
+            SeasonalForecast(22.5, 6, weekly=False, share=0.83, rise_per_s=6.2),
+            "by the last 6 days: 22.50 then, which adds 6.20 (83% of such rises came lately)",
+        ),
+        (
+            SeasonalForecast(22.5, 1, weekly=True, share=1.0, rise_per_s=7.5),
+            "by the same day a week ago: 22.50 then, which adds 7.50 (100% of such rises came lately)",
+        ),
+        (
+            SeasonalForecast(22.5, 1, weekly=False, share=0.0, rise_per_s=0.0),
+            "by the day before: 22.50 then, which adds 0.00 (not used: no such rise came lately)",
+        ),
+    ],
+)
+def test_what_earlier_days_add_to_the_forecast_is_told_with_how_far_it_is_believed(
+    season: SeasonalForecast, line: str
+) -> None:
+    _, seen, decision = settled(EASY)
+    assert line in told(seen, decision, None, season=season)
+    assert "day" not in told(seen, decision, None).split("What I considered")[0]
 
 
 def test_how_old_what_was_read_is_is_told_of_gateways_and_of_workers() -> None:

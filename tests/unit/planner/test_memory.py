@@ -20,6 +20,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 from pointsman.planner.core.workload.prefix_cache_hits import Prefixes
+from pointsman.planner.core.workload.seasonality import Season
 from pointsman.planner.memory import from_json, to_json
 from unit.planner.test_decide import LONG, POLICY, SHORT, observed, workers
 
@@ -39,6 +40,18 @@ def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:
         assert decide(restored, seen, POLICY, seen.at_s)[:2] == (continued, decision)
         state = continued
     assert len(to_json(state)) < 64 * 1024
+
+
+def test_a_week_of_bins_takes_little_of_what_is_saved_and_a_state_without_any_is_read() -> None:
+    rates = {number: random.Random(number).uniform(0, 999) for number in range(3000)}
+    full = replace(State(), season=Season().with_history(rates, 3000))
+    assert len(full.season.rates) == 7 * 288 + 2
+    text = to_json(full)
+    assert len(text) - len(to_json(State())) < 13_000
+    assert from_json(text) == full
+    older = json.loads(text)
+    del older["season"]
+    assert from_json(json.dumps(older)) == State()
 
 
 def anything(rng: random.Random, at_s: float, look: int, layout: tuple[int, int]) -> Observation:

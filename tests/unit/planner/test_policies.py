@@ -43,6 +43,7 @@ def policy(**changes: Any) -> Policy:
             )
         ),
         *({"actions": {"scaleOut": a}} for a in ({"enabled": False}, {"leadSeconds": 9})),
+        {"forecast": {"seasonality": "None"}},
         *({"actions": {"scaleIn": a}} for a in ({"enabled": False}, {"stabilizationSeconds": 9})),
     ],
     ids=str,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec
 from pointsman.api.v1alpha1.llmservice import LLMServiceSpec
-from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec
+from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicySpec, Seasonality
 from pointsman.planner.core.engine.startup_time import start_of_model
 from pointsman.planner.core.types import Bounds, Mode, Objectives, Policy
 
@@ -59,6 +59,7 @@ def planner_policy(policy: PlannerPolicySpec, prefill: Bounds, decode: Bounds) -
         scale_out=actions.scale_out.enabled,
         scale_in=actions.scale_in.enabled,
         scale_in_stabilization_s=actions.scale_in.stabilization_seconds,
+        seasonal=policy.forecast.seasonality is Seasonality.AUTO,
     )
     lead_s = actions.scale_out.lead_seconds
     return made if lead_s is None else replace(made, start_s=lead_s, start_is_told=True)

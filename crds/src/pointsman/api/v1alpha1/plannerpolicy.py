@@ -170,11 +170,22 @@ class Actions(ApiModel):
     )
 
 
+class Seasonality(StrEnum):
+    """Whether earlier days are part of the forecast."""
+
+    AUTO = "Auto"  # as far as they lately foretold what came
+    NONE = "None"
+
+
 class Forecast(ApiModel):
     """How the load of the next minutes is foreseen."""
 
     model: Literal["Kalman"] = Field(default="Kalman", description="Local linear trend on the counts of arrivals.")
-    seasonality: Literal["None"] = Field(default="None", description="No seasonal term.")
+    seasonality: Seasonality = Field(
+        default=Seasonality.AUTO,
+        description="Auto: services start workers for rises that came at the same time of earlier days or a week ago, "
+        "as far as such rises lately came again. None: the forecast goes by the last minutes only.",
+    )
 
 
 class PerformanceTable(ApiModel):

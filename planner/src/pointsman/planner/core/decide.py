@@ -31,7 +31,7 @@ from pointsman.planner.core.sizing.demand import (
 )
 from pointsman.planner.core.sizing.operating_point import OperatingPoint, operating_point
 from pointsman.planner.core.sizing.pool_targets import Targets, targets
-from pointsman.planner.core.state import State, learn, model_of, seen_starting, seen_switching
+from pointsman.planner.core.state import State, horizon_s, learn, model_of, seasonal, seen_starting, seen_switching
 from pointsman.planner.core.types import (
     Decision,
     Load,
@@ -195,6 +195,7 @@ def _targets(
         pools[role] = Pool(
             observation.serving(role), tuple(sorted([*starting, *[state.switch_leads.lead_s] * switching]))
         )
+    season = seasonal(state, policy, now_s)
     moment = Moment(
         point=point,
         attainment=_goal(policy, point),
@@ -206,7 +207,7 @@ def _targets(
         most_queued=most_queued(observation),
         window_s=observation.window_s,
         now_s=now_s,
-        lead_s=state.leads.lead_s(policy.start_s) + policy.interval_s,
+        lead_s=horizon_s(state, policy),
         switchable=policy.switchable,
         prompts_changed_s=state.lengths.changed_s,
         prompts_longer_s=state.lengths.longer_s,
@@ -214,6 +215,7 @@ def _targets(
             policy.scale_in_stabilization_s, state.leads.lead_s(policy.start_s), state.lengths.new_since_s, now_s
         ),
         most=max(2, policy.max_gpus // observation.gpus_each, len(observation.workers)),
+        seasonal_per_s=season.rise_per_s if season is not None else None,
     )
     memory, wanted = targets(state.memory, moment)
     return replace(state, memory=memory), wanted

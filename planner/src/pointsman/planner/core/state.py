@@ -18,6 +18,7 @@ from pointsman.planner.core.virtual_fleet import VirtualFleet
 from pointsman.planner.core.workload.arrival_forecast import RateForecaster
 from pointsman.planner.core.workload.length_variability import Shape
 from pointsman.planner.core.workload.request_lengths import Lengths
+from pointsman.planner.core.workload.seasonality import Season, SeasonalForecast
 
 STATE_VERSION: Final = 4
 REFIT_TICKS: Final = 12
@@ -30,6 +31,7 @@ class State:
 
     version: int = STATE_VERSION
     forecaster: RateForecaster = field(default_factory=RateForecaster)
+    season: Season = field(default_factory=Season)
     learner: Learner = field(default_factory=Learner)
     learned: LearnedModel | None = None
     ticks: int = 0
@@ -62,6 +64,7 @@ def learn(
     forecaster = state.forecaster.observe(
         load.arrivals_per_s * window_s, window_s, observation.at_s, leads.lead_s(policy.start_s)
     )
+    season = state.season.observe(window_s, observation.at_s, forecaster, horizon_s(state, policy))
     known, samples = model_of(state, base), list(observation.samples)
     if overflows(observation):
         # Prompts of any length are prefilled between decode steps, and known of only when they are done.
@@ -79,11 +82,23 @@ def learn(
         prefill, decode = corrected.prefill, corrected.decode
     return replace(
         state, leads=leads, lengths=lengths, transfers=state.transfers.observe(load.pulling_s, load.pulled_tokens),
-        forecaster=forecaster, learner=learner, learned=learned,
+        forecaster=forecaster, season=season if policy.seasonal else Season(), learner=learner, learned=learned,
         prefill_correction=prefill, decode_correction=decode, ticks=state.ticks + 1,
         requests=min(state.requests + (load.measured or load.arrivals_per_s * window_s), 1e9),
         shape=state.shape.observe(samples, lengths), encode=state.encode.observe(observation, policy),
     )  # fmt: skip
+
+
+def horizon_s(state: State, policy: Policy) -> float:
+    """Until a worker that is started now serves, and one look more."""
+    return state.leads.lead_s(policy.start_s) + policy.interval_s
+
+
+def seasonal(state: State, policy: Policy, now_s: float) -> SeasonalForecast | None:
+    """What the season says of the rate at the lead; None where it says nothing yet, or must not."""
+    if not policy.seasonal:
+        return None
+    return state.season.forecast(now_s, state.forecaster, horizon_s(state, policy))
 
 
 def seen_starting(state: State, observation: Observation, policy: Policy) -> Leads:

@@ -301,6 +301,7 @@ class Policy:
     scale_in: bool = True
     scale_in_stabilization_s: float = 120.0
     start_s: float = 90.0  # what a new worker is believed to take until it serves, before any start was seen
+    seasonal: bool = True  # rises at the same time of earlier days are foreseen
     start_is_told: bool = False  # start_s is the user's and holds, whatever starts are seen to take
 
     @property

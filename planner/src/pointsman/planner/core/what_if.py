@@ -161,4 +161,4 @@ def _serving(worker: Worker) -> Worker:
 
 def _calm(policy: Policy) -> Policy:
     """Without the guards that only delay: the question is what is decided, not when."""
-    return replace(policy, scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0)
+    return replace(policy, scale_in_stabilization_s=0.0, min_dwell_s=0.0, opposite_after_s=0.0, seasonal=False)

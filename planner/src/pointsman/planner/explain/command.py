@@ -19,7 +19,11 @@ from pointsman.kube.client import Kube
 from pointsman.kube.errors import KubeError
 from pointsman.kube.objects import unreadable_fields
 from pointsman.planner import group_memory, memory
+from pointsman.planner.core.engine.startup_time import with_pods_start
+from pointsman.planner.core.state import State, seasonal
+from pointsman.planner.core.types import Policy
 from pointsman.planner.core.what_if import turning_points
+from pointsman.planner.core.workload.seasonality import SeasonalForecast
 from pointsman.planner.errors import ExplainError, PlannerError
 from pointsman.planner.explain.explanation import Told, explanation
 from pointsman.planner.explain.group import GroupTold, group_explanation
@@ -132,9 +136,14 @@ async def told(kube: Kube, name: str, namespace: str) -> Told:
         plans=[plan for plan in plans if plan.spec.service_ref == PlannedReference(name=name)],
         health=health_of(service.status.conditions),
         unknown=unknown,
+        season=_season(state, last, policy) if state and last else None,
         publications=await memory.load_publications(kube, namespace, name, service.metadata.uid),
         denied_for_s=found_policy.spec.approvals.expire_after_seconds,
     )
+
+
+def _season(state: State, last: memory.Last, policy: Policy) -> SeasonalForecast | None:
+    return seasonal(state, with_pods_start(policy, last.observation.pods_start_s), last.observation.at_s)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -20,6 +20,7 @@ from pointsman.planner.core.types import (
 )
 from pointsman.planner.core.unreachable_objectives import unreachable_share
 from pointsman.planner.core.what_if import WIDEST, TurningPoint, TurningPoints
+from pointsman.planner.core.workload.seasonality import SeasonalForecast
 from pointsman.planner.memory import NEVER_S, SAVE_EVERY_S
 from pointsman.serving.flow_control import NOTHING_HELD
 
@@ -49,6 +50,7 @@ class Told:
     plans: Sequence[Plan]
     health: Condition | None
     unknown: str = ""
+    season: SeasonalForecast | None = None  # None: it says nothing yet, or is switched off
     publications: Sequence[Publication] = ()  # of routing numbers, the newest last
     denied_for_s: float = 900.0  # approvals.expireAfterSeconds: a plan that was denied is not made again sooner
 
@@ -64,7 +66,7 @@ def explanation(told: Told) -> str:
     else:
         sections += [
             section("What I saw", _seen(told.observation, told.decision, told.policy)),
-            section("What I expect", _expected(told.decision, told.policy)),
+            section("What I expect", _expected(told.decision, told.policy, told.season)),
             section("What I considered", considered(told.decision.alternatives)),
             section("What I chose, and why", _chosen(told)),
             section("What would change my mind", _turning(told)),
@@ -223,13 +225,15 @@ def _others(observation: Observation) -> str:
     return "".join(f", {count} {words}" for count, words in counted if count)
 
 
-def _expected(decision: Decision, policy: Policy) -> list[str]:
+def _expected(decision: Decision, policy: Policy, season: SeasonalForecast | None) -> list[str]:
     numbers = dict(decision.inputs)
     if "ratePerSecond" not in numbers:
         return ["nothing: there is not enough to go by"]
     lines = [f"{numbers['ratePerSecond']:.2f} requests a second now"]
     if "expectedRatePerSecond" in numbers:
         lines[0] += f", {numbers['expectedRatePerSecond']:.2f} by the time a worker that is started now would serve"
+    if season is not None:
+        lines.append(_season(season))
     if {"prefillNeeded", "decodeNeeded"} <= numbers.keys():
         lines.append(
             f"that needs {numbers['prefillNeeded']:.0f} prefill and {numbers['decodeNeeded']:.0f} decode workers"
@@ -243,6 +247,15 @@ def _expected(decision: Decision, policy: Policy) -> list[str]:
     if numbers.get("backlog", 0) >= 1:
         lines.append(f"{numbers['backlog']:.0f} requests more than that wait already")
     return lines
+
+
+def _season(season: SeasonalForecast) -> str:
+    days = f"the last {season.days} days" if season.days > 1 else "the day before"
+    of = "the same day a week ago" if season.weekly else days
+    believed = f"{season.share:.0%} of such rises came lately"
+    if season.share == 0:
+        believed = "not used: no such rise came lately"
+    return f"by {of}: {season.per_s:.2f} then, which adds {season.rise_per_s:.2f} ({believed})"
 
 
 def _now_needed(numbers: dict[str, float]) -> str:

@@ -90,6 +90,7 @@ def inputs(
     numbers: dict[str, float | None] = {
         "ratePerSecond": wanted.rate_per_s,
         "expectedRatePerSecond": wanted.ahead_per_s,
+        "seasonalRisePerSecond": wanted.seasonal_per_s,
         "promptTokens": state.lengths.prompt_tokens,
         "outputTokens": state.lengths.output_tokens,
         "cachedShare": state.lengths.cached_share,

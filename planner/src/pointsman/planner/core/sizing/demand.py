@@ -86,7 +86,8 @@ class Moment:
     """What is known now. ``waiting``: requests queued, held, or beyond the good batch; ``holds_back``: flow control is
     at work; ``most_queued``: of those, how many a prefill worker may yet take (what finds the queue full is prefilled
     where it decodes, and no new worker helps it); ``window_s``: of the last look; ``lead_s``: until a worker that is
-    started now serves; ``memory_s``: how long past demand keeps capacity; ``most``: workers in all."""
+    started now serves; ``memory_s``: how long past demand keeps capacity; ``most``: workers in all;
+    ``seasonal_per_s``: what the season adds to the rate at the lead; None: it says nothing."""
 
     point: OperatingPoint
     attainment: float
@@ -104,6 +105,7 @@ class Moment:
     prompts_changed_s: float | None
     prompts_longer_s: float | None
     most: int
+    seasonal_per_s: float | None = None
 
     @property
     def committed(self) -> Layout:
@@ -113,7 +115,7 @@ class Moment:
     @cached_property
     def ahead_per_s(self) -> float:
         """The rate that is expected when a worker started now will serve."""
-        return self._expected_per_s(self.lead_s)
+        return self._expected_per_s(self.lead_s) + (self.seasonal_per_s or 0.0)
 
     @cached_property
     def rate_per_s(self) -> float:
@@ -154,12 +156,12 @@ class Moment:
     def backlog_at(self, seconds: float) -> float:
         """What is queued ``seconds`` from now, the starting workers joining in when they are ready."""
         ready = (*self.prefill.ready_in_s, *self.decode.ready_in_s)
-        backlog = self.backlog
+        backlog, rate_per_s = self.backlog, self._expected_per_s(self.lead_s)  # the season's rise is only then there
         for begin, end in itertools.pairwise(sorted({0.0, seconds, *(r for r in ready if 0 < r < seconds)})):
             served = min(
                 self.prefill.at(begin) * self.point.prefill_per_s, self.decode.at(begin) * self.point.drain_per_s
             )
-            backlog = max(0.0, backlog + (self.ahead_per_s - served) * (end - begin))
+            backlog = max(0.0, backlog + (rate_per_s - served) * (end - begin))
         return backlog
 
     def prefill_workers(self, rate_per_s: float) -> int:

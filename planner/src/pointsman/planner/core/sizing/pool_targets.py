@@ -133,6 +133,7 @@ class Targets:
     kept_of_both: int  # … and of both together
     planned_per_s: float  # requests that layouts are compared by: with those of the queue
     clear_s: tuple[float, float]  # how long the queue may last: for workers that serve, for those that start
+    seasonal_per_s: float | None = None  # of ``ahead_per_s``, what the season adds
 
     @property
     def at_least(self) -> Layout:
@@ -187,6 +188,7 @@ def targets(memory: Memory, moment: Moment) -> tuple[Memory, Targets]:
         kept_of_both=kept_of_both,
         planned_per_s=moment.planned_per_s,
         clear_s=(moment.clear_s(at_once=True), moment.clear_s(at_once=False)),
+        seasonal_per_s=moment.seasonal_per_s,
     )
 
 

@@ -144,21 +144,20 @@ class RateForecaster:
 
     def _learn(self, window_s: float, now_s: float, lead_s: float) -> "RateForecaster":
         """Compare what was forecast for now with what came, and promise again."""
-        pending, errors = list(self.pending), list(self.relative_errors)
-        truth = sum(count for _, count, _ in self.recent) / sum(seconds for _, _, seconds in self.recent)
+        pending, errors, truth = list(self.pending), list(self.relative_errors), self.recent_per_s
         while pending and pending[0][0] <= now_s:
             forecast = pending.pop(0)[1]
             errors.append((truth - forecast) / math.sqrt(max(forecast, truth, 0.5)))
         least, most = KEPT_ERRORS
         kept = min(max(int(KEPT_LEADS * lead_s / window_s), least), most)
-        pending.append((now_s + lead_s, self._expected(lead_s, now_s, lead_s)))
+        pending.append((now_s + lead_s, self.expected(lead_s)))
         return replace(self, pending=tuple(pending), relative_errors=tuple(errors[-kept:]))
 
     def at(self, ahead_s: float, now_s: float, lead_s: float, quantile: float) -> Forecast | None:
         """The rate ``ahead_s`` from now; None before anything was seen."""
         if self.trend is None:
             return None
-        expected = self._expected(ahead_s, now_s, lead_s)
+        expected = self.expected(ahead_s)
         # Of the truth, a count of so long. Poisson's alone: the dispersion of long windows has what the rate moved too.
         truth_s = max(RECENT_S, sum(seconds for _, _, seconds in self.recent))
         chance = _NORMAL.inv_cdf(quantile) / math.sqrt(truth_s)
@@ -175,7 +174,14 @@ class RateForecaster:
         root = (error + math.sqrt(error * error + 4 * max(expected, 0.5))) / 2
         return Forecast(expected, expected + error * root)
 
-    def _expected(self, ahead_s: float, now_s: float, lead_s: float) -> float:
+    @property
+    def recent_per_s(self) -> float:
+        """The rate of the last ``RECENT_S`` that were seen; 0 before any."""
+        seconds = sum(seconds for _, _, seconds in self.recent)
+        return sum(count for _, count, _ in self.recent) / seconds if seconds > 0 else 0.0
+
+    def expected(self, ahead_s: float) -> float:
+        """The rate ``ahead_s`` from now; 0 before anything was seen."""
         trend = self.trend
         if trend is None:
             return 0.0

@@ -1,0 +1,227 @@
+"""What the same time of the last days says of the next minutes: rises that the rate itself does not show yet.
+
+The mean rate of each bin of the last week is remembered. A forecast of it is the level of the present plus the rise
+from now to then on earlier days: on all of them (``day``), or a week ago (``week``). It is compared with what came, as
+the Kalman filter's forecast is, and believed for the share of the rises it foretold beyond the filter that came: the
+least-squares weight of two forecasts (Bates and Granger 1969). Only rises count, nothing is expected to fall by it.
+
+Times are seconds since 1970 in UTC, rates requests a second. What is unknown is None, never 0.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Final
+
+from pointsman.planner.core.workload.arrival_forecast import RECENT_S, RateForecaster
+
+DAY_S: Final = 86_400.0
+BIN_S: Final = 300.0
+DAYS: Final = 7
+SEEN_SHARE: Final = 0.5  # of a bin whose rate is known
+COMPARED_PER_BIN: Final = 10  # forecasts …
+MOST_PENDING: Final = 20  # … and of those, at most, not compared yet
+MEMORY_DAYS: Final = 2.0  # in which what was compared weighs a third of what is compared now
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """How much of the rises that were foretold beyond the filter's forecast came; sums that fade."""
+
+    came: float = 0.0  # foretold · came
+    foretold: float = 0.0  # foretold²
+    compared_s: float = 0.0
+
+    def compare(self, foretold: float, came: float, weight_s: float, day_s: float) -> "Trust":
+        """With one more comparison, that stands for ``weight_s``; both beyond what the filter expected."""
+        keep = math.exp(-weight_s / (MEMORY_DAYS * day_s))
+        return Trust(
+            keep * self.came + weight_s * foretold * came,
+            keep * self.foretold + weight_s * foretold * foretold,
+            self.compared_s + weight_s,
+        )
+
+    def share(self, day_s: float) -> float:
+        """How far it is believed, 0 to 1; not at all before a day was compared."""
+        if self.foretold <= 0 or self.compared_s < day_s:
+            return 0.0
+        return min(max(self.came / self.foretold, 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SeasonalForecast:
+    """What the season says of the rate at the lead."""
+
+    per_s: float  # it alone
+    days: int  # of so many days before …
+    weekly: bool  # … or of the same day a week before
+    share: float  # how far it is believed
+    rise_per_s: float  # that it adds to the filter's forecast, 0 or more
+
+
+@dataclass(frozen=True, slots=True)
+class _Promise:
+    """Rises foretold beyond the filter's forecast ``filter_per_s``; None: not known."""
+
+    due_s: float
+    filter_per_s: float
+    day_per_s: float | None
+    week_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Season:
+    """A week of bins and what they were worth. ``rates`` are those of the bins before ``number``, the newest last;
+    bins are numbered since 1970. ``day_s`` and ``bin_s`` differ from the defaults only in simulations."""
+
+    day_s: float = DAY_S
+    bin_s: float = BIN_S
+    number: int | None = None  # of the bin in progress
+    count: float = 0.0
+    seconds: float = 0.0
+    rates: tuple[float | None, ...] = ()
+    day: Trust = Trust()
+    week: Trust = Trust()
+    pending: tuple[_Promise, ...] = ()
+
+    def observe(self, window_s: float, now_s: float, forecaster: RateForecaster, lead_s: float) -> "Season":
+        """Take the last window, as ``forecaster`` has just seen it."""
+        trend = forecaster.trend
+        if trend is None or not forecaster.recent or window_s <= 0:
+            return self
+        every_s = max(self.bin_s / COMPARED_PER_BIN, lead_s / MOST_PENDING, window_s)
+        season = self._counted(forecaster.recent[-1][1], window_s, now_s)
+        season = season._compared(forecaster.recent_per_s, every_s, now_s)
+        due_s = now_s + lead_s + RECENT_S / 2  # then the mean of ``RECENT_S`` is of the moment that is foretold
+        if season.pending and due_s < season.pending[-1].due_s + every_s:
+            return season
+        expected = forecaster.expected(lead_s)
+        day, week = (
+            None if rise is None else _beyond(trend.level, rise, expected)
+            for rise in (season._day_rise(now_s, now_s + lead_s), season._rise(now_s, now_s + lead_s, DAYS))
+        )
+        promise = _Promise(due_s, expected, day, week)
+        return replace(season, pending=(*season.pending, promise)[-MOST_PENDING:])
+
+    def forecast(self, now_s: float, forecaster: RateForecaster, lead_s: float) -> SeasonalForecast | None:
+        """By the one of day and week whose rises came more; None before a day is known."""
+        if forecaster.trend is None:
+            return None
+        level, expected = forecaster.trend.level, forecaster.expected(lead_s)
+        days = sum(self._rise(now_s, now_s + lead_s, back) is not None for back in range(1, DAYS + 1))
+        found = [
+            SeasonalForecast(
+                max(0.0, level + rise), known, weekly, trust.share(self.day_s),
+                trust.share(self.day_s) * _beyond(level, rise, expected),
+            )
+            for rise, known, weekly, trust in (
+                (self._day_rise(now_s, now_s + lead_s), days, False, self.day),
+                (self._rise(now_s, now_s + lead_s, DAYS), 1, True, self.week),
+            )
+            if rise is not None
+        ]  # fmt: skip
+        removed = (self.day.came * self.day.share(self.day_s), self.week.came * self.week.share(self.day_s))
+        return found[-1] if found and removed[1] > removed[0] else found[0] if found else None
+
+    def with_history(self, rates: Mapping[int, float], number: int) -> "Season":
+        """The season of these bins before ``number``, by their numbers. What they foretell of each other is compared as
+        if the filter expected that each bin goes on."""
+        first = max(min(rates, default=number), number - 2 * self._kept)
+        season = Season(self.day_s, self.bin_s, first)
+        for each in range(first, number):
+            season = season._next(rates.get(each))._compared_bins()
+        return season
+
+    @property
+    def known_bins(self) -> int:
+        """Of the last week."""
+        return sum(rate is not None for rate in self.rates)
+
+    @property
+    def _kept(self) -> int:
+        return round(DAYS * self.day_s / self.bin_s) + 2  # a neighbour on each side
+
+    def _counted(self, count: float, window_s: float, now_s: float) -> "Season":
+        number = math.floor((now_s - window_s / 2) / self.bin_s)
+        season = self if self.number is not None else replace(self, number=number)
+        assert season.number is not None
+        if number - season.number > self._kept:  # nothing of a week is known any more
+            season = Season(self.day_s, self.bin_s, number)
+        while season.number is not None and season.number < number:
+            rate = season.count / season.seconds if season.seconds >= SEEN_SHARE * season.bin_s else None
+            season = season._next(rate)
+        if number < (season.number or 0):
+            return season  # of a bin that is over
+        return replace(season, count=season.count + count, seconds=season.seconds + window_s)
+
+    def _next(self, rate: float | None) -> "Season":
+        """The bin in progress is over."""
+        assert self.number is not None
+        rounded = None if rate is None else float(f"{rate:.3g}")
+        rates = (*self.rates, rounded)[-self._kept :]
+        return replace(self, number=self.number + 1, count=0.0, seconds=0.0, rates=rates)
+
+    def _compared(self, came_per_s: float, every_s: float, now_s: float) -> "Season":
+        """What was foretold for the last ``every_s`` with what came; what nobody saw is compared with nothing."""
+        day, week = self.day, self.week
+        for promise in self.pending:
+            if not now_s - every_s < promise.due_s <= now_s:
+                continue
+            more = came_per_s - promise.filter_per_s
+            if promise.day_per_s is not None:
+                day = day.compare(promise.day_per_s, more, every_s, self.day_s)
+            if promise.week_per_s is not None:
+                week = week.compare(promise.week_per_s, more, every_s, self.day_s)
+        left = tuple(promise for promise in self.pending if promise.due_s > now_s)
+        return replace(self, day=day, week=week, pending=left)
+
+    def _compared_bins(self) -> "Season":
+        """What earlier days foretold of the newest bin, from the one before, with what came."""
+        if len(self.rates) < 2 or self.rates[-1] is None or self.rates[-2] is None or self.number is None:
+            return self
+        before, came = self.rates[-2], self.rates[-1] - self.rates[-2]
+        then_s = (self.number - 0.5) * self.bin_s
+        rises = self._day_rise(then_s - self.bin_s, then_s), self._rise(then_s - self.bin_s, then_s, DAYS)
+        day, week = (
+            trust if rise is None else trust.compare(_beyond(before, rise, before), came, self.bin_s, self.day_s)
+            for trust, rise in zip((self.day, self.week), rises, strict=True)
+        )
+        return replace(self, day=day, week=week)
+
+    def _day_rise(self, from_s: float, to_s: float) -> float | None:
+        """Mean over the days that are known."""
+        rises = list(self._rises(from_s, to_s))
+        return fmean(rises) if rises else None
+
+    def _rises(self, from_s: float, to_s: float) -> Iterator[float]:
+        for back in range(1, DAYS + 1):
+            rise = self._rise(from_s, to_s, back)
+            if rise is not None:
+                yield rise
+
+    def _rise(self, from_s: float, to_s: float, back: int) -> float | None:
+        """From one moment to another, so many days before; None: one of them is not known."""
+        before, then = self._rate(from_s - back * self.day_s), self._rate(to_s - back * self.day_s)
+        return None if before is None or then is None else then - before
+
+    def _rate(self, at_s: float) -> float | None:
+        """At a moment of the past: within its bin the rate changes as between both neighbours at least, so that a slope
+        stays a slope and a step a step (minmod, as finite-volume methods reconstruct)."""
+        number = math.floor(at_s / self.bin_s)
+        rate = self._of_bin(number)
+        if rate is None:
+            return None
+        before, after = self._of_bin(number - 1), self._of_bin(number + 1)
+        if before is None or after is None or (rate - before) * (after - rate) <= 0:
+            return rate
+        return rate + min(rate - before, after - rate, key=abs) * (at_s / self.bin_s - number - 0.5)
+
+    def _of_bin(self, number: int) -> float | None:
+        index = number - ((self.number or 0) - len(self.rates))
+        return self.rates[index] if 0 <= index < len(self.rates) else None
+
+
+def _beyond(level: float, rise: float, expected: float) -> float:
+    """What a rise of the season would add to what is expected without it."""
+    return max(0.0, level + rise - expected) if rise > 0 else 0.0
