@@ -189,8 +189,8 @@ def test_what_is_measured_is_what_the_planner_plans_with(shape: str, horizon_s: 
             live[round(now_s / TICK_S)] = inputs[number]
         return after, decision, tick
 
-    # Nobody starts: it would teach the planner another lead.
-    policy = replace(POLICY, scale_out=False, scale_in=False, role_switch=False)
+    # Neither a start nor the pods that serve may teach the planner another lead.
+    policy = replace(POLICY, scale_out=False, scale_in=False, role_switch=False, start_is_told=True)
     simulate(trace, SCENARIOS["step"].simulation(3), policy, replace(planner, decide=decide))
     here = {tick: each.ours for tick, each in enumerate(compared(trace.arrival_s)[horizon_s], start=1)}
     both = here.keys() & live.keys()
