@@ -436,3 +436,10 @@ def test_a_rise_that_the_season_expects_is_started_for_and_neither_needed_now_no
     assert (found.seasonal_per_s, without.seasonal_per_s) == (4.0, None)
     _, of_zero = targets(Memory(), replace(plain, seasonal_per_s=0.0))
     assert replace(of_zero, seasonal_per_s=None) == without
+
+
+def test_the_first_worker_of_a_role_is_started_at_once() -> None:
+    """Else ``minGpus`` alone would start one of the other role, and nobody would be served."""
+    memory, first = Patience().grow(3, 0, 1000.0, TICK_S, sudden=False)
+    assert first == 1
+    assert memory.grow(3, 1, 1000.0 + TICK_S, TICK_S, sudden=False)[1] == 1

@@ -91,8 +91,9 @@ class Patience:
         since_s = now_s - window_s if begun.since_s is None else begun.since_s
         lower = (look for look in begun.lowest if look[1] < need and look[0] > now_s - PATIENCE_S)
         seen = Patience(since_s, (*lower, (now_s, need)))
-        least = min(need, there) if seen.left_s(now_s) > 0 else seen.least
-        return seen, need if sudden else max(least, min(need, there))
+        at_once = min(need, max(1, there))  # a role without any worker serves nobody
+        least = at_once if seen.left_s(now_s) > 0 else seen.least
+        return seen, need if sudden else max(least, at_once)
 
     @property
     def least(self) -> int:
