@@ -448,7 +448,7 @@ FAILURES = Row(
 MARKS = (
     Annotation(
         "Plans",
-        changes("pointsman_planner_plans_total", "reason", 'reason!~"Threshold|FlowControl"'),
+        changes("pointsman_planner_plans_total", "reason"),
         "Plan: {{reason}}",
         "The planner wrote a plan because of {{reason}}. Its message: kubectl get pplan",
         "blue",

@@ -268,7 +268,6 @@ def test_each_plan_is_marked_once_whenever_it_was_written_and_whoever_counts_it(
         f'{counted}{{{of},pod="b",reason="PrefillShort"}}': "_x15 0 0 0 0 0 0 1 1 1 1 1 1",
         f'{counted}{{{of},pod="a",reason="DecodeShort"}}': "0x14 stale",
         f'{counted}{{{of},pod="b",reason="DecodeShort"}}': "_x15 0x12",
-        f'{counted}{{{of},pod="a",reason="FlowControl"}}': "0+1x14 stale",
     }
     marks = {60: 1, 120: 1, 150: 1, 330: 1}  # by the second of a step of 30 s: the first one at or after it was counted
     expected = [
