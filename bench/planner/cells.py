@@ -37,6 +37,7 @@ class Run:
         None  # until what was believed wrongly is within a tenth of the truth, where that is asked
     )
     sources: str = ""  # digest of what ran, of ours; "": of the others, or not known
+    goal: float | None = None  # the policy's attainment, where it differs from run to run
     layouts: str = ""  # over time, where a picture shows them: "0 4P2D, 155 3P2D", seconds and the workers that serve
     shares: str = ""  # beside it: within objectives, of each half minute of arrivals
 
@@ -71,7 +72,7 @@ def read_cells() -> list[Run]:
 
 def write_cells(runs: Sequence[Run]) -> None:
     """Keep them."""
-    kept = [{k: v for k, v in asdict(run).items() if v or k not in ("layouts", "shares")} for run in runs]
+    kept = [{k: v for k, v in asdict(run).items() if v or k not in ("goal", "layouts", "shares")} for run in runs]
     CELLS.write_text(json.dumps(kept, indent=1) + "\n")
 
 

@@ -6,6 +6,7 @@ from html import escape
 from pathlib import Path
 
 from bench.planner import (
+    constant_loads,
     fixed_gpus,
     fixed_gpus_page,
     forecast_accuracy,
@@ -102,7 +103,7 @@ is missed where ours served less than the same without a part, or with each prom
 little; what another seed changes is about .01."""
 KNOWING = (STATIC, CAUSAL, ORACLE)
 REASONS: verdicts.Reasons = (
-    *fixed_gpus.WHY, *own_rows.WHY, *robust.WHY, *sight.WHY, *figures.WHY, *forecast_accuracy.WHY
+    *fixed_gpus.WHY, *constant_loads.WHY, *own_rows.WHY, *robust.WHY, *sight.WHY, *figures.WHY, *forecast_accuracy.WHY
 )  # fmt: skip
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 660, 320, 60, 46
 _PLOT_WIDTH, _PLOT_TOP = _WIDTH - _LEFT - 220, 34
@@ -142,6 +143,7 @@ def write_page(runs: Sequence[Run]) -> Path:
     for name, scenario in RETURNING.items():
         if {OURS, CAUSAL} <= (found := by_planner(runs, name)).keys():
             parts += [f"## {name}", "", f"{scenario.note[0].upper()}{scenario.note[1:]}: {BACK}", "", *table(found), ""]
+    parts += constant_loads.section(runs)
     wrong = by_planner(runs, robust.ROBUST)
     if wrong:
         parts += ["## step, with what goes wrong", "", WRONG, "", *table(wrong, marks_best=False), ""]

@@ -190,9 +190,7 @@ WHY: Final = (
     (
         r"full changing mix on 6 GPUs: share of requests within objectives .*",
         "**The mix changes every 150 s, and each change takes two switches**: what comes until the second one is done "
-        "is partly late. `actions.roleSwitch.maxPer10Minutes` allows six of them, which is less than eight: on the "
-        "seed that loses most, one turn is served by the layout of the turn before. With a limit of 12 that seed keeps "
-        ".962 instead of .928 (measured once).",
+        "is partly late. `actions.roleSwitch.maxPer10Minutes` allows six of them, and this mix takes eight.",
     ),
     (
         r"(changing mix|mixshift) on 6 GPUs: share within objectives, same GPUs .*",
@@ -210,8 +208,7 @@ WHY: Final = (
     (
         r"changing mix, budget of 16 GPUs: .*",
         "**Where workers may be started, some are started for a mix that is over before they serve**: each turn takes "
-        "150 s, a start 120 s. They stay until the need of a start's time is over. The time that a switch is waited "
-        "for before a start is as long as for a load that grows for good.",
+        "150 s, a start 120 s.",
     ),
 )
 """Why a row is missed: a pattern of its name and, after a bar, its peer's."""

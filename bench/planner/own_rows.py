@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from bench.planner import fixed_gpus, robust, sight
+from bench.planner import constant_loads, fixed_gpus, robust, sight
 from bench.planner.cells import ABLATION, CAUSAL, COMMAND, ORACLE, OURS, STATIC, STEADY, Run, by_planner
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, STEADY_LOADS
 from bench.planner.speed import SPEEDS
@@ -156,6 +156,7 @@ def rows(runs: Sequence[Run]) -> Iterator[Row]:
             yield from _ablated(name, found)
     yield from robust.rows(by_planner(runs, robust.ROBUST), _beside_causal)
     yield from sight.rows(by_planner(runs, sight.SIGHT) | by_planner(runs, sight.SIGHT_LARGE))
+    yield from constant_loads.rows(runs)
     steady = by_planner(runs, STEADY).get(OURS)
     if steady is not None:
         halves = f"{len(steady) * len(STEADY_LOADS)} half hours of {len(STEADY_LOADS)} constant loads"

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, replace
 from functools import cache
 
-from bench.planner import fixed_gpus, robust, sight
+from bench.planner import constant_loads, fixed_gpus, robust, sight
 from bench.planner.cells import (
     ABLATION,
     CAUSAL,
@@ -48,7 +48,8 @@ SEEDS = (11, 12, 13)
 OTHERS = ("hpa", "heteroscale", "tokenscale", "dynamo")
 GATEWAYS_PART = "flow control"  # which the planners beside ours do not have: left out of every scenario
 ALL = {**SCENARIOS, **FAST, **RETURNING}
-EVERYTHING = (*fixed_gpus.LOADS, STEADY, *ALL, ROBUST, SIGHT, SIGHT_LARGE)
+CONSTANT = (constant_loads.ANY_ENGINE, constant_loads.HOUR)
+EVERYTHING = (*fixed_gpus.LOADS, STEADY, *ALL, ROBUST, SIGHT, SIGHT_LARGE, *CONSTANT)
 SLOWEST = ("moon_conv", "azure_conv", ROBUST)  # first, so that none is left alone at the end of several processes
 
 
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="loads, separated by commas")
     parser.add_argument("--fixed", action="store_true", help="only the loads of six fixed GPUs, twelve minutes")
-    parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
+    parser.add_argument("--constant", action="store_true", help="only the constant loads, ten minutes")
+    parser.add_argument("--seeds", help=f"instead of all, separated by commas; {SEEDS} but for constant loads")
     parser.add_argument("--resume", action="store_true", help="keep the cells that were measured before")
     parser.add_argument("--ours", action="store_true", help="run only ours again, beside the others' earlier runs")
     parser.add_argument("--rows", action="store_true", help="only make the rows again, of what is kept")
@@ -76,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def keeps(run: Run) -> bool:
         return asked.resume or (asked.ours and not _is_ours(run.scenario, run.planner))
 
-    chosen = asked.only.split(",") if asked.only else [*fixed_gpus.LOADS] if asked.fixed else []
+    chosen = asked.only.split(",") if asked.only else []
+    chosen += [*fixed_gpus.LOADS] * asked.fixed + [*CONSTANT] * asked.constant
     done = read_cells() if asked.resume or asked.rows or chosen or asked.ours else []
     done = [run for run in done if not (asked.ours and _is_without_a_former_part(run.planner))]
     names = chosen or [*SLOWEST, *(name for name in EVERYTHING if name not in SLOWEST)]
@@ -90,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 frozenset(run.planner for run in done if (run.scenario, run.seed) == (name, seed) and keeps(run)),
             )
             for name in names
-            for seed in map(int, asked.seeds.split(","))
+            for seed in (map(int, asked.seeds.split(",")) if asked.seeds else _seeds_of(name))
         ]
         for measured in _side_by_side(pieces, asked.jobs):
             new = {(run.scenario, run.seed, run.planner) for run in measured}
@@ -104,6 +107,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 Piece = tuple[str, int, frozenset[str]]
 """A load, a seed, and the planners that are not measured again."""
+
+
+def _seeds_of(name: str) -> Sequence[int]:
+    return constant_loads.seeds_of(name) if name in CONSTANT else SEEDS
 
 
 def _side_by_side(pieces: Sequence[Piece], jobs: int) -> Iterator[Sequence[Run]]:
@@ -141,6 +148,9 @@ def cell(name: str, seed: int) -> Iterator[Measurement]:
         return
     if name in (SIGHT, SIGHT_LARGE):
         yield from sight.cases(name, seed)
+        return
+    if name in CONSTANT:
+        yield from constant_loads.cases(name, seed)
         return
     if name in fixed_gpus.LOADS:
         yield from fixed_gpus.cases(name, seed)

@@ -191,7 +191,7 @@ def load(seed: int) -> Load | None:
         ),
         prefix_cache=PrefixCache(assumed_hit_share=float(draw.choice([0, 0, 0, 0.3, 0.6]))),
     )  # fmt: skip
-    trace, first = _scaled(draw, rates, requests, simulation, policy, workers=draw.uniform(4, 13))
+    trace, first = scaled(draw, rates, requests, simulation, policy, workers=draw.uniform(4, 13))
     if len(trace) < LEAST_REQUESTS:
         return None
     prefill, decode = (2, 2) if draw.random() < 0.3 else first
@@ -225,7 +225,7 @@ def _policy(draw: np.random.Generator, engine: Engine, requests: Requests) -> Po
     return planner_policy(spec, prefill=EACH, decode=EACH)
 
 
-def _scaled(
+def scaled(
     draw: np.random.Generator,
     rates: Rates,
     requests: Requests,
