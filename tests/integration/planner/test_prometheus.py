@@ -17,9 +17,13 @@ from pointsman.api.v1alpha1.conditions import ConditionStatus
 from pointsman.local.addresses import free_port
 from pointsman.planner.core.metrics import scrape_pair
 from pointsman.planner.core.metrics.prometheus_matrix import by_pod
+from pointsman.planner.core.state import State
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster
+from pointsman.planner.core.workload.seasonality import BIN_S, DAY_S
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.replay import command, record_command
 from pointsman.planner.replay.trace_files import load_trace
+from pointsman.planner.season_history import with_history
 from waiting import eventually
 
 from .conftest import AT_ONCE, CONTENT_TYPE, Page, World
@@ -255,3 +259,57 @@ async def test_the_history_of_a_service_becomes_a_trace_with_every_request_that_
     missing = ["--prometheus", prometheus.url, "--service", "nobody", "--last", "10m", "--out", out]
     assert await asyncio.to_thread(record_command.main, missing) == 2
     assert "no request arrived" in capsys.readouterr().err
+
+
+LOW, HIGH = 3.0, 11.0
+GAP_H = range(60, 62)  # hours of which nobody scraped anything
+
+
+def rate_of(at_s: float, now_s: float) -> float:
+    """A burst of an hour at the same time of each day, ten minutes from now."""
+    return HIGH if (at_s - now_s - 600) % DAY_S < 3600 else LOW
+
+
+def history(now_s: float) -> str:
+    """Nine days of a gateway's counter, replaced by another pod on the fifth, in the words of OpenMetrics."""
+    name = named.GATEWAY_ACCEPTED.name.removesuffix("_total")
+    lines, count, of = [f"# TYPE {name} counter"], 0.0, ""
+    samples: dict[str, list[str]] = {}
+    begin_s = now_s - 9 * DAY_S
+    for step in range(int(9 * DAY_S // 100)):
+        at_s = begin_s + 100 * step
+        pod = "gateway-a" if step < 4 * 864 else "gateway-b"
+        count, of = (count + 100 * rate_of(at_s - 50, now_s) if pod == of else 0.0), pod
+        if step // 36 not in GAP_H:
+            labels = f'namespace="here",service="chat",pod="{pod}",job="x",instance="{pod}"'
+            samples.setdefault(pod, []).append(f"{name}_total{{{labels}}} {count:.1f} {at_s:.0f}")
+    other = f'{name}_total{{namespace="here",service="other",pod="c"}} 7'
+    return "\n".join([*lines, *itertools.chain(*samples.values()), f"{other} {begin_s:.0f}", "# EOF", ""])
+
+
+async def test_a_planner_that_is_new_to_a_service_knows_its_days_from_the_history_of_prometheus(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now_s = time.time() // BIN_S * BIN_S
+    with running_prometheus(openmetrics=history(now_s)) as server:
+        readings = PrometheusReadings(Prometheus(server.url, 30.0))
+        caplog.set_level("INFO")
+        state = await with_history(State(), readings, "here", "chat", now_s)
+        assert "hours of its rate from the history of Prometheus" in caplog.text
+        rates = state.season.rates
+        assert len(rates) == 7 * 288 + 2
+        unknown = [place for place, rate in enumerate(rates) if rate is None]
+        assert 22 <= len(unknown) <= 27, "the two hours that nobody scraped, and at most where the pod changed"
+        assert max(rate for rate in rates if rate is not None) == pytest.approx(HIGH, rel=0.02)
+        assert sorted(rate for rate in rates if rate is not None)[1000] == pytest.approx(LOW, rel=0.02)
+        forecaster = RateForecaster().observe(LOW * 2.5, 2.5, now_s, 90.0)
+        foreseen = state.season.forecast(now_s + 600 - 45, forecaster, 90.0)
+        assert foreseen is not None
+        assert foreseen.days == 7
+        assert foreseen.rise_per_s == pytest.approx(HIGH - LOW, rel=0.15)
+
+        assert await with_history(state, readings, "here", "chat", now_s) == state, "it knows as much already"
+        assert (await with_history(State(), readings, "here", "nobody", now_s)) == State()
+        server.kill()
+        assert await with_history(State(), readings, "here", "chat", now_s) == State()
+        assert "here/chat the history of its rate could not be read" in caplog.text

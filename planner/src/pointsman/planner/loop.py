@@ -45,6 +45,7 @@ from pointsman.planner.prometheus import PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
+from pointsman.planner.season_history import with_history
 from pointsman.planner.source import Source, reading_within
 from pointsman.planner.steady_time import SteadyTime
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
@@ -79,6 +80,7 @@ class _Planned:
     unreachable_share: float = 0.0  # of requests, as the condition says
     last: memory.Last | None = None
     shown: bool = False  # what this look found, in /metrics
+    history_read: bool = False  # of Prometheus, or it failed
 
 
 class Planner:
@@ -240,6 +242,10 @@ class Planner:
         if kept.last is not None and kept.last.decision.reason is not Reason.STALE_METRICS:
             observed = counted_once(observed, kept.last.observation)
         base, unknown_table = await self._tables.base(policy)
+        asks_history = settings.seasonal and not kept.history_read
+        if asks_history and isinstance(source, PrometheusReadings) and source.problem is None:
+            kept.history_read = True
+            kept.state = await with_history(kept.state, source, *key, at_s)
         kept.state, decision, next_tick = await asyncio.to_thread(decide, kept.state, observed, settings, at_s, base)
         unreadable = any(source.failed(name) for name in names) or any(
             worker.condition is WorkerCondition.UNREACHABLE for worker in observed.workers

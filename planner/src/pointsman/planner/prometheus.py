@@ -8,9 +8,10 @@ import asyncio
 import logging
 import re
 import ssl
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import requests
@@ -26,6 +27,8 @@ from pointsman.planner.core.metrics.prometheus_vector import (
     in_queries,
     pages_of,
     pages_query,
+    rates_of,
+    rates_query,
     scrape_times,
     times_query,
 )
@@ -67,7 +70,16 @@ class Prometheus:
 
     async def samples(self, query: str, at_s: float) -> list[Mapping[str, Any]]:
         """The answer to a query at a Unix time. Raises PrometheusFailed."""
-        asked = asyncio.get_running_loop().run_in_executor(self._thread, self.samples_now, query, at_s)
+        return await self._answer(self.samples_now, query, at_s)
+
+    async def history(self, query: str, begin_s: float, end_s: float, step_s: float) -> list[Mapping[str, Any]]:
+        """What a query had at each step between two Unix times, both included. Raises PrometheusFailed."""
+        return await self._answer(self._history_now, query, begin_s, end_s, step_s)
+
+    async def _answer(
+        self, ask: Callable[..., list[Mapping[str, Any]]], *arguments: str | float
+    ) -> list[Mapping[str, Any]]:
+        asked = asyncio.get_running_loop().run_in_executor(self._thread, ask, *arguments)
         try:
             async with asyncio.timeout(self._timeout_s * 2):  # a server that trickles is given up too
                 return await asked
@@ -79,13 +91,21 @@ class Prometheus:
 
     def samples_now(self, query: str, at_s: float) -> list[Mapping[str, Any]]:
         """The same, in this thread."""
+        return self._found(lambda: self._client.custom_query(query, params={"time": f"{at_s:.3f}"}))
+
+    def _history_now(self, query: str, begin_s: float, end_s: float, step_s: float) -> list[Mapping[str, Any]]:
+        begin, end = (datetime.fromtimestamp(at_s, UTC) for at_s in (begin_s, end_s))
+        return self._found(lambda: self._client.custom_query_range(query, begin, end, f"{step_s:g}"))
+
+    def _found(self, ask: Callable[[], object]) -> list[Mapping[str, Any]]:
+        """Raises PrometheusFailed."""
         if not self._is_allowed:
             raise PrometheusFailed(
                 f"metrics.prometheusUrl {self.shown_url} is none of the addresses that this installation may query: "
                 f"use one of {self._allowed_urls}"
             )
         try:
-            found = self._client.custom_query(query, params={"time": f"{at_s:.3f}"})
+            found = ask()
         except requests.Timeout:
             raise PrometheusFailed(f"{self.shown_url} did not answer within {self._timeout_s:g} s") from None
         except requests.exceptions.SSLError as error:
@@ -173,6 +193,17 @@ class PrometheusReadings:
                 self._seen[key] = seen.read(target, *found[target])
             else:
                 self._seen[key] = replace(seen, failed=follow is None)
+
+    async def rates(self, namespace: str, service: str, bin_s: float, bins: int) -> dict[int, float]:
+        """Accepted requests a second in each of the last ``bins`` bins that are over, by number since 1970; those of
+        which nothing is known are left out. Raises PrometheusFailed."""
+        last = int(self._clock.now().timestamp() // bin_s)
+        query = rates_query(namespace, service, bin_s)
+        found = await self.server.history(query, (last - bins + 1) * bin_s, last * bin_s, bin_s)
+        try:
+            return rates_of(found, bin_s)
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise PrometheusFailed(f"{self.server.shown_url} did not answer as a Prometheus does") from None
 
     def reading(self, key: str) -> Reading | None:
         """The last two pages of a pod; None before the second one."""

@@ -19,6 +19,8 @@ from pointsman.planner.core.metrics.prometheus_vector import (
     in_queries,
     pages_of,
     pages_query,
+    rates_of,
+    rates_query,
     scrape_times,
     times_query,
 )
@@ -141,3 +143,14 @@ def test_however_long_the_names_of_pods_are_a_query_fits_into_a_url(length: int)
     assert sorted(pod for part in parts for pod in part) == sorted(pods)
     assert all(len(quote_plus(pages_query("default", part))) <= 7 * 1024 for part in parts)
     assert len(parts) < len(pods), "several pods go into one query"
+
+
+def test_the_history_of_a_rate_is_by_bins_and_what_is_no_number_or_missing_is_left_out() -> None:
+    query = rates_query("here", "chat", 300.0)
+    selected = 'pointsman_gateway_accepted_total{namespace="here",service="chat"}'
+    assert query == f"sum(max by (pod) (rate({selected}[300s])))"
+    matrix = [{"metric": {}, "values": [[600, "2.5"], [900, "NaN"], [1500, "0"]]}]
+    assert rates_of(matrix, 300.0) == {1: 2.5, 4: 0.0}
+    assert rates_of([], 300.0) == {}
+    with pytest.raises(KeyError):
+        rates_of([{"metric": {}}], 300.0)

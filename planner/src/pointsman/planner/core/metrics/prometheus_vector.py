@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote_plus
 
+from pointsman.api.protocol.metrics import GATEWAY_ACCEPTED
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading
 from pointsman.planner.core.metrics.prometheus_matrix import NAME, OVERDUE, UP, Target, target_of
 from pointsman.planner.core.metrics.scrape_pair import Labels, Page
@@ -40,6 +41,21 @@ def pages_query(namespace: str, pods: Iterable[str]) -> str:
     families = _quoted("|".join(FAMILIES))
     samples = f"{{{NAME}=~{families},{_of(namespace, chosen)}}}"
     return f'{samples} or label_replace({times_query(namespace, chosen)}, "{_MARK}", "scraped", "", "")'
+
+
+def rates_query(namespace: str, service: str, bin_s: float) -> str:
+    """Requests a second that all gateways of a service accepted, the mean of the ``bin_s`` before each step.
+
+    A pod that two jobs scrape counts once.
+    """
+    chosen = f"namespace={_quoted(namespace)},service={_quoted(service)}"
+    return f"sum(max by (pod) (rate({GATEWAY_ACCEPTED.name}{{{chosen}}}[{bin_s:.0f}s])))"
+
+
+def rates_of(matrix: Sequence[Mapping[str, Any]], bin_s: float) -> dict[int, float]:
+    """By the number of the bin that ends at the step. Raises ValueError, KeyError, TypeError, IndexError."""
+    samples = ((float(at_s), float(value)) for series in matrix for at_s, value in series["values"])
+    return {round(at_s / bin_s) - 1: value for at_s, value in samples if math.isfinite(value) and value >= 0}
 
 
 def in_queries(namespace: str, pods: Iterable[str], url_bytes: int) -> list[list[str]]:

@@ -139,6 +139,11 @@ class Season:
         return sum(rate is not None for rate in self.rates)
 
     @property
+    def history_bins(self) -> int:
+        """That a history should have: a week, and a day for which it can be compared."""
+        return round((DAYS + 1) * self.day_s / self.bin_s)
+
+    @property
     def _kept(self) -> int:
         return round(DAYS * self.day_s / self.bin_s) + 2  # a neighbour on each side
 
