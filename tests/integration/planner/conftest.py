@@ -64,7 +64,10 @@ class Page:
         self.running = Gauge("vllm:num_requests_running", "x", registry=self.registry)
 
     def _made(self, kind: Any, metric: named.Metric, **fields: Any) -> Any:
-        return kind(metric.name, metric.help, metric.labels, registry=self.registry, **fields)
+        made = kind(metric.name, metric.help, metric.labels, registry=self.registry, **fields)
+        if metric.labels == ("service",):
+            made.labels("chat")  # a gateway shows it from its start
+        return made
 
     def requests(self, count: int, *, prompt: int, output: int, ttft_s: float, tpot_s: float) -> None:
         """So many requests were answered."""
