@@ -106,6 +106,12 @@ NOTES = {
     "forecasts of the same counts: see [how good the forecast is](planner-evaluation.md#how-good-the-forecast-is). "
     "MAPE is the mean error relative to the rate that came; the bound's target is its own quantile, without a "
     "tolerance. Values are means over seeds, a ratio is that of the means.",
+    "seasonal": "The seasonal forecast beside none, from the third day on. *Foreseen too low* and *too high*: mean "
+    "distance to the true rate at the lead, over ten days of arrivals; nothing is simulated. The other rows are of "
+    "simulated days of half an hour, in which a start takes two minutes. Values are means over seeds, a ratio is that "
+    "of the means. Missed, and why: a rise that is expected before it begins is too much until it does, and more so "
+    "five minutes ahead or where it begins within a bin; a burst that is expected on a holiday costs GPU-hours. See "
+    "[a forecast of what recurs](design/0012-seasonal-forecast.md).",
     "input_broadcast": "Multimodal inputs from the entry rank to all ranks of a group: ranks are processes on this "
     "computer of two cores, materialising is decoding a JPEG with Pillow. See [how inputs are "
     "broadcast](design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores. `the seed's "

@@ -325,6 +325,7 @@ GOOD: dict[str, dict[str, Any]] = {
             "prometheusSecretRef": {"name": "pointsman-prometheus"},
         }
     ),
+    "a policy as earlier versions stored it": policy(forecast={"model": "Kalman", "seasonality": "None"}),
     "a policy with a table of its own": policy(performance={"configMap": {"name": "chat-table"}}),
     "a plan": plan(),
     "a plan of an earlier planner": plan(routing={"maxLocalPrefillTokens": 512, "maxPrefillQueueSize": 8}),
@@ -601,6 +602,14 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "an unknown source": (
         policy(metrics={"source": "Graphite"}),
         ("spec.metrics.source", "Graphite", '"Direct"', '"Prometheus"'),
+    ),
+    "a season that YAML 1.1 reads as a boolean": (
+        policy(forecast={"seasonality": False}),
+        ("spec.forecast.seasonality",),
+    ),
+    "a season there is not": (
+        policy(forecast={"seasonality": "Off"}),
+        ("spec.forecast.seasonality", "Off", '"Auto"', '"None"'),
     ),
     "convertible decode workers, which are not built": (
         policy(actions={"convertibleDecode": {"enabled": True}}),

@@ -58,6 +58,7 @@ def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Pa
         "overload",
         "predicted",
         "forecast",
+        "seasonal",
         "elastic_paper",
         "elastic_planned",
     ):
