@@ -62,15 +62,22 @@ CREATED = datetime(2026, 5, 4, 12, 0, 0, tzinfo=UTC)
 
 def started(
     name: str, took_s: float | None, labels: Mapping[str, str] = MappingProxyType({}), *,
-    restarts: int = 0, service: str = "chat",
+    restarts: int = 0, service: str = "chat", switched_s: float | None = None,
 ) -> Pod:  # fmt: skip
-    """A worker that was ready so long after it was created; None: it is not."""
+    """A worker whose containers were ready so long after it was created; None: they are not. ``switched_s``: when it
+    was routable again after a role switch."""
     made = pod(name, labels={**pod("x").metadata.labels, names.SERVICE_LABEL: service, **labels})
-    ready = {"type": "Ready", "status": "False" if took_s is None else "True"}
-    ready["lastTransitionTime"] = (CREATED + timedelta(seconds=took_s or 1.0)).isoformat()
+    conditions = [
+        {
+            "type": kind,
+            "status": "False" if took_s is None else "True",
+            "lastTransitionTime": (CREATED + timedelta(seconds=after_s)).isoformat(),
+        }
+        for kind, after_s in (("ContainersReady", took_s or 1.0), ("Ready", switched_s or took_s or 1.0))
+    ]
     body = made.model_dump(mode="json", by_alias=True)
     body["metadata"]["creationTimestamp"] = CREATED.isoformat()
-    body["status"] |= {"conditions": [ready], "containerStatuses": [{"name": "worker", "restartCount": restarts}]}
+    body["status"] |= {"conditions": conditions, "containerStatuses": [{"name": "worker", "restartCount": restarts}]}
     return Pod.model_validate(body)
 
 
@@ -94,6 +101,12 @@ def test_pods_that_serve_show_what_a_start_takes() -> None:
     assert start_s([started("a", 200), started("b", 220), started("c", 210)]) == 210
     assert start_s([]) is None
     assert start_s([started("begins", None)]) is None
+
+
+def test_a_role_switch_is_no_start() -> None:
+    """It closes the pod's readiness gate for a moment, long after the start."""
+    switched = [started(name, 90, switched_s=after_s) for name, after_s in (("a", 1800.0), ("b", 3000.0))]
+    assert start_s([*switched, started("c", 95)]) == 90
 
 
 @pytest.mark.parametrize(

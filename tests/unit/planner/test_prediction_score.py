@@ -21,10 +21,12 @@ from pointsman.planner.core.types import (
     RoutingNumbers,
     Service,
     Switch,
+    WorkerCondition,
     WorkerRole,
 )
-from pointsman.planner.core.virtual_fleet import VirtualFleet
+from pointsman.planner.core.virtual_fleet import MOST_HELD, VirtualFleet
 from pointsman.planner.memory import from_json, to_json
+from unit.planner.sizing.test_operating_point import point
 from unit.planner.test_decide import LLAMA_8B_H100, LONG, POLICY, SHORT, observed
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -73,6 +75,23 @@ def test_its_plans_are_within_the_budget_and_take_as_long_as_starts_do() -> None
     assert dict(decision.inputs)["gpusIfExecuted"] == 4
     assert state.score.if_executed is not None
     assert state.score.if_executed < 0.6
+
+
+def test_a_real_worker_that_cannot_be_read_keeps_no_virtual_one() -> None:
+    policy, state = replace(FREE, scale_in=True), State()
+    for tick in range(160):
+        seen = observed(2.5 * tick, replace(LONG, arrivals_per_s=1.0), 4, 6)
+        lost = replace(seen.workers[0], condition=WorkerCondition.UNREACHABLE)
+        seen = replace(seen, workers=(lost, *seen.workers[1:]), long_unread=1)
+        state, decision, _ = decide(state, seen, policy, 2.5 * tick, LLAMA_8B_H100)
+    assert dict(decision.inputs)["gpusIfExecuted"] == 2
+
+
+def test_after_an_overload_no_more_wait_than_a_gateway_holds() -> None:
+    fleet = VirtualFleet.of(observed(0.0, LONG, 1, 1))
+    for tick in range(1000):
+        fleet = fleet.with_queue(point(), 1000.0, 2.5, 2.5 * tick)
+    assert fleet.backlog == MOST_HELD
 
 
 def test_workers_that_switch_serve_in_neither_role_until_they_have() -> None:

@@ -203,11 +203,12 @@ def _starts_alike(other: LLMService, service: LLMService) -> bool:
 
 
 def _typical_start_s(pods: Iterable[Pod]) -> float | None:
-    """Of pods that are ready, the lower median from creation to ready: one that was not ready later shows too much."""
+    """Of pods that are ready, the lower median from creation until their containers were: one that was not ready later
+    shows too much. (``Ready`` has a readiness gate too, that a role switch closes for a moment.)"""
     took_s = [
         (ready.last_transition_time - created).total_seconds()
         for pod in pods
-        if (ready := pod.condition("Ready")) is not None
+        if (ready := pod.condition("ContainersReady")) is not None
         and ready.status == "True"
         and ready.last_transition_time is not None
         and (created := pod.metadata.creation_timestamp) is not None

@@ -115,3 +115,26 @@ def test_what_a_counter_gained_is_never_negative(gained: int, restarted: bool) -
     labels: Labels = (("path", "a"),)
     after = {"hits_total": {labels: float(gained if restarted else 100 + gained)}}
     assert scrape_pair.added({"hits_total": {labels: 100.0}}, after, "hits_total") in (gained, gained - 100)
+
+
+def of_lengths(*tokens: float) -> Histogram:
+    bounds = (64.0, 256.0, 1024.0, 4096.0, 16_384.0, math.inf)
+    return Histogram(bounds, tuple(float(sum(t <= bound for t in tokens)) for bound in bounds), float(sum(tokens)))
+
+
+def test_what_was_refused_later_than_it_was_accepted_leaves_the_others_as_they_are() -> None:
+    """Ten short prompts came in this window, and two long ones of an earlier window were refused in it."""
+    accepted = of_lengths(*[100.0] * 10)
+    assert accepted.less(of_lengths(8000.0, 8000.0)) == accepted
+    left = of_lengths(*[100.0] * 10, 8000.0).less(of_lengths(8000.0))
+    assert left.count == 10
+    assert 64 <= (left.mean or 0) <= 256
+    nothing = accepted.less(accepted)
+    assert (nothing.count, nothing.mean) == (0, None)
+
+
+@given(st.lists(st.floats(1, 16_000), min_size=1, max_size=40), st.lists(st.floats(1, 50_000), max_size=40))
+def test_what_is_left_has_a_mean_that_its_buckets_allow(these: list[float], others: list[float]) -> None:
+    left = of_lengths(*these).less(of_lengths(*others))
+    if left.count > 0:
+        assert 1 / 64 <= (left.mean or 0) / sum(value * share for value, share in left.shares()) <= 64

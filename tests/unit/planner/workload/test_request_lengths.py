@@ -33,6 +33,13 @@ def test_and_what_was_before_is_soon_forgotten() -> None:
     assert len(lengths.windows) <= 6
 
 
+def test_windows_of_empty_answers_say_nothing_of_what_comes_after_them() -> None:
+    found = Lengths()
+    for tick in range(40):
+        found = found.observe(Load(10.0, 500.0, 0.0, 0.0 if tick < 20 else 20.0), TICK_S, TICK_S * tick)
+    assert found.output_tokens == pytest.approx(10.0)
+
+
 def test_it_is_known_when_prompts_became_longer_and_not_when_they_became_shorter() -> None:
     longer, shorter = after([500.0] * 100 + [4000.0] * 5), after([4000.0] * 100 + [500.0] * 5)
     assert longer.longer_s is not None

@@ -207,7 +207,7 @@ class Observation:
     def unread(self) -> int:
         """Pages that could not be read at this look, but were lately. What they would show is taken to be as it was."""
         conditions = [w.condition for w in self.workers] + [w.condition for w in self.encode_workers]
-        return self.old_pages + conditions.count(WorkerCondition.UNREACHABLE) - self.long_unread
+        return self.old_pages + max(0, conditions.count(WorkerCondition.UNREACHABLE) - self.long_unread)
 
     @property
     def gpus_each(self) -> int:

@@ -5,12 +5,15 @@ planner promises is judged on this fleet instead: a worker of it serves when its
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pointsman.planner.core.engine.startup_time import Leads
 from pointsman.planner.core.sizing.operating_point import OperatingPoint
 from pointsman.planner.core.sizing.pool_targets import Memory
 from pointsman.planner.core.switch_guards import History
 from pointsman.planner.core.types import Decision, Layout, Observation, Worker, WorkerCondition, WorkerRole
+
+MOST_HELD: Final = 4096.0  # as a gateway holds by default: it refuses more
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class VirtualFleet:
         """With the requests of a window that it could not serve, or without those of before that it could."""
         prefill, decode = (self.serving(role, now_s) for role in (WorkerRole.PREFILL, WorkerRole.DECODE))
         served_per_s = min(prefill * point.prefill_per_s, decode * point.drain_per_s)
-        return replace(self, backlog=max(0.0, self.backlog + (arrivals_per_s - served_per_s) * window_s))
+        backlog = self.backlog + (arrivals_per_s - served_per_s) * window_s
+        return replace(self, backlog=min(max(0.0, backlog), MOST_HELD))
 
     def carried_out(self, decision: Decision, now_s: float, lead_s: float, switch_s: float) -> "VirtualFleet":
         """With what a decision changes: workers switch, start or are removed; those that do not serve go first."""

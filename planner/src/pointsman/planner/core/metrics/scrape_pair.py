@@ -8,7 +8,7 @@ zero, on either page.
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Labels = tuple[tuple[str, str], ...]
 Page = Mapping[str, Mapping[Labels, float]]
@@ -80,15 +80,24 @@ class Histogram:
         return Histogram(self.bounds, together, self.total + other.total)
 
     def less(self, other: "Histogram") -> "Histogram":
-        """Without the observations of ``other``, as far as they are among these; itself for other bounds."""
+        """Without the observations of ``other``, as far as they are among these; itself for other bounds.
+
+        Those may be of an earlier time, and more than these: where the rest of the sum cannot be that of the rest of
+        the buckets, it is estimated by the buckets' middles.
+        """
         if not other.count or self.bounds != other.bounds:
             return self
         counts, below = [], (0.0, 0.0)
         for here, there in zip(self.cumulative, other.cumulative, strict=True):
             counts.append(max(0.0, (here - below[0]) - (there - below[1])))
             below = here, there
-        left = tuple(itertools.accumulate(counts))
-        return Histogram(self.bounds, left, max(0.0, self.total - other.total))
+        left = Histogram(self.bounds, tuple(itertools.accumulate(counts)), self.total - other.total)
+        lowest = sum(low * count for low, count in zip((0.0, *self.bounds), counts, strict=False))
+        most = sum(bound * count for bound, count in zip(self.bounds, counts, strict=True) if count > 0)
+        if lowest < left.total <= most:
+            return left
+        before, after = (each.count * sum(value * share for value, share in each.shares()) for each in (self, left))
+        return replace(left, total=self.total * after / before if before > 0 else 0.0)
 
 
 EMPTY = Histogram((), (), 0.0)

@@ -145,6 +145,8 @@ def _mean(windows: list[Window], values: list[float]) -> tuple[float, int | None
         # Of one request, from the spread of window means.
         spread = max(0.0, before_squares - before_count * before * before) / (len(windows) - recent)
         variance = spread + (LEAST_SPREAD * before) ** 2
+        if variance <= 0:  # of windows that were all 0
+            continue
         # Lengths are skewed, their logarithms hardly: one very long prompt is no change of their kind.
         further = min(abs(now - before), before * abs(math.log(max(now, 1e-9) / max(before, 1e-9))))
         certainty = further / math.sqrt(variance / recent_count + variance / before_count)
