@@ -15,7 +15,7 @@ from pointsman.api.protocol import metrics as named
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
-from pointsman.kube.errors import Unreachable
+from pointsman.kube.errors import Invalid, KubeError, Unreachable
 from pointsman.kube.resources import Resource
 from pointsman.planner import loop, loops, memory, source
 from pointsman.planner.core.metrics.observe import Reading
@@ -60,6 +60,7 @@ class Api:
     config_maps: dict[str, dict[str, Any]] = field(default_factory=dict)
     saves: int = 0
     refuses: bool = False
+    routing_refusal: KubeError | None = None
 
     async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
         return self.config_maps.get(name)
@@ -72,6 +73,8 @@ class Api:
     async def apply(self, _: Resource, body: dict[str, Any], **__: Any) -> dict[str, Any]:
         if self.refuses:
             raise Unreachable("the network")
+        if self.routing_refusal is not None and "routing" in body.get("status", {}):
+            raise self.routing_refusal
         self.writes += 1
         if "routing" in body.get("status", {}):
             self.published.append(body["status"]["routing"])
@@ -533,6 +536,26 @@ async def test_what_was_seen_is_shown_also_where_the_api_server_takes_nothing(mo
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 6)
     assert shown(scenario.metrics, "gpus") == {(): 5.0}
     assert shown(scenario.metrics, "healthy") == {("LookFailed",): 0.0}
+
+
+async def test_a_refusal_of_routing_numbers_is_reported_and_stops_neither_plans_nor_saves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    refusal = Invalid("spec.slackMilliseconds: Invalid value", status=422)
+
+    def decided(seen: Observation) -> Decision:
+        return replace(more(seen), routing=bounds(1000), routing_reason=Reason.FLOW_CONTROL)
+
+    scenario = Scenario(api=Api(routing_refusal=refusal), decisions=decided)
+    monkeypatch.setattr(loops, "LOOK_FOR_SERVICES_S", 0.001)
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 12)
+    assert not scenario.api.published
+    assert [plan["spec"]["pools"]["decode"] for plan in scenario.api.created] == [{"replicas": 4}]
+    assert scenario.api.saves > 1, "at the first look and after the plan"
+    [said] = [body["status"]["conditions"][0] for body in scenario.api.applied]
+    assert (said["status"], said["reason"]) == ("False", "LookFailed")
+    assert str(refusal) in said["message"]
+    assert shown(scenario.metrics, "gpus") == {(): 5.0}, "what the look observed"
 
 
 def service_without(policy_ref: str | None, said: list[dict[str, Any]], version: str = "1") -> dict[str, Any]:

@@ -261,9 +261,15 @@ class Planner:
         self._say(key, kept, decision)
         published_at = in_force.updated_at if in_force and in_force.set_by == ROUTING_SET_BY_PLANNER else None
         published_s = published_at.timestamp() if published_at is not None else None
+        unpublished: KubeError | None = None
         if is_due(decision, observed, settings, published_s, self._clock.now().timestamp()):
-            await self._publish(key, kept, observed, decision)
+            try:
+                await self._publish(key, kept, observed, decision)
+            except KubeError as error:  # a refusal of the numbers must delay neither the layout nor the saved state
+                unpublished = error
         await self._write(key, service, policy, kept, plans, observed, decision, asked)
+        if unpublished is not None:
+            raise unpublished
         if kept.unsaved_plan:
             return next_tick.after_s  # a look makes at most three writes: the condition can wait for the next one
         unreachable = source.problem if isinstance(source, PrometheusReadings) else None
@@ -400,7 +406,7 @@ class Planner:
             written = said is not None and said.reason == PlannerHealth.LOOK_FAILED
         if written:
             return
-        message = f"looks end in an error, so nothing is planned: {error[: loops.MOST_OF_AN_ERROR]}"
+        message = f"looks end in an error, so plans or routing numbers are missing: {error[: loops.MOST_OF_AN_ERROR]}"
         try:
             await self._write_health(key, service, False, PlannerHealth.LOOK_FAILED, message)
         except KubeError:
