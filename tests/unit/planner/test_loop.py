@@ -61,6 +61,7 @@ class Api:
     saves: int = 0
     refuses: bool = False
     routing_refusal: KubeError | None = None
+    undeclared: frozenset[str] = frozenset()  # fields of routing that the CRD does not have
 
     async def find(self, _: Resource, name: str, __: str) -> dict[str, Any] | None:
         return self.config_maps.get(name)
@@ -75,6 +76,9 @@ class Api:
             raise Unreachable("the network")
         if self.routing_refusal is not None and "routing" in body.get("status", {}):
             raise self.routing_refusal
+        undeclared = self.undeclared & body.get("status", {}).get("routing", {}).keys()
+        if undeclared:
+            raise Invalid(f".status.routing.{min(undeclared)}: field not declared in schema", status=500)
         self.writes += 1
         if "routing" in body.get("status", {}):
             self.published.append(body["status"]["routing"])
@@ -374,10 +378,34 @@ async def test_shadow_never_publishes_routing_numbers(monkeypatch: pytest.Monkey
     assert not scenario.api.created
 
 
-async def test_bounds_that_move_with_each_look_are_published_once_an_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    scenario = Scenario(decisions=lambda seen: routed(seen, bounds(1000 + 200 * (len(scenario.seen) % 2))))
+@pytest.mark.parametrize("undeclared", [(), ("reason", "updatedAt")])
+async def test_bounds_that_move_with_each_look_are_published_once_an_interval(
+    monkeypatch: pytest.MonkeyPatch, undeclared: tuple[str, ...]
+) -> None:
+    """Also beside CRDs of an earlier version, which have no time of the publication."""
+    api = Api(undeclared=frozenset(undeclared))
+    scenario = Scenario(api=api, decisions=lambda seen: routed(seen, bounds(1000 + 200 * (len(scenario.seen) % 2))))
     await scenario.run(monkeypatch, lambda: len(scenario.seen) > 120)
-    assert len(scenario.api.published) <= 121 * TICK_S / PUBLISH_EVERY_S + 1
+    assert 1 < len(scenario.api.published) <= 121 * TICK_S / PUBLISH_EVERY_S + 1
+
+
+async def test_an_edit_of_the_objectives_is_published_within_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decided(seen: Observation) -> Decision:
+        look = len(scenario.seen)
+        if look == edit:
+            scenario.policy["objectives"] = {"ttftMs": 2000, "tpotMs": 50}  # for the next look
+        published.append(len(scenario.api.published))  # before this look
+        return routed(seen, bounds(1000 + 200 * (look % 2)))
+
+    scenario, edit = Scenario(decisions=decided), 10
+    published: list[int] = []
+    await scenario.run(monkeypatch, lambda: len(scenario.seen) > 2 * edit)
+    looks = [look for look, (now, then) in enumerate(itertools.pairwise(published), 1) if then > now]
+    interval = round(PUBLISH_EVERY_S / TICK_S)
+    assert edit + 1 in looks, "the first look with the new objectives"
+    others = [later - look for look, later in itertools.pairwise(looks) if later != edit + 1]
+    assert min(others) >= interval, looks
+    assert edit + 1 - max(look for look in looks if look <= edit) < interval, "else it would have been due anyway"
 
 
 async def test_a_look_with_new_numbers_and_a_new_layout_makes_three_writes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -260,11 +260,12 @@ class Planner:
         kept.shown = True
         self._say(key, kept, decision)
         published_at = in_force.updated_at if in_force and in_force.set_by == ROUTING_SET_BY_PLANNER else None
-        published_s = published_at.timestamp() if published_at is not None else None
+        stamped_s = published_at.timestamp() if published_at is not None else None
         unpublished: KubeError | None = None
-        if is_due(decision, observed, settings, published_s, self._clock.now().timestamp()):
+        last = kept.routing.history[-1] if kept.routing.history else None
+        if is_due(decision, observed, settings, stamped_s, last, self._clock.now().timestamp()):
             try:
-                await self._publish(key, kept, observed, decision)
+                await self._publish(key, kept, observed, decision, settings.objectives)
             except KubeError as error:  # a refusal of the numbers must delay neither the layout nor the saved state
                 unpublished = error
         await self._write(key, service, policy, kept, plans, observed, decision, asked)
@@ -347,9 +348,11 @@ class Planner:
         else:
             await kept.plans.delete_outdated(policy.spec.history.plans)
 
-    async def _publish(self, key: ServiceKey, kept: _Planned, observed: Observation, decision: Decision) -> None:
+    async def _publish(
+        self, key: ServiceKey, kept: _Planned, observed: Observation, decision: Decision, objectives: Objectives
+    ) -> None:
         before, after, reason = observed.routing, decision.routing, decision.routing_reason or decision.reason
-        await kept.routing.publish(before, after, reason, self._clock.now())
+        await kept.routing.publish(before, after, reason, self._clock.now(), objectives)
         self._metrics.published(*key, reason)
         log.info("service=%s/%s reason=%s published %s", *key, reason, ", ".join(changes(before, after)))
 

@@ -16,7 +16,7 @@ from pointsman.kube.client import Kube
 from pointsman.kube.errors import Invalid
 from pointsman.planner.cluster import ServiceKey
 from pointsman.planner.core.routing.publication import KEPT_PUBLICATIONS, Publication, named
-from pointsman.planner.core.types import Reason, RoutingNumbers
+from pointsman.planner.core.types import Objectives, Reason, RoutingNumbers
 
 FIELD_MANAGER: Final = "pointsman-planner-routing"
 _UNDECLARED: Final = re.compile(r"\.status\.routing\.(\w+): field not declared in schema")
@@ -38,8 +38,15 @@ class RoutingPublisher:
             self._written = None
         return service.status.routing if self._written is None else self._written[1]
 
-    async def publish(self, before: RoutingNumbers, after: RoutingNumbers, reason: Reason, now: datetime) -> None:
-        """Put ``after`` into force. Raises KubeError."""
+    async def publish(
+        self,
+        before: RoutingNumbers,
+        after: RoutingNumbers,
+        reason: Reason,
+        now: datetime,
+        objectives: Objectives | None = None,
+    ) -> None:
+        """Put ``after`` into force, which was made for ``objectives``. Raises KubeError."""
         numbers = {name: value for name, value in named(after).items() if value is not None}
         stamp = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         fields = {**numbers, "setBy": ROUTING_SET_BY_PLANNER, "reason": reason.value, "updatedAt": stamp}
@@ -53,7 +60,8 @@ class RoutingPublisher:
             )
             routing = Routing.model_validate(written["status"]["routing"])
         self._written = written["metadata"]["resourceVersion"], routing
-        self.history = (*self.history, Publication(now.timestamp(), reason, before, after))[-KEPT_PUBLICATIONS:]
+        made = Publication(now.timestamp(), reason, before, after, objectives)
+        self.history = (*self.history, made)[-KEPT_PUBLICATIONS:]
 
     async def _apply(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         try:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, changes, is_due
-from pointsman.planner.core.types import Decision, Mode, Policy, Reason, RoutingNumbers, Service
+from pointsman.planner.core.routing.publication import PUBLISH_EVERY_S, Publication, changes, is_due
+from pointsman.planner.core.types import Decision, Mode, Objectives, Policy, Reason, RoutingNumbers, Service
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from unit.planner.test_decide import observed
 
@@ -22,14 +22,19 @@ def due(
     after_s: float | None = 5.0,
     service: Service | None = CALM,
     before: RoutingNumbers = IN_FORCE,
+    own_after_s: float | None = None,
+    made_for: Objectives | None = None,
     **policy: Any,
 ) -> bool:
-    """Whether the numbers are published so long after the last publication."""
+    """Whether the numbers are published so long after the last publication, by the status and by the own history."""
     seen = replace(observed(0.0, None), routing=before, service=service)
     why = Reason.FLOW_CONTROL if numbers != before else None
     decision = Decision(Reason.STEADY, "", 2, 3, numbers, routing_reason=why)
     published_s = None if after_s is None else 1000.0 - after_s
-    return is_due(decision, seen, replace(Policy(mode=Mode.ACTIVE), **policy), published_s, 1000.0)
+    last = None
+    if own_after_s is not None:
+        last = Publication(1000.0 - own_after_s, Reason.FLOW_CONTROL, before, before, made_for)
+    return is_due(decision, seen, replace(Policy(mode=Mode.ACTIVE), **policy), published_s, last, 1000.0)
 
 
 @pytest.mark.parametrize("service", [CALM, LATE, QUEUED, None])
@@ -52,6 +57,24 @@ def test_the_threshold_and_the_first_numbers_of_all_wait_for_nothing() -> None:
     assert due(replace(IN_FORCE, max_local_prefill_tokens=384))
     assert due(replace(IN_FORCE, max_prefill_queue_size=8)), "the policy was edited"
     assert due(LOOSER, after_s=None)
+
+
+def test_without_a_time_in_the_status_the_own_history_counts() -> None:
+    """CRDs of an earlier version have no ``updatedAt``."""
+    assert not due(LOOSER, after_s=None, own_after_s=5.0)
+    assert due(LOOSER, after_s=None, own_after_s=PUBLISH_EVERY_S)
+    assert not due(LOOSER, after_s=5.0, own_after_s=3600.0), "a history that was not saved before a restart"
+    assert not due(LOOSER, after_s=3600.0, own_after_s=5.0)
+
+
+def test_an_edit_of_the_objectives_waits_for_nothing() -> None:
+    made_for = Policy().objectives
+    edited = replace(made_for, ttft_ms=2 * made_for.ttft_ms)
+    assert not due(LOOSER, own_after_s=5.0, made_for=made_for)
+    assert due(LOOSER, own_after_s=5.0, made_for=made_for, objectives=edited)
+    assert due(TIGHTER, own_after_s=5.0, made_for=edited)
+    assert not due(IN_FORCE, own_after_s=5.0, made_for=edited), "no number follows from the edit"
+    assert not due(LOOSER, own_after_s=5.0, made_for=edited, mode=Mode.SHADOW)
 
 
 def test_a_wall_clock_that_was_set_back_is_not_waited_for() -> None:

@@ -2,13 +2,14 @@
 
 Each publication wakes every gateway of the service, and flow bounds move a little with every look. So a bound that
 moved by more than the dead band (``tuning``) is published with the next interval, and at once only where it falls
-while the service is overloaded. The threshold has a hold-off of its own and is published at once.
+while the service is overloaded. The threshold has a hold-off of its own and is published at once. So is everything
+after an edit of the objectives: gateways count against those at once, and bounds and slack follow from them.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-from pointsman.planner.core.types import Decision, Mode, Observation, Policy, Reason, RoutingNumbers
+from pointsman.planner.core.types import Decision, Mode, Objectives, Observation, Policy, Reason, RoutingNumbers
 from pointsman.serving.flow_control import FlowBounds
 
 PUBLISH_EVERY_S: Final = 10.0
@@ -17,22 +18,39 @@ KEPT_PUBLICATIONS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Numbers that were published at ``at_s`` (Unix time), and those that were in force before."""
+    """Numbers that were published at ``at_s`` (Unix time), and those that were in force before.
+
+    ``objectives``: those that the numbers were made for; None: an earlier version published them.
+    """
 
     at_s: float
     reason: Reason
     before: RoutingNumbers
     after: RoutingNumbers
+    objectives: Objectives | None = None
 
 
 def is_due(
-    decision: Decision, observation: Observation, policy: Policy, published_s: float | None, now_s: float
+    decision: Decision,
+    observation: Observation,
+    policy: Policy,
+    stamped_s: float | None,
+    last: Publication | None,
+    now_s: float,
 ) -> bool:
-    """Whether the decision's numbers are published now. ``published_s``: when others were published last, Unix time as
-    ``now_s``; None: never."""
+    """Whether the decision's numbers are published now.
+
+    ``stamped_s``: the time of the last publication by the service's status; ``last``: the planner's own last one. Each
+    can be older than the other, or None: older CRDs have no such field, and the history is saved later. In Unix time,
+    as ``now_s``.
+    """
     if policy.mode is Mode.SHADOW or not decision.changes_routing:
         return False
+    if last is not None and last.objectives is not None and last.objectives != policy.objectives:
+        return True
     before, after = observation.routing, decision.routing
+    own_s = None if last is None else last.at_s
+    published_s = max((time_s for time_s in (stamped_s, own_s) if time_s is not None), default=None)
     if _rule(after) != _rule(before) or published_s is None or not 0 <= now_s - published_s < PUBLISH_EVERY_S:
         return True  # … or the wall clock was set back
     return _falls(before.flow, after.flow) and _is_overloaded(observation, policy)
