@@ -425,15 +425,15 @@ def test_a_shortage_that_lasts_is_no_need_that_came_back_however_rarely_it_is_lo
 
 
 def test_a_rise_that_the_season_expects_is_started_for_and_neither_needed_now_nor_a_queue() -> None:
-    plain, raised = (moment(5.0, (1, 1), lead_s=LEAD_S, seasonal_per_s=rise) for rise in (None, 4.0))
-    assert (plain.ahead_per_s, raised.ahead_per_s) == (5.0, 9.0)
+    plain, raised = (moment(5.0, (1, 1), lead_s=LEAD_S, seasonal_per_s=rise) for rise in (None, 400.0))
+    assert (plain.ahead_per_s, raised.ahead_per_s) == (5.0, 405.0)
     assert raised.rate_per_s == plain.rate_per_s
     assert raised.backlog_at(LEAD_S) == plain.backlog_at(LEAD_S)
     _, without = targets(Memory(), plain)
     _, found = targets(Memory(), raised)
     assert found.needed_now == without.needed_now
-    assert found.needed == raised.needs(9.0, plain.backlog_at(LEAD_S))
-    assert (found.seasonal_per_s, without.seasonal_per_s) == (4.0, None)
+    assert found.needed == raised.needs(405.0, plain.backlog_at(LEAD_S))
+    assert (found.seasonal_per_s, without.seasonal_per_s) == (400.0, None)
     _, of_zero = targets(Memory(), replace(plain, seasonal_per_s=0.0))
     assert replace(of_zero, seasonal_per_s=None) == without
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from pointsman.planner.core.workload.arrival_forecast import RateForecaster
+from pointsman.planner.core.workload.arrival_forecast import RateForecaster, Trend
 from pointsman.planner.core.workload.seasonality import BIN_S, DAY_S, Season, SeasonalForecast, Trust
 
 DAY, BIN, TICK, LEAD = 3600.0, 60.0, 10.0, 90.0
@@ -191,6 +191,28 @@ def test_bins_that_nobody_saw_are_unknown_and_not_zero() -> None:
     assert first.forecast is None
 
 
+def test_what_was_foretold_for_a_time_that_nobody_saw_is_compared_with_nothing() -> None:
+    looks = Looks(bursts)
+    looks.until(burst_of(2) - LEAD / 2)
+    before = looks.season.day
+    looks.unseen(burst_of(2) + LENGTH_S + 2 * LEAD)
+    looks.until(burst_of(2) + LENGTH_S + 2 * LEAD + TICK)
+    assert looks.season.day == before
+    assert len(looks.season.pending) == 1
+
+
+@pytest.mark.parametrize(("slope", "at_s", "what"), [(0.2, 0.0, "a rise of less"), (-0.2, -600.0, "no rise")])
+def test_the_season_adds_nothing_where_it_expects_less_than_the_filter_or_no_rise(
+    slope: float, at_s: float, what: str
+) -> None:
+    season = Season(DAY, BIN).with_history({number: bursts(number * BIN) for number in range(8 * 60)}, 8 * 60)
+    known = RateForecaster(Trend(10.0, slope, 1e-9, 0.0, 1e-12))
+    found = season.forecast(burst_of(8) - LEAD / 2 + at_s, known, LEAD)
+    assert found is not None
+    assert found.share > 0.9
+    assert found.rise_per_s == 0, what
+
+
 def test_a_bin_of_which_less_than_half_was_seen_is_unknown() -> None:
     looks = Looks(lambda _: LOW)
     looks.until(2 * BIN + 20)
@@ -217,6 +239,7 @@ def test_a_clock_that_was_set_shifts_bins_and_breaks_nothing() -> None:
     back = replace(looks, now_s=2.5 * DAY)
     back.until(2.9 * DAY)
     assert back.season.rates == looks.season.rates, "windows of bins that are over are left out"
+    assert (back.season.count, back.season.seconds) == (looks.season.count, looks.season.seconds)
     back.until(3.2 * DAY)
     assert back.season.number == 3.2 * 60 - 1
     ahead = replace(looks, now_s=30 * DAY)
