@@ -59,11 +59,9 @@ CHECKS: dict[str, Check] = {
     rf"{LESS}; the queue of \d+ (would never be cleared|would take .*)": fewer_and_queued,
     rf"more {ROLES} than needed: {COUNTS} will do": more,
     r"(\d+) GPUs, the budget is (\d+)": lambda o, _, n: o.gpus == int(n[0]) > int(n[1]),
-    r"(\d+) GPUs, at least (\d+) are asked for": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
+    r"(\d+) GPUs, budget\.minGpus is (\d+)": lambda o, _, n: o.gpus == int(n[0]) < int(n[1]),
     r"(\d+) (prefill|decode) workers, at most (\d+) are allowed": lambda o, _, n: of(o, n[1]) == int(n[0]) > int(n[2]),
-    r"(\d+) (prefill|decode) workers, at least (\d+) are asked for": (
-        lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])
-    ),
+    r"(\d+) (prefill|decode) workers, minReplicas is (\d+)": (lambda o, _, n: of(o, n[1]) == int(n[0]) < int(n[2])),
     r"(\d+) (prefill|decode) workers are retained: as many were needed lately": (
         lambda o, c, n: of(o, n[1]) < int(n[0]) <= of(c, n[1])
     ),
@@ -85,7 +83,7 @@ CHECKS: dict[str, Check] = {
     r"serves ([\d.]+)% more of what is needed now, a switch must bring ([\d.]+)%": (
         lambda o, c, n: float(n[0]) <= float(n[1]) and "switch" in o.action and "switch" not in c.action
     ),
-    r"(prefill|decode) started now would come too late: (\d+) will do in \d+ s": (
+    r"a (prefill|decode) worker started now serves in \d+ s; (\d+) are enough then": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) == int(n[1])
     ),
     r"(prefill|decode) workers are started after 15 s of metrics; (\d+) s are left": (
@@ -100,7 +98,9 @@ CHECKS: dict[str, Check] = {
     r"a switch is to bring (prefill|decode), not yet: .+": lambda o, c, n: of(o, n[0]) > of(c, n[0]),
     r"not yet: .+": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
     r"serves no more of what is needed now": lambda o, c, _: "switch" in o.action and "switch" not in c.action,
-    r"those that serve would keep (\d+)%, not (\d+)%": lambda o, _, n: int(n[0]) < int(n[1]) and "switch" in o.action,
+    r"serving workers would keep (\d+)% within objectives, not (\d+)%": lambda o, _, n: (
+        int(n[0]) < int(n[1]) and "switch" in o.action
+    ),
     r"would leave a role without a worker that serves": lambda o, c, _: (
         "switch" in o.action and "switch" not in c.action
     ),
@@ -109,13 +109,13 @@ CHECKS: dict[str, Check] = {
     ),
     r"scale-in is not allowed": lambda o, c, _: sum((o.prefill, o.decode)) < sum((c.prefill, c.decode)) or o.lead_s > 0,
     r"too few requests were seen yet to start or stop workers": lambda o, _, __: "scale" in o.action,
-    r"nobody is taken away while a switch is (?:made|awaited)": lambda o, c, _: o.gpus < c.gpus,
+    r"no worker is removed while a switch is (?:made|awaited)": lambda o, c, _: o.gpus < c.gpus,
     r"(prefill|decode) starts when the workers that are removed have gone": (
         lambda o, c, n: of(o, n[0]) > of(c, n[0]) and "scale-in" in c.action
     ),
     r"no worker is removed while another is started": lambda o, c, _: o.gpus < c.gpus and "scale-out" in c.action,
     r"takes away workers that serve, while a switch is made": lambda _, c, __: "switch" in c.action,
-    r"what only starts is not waited for": lambda _, c, __: "switch" in c.action,
+    r"its workers would not all serve yet": lambda _, c, __: "switch" in c.action,
 }
 
 

@@ -144,7 +144,7 @@ class ScaleInAction(ApiModel):
         default=120,
         ge=0,
         le=86_400,
-        description="The highest need of this time counts. A start-up at least; after prompts changed, 2.5 times that.",
+        description="Workers stay for the highest need of this time, or of a start-up. 2.5 times if prompts changed.",
     )
 
 

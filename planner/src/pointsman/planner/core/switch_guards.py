@@ -111,7 +111,7 @@ def against_switch(switch: Switch, observation: Observation, policy: Policy, his
         return Wait(f"no {switch.source} worker has kept its role for {policy.min_dwell_s:.0f} s yet", waits_s)
     least = policy.bounds(switch.source).least
     if observation.active(switch.source) - switch.count < least:
-        return Wait(f"{switch.source} would have fewer than its least, {least}", math.inf)
+        return Wait(f"{switch.source} would have fewer workers than minReplicas, {least}", math.inf)
     return None
 
 

@@ -76,9 +76,9 @@ def holds(observation: Observation, *, switches: bool, deferred: bool) -> str:
     """Why workers that could go stay, where a policy lets them go; empty: nothing keeps them."""
     if observation.unread:
         pages = "1 page" if observation.unread == 1 else f"{observation.unread} pages"
-        return f"{pages} could not be read: no worker is removed before they are"
+        return f"{pages} of metrics could not be read: no worker is removed until they are"
     if switches or deferred:
-        return f"nobody is taken away while a switch is {'made' if switches else 'awaited'}"
+        return f"no worker is removed while a switch is {'made' if switches else 'awaited'}"
     return ""
 
 

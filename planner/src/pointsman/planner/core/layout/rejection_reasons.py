@@ -65,13 +65,13 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
     if size * each > policy.max_gpus and (size > sum(choice.target) or beyond):
         return f"{size * each} GPUs, {budget}"
     if (size + leaving) * each > policy.max_gpus and size > sum(choice.target):
-        return f"{size * each} GPUs beside {leaving * each} of workers that still go, {budget}"
+        return f"{size * each} GPUs beside {leaving * each} of draining workers, {budget}"
     for pool, role in enumerate(WorkerRole):
         bounds, word = policy.bounds(role), role.value.lower()
         if layout[pool] > bounds.most and layout[pool] > choice.target[pool]:
             return f"{layout[pool]} {word} workers, at most {bounds.most} are allowed"
         if layout[pool] < bounds.least and layout[pool] < choice.target[pool]:
-            return f"{layout[pool]} {word} workers, at least {bounds.least} are asked for"
+            return f"{layout[pool]} {word} workers, minReplicas is {bounds.least}"
     starts, removes = (max(0, *(a - b for a, b in zip(*way, strict=True))) for way in ((layout, now), (now, layout)))
     if not policy.scale_out and (size > sum(now) or (starts and not policy.role_switch)):
         return "scale-out is not allowed"
@@ -80,7 +80,7 @@ def _against_policy(choice: Choice, layout: Layout) -> str:
     if not choice.scales and size != sum(now):
         return "too few requests were seen yet to start or stop workers"
     if size * each < policy.min_gpus and size < sum(choice.target):
-        return f"{size * each} GPUs, at least {policy.min_gpus} are asked for"
+        return f"{size * each} GPUs, budget.minGpus is {policy.min_gpus}"
     return ""
 
 
@@ -136,7 +136,8 @@ def _gain(choice: Choice, point: OperatingPoint, layout: Layout) -> str:
         if gain <= 0:
             return "serves no more of what is needed now"
         if worth > 0 and keeps(layout[0] - choice.now[0]) < keeps(0) - MOST_LOST:
-            return f"those that serve would keep {keeps(layout[0] - choice.now[0]):.0%}, not {keeps(0):.0%}"
+            then, now = keeps(layout[0] - choice.now[0]), keeps(0)
+            return f"serving workers would keep {then:.0%} within objectives, not {now:.0%}"
         return f"serves {gain:.1%} more of what is needed now, a switch must bring {gain - worth:.1%}"
     return "would leave a role without a worker that serves"
 
@@ -183,9 +184,9 @@ def _more(choice: Choice, layout: Layout) -> str:
             return f"{_role(1 - pool)} has a spare worker, which can switch to {_role(pool)} sooner than one starts"
         if wanted.grow[pool] <= target[pool] < wanted.needed_now[pool]:
             start_s = choice.state.leads.lead_s(choice.policy.start_s)
-            return f"{_role(pool)} started now would come too late: {target[pool]} will do in {start_s:.0f} s"
+            return f"a {_role(pool)} worker started now serves in {start_s:.0f} s; {target[pool]} are enough then"
     if not more:
-        return "what only starts is not waited for"
+        return "its workers would not all serve yet"
     roles, enough = " and ".join(map(_role, more)), " and ".join(str(target[pool]) for pool in more)
     return f"more {roles} than needed: {enough} will do"
 

@@ -15,7 +15,7 @@ PENDING_SLACKS: Final = 1.2  # times what a request may wait for a prefill worke
 BATCH_SHARE: Final = 1.0  # of the batch that keeps the token objective
 LEAST_PROMPTS: Final = 1.0  # a prefill worker has at least so many prompts ahead of it: it is never idle for a bound
 QUEUE_SHARE: Final = 0.75  # of the prefill queue's limit: prompts are not all of the mean length
-CHANGE: Final = 0.15  # a bound that moves by less stays: each change is a plan
+CHANGE: Final = 0.15  # a bound that moves by less stays: each change is published
 
 
 def flow_bounds(observation: Observation, policy: Policy, point: OperatingPoint, rate_per_s: float) -> FlowBounds:

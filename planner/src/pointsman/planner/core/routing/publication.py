@@ -1,9 +1,9 @@
 """When routing numbers are published in ``LLMService.status.routing``, and what a publication changes.
 
 Each publication wakes every gateway of the service, and flow bounds move a little with every look. So a bound that
-moved by more than the dead band (``tuning``) is published with the next interval, and at once only where it falls
-while the service is overloaded. The threshold has a hold-off of its own and is published at once. So is everything
-after an edit of the objectives: gateways count against those at once, and bounds and slack follow from them.
+moved by more than the dead band (``flow_bounds.CHANGE``) is published with the next interval, and at once only where
+it falls while the service is overloaded. The threshold has a hold-off of its own and is published at once. So is
+everything after an edit of the objectives: gateways count against those at once, and bounds and slack follow from them.
 """
 
 from dataclasses import dataclass
