@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[3] / "docs"
 CONDITIONS = (DOCS / "conditions.md").read_text()
 SWITCHES = (DOCS / "role-switches.md").read_text()
 PAGE = (DOCS / "operator.md").read_text()
-PLANS = PAGE[PAGE.index("## How a plan is carried out") : PAGE.index("## How a worker leaves")]
+PLANS = (DOCS / "plans.md").read_text()
 
 
 @pytest.mark.parametrize(
