@@ -421,7 +421,7 @@ class Trial:
         self._expect(ended.status.phase, PlanPhase.COMPLETED, f"{name}: {ended.status.message}")
         made = [switch for switch in cluster.switches.objects() if switch.metadata.name.startswith(f"{name}-")]
         self._expect(len(made), switched, "switches were made")
-        assert routing(cluster)["setBy"] == f"plan/{name}", self._words("its routing numbers stand")
+        assert (await routing(cluster))["setBy"] == f"plan/{name}", self._words("its routing numbers stand")
         rest = [abs(change[role]) - switched for role in LANGUAGE_ROLES]
         grown, shrunk = (sum(r for r, c in zip(rest, change.values(), strict=True) if c * sign > 0) for sign in (1, -1))
         self._now = wanted

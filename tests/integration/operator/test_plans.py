@@ -82,11 +82,11 @@ async def decide(cluster: Cluster, name: str, decision: str) -> None:
     await cluster.kube.patch(resources.PLANS, name, cluster.namespace, answer)
 
 
-def routing(cluster: Cluster) -> Mapping[str, object]:
-    """What the gateways are told."""
-    service = cluster.service()
-    found = service.status.routing if service else None
-    return found.manifest() if found else {}
+async def routing(cluster: Cluster) -> Mapping[str, object]:
+    """``status.routing`` as the API server has it now; mirrors show it later."""
+    found = await cluster.kube.get(resources.LLM_SERVICES, "chat", cluster.namespace)
+    numbers: Mapping[str, object] = found["status"].get("routing", {})
+    return numbers
 
 
 async def scale(cluster: Cluster, pool: str, replicas: int) -> None:
@@ -107,9 +107,11 @@ async def test_a_plans_prefill_token_budget_is_pushed_to_workers_that_serve(clus
     routed = {"maxLocalPrefillTokens": 100, "maxPrefillQueueSize": 8, "prefillTokenBudget": 2048}
     name = await plan(cluster, 1, 2, 1, changesLayout=False, routing=routed)
     await eventually(lambda: budgets(cluster, Role.PREFILL) == [2048, 2048], "both prefill workers have it")
-    assert routing(cluster)["setBy"] == f"plan/{name}"
+    assert (await routing(cluster))["setBy"] == f"plan/{name}"
     objectives = {"ttftMs": 1000, "ttftMsPerPromptToken": 0, "tpotMs": 50}
-    assert routing(cluster)["objectives"] == objectives, "a plan's numbers leave the policy's objectives in force"
+    assert (await routing(cluster))["objectives"] == objectives, (
+        "a plan's numbers leave the policy's objectives in force"
+    )
     asked = [what for worker in cluster.kubelet.workers.values() for what in worker.asked]
     assert asked.count("budget 2048") == 2, "once each, and to no decode worker"
     assert asked.count("role Prefill") == 2, "no role is given again"
@@ -122,8 +124,10 @@ async def test_a_plan_routes_then_switches_then_scales_and_what_others_write_is_
         worker.in_flight = 1
     name = await plan(cluster, 1, 2, 3, switches=1)
     await cluster.until_switch(SwitchPhase.DRAINING, f"{name}-0")
-    assert routing(cluster)["maxLocalPrefillTokens"] == 100, "routing acts on the next request, nothing is waited for"
-    assert routing(cluster)["setBy"] == f"plan/{name}"
+    assert (await routing(cluster))["maxLocalPrefillTokens"] == 100, (
+        "routing acts on the next request, nothing is waited for"
+    )
+    assert (await routing(cluster))["setBy"] == f"plan/{name}"
     assert await cluster.books() == {Role.PREFILL: 1, Role.DECODE: 3}, "what is scaled waits for the switch"
     assert len(cluster.kubelet.created) == 4
     for worker in cluster.kubelet.workers.values():
@@ -157,7 +161,7 @@ async def test_a_person_approves_denies_or_lets_a_plan_expire(cluster: Cluster) 
     said = await cluster.until_plan(PlanPhase.DENIED, denied)
     assert "a person" in (said.status.message or "")
     assert await cluster.books() == {Role.PREFILL: 1, Role.DECODE: 2}
-    assert routing(cluster).keys() == {"objectives"}, "nothing of a plan happens before it is approved"
+    assert (await routing(cluster)).keys() == {"objectives"}, "nothing of a plan happens before it is approved"
     approved = await plan(cluster, 3, 2, 1, switches=1, **asks)
     await cluster.until_plan(PlanPhase.AWAITING_APPROVAL, approved)
     assert cluster.switches.objects() == ()
@@ -210,7 +214,7 @@ async def test_a_plan_beyond_what_the_policy_allows_is_refused_by_name(cluster: 
     await policy(cluster, Mode.SHADOW)
     recorded = await cluster.until_plan(PlanPhase.SHADOW, await plan(cluster, 3, 1, 2, mode=Mode.SHADOW))
     assert recorded.status.reason == PlanReason.RECORDED
-    assert routing(cluster).keys() == {"objectives"}
+    assert (await routing(cluster)).keys() == {"objectives"}
     await cluster.until_layout(1, 1)
 
 
@@ -256,10 +260,24 @@ async def until_routing(cluster: Cluster, what: str, **numbers: object) -> None:
     """``status.routing`` is as said; None: the field is not set."""
 
     def holds() -> bool:
-        found = routing(cluster)
+        service = cluster.service()
+        found = service.status.routing.manifest() if service and service.status.routing else {}
         return all(found.get(name) == value for name, value in numbers.items())
 
     await cluster.until(cluster.services, holds, what)
+
+
+async def until_operator_has_read(cluster: Cluster) -> None:
+    """The operator's copy of the service is as new as this moment: it reports the generation of an edit made now."""
+    edit = {"spec": {"pools": {"decode": {"maxReplicas": 5}}}}
+    edited = await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, edit)
+    generation = edited["metadata"]["generation"]
+
+    def reported() -> bool:
+        service = cluster.service()
+        return service is not None and service.status.observed_generation == generation
+
+    await cluster.until(cluster.services, reported, f"the operator has read generation {generation}")
 
 
 async def test_what_the_planner_publishes_is_its_own_and_the_operator_neither_keeps_nor_takes_it(
@@ -315,10 +333,12 @@ async def test_numbers_of_an_earlier_operator_stay_until_the_planner_publishes_o
 async def test_routing_of_an_older_plan_is_not_put_over_what_was_published_since(cluster: Cluster) -> None:
     await layout(cluster, 1, 1, Mode.ACTIVE)
     await publish(cluster, NUMBERS)
+    await until_routing(cluster, "published", setBy="planner", maxLocalPrefillTokens=640)
+    await until_operator_has_read(cluster)
     minute = timedelta(minutes=1)
     older = await plan(cluster, 1, 1, 1, changesLayout=False, observedAt=(datetime.now(UTC) - minute).isoformat())
     await cluster.until_plan(PlanPhase.COMPLETED, older)
-    assert routing(cluster)["maxLocalPrefillTokens"] == 640
+    assert (await routing(cluster))["maxLocalPrefillTokens"] == 640
     newer = await plan(cluster, 2, 1, 1, changesLayout=False, observedAt=(datetime.now(UTC) + minute).isoformat())
     await cluster.until_plan(PlanPhase.COMPLETED, newer)
     await until_routing(cluster, "after a rollback of the planner", setBy=f"plan/{newer}", reason=None, updatedAt=None)

@@ -290,7 +290,7 @@ async def _upgrade_roll_back_and_upgrade(
     await eventually(lambda: reconciles(cluster.operator, "gone") > 0, "it finds no service of the group's name")
     await cluster.edit({"pools": {"decode": {"replicas": 3}}})
     await cluster.until_summary("1P3D")
-    assert routing(cluster)["decodingPerDecodeWorker"] == 12, "what was published stays"
+    assert (await routing(cluster))["decodingPerDecodeWorker"] == 12, "what was published stays"
     await publishes(cluster, RoutingNumbers(640, 8))  # a newer planner beside CRDs and operator of the earlier commit
     group_objects_left = {key: item for key, item in group_objects.items() if key != budget}
     assert objects_of(control_plane, namespace, GROUP) == group_objects_left
@@ -301,7 +301,7 @@ async def _upgrade_roll_back_and_upgrade(
     release.upgrade(CHART, *EARLIER_REGISTRY)
     await run_operator(earlier=False)
     await eventually(lambda: budget in objects_of(control_plane, namespace, GROUP), "the deleted object is made again")
-    assert routing(cluster)["maxLocalPrefillTokens"] == 640, "and stays"
+    assert (await routing(cluster))["maxLocalPrefillTokens"] == 640, "and stays"
     assert {**objects_of(control_plane, namespace, GROUP), budget: None} == {**group_objects, budget: None}
     await service_is_unchanged()
     operator_has_not_failed()
