@@ -50,8 +50,9 @@ Pointsman: with its shipped constants, and the defaults of a `PlannerPolicy` but
   {LEADS.flip_s + LEADS.verify_s:.0f} s and its drain before, of at most {LEADS.drain_timeout_s:.0f} s.
 * **Within objectives**: the share of all requests that met TTFT and mean TPOT together. **GPU-hours** count every
   worker that exists, also while it starts, switches or drains.
-* **best static** is the cheapest fixed layout that keeps 95 % within objectives, by search; **clairvoyant** a schedule
-  made with the trace in hand, the cheapest that keeps 95 %, or the best static where no schedule found is better.
+* **best static**, with a budget of 16 GPUs, is the cheapest fixed layout that keeps 95 % within objectives, by search
+  (on six GPUs it is the split that keeps most); **clairvoyant** a schedule made with
+  the trace in hand, the cheapest that keeps 95 %, or the best static where no schedule found is better.
   Nobody can have either while it happens.
 * **causal** is what can be had without foresight: it knows this moment's true rate, the true length of every request
   that has come, and the engine's true times, but nothing of the future; it pays the leads and may switch roles. The

@@ -22,6 +22,8 @@ with the same layout, and get the same requests.
 * **Arrow-like** switches roles. **Dynamo-like** cannot: on the same {GPUS} GPUs it stops a worker of one role and
   starts one of the other. It also stops workers that it does not need, and so uses fewer GPU-hours.
 * *Without role switch*, *threshold* and *flow control* are Pointsman with this action off in the policy.
+* **Good per GPU-hour** counts requests within both objectives. **Reversals** are changes of a pool's size, by a switch
+  or by a start or stop, that are undone within ten minutes.
 * Pictures show the first seed. The share of *real traces* counts requests. Most of them come in the
   {SHORT_S / 60:.0f} minutes of Azure's short conversations.
 """
