@@ -1,6 +1,7 @@
 """The dashboard of one elastic group: are clients served, how fast, by how many instances, and in which groups?"""
 
 from charts.dashboards.grafana import NOTHING, Annotation, Dashboard, Kind, Panel, Query, Row, Variable
+from charts.dashboards.marks import PLANS
 from charts.dashboards.queries import SELECTED, changes, increase, quantile, rate
 
 
@@ -172,13 +173,7 @@ OVERHEAD = Row(
 )
 
 MARKS = (
-    Annotation(
-        "Plans",
-        changes("pointsman_planner_plans_total", "reason"),
-        "Plan: {{reason}}",
-        "The planner wrote a plan because of {{reason}}. Its message: kubectl get pplan",
-        "blue",
-    ),
+    PLANS,
     Annotation(
         "Changes of instances",
         changes("pointsman_operator_elastic_events_total", "reason"),

@@ -9,6 +9,7 @@ Rates are over ``$__rate_interval``; a ratio of nothing to nothing is no number 
 from typing import Final
 
 from charts.dashboards.grafana import NOTHING, Annotation, Dashboard, Kind, Panel, Query, Row, Variable
+from charts.dashboards.marks import PLANS
 from charts.dashboards.queries import SELECTED, changes, increase, mean, quantile, rate
 
 
@@ -446,13 +447,7 @@ FAILURES = Row(
 )
 
 MARKS = (
-    Annotation(
-        "Plans",
-        changes("pointsman_planner_plans_total", "reason"),
-        "Plan: {{reason}}",
-        "The planner wrote a plan because of {{reason}}. Its message: kubectl get pplan",
-        "blue",
-    ),
+    PLANS,
     Annotation(
         "Plans that were not carried out",
         changes("pointsman_operator_plans_total", "phase, reason", 'phase!~"Completed|Superseded"'),

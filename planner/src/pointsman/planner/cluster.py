@@ -144,8 +144,8 @@ class Cluster:
             yield pod, role
 
     def start_s(self, key: ServiceKey, service: LLMService) -> float | None:
-        """Seconds that the service's workers took until they served; those of the same model, image and GPUs in other
-        services where none of its own shows it. None: no pod does."""
+        """Seconds from the creation of the service's worker pods until their containers were ready; of the same model,
+        image and GPUs in other services where none of its own shows it. None: no pod does."""
         if (own := _typical_start_s(pod for pod in self.pods.by(key) if _is_worker(pod))) is not None:
             return own
         others = (

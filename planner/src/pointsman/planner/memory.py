@@ -122,7 +122,8 @@ async def load_publications(kube: Kube, namespace: str, service: str, uid: str) 
     data, its = await _data(kube, namespace, service, uid)
     try:
         return _PUBLICATIONS.validate_json(data[_ROUTING_KEY]) if its and _ROUTING_KEY in data else ()
-    except ValidationError:
+    except ValidationError as error:
+        log.warning("saved publications cannot be read, their history is begun anew: %s", error.errors()[:1])
         return ()
 
 

@@ -144,7 +144,8 @@ class ScaleInAction(ApiModel):
         default=120,
         ge=0,
         le=86_400,
-        description="Workers stay for the highest need of this time, or of a start-up. 2.5 times if prompts changed.",
+        description="Workers stay for the highest need of this time (of a start-up, where that is longer); "
+        "for a while after prompts changed, of 2.5 times this time.",
     )
 
 

@@ -165,7 +165,7 @@ def _point(state: State, observation: Observation, policy: Policy, model: Perfor
         context_scv=state.shape.context_scv,
         transfer_s_per_token=state.transfers.s_per_token,
         prefixes=lengths.prefixes,
-        missed_share=1 - (state.score.observed or 0.0),
+        missed_share=1.0 if state.score.observed is None else 1 - state.score.observed,  # unknown: any may be late
     )
 
 

@@ -12,10 +12,10 @@ from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Layout, Observation, Policy, Switch, WorkerRole
 from pointsman.serving.flow_control import NOTHING_HELD
 
-REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way
-FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
+REVERSAL_BAND: Final = 0.2  # what a switch must serve more of the need, if the last one went the other way …
 REVERSAL_S: Final = 300.0  # … so recently
-MOVE_COST: Final = 0.005  # … and so much for each worker
+MOVE_COST: Final = 0.005  # that each worker that switches must bring beside it
+FAILING_SHARE: Final = 0.67  # of the workers needed: with less than two of three waiting for certainty only costs
 MOST_LOST: Final = 0.01  # of the requests within their objectives, by the estimate, until what starts serves
 BOX: Final = 4  # how far a layout of the same size may be from the present one
 Keeps = Callable[[int], float]
