@@ -10,7 +10,7 @@ from bench.planner.cells import ABLATION, CAUSAL, OURS, Run, by_planner, read_ce
 from bench.planner.dynamo import figures, random_results
 from bench.planner.evaluation_page import REASONS, older, scatter, table
 from bench.planner.scenarios import FAST, RETURNING, SCENARIOS, Synthetic
-from bench.planner.speed import ENDED_BYTES, SPEEDS, peak_memory
+from bench.planner.speed import ENDED_BYTES, LASTED_S, RATES, SPEEDS, peak_memory
 from bench.rows import RESULTS, read, row
 
 from pointsman.planner.replay.generators import generate, named_shape
@@ -293,9 +293,9 @@ def test_runs_without_a_part_that_is_gone_are_not_kept_when_ours_is_measured_aga
 
 
 def test_a_request_that_ended_leaves_only_its_result() -> None:
-    (few, less), (as_few, more) = peak_memory(40, 30), peak_memory(40, 60)
+    (few, less), (as_few, more) = (peak_memory(RATES[1], seconds) for seconds in LASTED_S[:2])
     assert as_few < 1.5 * few
-    assert (more - less) / (40 * 30) < ENDED_BYTES
+    assert (more - less) / (RATES[1] * (LASTED_S[1] - LASTED_S[0])) < ENDED_BYTES
 
 
 def test_the_committed_rows_are_those_of_the_committed_cells() -> None:

@@ -80,6 +80,13 @@ def test_a_lowered_budget_takes_nobody_away_for_one_that_only_starts(role_switch
     assert decision.decode <= 6
 
 
+def test_a_lowered_budget_starts_nobody_where_scale_out_is_off() -> None:
+    """Also of a pool that has fewer than its minReplicas."""
+    policy = replace(SCALING, max_gpus=7, scale_out=False, prefill=Bounds(3, 6))
+    _, decision, _ = decide(State(requests=1000.0), observed(0, LONG, 2, 6), policy, 0.0, LLAMA_8B_H100)
+    assert (decision.prefill, decision.decode) == (2, 5)
+
+
 def test_a_raised_minimum_is_the_reason_also_where_fewer_workers_would_do() -> None:
     state, said = State(requests=1000.0), []
     for tick in range(80):

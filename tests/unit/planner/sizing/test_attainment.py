@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.encode.queue import EncodeQueue
 from pointsman.planner.core.engine.performance_model import LinearModel
-from pointsman.planner.core.sizing.demand import deviations, late_share
+from pointsman.planner.core.sizing.demand import deviations, late_share, reachable_attainment
 from pointsman.planner.core.state import State
 from pointsman.planner.core.types import Bounds, Load
 from unit.planner.sizing.test_operating_point import point
@@ -31,6 +31,13 @@ RATES = (1.0, 2.0, 3.0, 5.0, 8.0, 14.0)
 
 def rises(values: Sequence[float]) -> bool:
     return all(before <= after for before, after in itertools.pairwise(values))
+
+
+def test_requests_that_cannot_be_in_time_use_up_what_may_be_late_but_for_a_fifth() -> None:
+    assert reachable_attainment(0.95, 0.0) == pytest.approx(0.95)
+    assert reachable_attainment(0.95, 0.02) == pytest.approx(1 - 0.03 / 0.98)
+    assert reachable_attainment(0.95, 0.049) == pytest.approx(0.99)
+    assert reachable_attainment(0.95, 0.06) == 0.95, "out of reach: the others are sized for as if they were all"
 
 
 def test_a_higher_attainment_allows_fewer_late_requests_and_staffs_more_deviations() -> None:

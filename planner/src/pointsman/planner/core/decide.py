@@ -236,7 +236,7 @@ def _imagined(
     gpus_each = observation.gpus_each
     workers = tuple(worker.shown(now_s, gpus_each) for worker in fleet.workers)
     as_asked = Service(tpot_attainment=policy.objectives.attainment)
-    seen = replace(observation, workers=workers, service=as_asked, old_pages=0, long_unread=0, awaiting_approval=None)
+    seen = replace(observation, workers=workers, service=as_asked, old_pages=0, awaiting_approval=None)
     # What these decode workers can prefill beside their steps; what clients would get of it is not known.
     _, routing = threshold(Rest(), seen, policy, point, rate_per_s, deviations(_goal(policy, point)), None)
     point = point.at_threshold(routing.max_local_prefill_tokens)
