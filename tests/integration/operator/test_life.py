@@ -209,6 +209,12 @@ async def test_a_new_default_image_reaches_a_service_only_when_it_follows_it(clu
 
     follow = {"metadata": {"annotations": {names.FOLLOW_DEFAULT_IMAGE_ANNOTATION: "true"}}}
     await cluster.kube.patch(resources.LLM_SERVICES, "chat", cluster.namespace, follow)
+
+    def followed() -> bool:
+        found = cluster.service()
+        return found is not None and found.status.worker_image == "worker:next"
+
+    await cluster.until(cluster.services, followed, "the operator has seen the annotation")
     await replace(Role.PREFILL)
     said = await cluster.until_condition(ConditionType.DEGRADED, "True", "KvIncompatible")
     assert "worker:next" in said
