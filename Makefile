@@ -66,7 +66,7 @@ engine: programs ## real vLLM on CPU, P/D over NIXL
 	@$(RUN) pointsman local engine >/dev/null
 	@$(RUN) pytest tests/engine -m "not verify" $(ARGS)
 
-crds: sync ## write crds/*.yaml, the chart's copy and docs/api.md from the models
+crds: sync ## write crds/*.yaml, the chart's copy and docs/reference/api.md from the models
 	@$(RUN) python -m pointsman.api.schema
 
 dashboards: sync ## write the chart's Grafana dashboards from charts/dashboards
@@ -140,7 +140,7 @@ bench-seasonal: sync ## rises that recur daily, with and without the seasonal fo
 bench-forecast: sync ## the planner's forecast of rates beside plain ones, half a minute; writes bench/results/forecast.json
 	@$(RUN) python -m bench.planner.forecast_accuracy && $(RUN) python -m bench.planner.evaluation_page
 
-replays: sync ## replay the example policies; writes docs/replays
+replays: sync ## replay the example policies; writes docs/reports/replays
 	@$(RUN) python -m bench.replays $(ARGS)
 
 bench-planner-dynamo: sync ## our planner beside Dynamo's in NVIDIA's simulator, hours (ARGS="--seconds 300": a piece)
@@ -151,7 +151,7 @@ bench-planner-dynamo-random: sync ## the same on random traces, a minute each (A
 	@PYTHONPATH=.:planner/src:serving/src:crds/src $(UV) run --frozen --quiet --python $(PYTHON) --project bench/planner/dynamo \
 		python -m bench.planner.dynamo.random_traces $(or $(ARGS),100 120) && $(RUN) python -m bench.planner.evaluation_page
 
-bench-report: sync ## render bench/results to docs/benchmarks.md
+bench-report: sync ## render bench/results to docs/reports/benchmarks.md
 	@$(RUN) python -m bench.report
 
 clean: ## remove environments and caches of this folder

@@ -1,4 +1,4 @@
-"""Renders ``bench/results/*.json`` to ``docs/benchmarks.md`` and one picture a benchmark: ``make bench-report``."""
+"""Renders ``bench/results/*.json`` to ``docs/reports/benchmarks.md`` with a picture each: ``make bench-report``."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from bench.planner.fixed_gpus_page import picture_name
 from bench.planner.scenarios import SCENARIOS
 from bench.rows import RESULTS, Row, read
 
-DOCS = Path(__file__).parent.parent / "docs"
+REPORTS = Path(__file__).parent.parent / "docs" / "reports"
 INTRODUCTION = """\
 # Benchmarks
 
@@ -31,11 +31,12 @@ NOTES = {
     "with a budget, in turns. Missed, and why: with a budget, prompts are admitted in more steps, so the batch is "
     "small for longer, and a small batch decodes fewer tokens in the same time; budgets of 800 and 1 344 tokens lose "
     "as much throughput and make ITL p99 .33 and .81 of that without. See "
-    "[the streaming benchmark](streaming-benchmark.md).",
+    "[the streaming benchmark](../use/streaming-benchmark.md).",
     "predicted": "A service of one prefill and one decode worker on the local cluster, each with a CPU limit of 0.6 "
     "cores, is profiled with `pointsman profile`; then seeded traces go through its gateway twice each, and through "
-    "[the simulator](simulator.md) with the profiled table. The error of the mean, and the mean of the errors of "
-    "single requests, may be 15 %, or 1.5 times what the two measured runs differ, whichever is more. Without the "
+    "[the simulator](../planner/simulator.md) with the profiled table. The error of the mean, and the mean of the "
+    "errors of single requests, may be "
+    "15 %, or 1.5 times what the two measured runs differ, whichever is more. Without the "
     "limits both engines would share two cores, and each be slower than profiled while the other computes.",
     "overload": "One prefill and one decode worker on the local cluster, the same load without bounds in "
     "`status.routing` (first in, first out) and with them, in turns. In time is a first token within what a lone "
@@ -111,10 +112,10 @@ NOTES = {
     "simulated days of half an hour, in which a start takes two minutes. Values are means over seeds, a ratio is that "
     "of the means. Missed, and why: a rise that is expected before it begins is too much until it does, and more so "
     "five minutes ahead or where it begins within a bin; a burst that is expected on a holiday costs GPU-hours. See "
-    "[a forecast of what recurs](design/0012-seasonal-forecast.md).",
+    "[a forecast of what recurs](../design/0012-seasonal-forecast.md).",
     "input_broadcast": "Multimodal inputs from the entry rank to all ranks of a group: ranks are processes on this "
     "computer of two cores, materialising is decoding a JPEG with Pillow. See [how inputs are "
-    "broadcast](design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores. `the seed's "
+    "broadcast](../design/0007-input-broadcast.md#figures) for the modes, and for the bound of the cores. `the seed's "
     "code` is gloo's `broadcast_object_list`. The target beside the best fixed mode is 0.9, or less where its own "
     "repeats differ by more. Missed, and why: with one request at a time `sync` decodes on the main thread, which "
     "is faster for large images here; nothing else can use that thread meanwhile.",
@@ -134,7 +135,7 @@ PICTURES = {  # of those whose rows are too many for one
     "planner_dynamo": ("planner-beside-dynamo.svg",),
     "input_broadcast": ("input-broadcast.svg",),
 }
-PAGES = {"input_broadcast": "design/0007-input-broadcast.md"}  # where a picture leads, if not to the planners
+PAGES = {"input_broadcast": "../design/0007-input-broadcast.md"}  # where a picture leads, if not to the planners
 MOST_PAIRS = 16  # more than these are read in the table, not in one picture
 _ROW_HEIGHT, _BAR_HEIGHT, _LEFT, _BAR_WIDTH = 66, 15, 8, 640
 _OURS, _PEER, _INK = "#2f6fb2", "#c4682d", "#57606a"
@@ -152,7 +153,7 @@ def main() -> int:
         name = path.stem
         parts += ["", f"## {name}", "", NOTES.get(name, ""), ""]
         if 0 < sum(row.peer is not None for row in rows) <= MOST_PAIRS:
-            picture = DOCS / "pictures" / f"benchmark-{name}.svg"
+            picture = REPORTS / "pictures" / f"benchmark-{name}.svg"
             picture.parent.mkdir(parents=True, exist_ok=True)
             picture.write_text(chart([row for row in rows if row.peer is not None]))
             parts += [f"![{name}](pictures/{picture.name})", ""]
@@ -160,8 +161,8 @@ def main() -> int:
             page = PAGES.get(name, "planner-evaluation.md")
             parts += [f"[![{file}](pictures/{file})]({page})" for file in PICTURES[name]] + [""]
         parts += table(rows)
-    (DOCS / "benchmarks.md").write_text("\n".join(parts).rstrip() + "\n")
-    print(f"wrote {DOCS / 'benchmarks.md'} from {len(files)} result files")
+    (REPORTS / "benchmarks.md").write_text("\n".join(parts).rstrip() + "\n")
+    print(f"wrote {REPORTS / 'benchmarks.md'} from {len(files)} result files")
     return 0 if files else 1
 
 

@@ -1,6 +1,7 @@
 """The rows that every benchmark writes, and how they are made from measured values.
 
-``bench/results/<name>.json`` holds a list of rows; ``make bench-report`` renders them to ``docs/benchmarks.md``.
+``bench/results/<name>.json`` holds a list of rows; ``make bench-report`` renders them to
+``docs/reports/benchmarks.md``.
 """
 
 import json

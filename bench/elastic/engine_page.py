@@ -1,4 +1,4 @@
-"""The table of the elastic engine in docs/elastic-evaluation.md, from what was measured.
+"""The table of the elastic engine in docs/reports/elastic-evaluation.md, from what was measured.
 
 python -m bench.elastic.engine_page
 """

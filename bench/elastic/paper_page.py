@@ -1,4 +1,4 @@
-"""The tables of docs/elastic-evaluation.md: factors beside each system, here and in LoongServe's paper.
+"""The tables of docs/reports/elastic-evaluation.md: factors beside each system, here and in LoongServe's paper.
 
 .venv/bin/python -m bench.elastic.paper_page
 """

@@ -1,4 +1,4 @@
-"""The table of docs/elastic-evaluation.md: the planner beside fixed numbers of instances.
+"""The table of docs/reports/elastic-evaluation.md: the planner beside fixed numbers of instances.
 
 .venv/bin/python -m bench.elastic.planned_page
 """

@@ -39,7 +39,7 @@ SEED_NAME: Final = "seed"
 # process has allocated, and getting it again can cost more than decoding: so no process gives any back, in any mode.
 _ALLOCATOR: Final = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 33)}
 CELLS: Final = RESULTS / "input_broadcast_cells.json"
-PICTURE: Final = Path(__file__).parents[2] / "docs" / "pictures" / "input-broadcast.svg"
+PICTURE: Final = Path(__file__).parents[2] / "docs" / "reports" / "pictures" / "input-broadcast.svg"
 
 Cell = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Renders what the planner's benchmarks kept to ``docs/planner-evaluation.md`` and its pictures."""
+"""Renders what the planner's benchmarks kept to ``docs/reports/planner-evaluation.md`` and its pictures."""
 
 import statistics
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from pointsman.planner.core.types import Policy
 from pointsman.planner.replay.axes import linear
 from pointsman.planner.simulator.baselines.causal import TRIED
 
-DOCS = Path(__file__).parents[2] / "docs"
+REPORTS = Path(__file__).parents[2] / "docs" / "reports"
 HEAD = """\
 # The planner beside others
 
@@ -120,13 +120,13 @@ def write_page(runs: Sequence[Run]) -> Path:
     parts = [HEAD, *older(runs)]
     fixed = {name: found for name in fixed_gpus.LOADS if (found := by_planner(runs, name))}
     if fixed:
-        parts += fixed_gpus_page.section(fixed, table, DOCS)
+        parts += fixed_gpus_page.section(fixed, table, REPORTS)
     parts.append(METHOD)
     for name, scenario in SCENARIOS.items():
         found = by_planner(runs, name)
         if not {OURS, STATIC, ORACLE} <= found.keys():
             continue
-        picture = DOCS / "pictures" / f"planner-{name}.svg"
+        picture = REPORTS / "pictures" / f"planner-{name}.svg"
         picture.write_text(scatter({who: theirs for who, theirs in found.items() if "without" not in who}))
         objectives = scenario.objectives
         parts += [
@@ -150,12 +150,12 @@ def write_page(runs: Sequence[Run]) -> Path:
         parts += ["## step, with what goes wrong", "", WRONG, "", *table(wrong, marks_best=False), ""]
     foretold = forecast_accuracy.read_cells()
     if foretold:
-        (DOCS / "pictures" / forecast_page.PICTURE).write_text(forecast_page.picture(foretold))
+        (REPORTS / "pictures" / forecast_page.PICTURE).write_text(forecast_page.picture(foretold))
         parts += forecast_page.section(foretold)
     kept = figures.kept_runs()
     beside = figures.cells(kept)
     if beside:
-        (DOCS / "pictures" / beside_dynamo.PICTURE).write_text(beside_dynamo.picture(beside))
+        (REPORTS / "pictures" / beside_dynamo.PICTURE).write_text(beside_dynamo.picture(beside))
         parts += beside_dynamo.section(beside)
     parts += [
         "## Where another planner wins",
@@ -177,9 +177,9 @@ def write_page(runs: Sequence[Run]) -> Path:
     ]
     parts += ["## Missed, and why", "", MISSED, "", *verdicts.missed(rows, REASONS), ""]
     # Nothing is written before every missed target has its reason.
-    path = DOCS / "planner-evaluation.md"
+    path = REPORTS / "planner-evaluation.md"
     path.write_text("\n".join(parts).rstrip() + "\n")
-    readme = DOCS.parent / "README.md"
+    readme = REPORTS.parents[1] / "README.md"
     if readme.exists():
         readme.write_text(fixed_gpus_page.in_readme(readme.read_text(), fixed))
     return path

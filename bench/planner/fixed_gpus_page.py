@@ -1,4 +1,4 @@
-"""The part of ``docs/planner-evaluation.md`` on six fixed GPUs, its pictures, and the table of README.md."""
+"""The part of ``docs/reports/planner-evaluation.md`` on six fixed GPUs, its pictures, and the table of README.md."""
 
 import statistics
 from collections.abc import Callable, Iterator
@@ -39,8 +39,8 @@ Table = Callable[[dict[str, list[Run]]], list[str]]
 """A load's figures in a table."""
 
 
-def section(found: Found, table: Table, docs: Path) -> list[str]:
-    """The section; writes its pictures below ``docs``."""
+def section(found: Found, table: Table, reports: Path) -> list[str]:
+    """The section; writes its pictures below ``reports``."""
     parts = [HEAD, *summary(found), ""]
     for name, load in LOADS.items():
         of_load = found.get(name)
@@ -58,7 +58,7 @@ def section(found: Found, table: Table, docs: Path) -> list[str]:
         ]
         drawn = picture(of_load)
         if drawn:
-            path = docs / "pictures" / picture_name(name)
+            path = reports / "pictures" / picture_name(name)
             path.write_text(drawn)
             parts += [f"![{name}](pictures/{path.name})", ""]
         parts += [*table(of_load), ""]
@@ -96,7 +96,7 @@ def in_readme(readme: str, found: Found) -> str:
         return readme
     before, rest = readme.split(BEGIN)
     _, after = rest.split(END)
-    drawn = f"![{first}](docs/pictures/{picture_name(first)})"
+    drawn = f"![{first}](docs/reports/pictures/{picture_name(first)})"
     return "\n".join([before + BEGIN, "", *summary(found), "", drawn, "", END + after])
 
 

@@ -1,4 +1,4 @@
-"""The forecast's part of ``docs/planner-evaluation.md``: its errors beside plain forecasts, its bound, a picture."""
+"""The forecast's part of ``docs/reports/planner-evaluation.md``: its errors beside plain forecasts, a picture."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence

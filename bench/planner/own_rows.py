@@ -18,7 +18,7 @@ EQUAL_GPU_HOURS: Final = 1.02  # what still counts as not dearer than ours
 
 _KEPT = (
     "each way to keep less was measured and cost more than it saved "
-    "([tried and left out](planner.md#tried-and-left-out))"
+    "([tried and left out](../planner/README.md#tried-and-left-out))"
 )
 _LATE = "is started when the rise is seen serves after 120 s"
 _ABLATION = "share within objectives, ablation"

@@ -19,7 +19,7 @@ SERVED = Row(
     (
         Panel(
             "Conditions of the group",
-            "The conditions of the ElasticGroup and their reasons. docs/elastic.md says what to do for each.",
+            "The conditions of the ElasticGroup and their reasons. docs/use/elastic.md says what to do for each.",
             "none",
             (
                 Query(

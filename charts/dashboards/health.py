@@ -42,8 +42,8 @@ SERVICES = Row(
         ),
         Panel(
             "Planned",
-            "Services with a policy, by the condition PlannerHealthy and its reason. docs/operations.md says what "
-            "to do for each.",
+            "Services with a policy, by the condition PlannerHealthy and its reason. docs/operate/operations.md says "
+            "what to do for each.",
             "short",
             (
                 Query("count by (reason) (pointsman_planner_healthy{} == 1)", "True: {{reason}}"),

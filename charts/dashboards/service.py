@@ -76,8 +76,8 @@ SERVED = Row(
     (
         Panel(
             "Conditions",
-            "What the conditions of the LLMService say now, with their reasons. docs/operations.md says what to do "
-            "for each.",
+            "What the conditions of the LLMService say now, with their reasons. docs/operate/operations.md says what "
+            "to do for each.",
             "none",
             (
                 Query(
@@ -249,7 +249,7 @@ WHY = Row(
             "Reasons of decisions",
             "Looks of the planner by the reason of the decision, the last one of each interval on top. "
             "Unsatisfiable: more is needed than the "
-            "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner.md explains each.",
+            "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner/README.md explains each.",
             "short",
             (Query(increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
             Kind.BARS,

@@ -31,8 +31,8 @@ from pointsman.planner.replay.table import figure_rows, layout
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 DOCS: Final = Path(__file__).parents[2] / "docs"
-KEPT: Final = [*sorted((DOCS / "replays").glob("*.html"))]
-PICTURES: Final = [*sorted(DOCS.glob("*/*.svg"))]
+KEPT: Final = [*sorted((DOCS / "reports" / "replays").glob("*.html"))]
+PICTURES: Final = [*sorted(DOCS.rglob("*.svg"))]
 MADE: Final = ("step", "not-worse", "worse", "images", "long", "calm")
 PAGES: Final = (*MADE, *(f"docs/{path.name}" for path in KEPT))
 SCROLLED_WITHIN_S: Final = 20.0
@@ -43,7 +43,7 @@ SCHEMES: Final[tuple[Scheme, ...]] = ("light", "dark")
 @pytest.fixture
 def path(request: pytest.FixtureRequest, reports: dict[str, Report]) -> Path:
     name = str(request.param)
-    return DOCS / "replays" / name.removeprefix("docs/") if name.startswith("docs/") else reports[name].page
+    return DOCS / "reports" / "replays" / name.removeprefix("docs/") if name.startswith("docs/") else reports[name].page
 
 
 every_page = pytest.mark.parametrize("path", PAGES, indirect=True)

@@ -1,4 +1,4 @@
-"""The documents send nobody to a file that is not there, and every page can be found from the README."""
+"""The documents send nobody to a file or a heading that is not there, and the index names every page."""
 
 import re
 from pathlib import Path
@@ -6,11 +6,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCS = sorted(ROOT.glob("docs/*.md"))
-LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+DOCS = sorted(ROOT.glob("docs/**/*.md"))
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *DOCS]
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)")
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
-@pytest.mark.parametrize(("page", "least"), [("CONTRIBUTING.md", 20), ("docs/security.md", 5)])
+def anchors(page: Path) -> set[str]:
+    """The fragments of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
+    words = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
+    found: dict[str, int] = {}
+    for word in words:
+        anchor = re.sub(r"[^\w\- ]", "", word.lower()).replace(" ", "-")
+        found[anchor] = found.get(anchor, -1) + 1
+    return {f"{name}-{n}" if n else name for name, count in found.items() for n in range(count + 1)}
+
+
+@pytest.mark.parametrize(("page", "least"), [("CONTRIBUTING.md", 20), ("docs/operate/security.md", 5)])
 def test_every_path_that_a_page_names_exists(page: str, least: int) -> None:
     words = re.findall(r"`([^`\s]+)`", (ROOT / page).read_text())
     top = {path.name for path in ROOT.iterdir() if not path.name.startswith(".")}
@@ -21,22 +35,31 @@ def test_every_path_that_a_page_names_exists(page: str, least: int) -> None:
 
 
 def test_every_promise_of_the_security_page_names_the_test_that_attacks_it() -> None:
-    promises = (ROOT / "docs/security.md").read_text().split("\n## What it does not do", 1)[0]
+    promises = (ROOT / "docs/operate/security.md").read_text().split("\n## What it does not do", 1)[0]
     bullets = re.findall(r"^\* .*(?:\n  .*)*", promises, re.MULTILINE)
     assert len(bullets) > 10
     assert [bullet for bullet in bullets if "`tests/" not in bullet] == []
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda page: page.name)
-def test_every_link_leads_to_a_file(page: Path) -> None:
-    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+@every_page
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
+    links = [(page.parent / link if link else page, fragment) for link, fragment in LINK.findall(page.read_text())]
+    assert [str(file) for file, _ in links if not file.exists()] == []
+    marked = [(file, fragment) for file, fragment in links if fragment and file.suffix == ".md"]
+    assert [(str(file), fragment) for file, fragment in marked if fragment not in anchors(file)] == []
 
 
-def test_every_page_is_linked_from_the_readme() -> None:
-    linked = set(LINK.findall((ROOT / "README.md").read_text()))
-    assert {f"docs/{page.name}" for page in DOCS} <= linked
+def test_every_page_is_linked_from_the_index_and_the_index_from_the_readme() -> None:
+    index = ROOT / "docs/README.md"
+    linked = {(index.parent / link).resolve() for link, _ in LINK.findall(index.read_text())}
+    assert [page for page in DOCS if page not in {*linked, index}] == []
+    assert "docs/README.md" in {link for link, _ in LINK.findall((ROOT / "README.md").read_text())}
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS], ids=lambda page: page.name)
+def test_every_page_stands_on_a_shelf() -> None:
+    assert [page.name for page in DOCS if page.parent == ROOT / "docs"] == ["README.md"]
+
+
+@every_page
 def test_no_command_of_a_page_needs_uv_on_path(page: Path) -> None:
     assert "uv run" not in page.read_text()

@@ -1,4 +1,4 @@
-"""What docs/install.md names exists, and what it promises about pods is what is rendered."""
+"""What docs/use/install.md names exists, and what it promises about pods is what is rendered."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ from pointsman.operator.core.install import Install
 from unit.operator.world import service, spec
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/install.md").read_text()
+PAGE = (ROOT / "docs/use/install.md").read_text()
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 INSTALL = Install(worker_image="worker:1", gateway_image="gateway:1", nats_url="nats://nats:4222")
 EXAMPLES = sorted(set(re.findall(r"examples/[a-z0-9-]+\.yaml", PAGE)))

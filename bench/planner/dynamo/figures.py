@@ -30,7 +30,7 @@ MOST_COST = {"step": 1.15, "mixshift": 1.15, "ramp": 1.2, "azure_conv": 1.12, "m
 _HEAD_ROOM = (
     "Each pool has as many workers as keep the attainment that the objectives ask for, and workers stay for a while "
     "after they were needed. Who knows the trace needs neither "
-    "([tried and left out](planner.md#tried-and-left-out))."
+    "([tried and left out](../planner/README.md#tried-and-left-out))."
 )
 WHY = (
     (

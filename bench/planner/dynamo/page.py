@@ -1,4 +1,4 @@
-"""Dynamo's part of ``docs/planner-evaluation.md``: a table over all cells, one a cell, and a picture of all."""
+"""Dynamo's part of ``docs/reports/planner-evaluation.md``: a table over all cells, one a cell, and a picture of all."""
 
 import statistics
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What the kept runs on random traces come to: a section of ``docs/planner-evaluation.md``."""
+"""What the kept runs on random traces come to: a section of ``docs/reports/planner-evaluation.md``."""
 
 import json
 import math

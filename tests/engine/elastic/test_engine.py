@@ -136,7 +136,7 @@ def test_in_bfloat16_tokens_are_as_good_as_transformers_own(
 ) -> None:
     for found in run(engine_environment, "regroupings", str(models / KINDS[0]), "bfloat16", width, "gloo", "1"):
         assert found["transformers_lost"] > 0, "bfloat16 chooses other tokens, or this shows nothing"
-        assert found["lost"] < 0.4, found  # standard deviations; docs/elastic.md says so
+        assert found["lost"] < 0.4, found  # standard deviations; docs/use/elastic.md says so
         assert (found["misplaced"], found["slots_leaked"]) == (0, 0), found
 
 

@@ -12,7 +12,7 @@ from pointsman.api.protocol.names import FINALIZER
 from pointsman.local.cluster import RELEASE, SYSTEM_NAMESPACE, LocalCluster
 from waiting import until
 
-INSTALL_PAGE = Path(__file__).parents[3] / "docs" / "install.md"
+INSTALL_PAGE = Path(__file__).parents[3] / "docs" / "use" / "install.md"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def gateway(cluster: LocalCluster, name: str) -> str:
 
 
 def documented_commands() -> list[list[str]]:
-    """The words of each command that docs/install.md says takes all of Pointsman away."""
+    """The words of each command that docs/use/install.md says takes all of Pointsman away."""
     block = INSTALL_PAGE.read_text().split("## Uninstall\n\n", 1)[1].split("\n\n", 1)[0]
     return [shlex.split(line, comments=True) for line in block.splitlines()]
 

@@ -27,7 +27,7 @@ from pointsman.operator.core.snapshot import Service
 from pointsman.operator.settings import OperatorSettings
 from unit.operator.world import service, spec
 
-SECURITY_PAGE: Final = Path(__file__).parents[3] / "docs" / "security.md"
+SECURITY_PAGE: Final = Path(__file__).parents[3] / "docs" / "operate" / "security.md"
 SYSTEM: Final = "pointsman-system"
 MONITORING_ONLY: Final = (
     "networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.kubernetes\\.io/metadata\\.name=monitoring",

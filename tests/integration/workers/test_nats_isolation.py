@@ -325,7 +325,7 @@ async def test_nobody_hears_or_takes_the_answers_to_another_service(victim: Pod,
 async def test_an_answer_of_an_own_queue_may_go_to_another_service_and_brings_nothing_back(
     victim: Pod, attacker: Pod
 ) -> None:
-    """The limit that docs/security.md names: NATS checks no reply subjects of requests to JetStream."""
+    """The limit that docs/operate/security.md names: NATS checks no reply subjects of requests to JetStream."""
     jetstream = attacker.client.jetstream()
     own, theirs = (names.prefill_subject(NAMESPACE, uid, "kv") for uid in ("attacker", "victim"))
     config = ConsumerConfig(durable_name="prefill-kv", filter_subject=own, ack_policy=AckPolicy.EXPLICIT)

@@ -104,4 +104,4 @@ def test_the_readme_and_the_page_have_the_table_of_the_committed_cells() -> None
     assert fixed_gpus_page.in_readme(readme, found) == readme
     table = "\n".join(fixed_gpus_page.summary(found))
     assert table in readme
-    assert table in (ROOT / "docs" / "planner-evaluation.md").read_text()
+    assert table in (ROOT / "docs" / "reports" / "planner-evaluation.md").read_text()

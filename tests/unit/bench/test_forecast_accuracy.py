@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from bench.planner import forecast_page, verdicts
-from bench.planner.evaluation_page import DOCS, REASONS
+from bench.planner.evaluation_page import REASONS, REPORTS
 from bench.planner.forecast_accuracy import (
     AHEAD_S,
     HORIZONS_S,
@@ -261,9 +261,9 @@ def test_azures_arrivals_are_the_same_for_every_seed_and_only_those() -> None:
 
 def test_the_page_and_its_picture_are_made_of_what_is_kept() -> None:
     kept = read_cells()
-    page = (DOCS / "planner-evaluation.md").read_text()
+    page = (REPORTS / "planner-evaluation.md").read_text()
     assert "\n".join(forecast_page.section(kept)) in page
-    assert (DOCS / "pictures" / forecast_page.PICTURE).read_text() == forecast_page.picture(kept)
+    assert (REPORTS / "pictures" / forecast_page.PICTURE).read_text() == forecast_page.picture(kept)
     assert forecast_page.section([]) == []
 
 

@@ -310,7 +310,7 @@ def test_the_committed_rows_are_those_of_the_committed_cells() -> None:
 def test_every_missed_row_is_on_the_page_with_its_reason() -> None:
     names = ("planner", "planner_dynamo", "forecast")
     rows = [row for name in names for row in read(RESULTS / f"{name}.json")]
-    page = (RESULTS.parents[1] / "docs" / "planner-evaluation.md").read_text()
+    page = (RESULTS.parents[1] / "docs" / "reports" / "planner-evaluation.md").read_text()
     listed = page[page.index("## Missed, and why") :]
     missed = [each for each in rows if not each.met]
     for each in missed:
@@ -322,7 +322,7 @@ def test_the_page_is_made_of_what_is_kept_and_says_who_wins_on_random_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "pictures").mkdir()
-    monkeypatch.setattr(evaluation_page, "DOCS", tmp_path)
+    monkeypatch.setattr(evaluation_page, "REPORTS", tmp_path)
     page = evaluation_page.write_page(read_cells()).read_text()
     begins, ends = (page.index(head) for head in ("## Where another planner wins", "## Missed, and why"))
     said = "\n".join(random_results.dynamo_wins())

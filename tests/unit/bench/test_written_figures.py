@@ -11,6 +11,7 @@ from bench.rows import RESULTS, Row, read
 
 ROOT = RESULTS.parents[1]
 DOCS = ROOT / "docs"
+REPORTS = DOCS / "reports"
 
 
 def rows(name: str) -> dict[str, Row]:
@@ -18,7 +19,7 @@ def rows(name: str) -> dict[str, Row]:
 
 
 def test_the_simulators_page_says_how_far_off_it_was_when_last_measured() -> None:
-    page, measured = " ".join((DOCS / "simulator.md").read_text().split()), rows("predicted")
+    page, measured = " ".join((DOCS / "planner" / "simulator.md").read_text().split()), rows("predicted")
     of_means = r"mean TTFT of \d+ requests at (.*)/s, predicted by the simulator"
     loads = [found[1] for name in measured if (found := re.fullmatch(of_means, name))]
     assert len(loads) == 2
@@ -36,7 +37,7 @@ def test_the_simulators_page_says_how_far_off_it_was_when_last_measured() -> Non
 
 
 def test_the_page_of_when_separation_does_not_pay_shows_the_measured_stalls() -> None:
-    page = (DOCS / "when-pd-does-not-pay.md").read_text()
+    page = (DOCS / "use" / "when-pd-does-not-pay.md").read_text()
     measured = rows("foundation")
     names = ("worst ITL of 3 streams, 2 000-token prompts", "p99 ITL of the same", "TTFT p50 of the long prompts")
     for line, ours in (("one prefill and one decode worker", True), ("one plain vLLM server", False)):
@@ -50,7 +51,7 @@ def test_the_page_of_when_separation_does_not_pay_shows_the_measured_stalls() ->
 
 
 def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Path) -> None:
-    page = (DOCS / "benchmarks.md").read_text()
+    page = (REPORTS / "benchmarks.md").read_text()
     for name in (
         "planner",
         "planner_dynamo",
@@ -63,12 +64,12 @@ def test_benchmarks_are_the_committed_rows_and_their_pictures_exist(tmp_path: Pa
         "elastic_planned",
     ):
         assert "\n".join(report.table([*rows_of(name)])) in page
-    assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (DOCS / "pictures").iterdir()}
+    assert {*re.findall(r"\(pictures/([^)]+)\)", page)} <= {each.name for each in (REPORTS / "pictures").iterdir()}
     assert all(file in page for files in report.PICTURES.values() for file in files)
 
 
 def test_the_forecasts_tables_show_the_measured_errors_and_say_where_a_plain_forecast_is_better() -> None:
-    page, measured = (DOCS / "planner-evaluation.md").read_text(), rows_of("forecast")
+    page, measured = (REPORTS / "planner-evaluation.md").read_text(), rows_of("forecast")
     begins = page.index("## How good the forecast is")
     part = page[begins : page.index("\n## ", begins)]
     lines = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in part.splitlines() if line[:1] == "|"]
@@ -99,7 +100,7 @@ def test_the_forecasts_tables_show_the_measured_errors_and_say_where_a_plain_for
 
 
 def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
-    page, simulated = (DOCS / "elastic-evaluation.md").read_text(), rows_of("elastic_paper")
+    page, simulated = (REPORTS / "elastic-evaluation.md").read_text(), rows_of("elastic_paper")
     assert "\n".join(paper_page.throughput_table(simulated)) in page
     assert "\n".join(paper_page.ablation_table(simulated)) in page
     assert "\n".join(planned_page.planned_table(rows_of("elastic_planned"))) in page
@@ -120,7 +121,7 @@ def test_the_page_of_elastic_groups_shows_the_measured_factors() -> None:
 def test_the_page_of_elastic_groups_shows_what_the_engine_does() -> None:
     tokens = json.loads((RESULTS / "verify.json").read_text())[engine_page.TOKENS]
     table = engine_page.engine_table(rows_of("elastic"), tokens)
-    assert "\n".join(table) in (DOCS / "elastic-evaluation.md").read_text()
+    assert "\n".join(table) in (REPORTS / "elastic-evaluation.md").read_text()
 
 
 def test_the_note_on_the_elastic_engine_has_the_figures_of_kills_while_a_group_scales() -> None:

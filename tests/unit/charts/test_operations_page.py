@@ -1,6 +1,6 @@
 """Who looks up a panel, an alert, a condition or a reason finds it, and no other is there.
 
-Panels are in docs/monitoring.md, the rest in docs/operations.md.
+Panels are in docs/operate/monitoring.md, the rest in docs/operate/operations.md.
 """
 
 import re
@@ -16,8 +16,8 @@ from pointsman.api.v1alpha1.conditions import ConditionType, PlannerHealth, Reas
 from pointsman.planner.core.types import Reason as PlannerReason
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/operations.md").read_text()
-MONITORING = (ROOT / "docs/monitoring.md").read_text()
+PAGE = (ROOT / "docs/operate/operations.md").read_text()
+MONITORING = (ROOT / "docs/operate/monitoring.md").read_text()
 RULES: list[dict[str, Any]] = [
     rule
     for group in yaml.safe_load((ROOT / "charts/pointsman/files/alerts.yaml").read_text())["groups"]

@@ -29,8 +29,8 @@ from pointsman.gateway.settings import Settings
 from pointsman.workers.settings import WorkerSettings
 
 DOCS: Final = Path(__file__).parents[3] / "docs"
-PAGE: Final = (DOCS / "limits.md").read_text()
-IMAGES_PAGE: Final = (DOCS / "multimodal.md").read_text()
+PAGE: Final = (DOCS / "use" / "limits.md").read_text()
+IMAGES_PAGE: Final = (DOCS / "use" / "multimodal.md").read_text()
 
 NOT_ON_THE_SERVICE: Final = {
     # identity and addresses: the operator's

@@ -14,10 +14,10 @@ from pointsman.operator.core import actions
 from pointsman.operator.metrics import OperatorMetrics
 
 DOCS = Path(__file__).parents[3] / "docs"
-CONDITIONS = (DOCS / "conditions.md").read_text()
-SWITCHES = (DOCS / "role-switches.md").read_text()
-PAGE = (DOCS / "operator.md").read_text()
-PLANS = (DOCS / "plans.md").read_text()
+CONDITIONS = (DOCS / "operate" / "conditions.md").read_text()
+SWITCHES = (DOCS / "operate" / "role-switches.md").read_text()
+PAGE = (DOCS / "reference" / "operator.md").read_text()
+PLANS = (DOCS / "planner" / "plans.md").read_text()
 
 
 @pytest.mark.parametrize(

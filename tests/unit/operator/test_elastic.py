@@ -76,7 +76,7 @@ def test_instances_get_the_number_type_and_slots_and_no_arguments_of_the_server(
 
 
 def test_a_user_can_exclude_nccl() -> None:
-    """As docs/elastic.md says."""
+    """As docs/use/elastic.md says."""
     engine = {"name": "engine", "env": [{"name": names.ENV_TENSOR_TRANSPORT, "value": "gloo"}]}
     wanted = group(instance={"gpus": 1, "template": {"spec": {"containers": [engine]}}})
     assert environment(made(wanted, "StatefulSet", "long-chat"))[names.ENV_TENSOR_TRANSPORT] == "gloo"

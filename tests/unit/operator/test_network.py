@@ -77,7 +77,7 @@ def test_every_policy_has_a_name_that_is_known_when_it_is_deleted(kind: str) -> 
     network = Network(controllers=CONTROLLERS, metrics_from=({"namespaceSelector": {}},))
     made = network_policies(service(kind=kind), network)
     assert {item["metadata"]["name"] for item in made} <= set(policy_names(service()))
-    assert "chat-workers" not in policy_names(service()), "docs/security.md told users to make one of that name"
+    assert "chat-workers" not in policy_names(service()), "docs/operate/security.md told users to make one of that name"
     for item in made:
         assert item["metadata"]["labels"][names.SERVICE_LABEL] == "chat"
         assert item["metadata"]["ownerReferences"][0]["kind"] == kind

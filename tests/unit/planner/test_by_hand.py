@@ -27,7 +27,7 @@ from pointsman.planner.core.types import (
     WorkerRole,
 )
 
-PAGE: Final = (Path(__file__).parents[3] / "docs/planner-by-hand.md").read_text()
+PAGE: Final = (Path(__file__).parents[3] / "docs/planner/by-hand.md").read_text()
 ENGINE: Final = LinearModel(4.705, 0.01757, 8.785e-7, 6.392, 0.009885, 4.273e-5)
 POLICY: Final = Policy(
     mode=Mode.ACTIVE,

@@ -16,13 +16,13 @@ from pointsman.planner.replay.record_command import parse as record
 from pointsman.planner.settings import PlannerSettings
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/planner.md").read_text()
+PAGE = (ROOT / "docs/planner/README.md").read_text()
 SHIPPED = ROOT / "planner/src/pointsman/planner/tables/Meta-Llama-3.1-8B__h100_sxm__vllm__tp1.json"
 
 
 def commands(page: str) -> list[list[str]]:
     """Every ``pointsman`` command line of a page: of its code blocks, and those with arguments in its sentences."""
-    text = (ROOT / "docs" / page).read_text()
+    text = (ROOT / "docs" / "planner" / page).read_text()
     lines = re.findall(r"^ {4}(pointsman .+)$", text, re.MULTILINE) + re.findall(r"`(pointsman \w+ [^`…]+)`", text)
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
@@ -45,7 +45,7 @@ def test_the_policy_that_is_written_out_is_taken_and_needs_each_of_its_required_
 
 @pytest.mark.parametrize(
     ("page", "known"),
-    [("planner.md", {"explain"}), ("planner-metrics.md", {"record"}), ("profile.md", {"profile", "replay"})],
+    [("README.md", {"explain"}), ("metrics.md", {"record"}), ("profile.md", {"profile", "replay"})],
 )
 def test_every_command_of_a_page_is_taken_as_it_is_written(
     page: str, known: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -1,4 +1,4 @@
-"""Every command of docs/replay.md that needs no cluster runs as it is written, on the first seconds of its load."""
+"""Every command of docs/planner/replay.md that needs no cluster runs as written, on the first seconds of its load."""
 
 import json
 import re
@@ -26,12 +26,12 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path, monkeypatch
     for folder in ("examples", "bench"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
-    recording = re.search(r"```json\n(.*?)```", (ROOT / "docs/replay.md").read_text(), re.DOTALL)
+    recording = re.search(r"```json\n(.*?)```", (ROOT / "docs/planner/replay.md").read_text(), re.DOTALL)
     assert recording is not None
     for name in ("chat.jsonl", "hour.jsonl"):
         (tmp_path / name).write_text(recording[1])
     (tmp_path / "long-chat.yaml").write_text(yaml.safe_dump_all([group(), plan(1, STEP)]))
-    found = commands("docs/replay.md")
+    found = commands("docs/planner/replay.md")
     assert len(found) >= 5
     for arguments in found:
         assert command.main([*arguments, "--first-seconds", "20"]) == 0, arguments
@@ -41,20 +41,20 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path, monkeypatch
 def test_an_example_policy_says_the_command_that_its_report_was_made_with(name: str) -> None:
     said = " ".join((ROOT / "examples" / "policies" / f"{name}.yaml").read_text().replace("\\\n#", " ").split())
     assert f"pointsman replay --policy examples/policies/{name}.yaml {' '.join(REPLAYS[name])}" in said
-    assert f"docs/replays/{name}.svg" in said
+    assert f"docs/reports/replays/{name}.svg" in said
 
 
 @pytest.mark.parametrize("name", REPLAYS)
 def test_a_report_of_every_example_policy_is_linked(name: str) -> None:
-    page = (ROOT / "docs" / "replays" / "README.md").read_text()
+    page = (ROOT / "docs" / "reports" / "replays" / "README.md").read_text()
     for kind in ("svg", "html"):
         assert f"({name}.{kind})" in page
-        assert (ROOT / "docs" / "replays" / f"{name}.{kind}").exists()
+        assert (ROOT / "docs" / "reports" / "replays" / f"{name}.{kind}").exists()
 
 
 @pytest.mark.parametrize("name", REPLAYS)
 def test_a_report_is_as_the_code_draws_it_now_and_names_its_command(name: str) -> None:
-    folder = ROOT / "docs" / "replays"
+    folder = ROOT / "docs" / "reports" / "replays"
     text = (folder / f"{name}.html").read_text()
     assert page._STYLE in text  # make replays
     assert pictures.STYLE in text and pictures.STYLE in (folder / f"{name}.svg").read_text()
@@ -63,14 +63,14 @@ def test_a_report_is_as_the_code_draws_it_now_and_names_its_command(name: str) -
 
 
 def test_the_page_of_the_replays_is_as_the_code_writes_it_now() -> None:
-    folder = ROOT / "docs" / "replays"
+    folder = ROOT / "docs" / "reports" / "replays"
     assert (folder / "README.md").read_text() == readme(json.loads((folder / "figures.json").read_text()))
 
 
 def test_of_every_example_that_is_replayed_on_no_real_trace_it_is_said_why() -> None:
     loads = {name: options[options.index("--trace") + 1] for name, options in REPLAYS.items()}
     assert {name for name, load in loads.items() if not (ROOT / load).is_file()} == {*SYNTHETIC}
-    page = (ROOT / "docs" / "replays" / "README.md").read_text()
+    page = (ROOT / "docs" / "reports" / "replays" / "README.md").read_text()
     for name in SYNTHETIC:
         assert f"**{name}** has a synthetic load." in page
-        assert "docs/replays/README.md" in (ROOT / "examples" / "policies" / f"{name}.yaml").read_text()
+        assert "docs/reports/replays/README.md" in (ROOT / "examples" / "policies" / f"{name}.yaml").read_text()

@@ -115,7 +115,7 @@ class Part:
             # A process group of its own: Ctrl-C at the terminal is for the owner, who then ends the parts in order.
             # Not a session of its own, here and wherever pods are started: Linux gives each session (autogroup) its
             # share of a core, and one that mostly sleeps, as a gateway does, then waits tenths of a second for its
-            # turn beside two engines that compute (docs/local-cluster.md has the figures).
+            # turn beside two engines that compute (docs/use/local-cluster.md has the figures).
             return subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=self._env, process_group=0
             )

@@ -1,4 +1,4 @@
-"""What the operator counts. Names and labels are documented by ``docs/conditions.md``; label sets are bounded."""
+"""What the operator counts. ``docs/operate/conditions.md`` documents names and labels; label sets are bounded."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final

@@ -1,11 +1,11 @@
-"""The Python in docs/simulator.md runs as it stands there."""
+"""The Python in docs/planner/simulator.md runs as it stands there."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[4] / "docs" / "simulator.md"
+PAGE = Path(__file__).parents[4] / "docs" / "planner" / "simulator.md"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pointsman.api.v1alpha1 import INSTALLED
 
 def generated(root: Path) -> dict[Path, str]:
     """Every generated file of the repository at ``root``, with its text."""
-    files: dict[Path, str] = {root / "docs" / "api.md": reference(INSTALLED)}
+    files: dict[Path, str] = {root / "docs" / "reference" / "api.md": reference(INSTALLED)}
     for kind in INSTALLED:
         for folder in (root / "crds", root / "charts" / "pointsman" / "files" / "crds"):
             files[folder / f"{kind.resource.plural}.yaml"] = crd_yaml(kind)

@@ -1,4 +1,4 @@
-"""The API reference (``docs/api.md``), generated from the same schemas the API server gets."""
+"""The API reference (``docs/reference/api.md``), generated from the same schemas the API server gets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 """Conditions: their types, every reason there is, and how one is set.
 
-Reasons are stable: tools and people match on them, and ``docs/conditions.md`` explains them one by one.
+Reasons are stable: tools and people match on them, and ``docs/operate/conditions.md`` explains them one by one.
 """
 
 from collections.abc import Iterable
@@ -106,7 +106,7 @@ class Reason(StrEnum):
 
 
 class PlannerHealth(StrEnum):
-    """Why PlannerHealthy is as it is; ``docs/operations.md`` says what to do for each."""
+    """Why PlannerHealthy is as it is; ``docs/operate/operations.md`` says what to do for each."""
 
     PLANNING = "Planning"  # it decides
     STALE_METRICS = "StaleMetrics"  # pages of a gateway, or of half of the workers, are too old: nothing is decided

@@ -199,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     service("--metric-dropout", type=_share, default=0.0, metavar="SHARE", help="scrapes that fail (default: 0)")
     service("--start-failures", type=_share, default=0.0, metavar="SHARE", help="worker starts that fail (default: 0)")
     service("--switch-failures", type=_share, default=0.0, metavar="SHARE", help="switches that fail (default: 0)")
-    service("--planner", default="pointsman", metavar="NAME", help="or a baseline to see beside it; see docs/replay.md")
+    service("--planner", default="pointsman", metavar="NAME", help="or a baseline: docs/planner/replay.md")
 
     images = parser.add_argument_group(
         "encode workers", "for requests with images: a third pool, which makes their embeddings before the prefill"

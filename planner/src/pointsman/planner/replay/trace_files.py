@@ -8,7 +8,7 @@ Azure       CSV with the columns ``TIMESTAMP``, ``ContextTokens``, ``GeneratedTo
             github.com/Azure/AzurePublicDataset
 Pointsman   a header line ``{"format": "pointsman-trace", "version": 1, …}``, then one JSON object a line:
             ``arrival_s``, ``prompt_tokens``, ``output_tokens``, optionally ``prefix_blocks`` and ``images``; see
-            docs/replay.md
+            docs/planner/replay.md
 ==========  =====================================================================================================
 
 Any of them may be compressed (gzip, xz, bzip2). What a line says wrong is said with file, line number and field.

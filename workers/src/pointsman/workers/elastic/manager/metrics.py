@@ -18,7 +18,7 @@ _REASONS: Final = ("scale_down", "scale_up", *_PLANNED)
 
 
 class ManagerMetrics:
-    """Names begin with ``pointsman_elastic_``; docs/elastic.md says what each means."""
+    """Names begin with ``pointsman_elastic_``; docs/use/elastic.md says what each means."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self.instances = Gauge("pointsman_elastic_instances", "Instances that are linked", registry=registry)
