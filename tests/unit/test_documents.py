@@ -63,3 +63,18 @@ def test_every_page_stands_on_a_shelf() -> None:
 @every_page
 def test_no_command_of_a_page_needs_uv_on_path(page: Path) -> None:
     assert "uv run" not in page.read_text()
+
+
+GENERATED = ("reference/api.md", "reports/benchmarks.md", "reports/planner-evaluation.md", "reports/replays/README.md")
+WIDTH = 120
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if page not in {ROOT / "docs" / name for name in GENERATED}],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_line_has_at_most_120_characters_but_for_tables_code_and_links(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
+    prose = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "![")) and line[:4].strip()]
+    assert [line for line in prose if len(line) > WIDTH and not re.fullmatch(r"\s*[`\[(]\S.*[`)\]].?", line)] == []
