@@ -11,12 +11,15 @@ import pytest
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroupSpec, InstanceCounts
 from pointsman.api.v1alpha1.plan import Approval, PlanPhase, PlanReason, PlanSpec, PlanStatus
 from pointsman.api.v1alpha1.plan import Plan as PlanObject
-from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
+from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicy, PlannerPolicySpec
+from pointsman.kube.client import Listing
+from pointsman.kube.resources import PLANNER_POLICIES, Resource
 from pointsman.operator.core.actions import SetPlanStatus
 from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
 from pointsman.operator.core.snapshot import Container, Plan, Policy, Worker
 from pointsman.operator.decisions import Decisions
 
+METADATA = {"name": "long", "namespace": "models", "uid": "u", "resourceVersion": "1"}
 NOW_S = datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp()
 
 
@@ -116,9 +119,10 @@ def test_bounds_of_the_group_hold() -> None:
     assert done(asked(plan(7)))[0] == []
 
 
-def test_in_shadow_a_plan_is_only_recorded() -> None:
+@pytest.mark.parametrize("now", [Mode.SHADOW, Mode.ACTIVE])
+def test_a_plan_of_shadow_is_only_recorded(now: Mode) -> None:
     recorded = plan(4, mode=Mode.SHADOW)
-    assert done(asked(recorded, policy=policy(Mode.SHADOW))) == (
+    assert done(asked(recorded, policy=policy(now))) == (
         [],
         {recorded.name: (PlanPhase.SHADOW, PlanReason.RECORDED)},
     )
@@ -229,3 +233,21 @@ def test_a_group_has_no_plans_of_a_service_that_has_its_name() -> None:
     for kind, name in (("ElasticGroup", "g"), ("LLMService", "s")):
         plans = asyncio.run(decisions.plans(("models", "long-chat"), "u", kind))
         assert [each.name for each in plans] == [name]
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["a plan runs", "no plan runs"])
+def test_a_plan_that_runs_is_held_against_the_policy_as_it_is_now_and_not_as_a_mirror_has_it(ended: bool) -> None:
+    def named(mode: Mode) -> dict[str, Any]:
+        spec = policy(mode).spec.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {"kind": "PlannerPolicy", "metadata": METADATA, "spec": spec}
+
+    async def live(resource: Resource, namespace: str, *, field_selector: str) -> Listing:
+        assert (resource, namespace, field_selector) == (PLANNER_POLICIES, "models", "metadata.name=long")
+        return Listing([named(Mode.EXTERNAL)], "2")
+
+    mirrored = SimpleNamespace(get=lambda *_: PlannerPolicy.model_validate(named(Mode.ACTIVE)))
+    decisions = Decisions(SimpleNamespace(list=live), mirrored, mirrored, mirrored)  # type: ignore[arg-type]
+    status = PlanStatus(phase=PlanPhase.COMPLETED if ended else PlanPhase.EXECUTING)
+    found = asyncio.run(decisions.policy("models", "long", [replace(plan(4), status=status)]))
+    assert found is not None
+    assert found.mode is (Mode.ACTIVE if ended else Mode.EXTERNAL)

@@ -97,9 +97,13 @@ def test_a_switch_that_fails_ends_the_plan_without_scaling_to_make_up_for_it() -
     assert replicas(it) == (2, 3)
 
 
-def test_shadow_changes_nothing() -> None:
+@pytest.mark.parametrize("now", [Mode.SHADOW, Mode.ACTIVE, Mode.EXTERNAL], ids=lambda mode: f"{mode} since")
+@pytest.mark.parametrize("changes_layout", [True, False], ids=["layout", "routing"])
+def test_what_was_decided_in_shadow_changes_nothing(changes_layout: bool, now: Mode) -> None:
+    """Also if the policy has another mode by now, or the planner knew of Shadow before the operator did."""
     it = world(Mode.SHADOW)
-    made = plan(it, 3, 2, switches=1)
+    made = plan(it, 3, 2, switches=1 if changes_layout else 0, changesLayout=changes_layout)
+    it.policy = policy(now)
     it.run(30)
     assert status(it, made) == (PlanPhase.SHADOW, PlanReason.RECORDED)
     assert replicas(it) == (2, 3)

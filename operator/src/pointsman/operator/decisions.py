@@ -28,7 +28,7 @@ from pointsman.operator.pods import ServiceKey
 
 log = logging.getLogger(__name__)
 
-M = TypeVar("M", RoleSwitch, PlanObject)
+M = TypeVar("M", RoleSwitch, PlanObject, PlannerPolicy)
 
 
 class Decisions:
@@ -82,9 +82,13 @@ class Decisions:
         listing = await self._kube.list(resource, namespace)
         return [raw for raw in listing.items if _service_name(raw) == name]
 
-    def policy(self, namespace: str, name: str) -> Policy | None:
-        """The policy of that name, None if there is none."""
+    async def policy(self, namespace: str, name: str, plans: Iterable[Plan]) -> Policy | None:
+        """The policy of that name, None if there is none: live while one of ``plans`` runs, so that none is carried
+        out, or refused, by an edit that is older than the plan."""
         found = self._policies.get(name, namespace)
+        if any(not plan.ended for plan in plans):
+            live = await self._live(resources.PLANNER_POLICIES, namespace, [name])
+            found = next((policy for policy, _ in _readable(PlannerPolicy, live)), None)
         return Policy(name=name, spec=found.spec) if found is not None else None
 
     def no_policy(self, namespace: str, name: str) -> Problem:

@@ -1,6 +1,7 @@
 """One look at one elastic group: live GET, its objects made so, its manager asked, status, in one sentence."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -43,7 +44,7 @@ from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.naming import SET_BY_ANNOTATION, manager_name, secret_name
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.problems import Problem
-from pointsman.operator.core.snapshot import Policy, Service, Worker
+from pointsman.operator.core.snapshot import Plan, Policy, Service, Worker
 from pointsman.operator.core.worker_pod import uncounted_gpus
 from pointsman.operator.decisions import Decisions
 from pointsman.operator.deployments import GatewayDeployments
@@ -153,7 +154,8 @@ class ElasticGroups:
             memory.made_generation = group.metadata.generation
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += [*memory.problems, *memory.refused]
-        policy = self._policy(group, service, memory, problems)
+        plans = await self._decisions.plans((service.namespace, service.name), service.uid, group.kind)
+        policy = await self._policy(group, service, memory, plans, problems)
         view = self._view(group, service, await self._state(service, memory, policy, problems))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
         self._tell(service, memory, view, outcome)
@@ -161,7 +163,7 @@ class ElasticGroups:
         if not group.spec.paused:  # before the status is written: that makes a new version of the group
             before, memory.refused = memory.refused, []
             try:
-                await self._carry_out(group, service, view, outcome, policy)
+                await self._carry_out(group, service, view, outcome, policy, plans)
             except (Forbidden, Invalid) as error:  # said with the next status: the rest goes on
                 memory.refused = [Problem(reason=Reason.OBJECT_REFUSED, message=f"a plan of {service.name}: {error}")]
             has_news = before != memory.refused
@@ -169,7 +171,9 @@ class ElasticGroups:
             await self._write_status(service, outcome)
         return LOOK_S if outcome.settled and not has_news else SETTLING_S
 
-    def _policy(self, group: ElasticGroup, service: Service, memory: _Memory, problems: list[Problem]) -> Policy | None:
+    async def _policy(
+        self, group: ElasticGroup, service: Service, memory: _Memory, plans: Sequence[Plan], problems: list[Problem]
+    ) -> Policy | None:
         """The policy that the group follows; one that is not there, or that it cannot follow, is a problem."""
         name = group.spec.policy_ref.name if group.spec.policy_ref is not None else None
         if name != memory.policy:
@@ -179,7 +183,7 @@ class ElasticGroups:
             memory.policy = name
         if name is None:
             return None
-        policy = self._decisions.policy(service.namespace, name)
+        policy = await self._decisions.policy(service.namespace, name, plans)
         if policy is None:
             problems.append(self._decisions.no_policy(service.namespace, name))
         elif refused := contradiction(policy.spec, service.name, group.spec):
@@ -187,16 +191,21 @@ class ElasticGroups:
         return policy
 
     async def _carry_out(
-        self, group: ElasticGroup, service: Service, view: GroupView, outcome: GroupReport, policy: Policy | None
+        self,
+        group: ElasticGroup,
+        service: Service,
+        view: GroupView,
+        outcome: GroupReport,
+        policy: Policy | None,
+        plans: Sequence[Plan],
     ) -> None:
-        """The group's plans."""
-        key = (service.namespace, service.name)
+        """The next step of the group's plans."""
         asked = Asked(
             name=service.name,
             namespace=service.namespace,
             spec=group.spec,
             set_by=group.metadata.annotations.get(SET_BY_ANNOTATION),
-            plans=await self._decisions.plans(key, service.uid, group.kind),
+            plans=plans,
             policy=policy,
             counts=outcome.status.instances or InstanceCounts(),
             instances=view.instances,

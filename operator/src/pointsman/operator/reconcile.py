@@ -483,7 +483,7 @@ class Reconciler:
                 problems += [problem] if problem is not None else []
         policy: Policy | None = None
         if service.spec.policy_ref is not None:
-            policy = self._decisions.policy(service.namespace, service.spec.policy_ref.name)
+            policy = await self._decisions.policy(service.namespace, service.spec.policy_ref.name, plans)
             if policy is None:
                 problems.append(self._decisions.no_policy(service.namespace, service.spec.policy_ref.name))
             elif refused := contradiction(policy.spec, service.name, service.spec):

@@ -96,7 +96,7 @@ def ownership_actions(snapshot: Snapshot) -> Iterator[Action]:
 
 def _route(plan: Plan, snapshot: Snapshot) -> Iterator[Action]:
     """A routing-only plan: numbers, at once, without approval, also where somebody else owns the replicas."""
-    if snapshot.policy is None or snapshot.policy.mode is Mode.SHADOW:
+    if snapshot.policy is None or Mode.SHADOW in (snapshot.policy.mode, plan.spec.mode):
         yield from _report(plan, snapshot, *_not_executed(plan, snapshot.policy))
         return
     yield from _set_routing(plan, snapshot)
@@ -122,7 +122,7 @@ class Gate:
 def gate(plan: Plan, at: Gate) -> Held | None:
     """Why the plan is not carried out now; None: it is. Looked at before every step, since policies change."""
     began = plan.status.phase is PlanPhase.EXECUTING
-    if not executes(at.policy):
+    if not executes(at.policy) or plan.spec.mode is Mode.SHADOW:
         return _not_executed(plan, at.policy)
     if plan.spec.approval.decision == "Denied" and not began:
         who = f" by {plan.spec.approval.by}" if plan.spec.approval.by else ""
@@ -274,9 +274,9 @@ def pending_workers(snapshot: Snapshot) -> list[Worker]:
 
 
 def _not_executed(plan: Plan, policy: Policy | None) -> Held:
+    if plan.spec.mode is Mode.SHADOW:  # also if the policy has another mode by now: nobody asked for this plan
+        return PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only recorded decisions when this one was made"
     mode = policy.mode if policy is not None else None
-    if mode is Mode.SHADOW and plan.spec.mode is Mode.SHADOW:
-        return PlanPhase.SHADOW, PlanReason.RECORDED, "the policy only records decisions"
     now = f"the policy's mode is {mode} now" if mode is not None else "there is no policy now"
     return PlanPhase.FAILED, PlanReason.NOT_ALLOWED, f"{now}: it is not carried out"
 
