@@ -249,7 +249,7 @@ WHY = Row(
             "Reasons of decisions",
             "Looks of the planner by the reason of the decision, the last one of each interval on top. "
             "Unsatisfiable: more is needed than the "
-            "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner/README.md explains each.",
+            "policy allows. StaleMetrics, NotEnoughData: nothing is decided. docs/planner/reasons.md explains each.",
             "short",
             (Query(increase("pointsman_planner_ticks_total", "reason"), "{{reason}}"),),
             Kind.BARS,

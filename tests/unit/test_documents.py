@@ -78,3 +78,11 @@ def test_a_line_has_at_most_120_characters_but_for_tables_code_and_links(page: P
     text = re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.M | re.S)
     prose = [line for line in text.splitlines() if not line.lstrip().startswith(("|", "![")) and line[:4].strip()]
     assert [line for line in prose if len(line) > WIDTH and not re.fullmatch(r"\s*[`\[(]\S.*[`)\]].?", line)] == []
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: str(page.relative_to(ROOT / "docs")))
+def test_a_page_of_a_user_has_at_most_2000_words_and_the_planners_1000(page: Path) -> None:
+    name = str(page.relative_to(ROOT / "docs"))
+    if name in GENERATED or re.match(r"design/\d{4}-", name):
+        return  # made from results and models, or a record of what was measured and decided
+    assert len(page.read_text().split()) <= (1000 if name == "planner/README.md" else 2000)

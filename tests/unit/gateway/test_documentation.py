@@ -1,4 +1,4 @@
-"""docs/reference/gateway.md names every setting and every metric of the gateway, and its example file is one."""
+"""The pages of the gateway name every setting and every metric of the gateway, and its example file is one."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,8 @@ from pointsman.gateway.metrics import IMAGE_REASONS, ImagePath
 from pointsman.gateway.settings import Settings
 from pointsman.serving.flow_control import LATE_DECODING_SHARE, LATE_PENDING_SHARE
 
-PAGE = (Path(__file__).parents[3] / "docs/reference/gateway.md").read_text()
+REFERENCE = Path(__file__).parents[3] / "docs/reference"
+PAGE = "\n".join(page.read_text() for page in sorted(REFERENCE.glob("gateway*.md")))
 
 
 def test_every_setting_router_and_refused_field_is_documented() -> None:

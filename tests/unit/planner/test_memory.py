@@ -25,7 +25,7 @@ from pointsman.planner.memory import from_json, to_json
 from unit.planner.test_decide import LONG, POLICY, SHORT, observed, workers
 
 MOST_BYTES = 640 * 1024
-"""Of a state, as docs/planner/README.md says; a ConfigMap holds 1 MiB."""
+"""Of a state, as docs/planner/decisions.md says; a ConfigMap holds 1 MiB."""
 
 
 def test_a_restarted_planner_goes_on_exactly_where_it_was() -> None:

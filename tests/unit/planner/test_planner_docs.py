@@ -16,25 +16,27 @@ from pointsman.planner.replay.record_command import parse as record
 from pointsman.planner.settings import PlannerSettings
 
 ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/planner/README.md").read_text()
+FOLDER = ROOT / "docs" / "planner"
+REASONS = (FOLDER / "reasons.md").read_text()
 SHIPPED = ROOT / "planner/src/pointsman/planner/tables/Meta-Llama-3.1-8B__h100_sxm__vllm__tp1.json"
 
 
 def commands(page: str) -> list[list[str]]:
     """Every ``pointsman`` command line of a page: of its code blocks, and those with arguments in its sentences."""
-    text = (ROOT / "docs" / "planner" / page).read_text()
+    text = (FOLDER / page).read_text()
     lines = re.findall(r"^ {4}(pointsman .+)$", text, re.MULTILINE) + re.findall(r"`(pointsman \w+ [^`…]+)`", text)
     return [shlex.split(line, comments=True)[1:] for line in lines]
 
 
 def test_every_reason_of_a_decision_is_explained_and_no_other_is() -> None:
-    table = PAGE[PAGE.index("**Its reason**") : PAGE.index("## What keeps it calm")]
-    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    rows = [row.split("|")[1] for row in REASONS.splitlines() if row.startswith("| `")]
     assert set(re.findall(r"`([A-Za-z]+)`", " ".join(rows))) == {reason.value for reason in Reason}
 
 
-def test_the_policy_that_is_written_out_is_taken_and_needs_each_of_its_required_fields(tmp_path: Path) -> None:
-    text = PAGE[PAGE.index("```yaml\napiVersion") + 8 :]
+@pytest.mark.parametrize("page", ["README.md", "policy-guide.md"])
+def test_a_policy_that_is_written_out_is_taken_and_needs_each_of_its_required_fields(page: str, tmp_path: Path) -> None:
+    text = (FOLDER / page).read_text()
+    text = text[text.index("```yaml\napiVersion") + 8 :]
     text = text[: text.index("```")]
     file = tmp_path / "policy.yaml"
     file.write_text(text)

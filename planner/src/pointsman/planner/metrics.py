@@ -1,6 +1,6 @@
 """The planner's own metrics: what it saw, what it expects, and why it decided so. One set a service.
 
-Documented by ``docs/planner/README.md``. What is unknown is absent, neither 0 nor what it was before.
+Documented by ``docs/planner/metrics.md``. What is unknown is absent, neither 0 nor what it was before.
 """
 
 from collections.abc import Mapping, Sequence
