@@ -18,7 +18,7 @@ class _Timer:
 
 
 class FakeClock:
-    """``pointsman.kube.clock.Clock`` for tests. Begins at 1 000 s, in the year 2026."""
+    """``pointsman.process.clock.Clock`` for tests. Begins at 1 000 s, in the year 2026."""
 
     def __init__(self) -> None:
         self._now_s = 1000.0

@@ -14,8 +14,8 @@ from pointsman.kube.client import Kube
 from pointsman.operator.apply import Writer
 from pointsman.operator.core.nats_credentials import NatsCredentials
 from pointsman.operator.errors import NameConflict
+from pointsman.operator.expectations import Expectations
 from pointsman.operator.observe import service_of
-from pointsman.operator.pods import Expectations
 
 from .conftest import Cluster
 

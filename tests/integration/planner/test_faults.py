@@ -9,12 +9,12 @@ from pointsman.api.protocol import names
 from pointsman.api.v1alpha1.conditions import Condition, ConditionStatus
 from pointsman.api.v1alpha1.plan import PlanPhase
 from pointsman.kube import resources
-from pointsman.kube.clock import SystemClock
 from pointsman.kube.events import EventRecorder
 from pointsman.planner.cluster import Cluster
 from pointsman.planner.loop import Planner
 from pointsman.planner.metrics import PlannerMetrics
 from pointsman.planner.scraper import Scraper
+from pointsman.process.clock import SystemClock
 from waiting import eventually
 
 from .conftest import World

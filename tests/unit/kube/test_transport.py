@@ -190,7 +190,7 @@ async def test_a_proxy_of_the_environment_is_not_asked_for_a_local_cluster(tmp_p
 
 
 def test_the_whole_room_imports_in_less_than_90_mib() -> None:
-    rooms = "client, clock, errors, events, lease, mirror, objects, pods, queue, resources"
+    rooms = "client, errors, events, lease, mirror, objects, pods, queue, resources"
     # Not getrusage: a child's ru_maxrss begins with what its parent, pytest, held when it forked.
     code = f"from pointsman.kube import {rooms}; print(open('/proc/self/status').read())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.llmservice import EncodePoolSpec, EncodeSpec
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.diff import decide, next_look_s, workers_to_ask
+from pointsman.operator.core.decide import decide, next_look_s, workers_to_ask
 from pointsman.operator.core.snapshot import Container, DrainReason, Pool, Worker
 from unit.operator.world import FOUND_LOST_S, KV, LOST_NODE_S, NODES, Engine, Render, World, service, spec
 

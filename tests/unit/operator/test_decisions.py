@@ -9,7 +9,7 @@ import pytest
 from pointsman.api.protocol.control import WorkerPhase
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.diff import MAX_ACTIONS, decide, workers_to_ask
+from pointsman.operator.core.decide import MAX_ACTIONS, decide, workers_to_ask
 from pointsman.operator.core.drain import choose_victims, drain_step
 from pointsman.operator.core.naming import free_worker_names
 from pointsman.operator.core.roles import prefill_partner, role_actions

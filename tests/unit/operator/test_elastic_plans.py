@@ -17,7 +17,7 @@ from pointsman.kube.resources import PLANNER_POLICIES, Resource
 from pointsman.operator.core.actions import SetPlanStatus
 from pointsman.operator.core.elastic.plans import Asked, SetInstances, group_plan_actions, objectives_of
 from pointsman.operator.core.snapshot import Container, Plan, Policy, Worker
-from pointsman.operator.decisions import Decisions
+from pointsman.operator.plan_inputs import PlanInputs
 
 METADATA = {"name": "long", "namespace": "models", "uid": "u", "resourceVersion": "1"}
 NOW_S = datetime(2026, 11, 26, 12, 0, tzinfo=UTC).timestamp()
@@ -229,9 +229,9 @@ def test_a_group_has_no_plans_of_a_service_that_has_its_name() -> None:
         for name, spec in (("g", of_group.model_dump(by_alias=True)), ("s", of_service))
     ]
     mirror = SimpleNamespace(by=lambda _: found)
-    decisions = Decisions(None, mirror, mirror, mirror)  # type: ignore[arg-type]
+    plan_inputs = PlanInputs(None, mirror, mirror, mirror)  # type: ignore[arg-type]
     for kind, name in (("ElasticGroup", "g"), ("LLMService", "s")):
-        plans = asyncio.run(decisions.plans(("models", "long-chat"), "u", kind))
+        plans = asyncio.run(plan_inputs.plans(("models", "long-chat"), "u", kind))
         assert [each.name for each in plans] == [name]
 
 
@@ -246,8 +246,8 @@ def test_a_plan_that_runs_is_held_against_the_policy_as_it_is_now_and_not_as_a_m
         return Listing([named(Mode.EXTERNAL)], "2")
 
     mirrored = SimpleNamespace(get=lambda *_: PlannerPolicy.model_validate(named(Mode.ACTIVE)))
-    decisions = Decisions(SimpleNamespace(list=live), mirrored, mirrored, mirrored)  # type: ignore[arg-type]
+    plan_inputs = PlanInputs(SimpleNamespace(list=live), mirrored, mirrored, mirrored)  # type: ignore[arg-type]
     status = PlanStatus(phase=PlanPhase.COMPLETED if ended else PlanPhase.EXECUTING)
-    found = asyncio.run(decisions.policy("models", "long", [replace(plan(4), status=status)]))
+    found = asyncio.run(plan_inputs.policy("models", "long", [replace(plan(4), status=status)]))
     assert found is not None
     assert found.mode is (Mode.ACTIVE if ended else Mode.EXTERNAL)

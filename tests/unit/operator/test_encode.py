@@ -16,7 +16,7 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec, SwitchPhase, Switc
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.adapters.vllm import VllmAdapter
 from pointsman.operator.core.children import disruption_budget
-from pointsman.operator.core.diff import decide
+from pointsman.operator.core.decide import decide
 from pointsman.operator.core.gateway import gateway_objects
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.policies import contradiction

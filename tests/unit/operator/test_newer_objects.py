@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pointsman.api.protocol.names import LANGUAGE_ROLES
-from pointsman.operator.core.diff import decide
+from pointsman.operator.core.decide import decide
 from unit.operator.test_convergence import worlds
 from unit.operator.world import Render, World
 

@@ -4,7 +4,7 @@ import pytest
 
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.operator.core.naming import SERVICE_UID_LABEL
-from pointsman.operator.decisions import belongs
+from pointsman.operator.plan_inputs import belongs
 
 
 def switch(owner: tuple[str, str] | None, label: str | None) -> RoleSwitch:

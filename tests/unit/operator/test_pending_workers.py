@@ -11,7 +11,7 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.diff import decide, next_look_s
+from pointsman.operator.core.decide import decide, next_look_s
 from pointsman.operator.core.drain import choose_victims
 from pointsman.operator.core.snapshot import Policy
 from pointsman.operator.core.unschedulable import NODE_PROVISION_S, pending_of_plan

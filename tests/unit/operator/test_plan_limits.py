@@ -14,7 +14,7 @@ from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import CreateSwitch, SetReplicas
-from pointsman.operator.core.diff import decide
+from pointsman.operator.core.decide import decide
 from pointsman.operator.core.snapshot import Policy
 from unit.operator.test_plans import plan, replicas, status, world
 from unit.operator.world import Render

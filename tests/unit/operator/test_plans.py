@@ -14,7 +14,7 @@ from pointsman.api.v1alpha1.plan import PlanPhase, PlanReason, PlanSpec
 from pointsman.api.v1alpha1.plannerpolicy import Mode, PlannerPolicySpec
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase
 from pointsman.operator.core.actions import CreateWorker
-from pointsman.operator.core.diff import decide, next_look_s
+from pointsman.operator.core.decide import decide, next_look_s
 from pointsman.operator.core.snapshot import Plan, Policy
 from unit.operator.world import Render, World, service, spec
 

@@ -9,9 +9,9 @@ import pytest
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.llmservice import Routing, RoutingObjectives
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy, PlannerPolicySpec, PlannerPolicyStatus
-from pointsman.operator.core.dropped import LAST_APPLIED, dropped_fields
 from pointsman.operator.core.policies import contradiction, policy_status, with_objectives
 from pointsman.operator.core.snapshot import Policy
+from pointsman.operator.core.unknown_fields import LAST_APPLIED, dropped_fields
 from unit.operator.world import spec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,7 +8,7 @@ import pytest
 from pointsman.api.protocol.names import LANGUAGE_ROLES, ROLE_LABEL, ROUTABLE_CONDITION, ROUTABLE_LABEL, Role
 from pointsman.kube.pods import Pod
 from pointsman.operator.core import actions as act
-from pointsman.operator.core.diff import decide
+from pointsman.operator.core.decide import decide
 from pointsman.operator.core.naming import VERIFIED_CONTAINER_ANNOTATION
 from pointsman.operator.core.readiness import readiness_actions
 from pointsman.operator.core.snapshot import Pool, Worker

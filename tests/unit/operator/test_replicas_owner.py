@@ -10,8 +10,8 @@ from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.conditions import ConditionType, Reason
 from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.decide import decide
 from pointsman.operator.core.desired import first_replicas, pool_target
-from pointsman.operator.core.diff import decide
 from pointsman.operator.core.snapshot import Hold, Policy
 from unit.operator.test_decisions import snapshot, worker
 from unit.operator.test_plans import plan, policy, replicas, world

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pointsman.api.protocol.names import LANGUAGE_ROLES, Role
 from pointsman.api.v1alpha1.roleswitch import SwitchPhase, SwitchReason
 from pointsman.operator.core.actions import SetSwitchStatus
-from pointsman.operator.core.diff import decide, next_look_s
+from pointsman.operator.core.decide import decide, next_look_s
 from pointsman.operator.core.snapshot import Hold, Switch
 from pointsman.operator.core.switching import KEPT_SWITCHES
 from unit.operator.world import Render, World, service, spec

@@ -10,8 +10,8 @@ import pytest
 from fakes.clock import FakeClock
 from pointsman.api.protocol.control import WorkerPhase, WorkerState
 from pointsman.api.protocol.names import Role
+from pointsman.kube.pods import ServiceKey
 from pointsman.operator.core.snapshot import Worker
-from pointsman.operator.pods import ServiceKey
 from pointsman.operator.worker_polls import MAX_POLLS_PER_S, POLL_S, WorkerPolls
 from unit.operator.test_decisions import worker
 from unit.operator.world import state

@@ -15,8 +15,8 @@ from pointsman.api.v1alpha1.plannerpolicy import Mode
 from pointsman.api.v1alpha1.roleswitch import RoleSwitchSpec
 from pointsman.kube.pods import LOST_AFTER_S
 from pointsman.operator.core import actions as act
+from pointsman.operator.core.decide import Decision, decide, workers_to_ask
 from pointsman.operator.core.desired import first_replicas
-from pointsman.operator.core.diff import Decision, decide, workers_to_ask
 from pointsman.operator.core.kv_groups import worker_image
 from pointsman.operator.core.plans import executes
 from pointsman.operator.core.roles import serves

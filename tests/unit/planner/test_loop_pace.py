@@ -9,7 +9,6 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
-from pointsman.kube.clock import SYSTEM_CLOCK
 from pointsman.planner.cluster import Target
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.state import State
@@ -21,6 +20,7 @@ from pointsman.planner.plan_writer import PlanWriter
 from pointsman.planner.routing_publisher import RoutingPublisher
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
+from pointsman.process.clock import SYSTEM_CLOCK
 from unit.planner.test_decide import LONG, observed
 from unit.planner.test_plan_ledger import policy
 

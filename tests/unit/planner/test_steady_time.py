@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from pointsman.kube.clock import SystemClock, Timer
 from pointsman.planner.steady_time import SteadyTime
+from pointsman.process.clock import SystemClock, Timer
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -10,11 +10,11 @@ from typing import Any, Final, Literal, Self
 
 from pydantic_core import from_json
 
-from .clock import SYSTEM_CLOCK, Clock
-from .errors import ApiError, Conflict, Gone, Invalid, NotFound, error_from_status
-from .request import RequestRecord, Requests, Target
-from .resources import SERVICE_ACCOUNTS, Resource
-from .transport import Transport, connect
+from pointsman.kube.errors import ApiError, Conflict, Gone, Invalid, NotFound, error_from_status
+from pointsman.kube.request import RequestRecord, Requests, Target
+from pointsman.kube.resources import SERVICE_ACCOUNTS, Resource
+from pointsman.kube.transport import Transport, connect
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 Object = dict[str, Any]
 """A Kubernetes object as JSON."""

@@ -11,12 +11,11 @@ from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from pointsman.api.credentials import mask_credentials
-
-from .client import Kube, Object
-from .clock import SYSTEM_CLOCK, Clock, micro_time
-from .errors import AlreadyExists, KubeError, NotFound
-from .objects import KubeObject
-from .resources import EVENTS, Resource
+from pointsman.kube.client import Kube, Object
+from pointsman.kube.errors import AlreadyExists, KubeError, NotFound
+from pointsman.kube.objects import KubeObject, micro_time
+from pointsman.kube.resources import EVENTS, Resource
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .client import Kube, Object
-from .clock import SYSTEM_CLOCK, Clock, micro_time
-from .errors import AlreadyExists, Conflict, KubeError, NotFound
-from .resources import LEASES
+from pointsman.kube.client import Kube, Object
+from pointsman.kube.errors import AlreadyExists, Conflict, KubeError, NotFound
+from pointsman.kube.objects import micro_time
+from pointsman.kube.resources import LEASES
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

@@ -16,11 +16,11 @@ from typing import Annotated, Any, Final, Generic, Literal, NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from .client import PAGE_LIMIT, WATCH_SILENCE_S, Kube
-from .clock import SYSTEM_CLOCK, Clock
-from .errors import Gone, KubeError, Unreachable, error_from_status
-from .objects import KubeObject, Metadata, unreadable_fields
-from .resources import Resource
+from pointsman.kube.client import PAGE_LIMIT, WATCH_SILENCE_S, Kube
+from pointsman.kube.errors import Gone, KubeError, Unreachable, error_from_status
+from pointsman.kube.objects import KubeObject, Metadata, unreadable_fields
+from pointsman.kube.resources import Resource
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

@@ -61,6 +61,11 @@ class KubeObject(Slim):
         return (self.metadata.namespace, self.metadata.name)
 
 
+def micro_time(moment: datetime) -> str:
+    """Kubernetes' MicroTime: RFC 3339 in UTC with six digits."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
 def unreadable_fields(error: ValidationError) -> str:
     """What a model cannot read of an object, by field and without the contents: the object may be a Secret."""
     fields = {".".join(map(str, detail["loc"])): detail["msg"] for detail in error.errors(include_input=False)}

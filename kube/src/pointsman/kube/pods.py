@@ -5,7 +5,11 @@ from typing import Final
 
 from pydantic import Field
 
-from .objects import KubeObject, Slim
+from pointsman.api.protocol.names import SERVICE_LABEL
+from pointsman.kube.objects import KubeObject, Metadata, Slim
+
+ServiceKey = tuple[str, str]
+"""``(namespace, name)`` of an LLMService or ElasticGroup."""
 
 LOST_AFTER_S: Final = 60.0  # beyond its grace period a deleted pod is still there: its kubelet does not answer
 
@@ -159,3 +163,14 @@ class Pod(KubeObject):
     def container(self, name: str) -> ContainerStatus | None:
         """The status of a container, None before the kubelet has reported it."""
         return next((status for status in self.status.container_statuses if status.name == name), None)
+
+
+def service_key(pod: Pod) -> ServiceKey | None:
+    """The service or group that a pod belongs to by its label: the index of a mirror of pods."""
+    return label_key(pod.metadata)
+
+
+def label_key(metadata: Metadata) -> ServiceKey | None:
+    """The service or group that an object belongs to by its label."""
+    name = metadata.labels.get(SERVICE_LABEL)
+    return (metadata.namespace, name) if name else None

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from .clock import SYSTEM_CLOCK, Clock, Timer
+from pointsman.process.clock import SYSTEM_CLOCK, Clock, Timer
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import Final, Literal
 
 import aiohttp
 
-from .clock import Clock
-from .errors import ServerFault, Throttled, Unreachable, error_from_answer
-from .resources import Resource
-from .transport import Answer, Transport
+from pointsman.kube.errors import ServerFault, Throttled, Unreachable, error_from_answer
+from pointsman.kube.resources import Resource
+from pointsman.kube.transport import Answer, Transport
+from pointsman.process.clock import Clock
 
 log = logging.getLogger(__name__)
 

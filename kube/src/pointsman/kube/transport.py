@@ -23,8 +23,8 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
 from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
 
-from .clock import SYSTEM_CLOCK, Clock
-from .errors import NotConfigured, Unreachable
+from pointsman.kube.errors import NotConfigured, Unreachable
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

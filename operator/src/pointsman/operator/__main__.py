@@ -18,21 +18,21 @@ from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder
 from pointsman.kube.lease import RELEASED, Elector, candidate
 from pointsman.kube.mirror import Mirror, Unreadable
-from pointsman.kube.pods import Pod
+from pointsman.kube.pods import Pod, ServiceKey, label_key, service_key
 from pointsman.kube.queue import WorkQueue
 from pointsman.kube.resources import Resource
 from pointsman.operator import handlers
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.control import ControlClient
-from pointsman.operator.decisions import Decisions
 from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.elastic_groups import ElasticGroups
+from pointsman.operator.expectations import Expectations
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.observe import is_of_group
-from pointsman.operator.pods import Expectations, ServiceKey
+from pointsman.operator.plan_inputs import PlanInputs
 from pointsman.operator.policies import PolicyKey, PolicyReports
-from pointsman.operator.reconcile import Reconciler, label_key, plan_key, service_key, switch_key
+from pointsman.operator.reconcile import Reconciler, plan_key, switch_key
 from pointsman.operator.settings import OperatorSettings
 from pointsman.operator.streams import PrefillStreams
 from pointsman.process.entry import run_process
@@ -192,12 +192,12 @@ async def run(settings: OperatorSettings) -> int:
         for mirror in mirrors:  # those that were found before this process led
             for found in mirror.unreadable():
                 announcer.unreadable(mirror.resource, found)
-        decisions = Decisions(kube, switches, plans, policies)
+        plan_inputs = PlanInputs(kube, switches, plans, policies)
         reconciler = Reconciler(
             kube=kube,
             pods=pods,
             deployments=deployments,
-            decisions=decisions,
+            plan_inputs=plan_inputs,
             queue=queue,
             policies=policy_queue,
             writer=writer,
@@ -222,7 +222,7 @@ async def run(settings: OperatorSettings) -> int:
             control=control,
             announcer=announcer,
             install=settings.install(),
-            decisions=decisions,
+            plan_inputs=plan_inputs,
             policies=policy_queue,
         )
         life.start(group_queue.run(groups, workers=settings.reconcile_workers), "reconcilers of elastic groups")

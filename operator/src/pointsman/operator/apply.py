@@ -16,7 +16,6 @@ from pointsman.api.protocol.names import Role
 from pointsman.api.v1alpha1.llmservice import Routing
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, Conflict, Invalid, NotFound
 from pointsman.kube.resources import Resource
 from pointsman.operator.core import actions as act
@@ -48,8 +47,9 @@ from pointsman.operator.core.nats_credentials import NatsCredentials
 from pointsman.operator.core.network import policy_names
 from pointsman.operator.core.snapshot import Pool, Service, Worker
 from pointsman.operator.errors import NameConflict, NotLeading
+from pointsman.operator.expectations import Expectations
 from pointsman.operator.observe import is_left_by_predecessor, is_owned_by, owner_in_words
-from pointsman.operator.pods import Expectations
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

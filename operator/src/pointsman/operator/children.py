@@ -13,7 +13,6 @@ from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.workerpool import WorkerPool
 from pointsman.kube import resources
 from pointsman.kube.client import Object
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import AlreadyExists, Forbidden, Invalid
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import unreadable_fields
@@ -29,6 +28,7 @@ from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.snapshot import Pool, Service, Snapshot
 from pointsman.operator.errors import NameConflict, Refused
 from pointsman.operator.observe import is_gateway, pool_of
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

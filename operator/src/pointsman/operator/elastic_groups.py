@@ -18,16 +18,14 @@ from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.api.v1alpha1.elasticgroup import ElasticGroup, InstanceCounts
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, Forbidden, Invalid, NotFound
 from pointsman.kube.mirror import Mirror
-from pointsman.kube.pods import Pod
+from pointsman.kube.pods import Pod, ServiceKey
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
 from pointsman.operator.children import make_all, make_network_policies
 from pointsman.operator.control import ControlClient
-from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.elastic.manifests import group_objects, service_of
 from pointsman.operator.core.elastic.news import news
 from pointsman.operator.core.elastic.plans import (
@@ -45,8 +43,8 @@ from pointsman.operator.core.naming import SET_BY_ANNOTATION, manager_name, secr
 from pointsman.operator.core.policies import contradiction
 from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Plan, Policy, Service, Worker
+from pointsman.operator.core.unknown_fields import dropped_fields
 from pointsman.operator.core.worker_pod import uncounted_gpus
-from pointsman.operator.decisions import Decisions
 from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.errors import ControlFailed, NameConflict, NotLeading, Refused
 from pointsman.operator.node_requests import NodeRequests
@@ -58,8 +56,9 @@ from pointsman.operator.observe import (
     is_of_stateful_set,
     worker_of,
 )
-from pointsman.operator.pods import ServiceKey
+from pointsman.operator.plan_inputs import PlanInputs
 from pointsman.operator.policies import PolicyKey
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 
@@ -97,12 +96,12 @@ class ElasticGroups:
         control: ControlClient,
         announcer: Announcer,
         install: Install,
-        decisions: Decisions,
+        plan_inputs: PlanInputs,
         policies: WorkQueue[PolicyKey],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._kube = kube
-        self._decisions = decisions
+        self._plan_inputs = plan_inputs
         self._policies = policies
         self._pods = pods
         self._deployments = deployments
@@ -154,7 +153,7 @@ class ElasticGroups:
             memory.made_generation = group.metadata.generation
             memory.make_again_s = self._clock.monotonic_s() + (RETRY_S if memory.problems else MAKE_S)
         problems += [*memory.problems, *memory.refused]
-        plans = await self._decisions.plans((service.namespace, service.name), service.uid, group.kind)
+        plans = await self._plan_inputs.plans((service.namespace, service.name), service.uid, group.kind)
         policy = await self._policy(group, service, memory, plans, problems)
         view = self._view(group, service, await self._state(service, memory, policy, problems))
         outcome = group_report(view, problems, endpoint=endpoint(service, self._install), now=self._clock.now())
@@ -183,9 +182,9 @@ class ElasticGroups:
             memory.policy = name
         if name is None:
             return None
-        policy = await self._decisions.policy(service.namespace, name, plans)
+        policy = await self._plan_inputs.policy(service.namespace, name, plans)
         if policy is None:
-            problems.append(self._decisions.no_policy(service.namespace, name))
+            problems.append(self._plan_inputs.no_policy(service.namespace, name))
         elif refused := contradiction(policy.spec, service.name, group.spec):
             problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
         return policy

@@ -7,8 +7,8 @@ from typing import Final
 
 from pointsman.api.v1alpha1.conditions import Reason
 from pointsman.kube.client import Object
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Forbidden, Invalid
+from pointsman.kube.pods import ServiceKey
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
@@ -18,9 +18,9 @@ from pointsman.operator.core.problems import Problem
 from pointsman.operator.core.snapshot import Service, Snapshot
 from pointsman.operator.errors import NameConflict, StreamNotDeleted
 from pointsman.operator.metrics import OperatorMetrics
-from pointsman.operator.pods import ServiceKey
 from pointsman.operator.refusals import Refusals, what_of
 from pointsman.operator.streams import PrefillStreams
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 CONCURRENT_ACTIONS: Final = 16  # of one pass
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Forbidden
 from pointsman.operator.core.snapshot import Policy, Worker
 from pointsman.operator.core.unschedulable import given_up_at_s
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.llmservice import LLMService
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.resources import ELASTIC_GROUPS, LLM_SERVICES, PLANNER_POLICIES
 from pointsman.operator.apply import Writer
-from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.policies import Follower, policy_status
+from pointsman.operator.core.unknown_fields import dropped_fields
 from pointsman.operator.errors import NotLeading
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from pointsman.api.protocol.names import (
     COMPONENT_WORKER,
     ROLE_LABEL,
     ROUTABLE_LABEL,
-    SERVICE_LABEL,
     Role,
 )
 from pointsman.api.v1alpha1.conditions import Reason
@@ -26,11 +25,9 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Conflict, NotFound
 from pointsman.kube.mirror import Mirror
-from pointsman.kube.objects import Metadata
-from pointsman.kube.pods import Pod
+from pointsman.kube.pods import Pod, ServiceKey, label_key
 from pointsman.kube.queue import WorkQueue
 from pointsman.operator.announce import Announcer
 from pointsman.operator.apply import Writer
@@ -39,9 +36,8 @@ from pointsman.operator.commands import Commands
 from pointsman.operator.control import ControlClient
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.adapters import EngineAdapter, adapter_for
+from pointsman.operator.core.decide import decide, next_look_s
 from pointsman.operator.core.desired import first_replicas
-from pointsman.operator.core.diff import decide, next_look_s
-from pointsman.operator.core.dropped import dropped_fields
 from pointsman.operator.core.gateway import endpoint
 from pointsman.operator.core.install import Install
 from pointsman.operator.core.kv_groups import worker_image
@@ -54,20 +50,22 @@ from pointsman.operator.core.snapshot import GatewayDeployment, Hold, Policy, Po
 from pointsman.operator.core.snapshot import Plan as PlanView
 from pointsman.operator.core.status import Report, report
 from pointsman.operator.core.switching import no_service
+from pointsman.operator.core.unknown_fields import dropped_fields
 from pointsman.operator.core.worker_pod import uncounted_gpus
-from pointsman.operator.decisions import Decisions
 from pointsman.operator.deployments import GatewayDeployments
 from pointsman.operator.errors import NotLeading, Refused
 from pointsman.operator.execute import Executed, Executor
+from pointsman.operator.expectations import Expectations
 from pointsman.operator.metrics import OperatorMetrics
 from pointsman.operator.node_requests import NodeRequests
 from pointsman.operator.observe import gateway_of, is_gateway, is_of_group, service_of, worker_of
-from pointsman.operator.pods import Expectations, ServiceKey
+from pointsman.operator.plan_inputs import PlanInputs
 from pointsman.operator.policies import PolicyKey
 from pointsman.operator.refusals import RETRY_S
 from pointsman.operator.state_queries import StateQueries
 from pointsman.operator.streams import PrefillStreams
 from pointsman.operator.worker_polls import WorkerPolls
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET
 
 log = logging.getLogger(__name__)
@@ -135,7 +133,7 @@ class Reconciler:
         kube: Kube,
         pods: Mirror[Pod],
         deployments: GatewayDeployments,
-        decisions: Decisions,
+        plan_inputs: PlanInputs,
         queue: WorkQueue[ServiceKey],
         policies: WorkQueue[PolicyKey],
         writer: Writer,
@@ -151,7 +149,7 @@ class Reconciler:
         self._kube = kube
         self._pods = pods
         self._deployments = deployments
-        self._decisions = decisions
+        self._plan_inputs = plan_inputs
         self._queue = queue
         self._policies = policies
         self._writer = writer
@@ -470,11 +468,11 @@ class Reconciler:
 
     async def _wishes(self, key: ServiceKey, service: Service, problems: list[Problem]) -> _Wishes:
         """Switches, plans and policy of the service, live where something runs."""
-        plans = await self._decisions.plans(key, service.uid)
+        plans = await self._plan_inputs.plans(key, service.uid)
         named = {name for plan in plans if not plan.ended for name in plan.status.switches}
         holds = (Hold.parse(pod.metadata.annotations.get(SWITCH_ANNOTATION)) for pod in self._pods.by(key))
         held = {hold.uid for hold in holds if hold is not None}
-        switches, objects = await self._decisions.switches(key, service.uid, held=held, named=named)
+        switches, objects = await self._plan_inputs.switches(key, service.uid, held=held, named=named)
         for raw in objects:
             if not any(
                 owner["kind"] in ("LLMService", "Plan") for owner in raw["metadata"].get("ownerReferences") or ()
@@ -483,9 +481,9 @@ class Reconciler:
                 problems += [problem] if problem is not None else []
         policy: Policy | None = None
         if service.spec.policy_ref is not None:
-            policy = await self._decisions.policy(service.namespace, service.spec.policy_ref.name, plans)
+            policy = await self._plan_inputs.policy(service.namespace, service.spec.policy_ref.name, plans)
             if policy is None:
-                problems.append(self._decisions.no_policy(service.namespace, service.spec.policy_ref.name))
+                problems.append(self._plan_inputs.no_policy(service.namespace, service.spec.policy_ref.name))
             elif refused := contradiction(policy.spec, service.name, service.spec):
                 problems.append(Problem(reason=refused[0], message=f"policy {policy.name}: {refused[1]}"))
         return _Wishes(switches, plans, policy)
@@ -493,7 +491,7 @@ class Reconciler:
     async def _refuse_switches(self, key: ServiceKey) -> None:
         """There is no such service: whoever made a switch for it is told so."""
         namespace, name = key
-        for switch in self._decisions.pending_switches(key):
+        for switch in self._plan_inputs.pending_switches(key):
             await self._writer.switch_status(namespace, no_service(switch, name, self._clock.now()))
 
     def policy_changed(self, namespace: str, name: str) -> None:
@@ -606,14 +604,3 @@ def plan_key(plan: Plan) -> ServiceKey:
 def switch_key(switch: RoleSwitch) -> ServiceKey:
     """The service a role switch is about."""
     return switch.metadata.namespace, switch.spec.service_ref.name
-
-
-def service_key(pod: Pod) -> ServiceKey | None:
-    """The service a pod belongs to by its label: the mirror's index, and what a change of the pod wakes."""
-    return label_key(pod.metadata)
-
-
-def label_key(metadata: Metadata) -> ServiceKey | None:
-    """The service that an object belongs to by its label."""
-    name = metadata.labels.get(SERVICE_LABEL)
-    return (metadata.namespace, name) if name else None

@@ -3,10 +3,10 @@
 from typing import Final
 
 from pointsman.api.v1alpha1.conditions import Reason
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Forbidden, Invalid
 from pointsman.operator.core import actions as act
 from pointsman.operator.core.problems import Problem
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 RETRY_S: Final = 10.0  # an action that was refused is tried again after this
 

@@ -13,7 +13,7 @@ from pointsman.api.protocol.control import WorkerState
 from pointsman.kube.pods import Pod
 from pointsman.operator.announce import Announcer
 from pointsman.operator.control import ControlClient
-from pointsman.operator.core.diff import gateways_must_report, workers_to_ask
+from pointsman.operator.core.decide import gateways_must_report, workers_to_ask
 from pointsman.operator.core.snapshot import GatewayPod, Service, Snapshot, Worker
 from pointsman.operator.errors import ControlFailed
 from pointsman.operator.observe import gateway_of

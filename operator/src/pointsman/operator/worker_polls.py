@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
 from pointsman.api.protocol.control import WorkerState
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
+from pointsman.kube.pods import ServiceKey
 from pointsman.operator.core.roles import serves
 from pointsman.operator.core.snapshot import Worker
-from pointsman.operator.pods import ServiceKey
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 POLL_S: Final = 5.0  # every serving worker is polled this often
 MAX_POLLS_PER_S: Final = 50.0  # of this process: above 250 workers each is polled less often

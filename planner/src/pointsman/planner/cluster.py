@@ -29,12 +29,8 @@ from pointsman.api.v1alpha1.roleswitch import RoleSwitch
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.mirror import Mirror
-from pointsman.kube.pods import Pod
+from pointsman.kube.pods import Pod, ServiceKey, service_key
 from pointsman.planner.core.types import EncodeWorker, Worker, WorkerCondition, WorkerRole
-
-ServiceKey = tuple[str, str]
-"""``(namespace, name)`` of an LLMService or ElasticGroup."""
-
 
 _GROUP: Final = "ElasticGroup"
 LONGEST_START_S: Final = 3600.0  # a pod that became ready later was ready before
@@ -56,7 +52,7 @@ class Cluster:
         self.groups = Mirror(kube, resources.ELASTIC_GROUPS, ElasticGroup, namespace=namespace)
         self.policies = Mirror(kube, resources.PLANNER_POLICIES, PlannerPolicy, namespace=namespace)
         self.pods = Mirror(
-            kube, resources.PODS, Pod, namespace=namespace, label_selector=SERVICE_LABEL, index=_service_of_pod
+            kube, resources.PODS, Pod, namespace=namespace, label_selector=SERVICE_LABEL, index=service_key
         )
         self.switches = Mirror(kube, resources.ROLE_SWITCHES, RoleSwitch, namespace=namespace, index=_service_of_switch)
         self.plans = Mirror(kube, resources.PLANS, Plan, namespace=namespace, index=_service_of_plan)
@@ -227,11 +223,6 @@ def _condition(pod: Pod) -> WorkerCondition:
         return WorkerCondition.DRAINING
     is_routable = pod.ready and pod.metadata.labels.get(ROUTABLE_LABEL) == "true"
     return WorkerCondition.ACTIVE if is_routable else WorkerCondition.STARTING
-
-
-def _service_of_pod(pod: Pod) -> ServiceKey | None:
-    name = pod.metadata.labels.get(SERVICE_LABEL)
-    return (pod.metadata.namespace, name) if name else None
 
 
 def _service_of_switch(switch: RoleSwitch) -> ServiceKey:

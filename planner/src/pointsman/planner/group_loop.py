@@ -11,11 +11,11 @@ from pointsman.api.v1alpha1.elasticgroup import ElasticGroup
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder, Reference
+from pointsman.kube.pods import ServiceKey
 from pointsman.planner import group_memory, loops
-from pointsman.planner.cluster import Cluster, ServiceKey
+from pointsman.planner.cluster import Cluster
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.elastic.decide import GroupState, decide
 from pointsman.planner.core.elastic.observe import ClusterView, group_observation
@@ -34,6 +34,7 @@ from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
 from pointsman.planner.source import Source
 from pointsman.planner.steady_time import SteadyTime
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

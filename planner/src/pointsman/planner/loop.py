@@ -13,11 +13,11 @@ from pointsman.api.v1alpha1.plan import Plan
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import KubeError
 from pointsman.kube.events import EventRecorder, Reference
+from pointsman.kube.pods import ServiceKey
 from pointsman.planner import loops, memory
-from pointsman.planner.cluster import Cluster, ServiceKey
+from pointsman.planner.cluster import Cluster
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.core.decide import decide
 from pointsman.planner.core.metrics.observe import Reading, Seen, SeenEncoder, counted_once, observation
@@ -48,6 +48,7 @@ from pointsman.planner.scraper import Scraper
 from pointsman.planner.season_history import with_history
 from pointsman.planner.source import Source, reading_within
 from pointsman.planner.steady_time import SteadyTime
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 from pointsman.serving.flow_control import NOTHING_HELD, FlowBounds
 from pointsman.serving.local_remote import DEFAULT_RULE
 from pointsman.serving.token_budget import DEFAULT_PREFILL_TOKEN_BUDGET

@@ -7,11 +7,11 @@ from typing import Any, Final
 from pointsman.api.v1alpha1.plan import Plan
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import Clock
 from pointsman.kube.errors import AlreadyExists, NotFound
 from pointsman.kube.events import EventRecorder, Reference
 from pointsman.planner.core import plan_ledger
 from pointsman.planner.metrics import PlannerMetrics
+from pointsman.process.clock import Clock
 
 log = logging.getLogger(__name__)
 

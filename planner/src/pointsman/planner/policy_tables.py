@@ -6,11 +6,11 @@ from typing import Final
 from pointsman.api.v1alpha1.plannerpolicy import PlannerPolicy
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.engine.performance_model import GridModel
 from pointsman.planner.errors import TableError, UnknownTable
 from pointsman.planner.performance_tables import performance_table
 from pointsman.planner.table_files import parse_table
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 LOOK_AGAIN_S: Final = 30.0  # a ConfigMap that was changed is used within this time
 _Key = tuple[str, str, str]

@@ -18,7 +18,6 @@ import requests
 from prometheus_api_client import PrometheusApiClientException, PrometheusConnect
 
 from pointsman.api.credentials import mask_credentials
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.core.metrics.prometheus_access import Access
 from pointsman.planner.core.metrics.prometheus_urls import is_allowed
@@ -34,6 +33,7 @@ from pointsman.planner.core.metrics.prometheus_vector import (
 )
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus_connections import Bearer, Connections
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

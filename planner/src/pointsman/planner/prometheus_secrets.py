@@ -6,10 +6,10 @@ from typing import Final
 from pointsman.api.v1alpha1.plannerpolicy import Metrics
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.kube.errors import Forbidden, KubeError
 from pointsman.planner.core.metrics.prometheus_access import Access, access_of
 from pointsman.planner.errors import PrometheusFailed
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 LOOK_AGAIN_S: Final = 10.0
 

@@ -14,7 +14,7 @@ from pointsman.api.v1alpha1.llmservice import LLMService, Routing
 from pointsman.kube import resources
 from pointsman.kube.client import Kube
 from pointsman.kube.errors import Invalid
-from pointsman.planner.cluster import ServiceKey
+from pointsman.kube.pods import ServiceKey
 from pointsman.planner.core.routing.publication import KEPT_PUBLICATIONS, Publication, named
 from pointsman.planner.core.types import Objectives, Reason, RoutingNumbers
 

@@ -12,10 +12,10 @@ from typing import Final, Self
 import aiohttp
 from yarl import URL
 
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
 from pointsman.planner.core.metrics.exposition import PageParser
 from pointsman.planner.core.metrics.observe import FAMILIES, Reading
 from pointsman.planner.core.metrics.scrape_pair import Page
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 log = logging.getLogger(__name__)
 

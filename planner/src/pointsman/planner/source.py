@@ -3,13 +3,13 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from pointsman.api.v1alpha1.plannerpolicy import MetricsSource, PlannerPolicy
-from pointsman.kube.clock import Clock
 from pointsman.planner.cluster import Target
 from pointsman.planner.core.metrics.observe import Reading
 from pointsman.planner.errors import PrometheusFailed
 from pointsman.planner.prometheus import Prometheus, PrometheusReadings
 from pointsman.planner.prometheus_secrets import PrometheusSecrets
 from pointsman.planner.scraper import Scraper
+from pointsman.process.clock import Clock
 
 
 class Source:

@@ -1,6 +1,6 @@
 """Unix time that never jumps."""
 
-from pointsman.kube.clock import Clock
+from pointsman.process.clock import Clock
 
 
 class SteadyTime:

@@ -14,10 +14,10 @@ import aiohttp
 from aiohttp import web
 
 from pointsman.kube.client import Kube
-from pointsman.kube.clock import micro_time
 from pointsman.kube.errors import AlreadyExists, KubeError
 from pointsman.kube.events import EventRecorder
 from pointsman.kube.mirror import Mirror
+from pointsman.kube.objects import micro_time
 from pointsman.kube.resources import LEASES, NODES, PODS
 from pointsman.local.binaries import TOOLS
 from pointsman.local.node.core.service_endpoints import is_ready

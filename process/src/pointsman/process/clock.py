@@ -15,7 +15,7 @@ class Timer(Protocol):
 
 
 class Clock(Protocol):
-    """Where the room takes the time from."""
+    """Where a process takes the time from."""
 
     def monotonic_s(self) -> float:
         """Seconds since some fixed moment; never goes back."""
@@ -28,11 +28,6 @@ class Clock(Protocol):
 
     async def sleep(self, delay_s: float) -> None:
         """Return ``delay_s`` seconds from now."""
-
-
-def micro_time(moment: datetime) -> str:
-    """Kubernetes' MicroTime: RFC 3339 in UTC with six digits."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 class SystemClock:

@@ -19,19 +19,19 @@ from pointsman.kube import resources
 from pointsman.kube.client import Kube, Object
 from pointsman.kube.mirror import Mirror
 from pointsman.kube.objects import unreadable_fields
+from pointsman.kube.pods import ServiceKey
 from pointsman.kube.resources import Resource
 from pointsman.operator.core.naming import SERVICE_UID_LABEL
 from pointsman.operator.core.problems import Problem, unreadable
 from pointsman.operator.core.snapshot import Plan, Policy, Switch
 from pointsman.operator.observe import plan_of, switch_of
-from pointsman.operator.pods import ServiceKey
 
 log = logging.getLogger(__name__)
 
 M = TypeVar("M", RoleSwitch, PlanObject, PlannerPolicy)
 
 
-class Decisions:
+class PlanInputs:
     """What people and the planner want of services, beside the services' own specs."""
 
     def __init__(

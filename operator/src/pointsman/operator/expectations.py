@@ -7,13 +7,10 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from pointsman.kube.clock import SYSTEM_CLOCK, Clock
-from pointsman.kube.pods import Pod
+from pointsman.kube.pods import Pod, ServiceKey
+from pointsman.process.clock import SYSTEM_CLOCK, Clock
 
 EXPECT_S: Final = 10.0  # a write the mirror has not shown by then is not believed any more
-
-ServiceKey = tuple[str, str]
-"""``(namespace, name)`` of an LLMService."""
 
 
 class Expectations:
