@@ -47,7 +47,12 @@ def test_a_policy_that_is_written_out_is_taken_and_needs_each_of_its_required_fi
 
 @pytest.mark.parametrize(
     ("page", "known"),
-    [("README.md", {"explain"}), ("metrics.md", {"record"}), ("profile.md", {"profile", "replay"})],
+    [
+        ("README.md", {"explain"}),
+        ("policy-guide.md", {"explain"}),
+        ("metrics.md", {"record"}),
+        ("profile.md", {"profile", "replay"}),
+    ],
 )
 def test_every_command_of_a_page_is_taken_as_it_is_written(
     page: str, known: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
